@@ -339,3 +339,17 @@ def test_signatures_in_a_bucket_are_those_of_a_folder(
         made = run(config).units_made
         assert Path(config["clean"]["output"]).read_bytes() == reference
         assert (run(config).units_made, len(lake.everything("cleaned"))) == (0, made)
+
+
+def test_of_a_folder_the_train_split_is_cleaned_and_every_split_of_an_evaluation_set(tmp_path: Path) -> None:
+    config = config_of(tmp_path, {"train-a": [prose(1), prose(2)], "test-a": [prose(3)]})
+    config["datasets"] = [{"name": "web", "data_files": str(tmp_path / "in")}]
+    write_jsonl(tmp_path / "exam" / "test.jsonl", [{"text": prose(2)}])
+    exam = {"name": "exam", "data_files": str(tmp_path / "exam")}
+    config["clean"]["contamination"] = {"sets": [exam]}
+    result = run(config)
+    assert result.notes == (f"web: {tmp_path}/in: split 'train', 1 file; not read: test (1 file)",)
+    assert [row["reason"] for row in rows(config)] == ["contamination.exam"]
+    exam["split"] = "train"
+    with pytest.raises(ConfigError, match=r"no split 'train'; .* it has test \(1 file\)"):
+        run(config)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import yaml
 from rich.console import Console
@@ -96,13 +97,16 @@ def test_json_has_everything(data: Path, capsys: Output) -> None:
     assert yaml.safe_load(found["proposal"])["datasets"]
 
 
-def test_options_reach_the_look(tmp_path: Path, capsys: Output) -> None:
-    write_lines(tmp_path / "train.dat", [{"text": "a"}])
-    write_lines(tmp_path / "test.dat", [{"text": "b"}])
-    arguments = ["inspect", f"{tmp_path}/*.dat", "--type", "jsonl", "--split", "test", "--json"]
+def test_options_reach_the_look(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("train", "test"):
+        fsspec.filesystem("memory").pipe_file(f"/look/{name}.dat", b'{"text": "a"}\n')
+    monkeypatch.setenv("TOKENLAKE_ALLOWED_SCHEMES", "memory")
+    monkeypatch.setenv("A", "x")
+    arguments = ["inspect", "memory://look/*.dat", "--type", "jsonl", "--split", "test", "--json"]
     assert main([*arguments, "--storage-options", '{"key": {"env": "A"}}']) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["files"], found["groups"][0]["entry"]["data_files"]) == (1, f"{tmp_path}/test.dat")
+    entry = found["groups"][0]["entry"]
+    assert (found["files"], entry["data_files"], entry["split"]) == (1, "memory://look/*.dat", "test")
     assert found["groups"][0]["entry"]["storage_options"] == {"key": {"env": "A"}}
 
 
@@ -124,7 +128,7 @@ def test_several_sources_are_one(data: Path, tmp_path: Path, capsys: Output) -> 
         (["{data}/empty"], 2, "holds nothing"),
         (["{data}", "--type", "parket"], 2, "parket"),
         (["{data}", "--rows", "-1"], 2, "rows: got -1"),
-        (["{data}", "--split", "test"], 2, "no splits at all"),
+        (["{data}", "--split", "test"], 2, "says a split"),
         (["{data}", "--storage-options", "{{"], 2, "not YAML"),
         (["{data}", "--storage-options", '{{"key": "abc"}}'], 2, "literal secret"),
         ([], 2, "SOURCE"),

@@ -76,6 +76,25 @@ def test_before_tokens_are_there_the_plan_says_what_comes_first(
     assert not (tmp_path / "store").exists()
 
 
+def test_before_tokens_are_there_the_plan_says_which_splits_are_not_mixed(
+    capsys: Output, config: Path, tmp_path: Path
+) -> None:
+    splits = "--set=source.splits={train: 0.75, validation: 0.25}"
+    assert main(["plan", str(config), splits]) == 0
+    note = "note: code: of pile.code.tokens only train is mixed, not validation (25.00% of its documents)"
+    captured = capsys.readouterr()
+    assert note in captured.err
+    assert f"tl.open('{tmp_path}/store/pile.code.tokens', split='validation') reads it" in captured.err
+    assert main(["run", str(config), splits, "--no-prefect", "--workers=1"]) == 0
+    out = capsys.readouterr().out
+    assert "code: of pile.code.tokens@v1 only train is mixed, not validation (" in out
+    # What has no split to mix is said before tokens are made.
+    for command in ("plan", "run"):
+        assert main([command, str(config), "--set=source.splits={a: 0.5, b: 0.5}"]) == 2
+        told = capsys.readouterr().err
+        assert "source.splits: names a, b, but a mixture takes the split 'train' of each source" in told
+
+
 def test_before_tokens_are_there_the_plan_says_about_what_is_missing(capsys: Output, config: Path) -> None:
     assert main(["plan", str(config), "--set=mix.max_repetitions={code: 1.5}"]) == 0
     said = capsys.readouterr().err

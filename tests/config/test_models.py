@@ -69,7 +69,9 @@ def test_a_tokenizer_is_a_text_a_mapping_or_a_config() -> None:
 def test_data_files_take_paths_and_lists() -> None:
     assert DatasetConfig(data_files=Path("a") / "b").data_files == "a/b"
     assert DatasetConfig(data_files=["a", Path("b")]).data_files == ("a", "b")
-    for bad in ("", [], [""], 5, {"train": "x"}):
+    by_split = {"train": [Path("a")], "test": "b"}
+    assert DatasetConfig(data_files=by_split).data_files == {"train": ("a",), "test": "b"}
+    for bad in ("", [], [""], 5, {}, {"train": ""}, {"train": {}}, {"": "x"}, {3: "x"}):
         assert "must be a path, glob, directory or URL" in refusal(DatasetConfig, data_files=bad)
     for nothing in ({}, {"data_files": None}):
         assert "must have data_files (what to read) or dataset" in refusal(DatasetConfig, **nothing)

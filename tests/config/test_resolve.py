@@ -175,7 +175,6 @@ def test_a_default_is_never_refused_and_another_value_always_with_what_to_use_in
 def test_what_is_harmless_passes_and_changes_nothing() -> None:
     harmless = build(
         {
-            "split": "train",
             "save_format": "parquet",
             "tokenizer_kwargs": {"use_fast": True},
             "format_fields": {},

@@ -169,6 +169,17 @@ def test_splits_are_taken_whole_or_in_part_in_an_order_that_a_seed_decides(files
     assert "did you mean 'train'?" in str(whole.get_dataloader("tran").unwrap_err())
 
 
+def test_a_folder_has_the_splits_that_the_names_of_its_files_say(files: Path) -> None:
+    whole = opened(files, dataset={"name": str(files)})
+    assert learned(whole, whole.get_dataloader("test").unwrap()) == [f"answer {n}" for n in range(3)]
+    assert len(learned(whole, whole.get_dataloader("train").unwrap())) == 10
+    absent = opened(files, dataset={"name": str(files), "splits": ["train", "validation"]})
+    assert "it has train (1 file), test (1 file)" in str(absent.get_dataloader("validation").unwrap_err())
+    # One file is what its split is called.
+    one = opened(files, dataset={"name": f"{files}/test.jsonl", "splits": ["validation"]})
+    assert len(learned(one, one.get_dataloader("validation").unwrap())) == 3
+
+
 @promise(294, 126)
 def test_the_options_of_the_data_loader_are_pytorchs(files: Path) -> None:
     options = {"num_workers": 1, "pin_memory": False, "persistent_workers": True, "prefetch_factor": 3}

@@ -250,11 +250,14 @@ def test_names_suggest_splits_and_a_split_can_be_chosen(tmp_path: Path) -> None:
             write_parquet(tmp_path / "data" / f"{name}-{i:05}-of-{count:05}.parquet", {"text": prose(10)})
     whole = DatasetIntrospector(tmp_path)
     assert [(split.name, split.files) for split in whole.splits()] == [("test", 1), ("train", 3)]
-    assert whole.inspect().groups[0].rows == 40
-    some = inspect(tmp_path, split="train")
-    assert (some.files, some.groups[0].rows) == (3, 30)
-    assert some.groups[0].entry["data_files"] == f"{tmp_path}/data/train-*-of-*.parquet"
-    with pytest.raises(SourceNotFoundError, match="'dev'; the names suggest test, train"):
+    usual = whole.inspect()
+    assert (usual.files, usual.groups[0].rows) == (3, 30)
+    assert "files of split 'train'; not among them: test (1 file)" in told(usual)[""]
+    assert (usual.groups[0].entry["data_files"], usual.groups[0].entry["split"]) == (str(tmp_path), "train")
+    some = inspect(tmp_path, split="test")
+    assert (some.files, some.groups[0].rows) == (1, 10)
+    assert (some.groups[0].entry["data_files"], some.groups[0].entry["split"]) == (str(tmp_path), "test")
+    with pytest.raises(ConfigError, match=r"no split 'dev'.* it has train \(3 files\), test \(1 file\)"):
         inspect(tmp_path, split="dev")
 
 
@@ -303,13 +306,13 @@ def test_damaged_files_are_findings_and_left_out(tmp_path: Path) -> None:
 def test_empty_files_change_nothing_and_others_are_told(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", [{"text": "a"}])
     (tmp_path / "b.jsonl").touch()
-    for name in ("c.jsonl.bz2", "README.md", "_SUCCESS", ".hidden.doc"):
+    for name in ("c.jsonl.br", "README.md", "_SUCCESS", ".hidden.doc"):
         (tmp_path / name).write_text("x")
     found = inspect(tmp_path)
     (group,) = found.groups
     assert (group.files, group.rows, group.entry["data_files"]) == (2, 1, str(tmp_path))
     assert told(found) == {
-        "": "files that are not read, because of their names: .jsonl.bz2 1, .md 1",
+        "": "files that are not read, because of their names: .jsonl.br 1, .md 1",
         "b.jsonl": "it is empty",
     }
     assert not any(finding.fatal for finding in found.findings)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.ipc as ipc
 import pytest
@@ -165,14 +166,22 @@ def test_names_that_mean_something_to_yaml_stay_names(name: str, tmp_path: Path)
     assert load_config(config).datasets[0].content_field == name
 
 
-def test_options_are_kept_and_secrets_stay_references(tmp_path: Path) -> None:
+def test_options_are_kept_and_secrets_stay_references(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_lines(tmp_path / "a.jsonl", [{"text": "a"}])
+    url = "memory://options"  # a storage that takes any option
+    fsspec.filesystem("memory").pipe_file("/options/a.jsonl", b'{"text": "a"}\n')
+    monkeypatch.setenv("TOKENLAKE_ALLOWED_SCHEMES", "memory")
+    monkeypatch.setenv("MY_KEY", "x")
     overrides = ('storage_options={"anon": false, "key": {"env": "MY_KEY"}}',)
-    dataset = yaml.safe_load(inspect(tmp_path, type="jsonl", overrides=overrides).proposal)["datasets"][0]
+    dataset = yaml.safe_load(inspect(url, type="jsonl", overrides=overrides).proposal)["datasets"][0]
     assert dataset["type"] == "jsonl"
     assert dataset["storage_options"] == {"anon": False, "key": {"env": "MY_KEY"}}
     with pytest.raises(ConfigError, match="literal secret"):
         inspect(tmp_path, overrides=('storage_options={"key": "abc"}',))
     # One that is given in Python is never written.
-    found = inspect(tmp_path, storage_options={"key": "AKIA123", "endpoint_url": "http://x"})
+    found = inspect(url, storage_options={"key": "AKIA123", "endpoint_url": "http://x"})
+    with pytest.raises(ConfigError, match="storage_options: 'key' given, but the files are local"):
+        inspect(tmp_path, storage_options={"key": "AKIA123"})
     assert "AKIA123" not in found.proposal + json.dumps(found.to_json())

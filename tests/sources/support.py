@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +38,7 @@ class Source:
     remote_cache_bytes: int | None = None
     subset: str | None = None
     split: str = "train"
+    split_from: str = "default"
     delimiter: str | None = None
 
 
@@ -53,7 +56,12 @@ def zstd(data: bytes) -> bytes:
     return pa.Codec("zstd").compress(data, asbytes=True)
 
 
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zstd}
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".zst": zstd,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
 PACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, **COMPRESS}
 
 

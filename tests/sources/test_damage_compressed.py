@@ -38,7 +38,7 @@ def zipped(data: bytes) -> bytes:
 
 
 PACKERS = {"gzip": gzip.compress, "zstd": zstd, "bzip2": bz2.compress, "xz": lzma.compress, "zip": zipped}
-NAMES = {".gz": "gzip", ".zst": "zstd"}
+NAMES = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 SKIPPABLE = b"\x50\x2a\x4d\x18\x05\x00\x00\x00hello"
 
 
@@ -54,7 +54,8 @@ def cases() -> Iterator[Damage]:
                 "cut in the middle": (whole[: len(whole) // 2], corrupt),
                 "cut in the second member": (whole + whole[:-3], corrupt),
                 "words after the end": (whole + b"the end", corrupt),
-                "zeros after the end": (whole + bytes(64), corrupt),
+                # xz allows zeros in multiples of four
+                "zeros after the end": (whole + bytes(63), corrupt),
                 "plain text": (
                     body,
                     f"it is no {name} stream, though its name says so. Name it without that",
@@ -85,7 +86,11 @@ def test_damage(tmp_path: Path, case: Damage) -> None:
     ("data", "told"),
     [
         (gzip.compress(b"a", mtime=0), r"\. Name it with \.gz at the end"),
-        (bz2.compress(b"a"), r"\. Decompress it, or compress it with gzip, zstd or lz4: bzip2 is not read"),
+        (bz2.compress(b"a"), r"\. Name it with \.bz2 at the end"),
+        (
+            zipped(b"a"),
+            r"\. Decompress it, or compress it with gzip, zstd, lz4, bzip2 or xz: zip is not read",
+        ),
     ],
 )
 def test_the_message_says_how_to_mend_a_name(tmp_path: Path, data: bytes, told: str) -> None:
@@ -134,7 +139,12 @@ def test_an_empty_stream_is_an_empty_file(tmp_path: Path, end: str) -> None:
 def bomb(end: str, size: int) -> bytes:
     if end == ".zst":
         return zstd(b"x" * (1 << 20)) * (size >> 20)
-    packer = zlib.compressobj(9, wbits=31)
+    packers = {
+        ".gz": zlib.compressobj(9, wbits=31),
+        ".bz2": bz2.BZ2Compressor(),
+        ".xz": lzma.LZMACompressor(),
+    }
+    packer = packers[end]
     return b"".join([packer.compress(b"x" * (1 << 20)) for _ in range(size >> 20)]) + packer.flush()
 
 

@@ -37,9 +37,9 @@ from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
 from tokenlake.rowwise.files import downloaded
 from tokenlake.sources import hub_repo as hubhttp
-from tokenlake.sources.hub import card_configs, layout_of
 from tokenlake.sources.hub_repo import HubClient, HubId, hub_commits, parse_id, parse_url
 from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.layout import card_configs, layout_of
 from tokenlake.sources.records import read_range
 from tokenlake.sources.splits import split_file
 
@@ -436,6 +436,47 @@ def test_files_can_be_named_by_url(server: HubServer) -> None:
         SourceNotFoundError, match=r"nothing matches 'a/1\.cvs' at commit .*did you mean 'a/1\.csv'"
     ):
         urls(f"{base}/a/1.cvs")
+
+
+def test_a_folder_of_a_repository_has_the_splits_of_any_folder(server: HubServer) -> None:
+    names = ["train-0.csv", "test-0.csv", "en/train.csv", "en/test.csv"]
+    server.repo("org/names", dict.fromkeys(names, b"text\nx\n"))
+    base = "hf://datasets/org/names"
+    written = {"split_from": "option"}
+    assert paths(base, type=None) == ["en/train.csv", "train-0.csv"]
+    assert paths(f"{base}/en", type=None, split="test", **written) == ["en/test.csv"]
+    assert paths(f"{base}/*.csv", type=None) == ["test-0.csv", "train-0.csv"]
+    assert paths(f"{base}/*.csv", type=None, split="test", **written) == ["test-0.csv"]
+    with pytest.raises(ConfigError, match=r"no split 'dev'; .* it has train \(1 file\), test \(1 file\)"):
+        paths(f"{base}/en", type=None, split="dev", **written)
+    (file, _) = listed(base, type=None)
+    assert "split 'train', 2 files; not read: test (2 files)" in file.origin
+    readme = card("- config_name: en\n  data_dir: en\n", "- config_name: all\n  data_files: '*.csv'\n")
+    server.repo("org/card", {"README.md": readme} | dict.fromkeys(names, b"text\nx\n"))
+    assert paths("hf://datasets/org/card", type=None, subset="en") == ["en/train.csv"]
+    with pytest.raises(ConfigError, match="has several subsets and no default one"):
+        paths("hf://datasets/org/card", type=None)
+
+
+def test_a_repository_that_holds_a_saved_dataset_is_read_by_what_it_says(server: HubServer) -> None:
+    state = json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_split": None}).encode()
+    saved = {
+        f"{split}/{name}": data
+        for split in ("train", "holdout")
+        for name, data in (
+            ("data-00000-of-00001.arrow", b""),
+            ("cache-1.arrow", b""),
+            ("state.json", state),
+            ("dataset_info.json", b"{}"),
+        )
+    }
+    server.repo("org/saved", {**saved, "dataset_dict.json": b'{"splits": ["train", "holdout"]}'})
+    for entry, kind in (("org/saved", "hub"), ("hf://datasets/org/saved", None)):
+        options = {"type": kind, "split_from": "option"}
+        assert paths(entry, **options) == ["train/data-00000-of-00001.arrow"]
+        assert paths(entry, split="holdout", **options) == ["holdout/data-00000-of-00001.arrow"]
+        with pytest.raises(ConfigError, match="no split 'test'"):
+            paths(entry, split="test", **options)
 
 
 def test_ids_and_urls_are_read_as_the_hub_reads_them() -> None:

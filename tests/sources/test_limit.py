@@ -110,7 +110,7 @@ def test_what_is_counted_is_what_is_read(
     path = tmp_path_factory.mktemp("lines") / f"x.{kind}"
     path.write_bytes(b"\xef\xbb\xbf" * bom + b"\n".join(lines))
     source: Any = Source(text_mode="lines")
-    file = one(path, text_mode="lines")
+    file = one(path, text_mode="lines") if kind == "txt" else one(path)
     for start, stop in ((0, file.size), (0, file.size // 2), (file.size // 2, file.size)):
         part = FileRange(file=file, start=start, stop=stop, weight=stop - start)
         read = sum(batch.rows_read for batch in read_range(part, source))

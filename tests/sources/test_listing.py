@@ -212,7 +212,7 @@ def test_a_directory_without_inputs_says_what_it_holds(tmp_path: Path) -> None:
         inputs()
 
 
-@pytest.mark.parametrize("name", ["x.jason", "x", "x.jsonl.bz2"])
+@pytest.mark.parametrize("name", ["x.jason", "x", "x.jsonl.br"])
 def test_an_extension_that_says_nothing_needs_a_type(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("")
     with pytest.raises(ConfigError, match="the extension does not say what the file holds"):

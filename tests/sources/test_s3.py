@@ -105,6 +105,20 @@ class TestListing:
             assert paths(server, f"s3://tree/{pattern}") == expected
             assert all(request.method == "GET" for request in server.log)
 
+    def test_a_folder_has_the_splits_that_names_or_a_card_say(self, server: S3Server) -> None:
+        for name in ("train-0", "train-1", "test-0"):
+            put(server, f"splits/{name}.jsonl", b"{}")
+        url, written = "s3://lake/splits", {"split_from": "option"}
+        assert paths(server, url) == ["train-0.jsonl", "train-1.jsonl"]
+        assert paths(server, url, split="test", **written) == ["test-0.jsonl"]
+        assert paths(server, f"{url}/t*-0.jsonl") == ["test-0.jsonl", "train-0.jsonl"]
+        with pytest.raises(
+            ConfigError, match=r"no split 'dev'; .* it has train \(2 files\), test \(1 file\)"
+        ):
+            paths(server, url, split="dev", **written)
+        put(server, "splits/README.md", b"---\nconfigs:\n- config_name: x\n  data_files: '*-0.jsonl'\n---\n")
+        assert paths(server, url) == paths(server, url, subset="x") == ["test-0.jsonl", "train-0.jsonl"]
+
     def test_globs_agree_with_those_of_local_files(self, server: S3Server, tmp_path: Path) -> None:
         for name, data in TREE.items():
             if not name.endswith("/"):

@@ -38,7 +38,7 @@ from tokenlake.etl.engines import open_pool
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
-from tokenlake.etl.plan.stored import foresee
+from tokenlake.etl.plan.stored import foresee, how_to_read_others
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.store_engine import WorkDone, join_build, named_build, parse_share
 from tokenlake.export.plan import wanted_beside
@@ -265,6 +265,7 @@ class _MixPlan:
             lacking = missing(asked, there, {line["source"]: line["drawn_rows"] for line in guess})
         return [
             *found,
+            *(f"note: {line}" for line in self._on_splits()),
             *(f"note: about, {line}" for line in lacking),
             f"The mixture is planned row by row once the tokens of {absent} exist; a run builds them.",
         ]
@@ -311,6 +312,30 @@ class _MixPlan:
             ("order", f"{lanes}, batches of {numbers.count(forecast.batch_size)}"),
         ]
         return [_mixture_table(records, mixture.weights_by), facts([*outcome, *about_units], "Expected")]
+
+    def _on_splits(self) -> list[str]:
+        """Notes on the splits of sources of which the mixture takes nothing, before their tokens are there."""
+        if self.build.mixture is None:
+            return []
+        split_of = {parent.name: parent.split for parent in self.build.parents}
+        notes: list[str] = []
+        for tokens in self.tokens:
+            split = split_of[tokens.source]
+            dataset = tokens.plan.build.name
+            others: dict[str, float] = {}  # split to its share of the documents
+            for source in tokens.plan.build.sources:
+                others.update(source.splits)
+            others.pop(split, None)
+            if others:
+                shares = [
+                    f"{name} ({numbers.percent(share, 1.0)} of its documents)"
+                    for name, share in others.items()
+                ]
+                notes.append(
+                    f"{tokens.source}: of {dataset} only {split} is mixed, not {', '.join(shares)}; "
+                    f"{how_to_read_others(self.build.store, dataset, next(iter(others)))}"
+                )
+        return notes
 
     def _guess(self) -> list[dict[str, Any]]:
         """About how much is drawn of each source; nothing where some are stored already, or are too small to tell."""

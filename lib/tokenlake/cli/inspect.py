@@ -165,8 +165,8 @@ def inspect(
     Args:
         source: A file, directory, glob or URL, or the id of a dataset on the Hub with --type hf.
         type: The format of the files, if their names do not say it.
-        subset: Subset of a dataset on the Hub.
-        split: Split of a dataset on the Hub, or of files the ones named after that split.
+        subset: Subset of a dataset on the Hub, or of a folder whose README.md names subsets.
+        split: Split of a dataset on the Hub, or of files whose names say splits. Default: train, else the first one.
         rows: How many sample records to show. Default: 3.
         tokenizer: Tokenizer for the proposal.
         storage_options: Options of the file system, with credentials by reference: {"key": {"env": "NAME"}}.

@@ -24,7 +24,15 @@ import os
 import re
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from tokenlake.config import stages, texts
 from tokenlake.config.field_types import FieldType
@@ -45,10 +53,11 @@ from tokenlake.config.section import (
     Switch,
     Text,
     problem,
+    shown,
 )
 from tokenlake.config.stages import SaveStageConfig, TokenizerChoice, TokenizerConfig
 from tokenlake.config.texts import PromptConfig
-from tokenlake.config.values import FORMATS, TypeName
+from tokenlake.config.values import FORMATS, TypeName, did_you_mean
 
 FileType = Annotated[TypeName, BeforeValidator(lambda value: "txt" if value == "text" else value)]
 EVAL_PREFIX: Final = "eval_"
@@ -86,6 +95,29 @@ class FimConfig(Section):
     tokenizer has of StarCoder, SantaCoder, Qwen and CodeGemma, DeepSeek, or Code Llama."""
 
 
+_SLICE: Final = re.compile(r"(?P<split>[^\[\]+]+)\[(?P<start>\d*):(?P<stop>\d*)\]")
+
+
+def _no_slice(name: str) -> str:
+    """Return the name of a split; a slice or a sum of splits, as `datasets` takes them, is a problem."""
+    if "+" in name:
+        several = " and ".join(repr(part.strip()) for part in name.split("+"))
+        raise problem(
+            f"got {shown(name)}, must be the name of one split; write an entry of `datasets` for each of {several}"
+        )
+    if "[" in name or "]" in name:
+        parts = _SLICE.fullmatch(name)
+        split = name.partition("[")[0]
+        remedy = "num_rows reads the first rows, and splits divides documents at random by fractions"
+        if parts is not None and parts["stop"] and not int(parts["start"] or "0"):
+            remedy = f"write split: {split} and num_rows: {parts['stop']}"
+        raise problem(f"got {shown(name)}, a slice, must be the name of a split alone; {remedy}")
+    return name
+
+
+SplitToRead = Annotated[Text, AfterValidator(_no_slice)]
+
+
 class DatasetConfig(Section):
     """One source. Options left at null inherit from the section `source` or `tokenize`."""
 
@@ -96,7 +128,8 @@ class DatasetConfig(Section):
     hidden_values = frozenset({"storage_options", "tokenizer_kwargs"})
 
     data_files: DataFiles | None = None
-    """Path, glob, directory, URL or Hub id, or a list of them."""
+    """Path, glob, directory, URL or Hub id, or a list of them; or a mapping of split to these, {train: a.jsonl, test:
+    b.jsonl}, of which `split` is read."""
 
     dataset: StoredName | None = None
     """A dataset of the store instead of files, NAME or NAME@v3: its tokens are packed or mixed, not made again."""
@@ -111,18 +144,19 @@ class DatasetConfig(Section):
     type: FileType | None = None
     """Format of the files; null: by the extension of each."""
 
-    split: Text = "train"
-    """Split to read from a Hub dataset, or to mix of a `dataset` of the store; without a mixture all splits of it are
-    packed, but one of held-out documents (`eval_...`) alone."""
+    split: SplitToRead = "train"
+    """Split to read: of a Hub dataset; of a folder whose names or README.md say splits; of a mapping `data_files`.
+    Files that are named one by one or by a glob are all read unless this is written. Of a `dataset` of the store: the
+    split to mix; without a mixture all splits of it are packed, but one of held-out documents (`eval_...`) alone."""
 
     num_rows: Count | None = None
     """Read at most this many rows."""
 
-    dataset_split_name: Text | None = None
-    """Name of the split in a Hub dataset, where it is not `split`."""
+    dataset_split_name: SplitToRead | None = None
+    """Name of the split to read, where it is not `split`."""
 
     subset: Text | None = None
-    """Configuration (subset) of a Hub dataset."""
+    """Configuration (subset) of a Hub dataset, or of a folder whose README.md has `configs:`."""
 
     where: Text | None = None
     """One SQL predicate (DuckDB) that rows must meet, such as "lang = 'en'"."""
@@ -233,6 +267,47 @@ class DatasetConfig(Section):
         return stages.TokenizerConfig(name_or_path=named) if isinstance(named, str) else named
 
     @property
+    def split_to_read(self) -> str:
+        """The split that is read of the files, as they or the Hub call it."""
+        return self.dataset_split_name or self.split
+
+    @property
+    def split_from(self) -> Literal["default", "option", "mapping"]:
+        """What says which split is read: nothing, an option, or the key of a mapping `data_files`."""
+        if isinstance(self.data_files, dict):
+            return "mapping"
+        is_written = self.dataset_split_name is not None or "split" in self.model_fields_set
+        return "option" if is_written else "default"
+
+    @property
+    def files_to_read(self) -> tuple[str, ...]:
+        """The entries of `data_files`, of a mapping those of the split that is read; () without any."""
+        files = self.data_files
+        if isinstance(files, dict):
+            files = files[self.split_to_read]
+        if files is None:
+            return ()
+        return (files,) if isinstance(files, str) else files
+
+    @property
+    def all_files(self) -> tuple[str, ...]:
+        """The entries of `data_files`, of a mapping those of all splits; () without any."""
+        if not isinstance(self.data_files, dict):
+            return self.files_to_read
+        entries: list[str] = []
+        for files in self.data_files.values():
+            entries += [files] if isinstance(files, str) else files
+        return tuple(entries)
+
+    @model_serializer(mode="wrap")
+    def _without_default_split(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a split that nobody wrote: written, it would select files by their names."""
+        dumped: dict[str, Any] = handler(self)
+        if self.split_from == "default":
+            dumped.pop("split", None)
+        return dumped
+
+    @property
     def eval_split(self) -> str:
         """The split of the documents that `eval` holds out."""
         return EVAL_PREFIX + re.sub(r"[^A-Za-z0-9_]", "_", self.name or "")
@@ -244,6 +319,7 @@ class DatasetConfig(Section):
                 "got neither data_files nor dataset, must have data_files (what to read) or dataset (NAME in the store)"
             )
         if self.dataset is None:
+            self._check_mapping()
             if self.retokenize:
                 raise problem(
                     "got retokenize without dataset, must have dataset (NAME in the store): text is tokenized anyway"
@@ -263,6 +339,26 @@ class DatasetConfig(Section):
                 "given where that dataset is built"
             )
         return self
+
+    def _check_mapping(self) -> None:
+        """Raise a problem if a mapping `data_files` lacks the split, or stands beside what it has no use for."""
+        if not isinstance(self.data_files, dict):
+            return
+        splits = ", ".join(self.data_files)
+        if self.split_to_read not in self.data_files:
+            near = did_you_mean(self.split_to_read, self.data_files)
+            raise problem(
+                f"got split {self.split_to_read!r}, but data_files has {splits}; set `split` to one of them{near}"
+            )
+        if self.type in ("hf", "huggingface"):
+            raise problem(
+                f"got data_files by split ({splits}) with type {self.type!r}: a dataset on the Hub has its own splits; "
+                "write its id, and `split`"
+            )
+        if self.subset is not None:
+            raise problem(
+                f"got subset {self.subset!r} and data_files by split ({splits}): these have no subsets; leave it out"
+            )
 
 
 DATA_MODULE: Final = "data_module"
@@ -312,10 +408,11 @@ class DataModuleDataset(Section):
     """Section `dataset`."""
 
     name: Path
-    """Hub id, or path, glob, directory or URL of files; {split} in it stands for the name of the split."""
+    """Hub id, or path, glob, directory or URL of files; {split} in it stands for the name of the split, and of a
+    directory the names of its files say it."""
 
     config_name: Text | None = None
-    """Configuration (subset) of a Hub dataset."""
+    """Configuration (subset) of a Hub dataset, or of a directory whose README.md has `configs:`."""
 
     streaming: Switch = False
     """Read rows as they are asked for; false: hold them in memory, so that they can be shuffled as a whole."""
@@ -337,10 +434,11 @@ class DataModuleDataset(Section):
         names = [split.name for split in self.splits]
         if not names or len(set(names)) < len(names):
             raise problem(f"splits: got {', '.join(names) or 'none'}, must be at least one, each once")
-        if len(names) > 1 and SPLIT_PLACE not in self.name and not is_hub_id(self.name):
+        are_same = SPLIT_PLACE not in self.name and not is_hub_id(self.name) and not os.path.isdir(self.name)  # noqa: PTH112
+        if len(names) > 1 and are_same:
             raise problem(
                 f"splits: {', '.join(names)} would all be the rows of the same files; write {{split}} where their "
-                "paths differ, such as data/{split}.jsonl"
+                "paths differ, such as data/{split}.jsonl, or name a folder whose names say splits"
             )
         for stage in self.stages:
             if stage in _LATER:

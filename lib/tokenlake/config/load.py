@@ -229,10 +229,13 @@ def pipeline_of(config: DataModuleConfig, *, build: bool = True) -> PipelineConf
     datasets: list[dict[str, Any]] = []
     for split in dataset.splits:
         name = dataset.name.replace(SPLIT_PLACE, split.name)
+        # Files that are of one split alone are named for it; of a folder of several, names or its card say which.
+        is_of_split = SPLIT_PLACE in dataset.name or len(dataset.splits) == 1
+        by_name = is_hub_id(name) or dataset.config_name is not None or not is_of_split
         datasets.append(
             {
                 "name": split.name,
-                "data_files": name,
+                "data_files": name if by_name else {split.name: name},
                 "type": "hf" if is_hub_id(name) else None,
                 "subset": dataset.config_name,
                 "split": split.name,

@@ -69,6 +69,7 @@ class Refusal:
 
 _BUILDS: Final = "it acts in builds (`tokenlake run`, build_dataset)"
 _READ: Final = "a source yields rows; save_dataset writes them"
+_TOKENIZED: Final = "a source yields rows, not tokens; builds and pipelines act on it"
 _REUSE: Final = "a build always reuses equal units of its store, after checking them"
 _PAIRS: Final = f"{_BUILDS}; PreferenceRows makes rows"
 _STORED: Final = "builds take it; data_files: STORE/NAME/v1/data/*.parquet reads its rows"
@@ -101,6 +102,10 @@ REFUSALS: Final = (
     Refusal("datasets.dataset", rows=_STORED, source=_STORED),
     Refusal("datasets.retokenize", rows=_STORED, source=_STORED),
     *(Refusal(f"datasets.{name}", source=_BUILDS) for name in ("chat", "prompt", "long_documents")),
+    *(
+        Refusal(f"datasets.{name}", source=_TOKENIZED)
+        for name in ("truncation_strategy", "truncation_side", "special_tokens_in_text")
+    ),
     Refusal("datasets.fim", rows=_BUILDS, source=_BUILDS),
     Refusal("source.splits", rows=_BUILDS),
     Refusal("source.max_bad_fraction", rows=_BUILDS),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -96,12 +96,12 @@ def store_of(config: PipelineConfig, environ: Mapping[str, str] = os.environ) ->
 def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
     """Return a dataset of `config` with all that it inherits worked out; it is not checked."""
     stage, chat = config.source, _chat(dataset)
-    fraction, files = dataset.max_bad_fraction, dataset.data_files
+    fraction = dataset.max_bad_fraction
     return _copied(
         ResolvedSource,
         dataset,
         name=dataset.name or "",
-        data_files=(files,) if isinstance(files, str) else files or (),
+        data_files=dataset.files_to_read,
         type=TYPES[dataset.type] if dataset.type else None,
         on_bad_record=dataset.on_bad_record or stage.on_bad_record,
         max_bad_fraction=stage.max_bad_fraction if fraction is None else fraction,
@@ -112,7 +112,8 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         held_out=dataset.eval and ResolvedHeldOut(split=dataset.eval_split, count=dataset.eval),
         storage_options=plain_options(dataset.storage_options or {}),
         remote_cache_bytes=config.cache.remote_cache_bytes,
-        split=dataset.dataset_split_name or dataset.split,
+        split=dataset.split_to_read,
+        split_from=dataset.split_from,
         tokenizer=_resolved_tokenizer(config, dataset, chat),
         texts=_texts(config, dataset, chat),
         kept=tuple((field, None) for field in dict.fromkeys(dataset.additional_fields or ())),
@@ -240,6 +241,8 @@ def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
             "tokenize.cache_tokenized: False is not available yet where text is mixed; today: the tokens of each "
             "source are kept as {name}.{source}.tokens, from which any other mixture is made without tokenizing again"
         )
+    if config.mixes:
+        _require_train(config, texts)
     usual = SaveStageConfig()
     exports = ("num_shards", "format", "compression", "push_to_hub", "hub_repo_id", "hub_token")
     found: dict[str, PipelineConfig] = {}
@@ -257,6 +260,21 @@ def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
         update["datasets"] = (dataset.model_copy(update=changed),)
         found[dataset.name or ""] = config.model_copy(update=update)
     return found
+
+
+def _require_train(config: PipelineConfig, texts: Iterable[DatasetConfig]) -> None:
+    """Raise ConfigError unless all texts have the split that a mixture takes; it is said before tokens are made."""
+    for dataset in texts:
+        if dataset.retokenize:
+            continue
+        splits = dataset.splits or config.source.splits
+        if _SPLIT not in splits:
+            key = f"datasets.{dataset.name}.splits" if dataset.splits else "source.splits"
+            raise ConfigError(
+                f"{key}: names {', '.join(splits)}, but a mixture takes the split {_SPLIT!r} of each source; call the "
+                f"split to mix {_SPLIT}. A mixture of another split is one of stored datasets: datasets: [{{dataset: "
+                f"{tokens_name(config, dataset)}, split: {next(iter(splits))}}}]"
+            )
 
 
 def last_step(config: PipelineConfig, versions: Mapping[str, int]) -> PipelineConfig:

@@ -230,7 +230,9 @@ class ResolvedSource:
         storage_options: of the file system; references to credentials stay references (``{"env": NAME}``),
             which whoever opens a file resolves.
         remote_cache_bytes: of blocks of remote inputs that the reading machine keeps; None: as its environment says.
-        subset, split: of a dataset on the Hub.
+        subset, split: which files are read, of a dataset on the Hub or of a folder.
+        split_from: what says the split: nothing (``default``), the `option`, or the key of a `mapping` of
+            `data_files`, whose entries `data_files` are.
         delimiter: between the cells of CSV, None for what the extension says.
         texts: what makes texts of the rows.
         kept: (name, type) of the fields kept beside the tokens, see :mod:`tokenlake.schema`; the type is None
@@ -257,6 +259,7 @@ class ResolvedSource:
     remote_cache_bytes: int | None = None
     subset: str | None = None
     split: str = "train"
+    split_from: Literal["default", "option", "mapping"] = "default"
     delimiter: str | None = None
     max_expansion: float = 1000.0
     texts: ResolvedTexts = field(default_factory=ResolvedTexts)

@@ -281,17 +281,33 @@ Splits = Annotated[dict[SplitName, Annotated[Positive, Le(1.0)]], AfterValidator
 """Split name to the fraction of documents it gets; the fractions sum to 1."""
 
 
+_FILES_ARE: Final = "a path, glob, directory or URL, a list of them, or a mapping of split to these"
+
+
 def _data_files(value: object) -> object:
+    """Return entries of `data_files`: a text, a tuple of texts, or a mapping of split to one of these."""
+    if isinstance(value, Mapping):
+        by_split: dict[str, object] = {}
+        for split, entries in cast("Mapping[object, object]", value).items():
+            if not isinstance(split, str) or not split:
+                raise problem(f"got the key {shown(split)} of a mapping, must be {_FILES_ARE}")
+            if isinstance(entries, Mapping):
+                raise problem(f"got a mapping under {split!r}, must be {_FILES_ARE}")
+            by_split[split] = _data_files(entries)
+        if not by_split:
+            raise problem(f"got an empty mapping, must be {_FILES_ARE}")
+        return by_split
     files = cast("list[object]", value) if isinstance(value, list | tuple) else [value]
     texts = tuple(as_text(item) for item in files)
     for item in texts or ([],):
         if not isinstance(item, str) or not item or "\x00" in item:
-            raise problem(f"got {shown(item)}, must be a path, glob, directory or URL, or a list of them")
+            raise problem(f"got {shown(item)}, must be {_FILES_ARE}")
     return texts if isinstance(value, list | tuple) else texts[0]
 
 
-DataFiles = Annotated[str | tuple[str, ...], BeforeValidator(_data_files)]
-"""One path, glob, directory or URL, or several; a list becomes a tuple."""
+Files = str | tuple[str, ...]
+DataFiles = Annotated[Files | dict[str, Files], BeforeValidator(_data_files)]
+"""One path, glob, directory or URL, or several; a list becomes a tuple. Or such of each split, by its name."""
 
 
 REDACTED: Final = HIDDEN

@@ -123,8 +123,8 @@ class SourceStageConfig(Section):
     """Section `source`. A dataset can override `on_bad_record`, `max_bad_fraction` and `splits`."""
 
     unit_size: Size | None = None
-    """Input bytes of one unit of work, the grain of resuming and of reuse; null: the first version of a dataset chooses
-    8 to 128 MiB by the size of its inputs, so that 64 workers have work, and later versions keep it."""
+    """Input bytes of one unit of work of a build, the grain of resuming and of reuse; null: the first version of a
+    dataset chooses 8 to 128 MiB by the size of its inputs, so that 64 workers have work, and later versions keep it."""
 
     max_record_bytes: Size = 256 * MIB
     """A longer record is a bad record."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -35,7 +35,14 @@ from tokenlake.etl.job import Progress, SignJob
 from tokenlake.etl.plan.left_out import match_exclusions, of_unit
 from tokenlake.etl.plan.plan import range_identity
 from tokenlake.etl.plan.unit_size import LARGEST
-from tokenlake.etl.planner import Configuration, check_predicates, read_listing, with_code
+from tokenlake.etl.planner import (
+    Configuration,
+    Groups,
+    check_predicates,
+    read_listing,
+    require_use,
+    with_code,
+)
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.runner import run_each
 from tokenlake.etl.unit.documents import Recipe
@@ -43,6 +50,7 @@ from tokenlake.etl.unit.text import NO_TOKENIZER
 from tokenlake.fingerprint import fingerprint
 from tokenlake.markup import named_facts
 from tokenlake.sources.inputs import FileRange
+from tokenlake.sources.split_choice import every_file
 from tokenlake.store.address import absolute_address, open_store
 from tokenlake.store.base import Store
 from tokenlake.store.ledger import Account
@@ -153,8 +161,8 @@ class Cleaning:
         self._evaluation = _evaluation(self.config, self._store, on_event)
         self._signing = signing_of(self._clean, self._evaluation.sha256 if self._evaluation else "")
         self._earlier = [EarlierList(path, self._signing) for path in self._clean.against]
-        self.notes = _notes(self.config, self._evaluation)
         self.units = list(_units(self.config, self._signing, self.output, on_event))
+        self.notes = (*_notes(self.config, self._evaluation), *_notes_on_splits(self.units))
         self._made = 0
 
     @property
@@ -274,7 +282,9 @@ def _evaluation(config: PipelineConfig, store: Store, on_event: Watcher) -> Eval
 def _texts(source: ResolvedSource, config: PipelineConfig, on_event: Watcher) -> Iterator[list[str]]:
     """Yield the texts of an evaluation set, some at a time."""
     recipe = Recipe(source, NO_TOKENIZER)
-    _, groups = read_listing(source, _unit_size(config), config.source.hash_threads, on_event)
+    unit_size = _unit_size(config)
+    # Of a folder every split is evaluated on, unless one is named.
+    _, groups = read_listing(source, unit_size, config.source.hash_threads, on_event, select=every_file)
     for part in chain.from_iterable(groups):
         for prepared in recipe.read(part):
             yield cast("list[str]", prepared.documents.text.to_pylist())
@@ -315,8 +325,10 @@ def _units(config: PipelineConfig, signing: Signing, output: str, on_event: Watc
     ]
     stage = config.source
     unit_size = _unit_size(config)
-    found = [read_listing(each, unit_size, stage.hash_threads, on_event)[1] for each in sources]
-    ranges = {each.name: groups for each, groups in zip(sources, found, strict=True)}
+    ranges: dict[str, Groups] = {}
+    for source in sources:
+        files, ranges[source.name] = read_listing(source, unit_size, stage.hash_threads, on_event)
+        require_use(source, files)
     lists = match_exclusions(sources, ranges, stage.hash_threads)
     excluded = {name: files for each in lists for name, files in each.positions.items()}
     for source in sources:
@@ -336,6 +348,16 @@ def _fingerprint(source: ResolvedSource, ranges: Sequence[FileRange], signing: S
     return fingerprint(
         {"format": FORMAT, "source": same, "ranges": range_identity(ranges), "signing": signing.identity()}
     )
+
+
+def _notes_on_splits(units: Iterable[CleanUnit]) -> list[str]:
+    """Return notes on the splits that are not looked at; they are the same for all files of a source's entries."""
+    notes: dict[str, None] = {}
+    for unit in units:
+        origin = unit.ranges[0].file.origin
+        if origin:
+            notes[f"{unit.source.name}: {origin}"] = None
+    return list(notes)
 
 
 def _notes(config: PipelineConfig, evaluation: EvaluationNgrams | None) -> tuple[str, ...]:

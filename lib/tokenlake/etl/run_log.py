@@ -220,15 +220,22 @@ def _rooted_dataset(entry: Mapping[str, Any], root: Path) -> dict[str, Any]:
     found = {**entry, "tokenizer": _tokenizer(entry.get("tokenizer"), root)}
     files = entry.get("data_files")
     if files is not None and entry.get("type") not in _HUB:
-        found["data_files"] = (
-            _absolute(files, root) if isinstance(files, str) else [_absolute(each, root) for each in files]
-        )
+        found["data_files"] = _absolute_files(files, root)
     if entry.get("exclude"):
         found["exclude"] = _absolute(entry["exclude"], root)
     chat = entry.get("chat")
     if chat and chat.get("template") and "{" not in chat["template"]:
         found["chat"] = {**chat, "template": _if_there(chat["template"], root)}
     return found
+
+
+def _absolute_files(files: Any, root: Path) -> Any:
+    """Return entries of `data_files` as absolute ones: a text, a list, or a mapping of split to these."""
+    if isinstance(files, str):
+        return _absolute(files, root)
+    if isinstance(files, Mapping):
+        return {split: _absolute_files(entries, root) for split, entries in files.items()}
+    return [_absolute(entry, root) for entry in files]
 
 
 def _tokenizer(value: Any, root: Path) -> Any:

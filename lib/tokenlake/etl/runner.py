@@ -37,7 +37,7 @@ class BuildResult:
         manifest: the committed manifest.
         units_built, units_resumed, units_reused: how the units came to be.
         seconds: wall time.
-        notes: entries of `exclude` that matched no document.
+        notes: splits that were not read or mixed, and entries of `exclude` that matched no document.
         exports: paths and URLs of what the configuration asked for beside the version.
     """
 
@@ -322,5 +322,5 @@ def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> Buil
         units_resumed=resumed,
         units_reused=how.count("reused"),
         seconds=seconds,
-        notes=session.plan.missed(manifest.accounts),
+        notes=(*session.plan.left_out, *session.plan.missed(manifest.accounts)),
     )

@@ -203,7 +203,7 @@ def check_exports(config: PipelineConfig) -> None:
                 f"{export.key}: {target.url} lies in the store {store}; give a folder outside of it"
             )
         for dataset in config.datasets:
-            require_apart(export.key, target, dataset.data_files or ())
+            require_apart(export.key, target, dataset.all_files)
         target.check(overwrite=export.replaces(target, config))
     if config.save.push_to_hub and not isinstance(config.save.hub_token, BlockSecret):
         HubRepository(config.save.hub_repo_id or "", token=hub_token(config.save))

@@ -16,6 +16,7 @@ from tokenlake.config.values import FORMATS, Format
 from tokenlake.introspection.inspection import Feature, Kind, Remark, TextStatistics, kind_of, mapped
 from tokenlake.introspection.mapping import ColumnMapper, ColumnMapping
 from tokenlake.introspection.sample import FileSample, Shape, merged_columns
+from tokenlake.sources.formats import COMPRESSION_ENDINGS
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import expand
 from tokenlake.sources.rows import value_at
@@ -98,7 +99,7 @@ class FileGroup:
 
     def formats(self) -> dict[str, int]:
         """Count files by what they hold and how they are compressed: ``jsonl.gz``."""
-        ends = {"gzip": ".gz", "zstd": ".zst", "lz4": ".lz4", None: ""}
+        ends = {**COMPRESSION_ENDINGS, None: ""}
         return dict(sorted(Counter(f"{file.format}{ends[file.compression]}" for file in self.files).items()))
 
     def features(self) -> tuple[Feature, ...]:

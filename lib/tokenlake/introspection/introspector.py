@@ -22,7 +22,7 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.values import SourceType
-from tokenlake.errors import ConfigError, SourceNotFoundError, TokenlakeError
+from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.fingerprint import fingerprint
 from tokenlake.introspection import file_group
 from tokenlake.introspection.file_group import FileGroup
@@ -38,15 +38,16 @@ from tokenlake.introspection.inspection import (
     proposal,
     text_options,
 )
-from tokenlake.introspection.mapping import ColumnMapper, words_of
+from tokenlake.introspection.mapping import ColumnMapper
 from tokenlake.introspection.sample import look, shortened
 from tokenlake.result import Result, attempt
 from tokenlake.sources.formats import belongs, compression_of, format_of
 from tokenlake.sources.hub import list_repo, listed
 from tokenlake.sources.hub_repo import HubClient, parse_id
 from tokenlake.sources.inputs import InputFile, is_url
-from tokenlake.sources.listing import expand, list_inputs
+from tokenlake.sources.listing import expand, list_inputs, require_use_of_options
 from tokenlake.sources.opening import kind_of
+from tokenlake.sources.split_choice import Survey, counted, files_of
 from tokenlake.threads import in_order
 from tokenlake.typed_json import decoder
 
@@ -89,23 +90,6 @@ class _HubFacts:
         return cls(tuple(subsets), splits, subset, chosen, remarks)
 
 
-_WORDS: Final = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("validation", "valid", "val", "dev", "development"), "validation"),
-    **dict.fromkeys(("test", "testing", "eval", "evaluation", "heldout"), "test"),
-}
-
-
-def _split_of(path: str) -> str | None:
-    """Return the split that a path names as a word of its own, the file's name before its folders."""
-    parts = PurePosixPath(path).parts
-    for part in reversed(parts):
-        named = {_WORDS[word] for word in words_of(part) if word in _WORDS}
-        if len(named) == 1:
-            return named.pop()
-    return None
-
-
 SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _NAME: Final = "inspected"
@@ -113,10 +97,27 @@ _HEAD: Final = 64 << 10  # bytes
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _ChosenFiles:
+    """Which files are looked into.
+
+    Attributes:
+        files: of one split, or all.
+        split: their split, where the proposal must name it; else None.
+        remarks: what is left out.
+    """
+
+    files: Sequence[InputFile]
+    split: str | None
+    remarks: tuple[Remark, ...]
+
+
+@final
 class _Request:
     """A source (`given` as `data_files`) and the options of a configuration's dataset that it was given with.
 
-    `source` has the listing's options resolved; its tokenizer means nothing.
+    `source` has the listing's options resolved; its tokenizer means nothing. `survey` knows the splits of files once
+    they are listed.
     """
 
     def __init__(self, source: SourceLike, options: Mapping[str, Any], overrides: Iterable[str] = ()) -> None:
@@ -129,6 +130,7 @@ class _Request:
             [f"datasets.{_NAME}.{override}" for override in overrides],
         )
         self.source: ResolvedSource = resolve(config).sources[0]
+        self.survey = Survey()
         shown: dict[str, Any] = config.datasets[0].model_dump(mode="json", exclude_unset=True)
         self.options: dict[str, Any] = {
             name: value for name, value in shown.items() if name not in {"name", "data_files"}
@@ -157,31 +159,54 @@ class _Request:
         if self.hub is not None:
             return list_inputs(self.source)
         try:
-            return list_inputs(self.source, hashed=False)
+            return list_inputs(self.source, hashed=False, select=self.survey)
         except ConfigError:
             kind = None if self.source.type else self._sniffed_type()
             if kind is None:
                 raise
             again = _Request(self.given, {**self.options, "type": kind})
             self.source, self.options = again.source, again.options
-            return list_inputs(self.source, hashed=False)
+            self.survey = Survey()
+            return list_inputs(self.source, hashed=False, select=self.survey)
 
-    def files(self) -> Sequence[InputFile]:
-        """Return the files of the split that was asked for, all if none was."""
-        wanted = None if self.is_hub else self.options.get("split")
-        if wanted is None:
-            return self.listing
-        splits = [_split_of(file.path) for file in self.listing]
-        asked = _split_of(wanted) or wanted
-        found = [file for file, split in zip(self.listing, splits, strict=True) if split == asked]
-        if not found:
-            known = ", ".join(sorted({name for name in splits if name}))
-            raise SourceNotFoundError(
-                f"no file of {', '.join(self.given)} is named after a split {wanted!r}; the names suggest "
-                f"{known or 'no splits at all: leave the split out'}",
-                got=wanted,
-            )
-        return found
+    @cached_property
+    def chosen(self) -> _ChosenFiles:
+        """The files to look into: those of the split that was asked for, else of the one that a build should train on.
+
+        Raises:
+            ConfigError: there is no such split.
+        """
+        listing, survey = self.listing, self.survey
+        has_lines = self.options.get("text_mode") == "lines"
+        require_use_of_options(
+            _NAME, listing, delimiter=self.source.delimiter, text_mode="lines" if has_lines else None
+        )
+        if self.is_hub:
+            return _ChosenFiles(listing, None, ())
+        if self.source.split_from != "default":
+            return _ChosenFiles(list_inputs(self.source, hashed=False), self.options.get("split"), ())
+        is_named_alone = not survey.has_folder and len(survey.splits) == 1 and not survey.unnamed
+        if not survey.splits or is_named_alone:
+            return _ChosenFiles(listing, None, ())
+
+        split = _DEFAULT_SPLIT if _DEFAULT_SPLIT in survey.splits else next(iter(survey.splits))
+        if not survey.has_folder and survey.unnamed:
+            split = _DEFAULT_SPLIT
+        urls = set(survey.splits.get(split, ()))
+        if not survey.has_folder and split == _DEFAULT_SPLIT:
+            urls |= set(survey.unnamed)
+        files = [file for file in listing if file.url in urls]
+        left_out = {
+            name: [path for path in paths if path not in urls] for name, paths in survey.splits.items()
+        }
+        told = [counted({name: paths for name, paths in left_out.items() if paths})]
+        unnamed = [path for path in survey.unnamed if path not in urls]
+        told.append(f"{files_of(len(unnamed))} in no split" if unnamed else "")
+        rest = ", ".join(part for part in told if part)
+        if not rest:
+            return _ChosenFiles(files, None, ())
+        what = f"these are the files of split {split!r}; not among them: {rest}. `split` names another one"
+        return _ChosenFiles(files, split, (Remark(file="", what=what),))
 
     def _sniffed_type(self) -> str | None:
         """The type that all files' first bytes show, None where one is named otherwise or shows nothing."""
@@ -266,8 +291,9 @@ class DatasetIntrospector:
             source: path, glob, directory, URL, or with type ``hf`` the id of a dataset on the Hub; or several. May be
                 left out where only :meth:`discover` is called.
             type: format of all files, where their names do not say.
-            subset: of a dataset on the Hub.
-            split: of a dataset on the Hub; of files, those whose names say that split.
+            subset: of a dataset on the Hub, or of a folder whose README.md names subsets.
+            split: of a dataset on the Hub; of files, as a build reads it. None: of files whose names say splits those
+                of train, else of the first split.
             overrides: further options as ``key=value`` texts, which hold no literal secrets.
             columns: role to column, where it is known (``{"text": "body"}``).
             mapper: that finds the others; by default one with a minimum score of 0.8.
@@ -336,7 +362,10 @@ class DatasetIntrospector:
     @property
     def subset(self) -> str | None:
         """The subset that is looked at; None where there are none."""
-        return None if self._request.hub is None else self._request.hub.subset
+        if self._request.hub is not None:
+            return self._request.hub.subset
+        _ = self._request.listing
+        return self._request.survey.subset
 
     @property
     def version(self) -> str:
@@ -352,18 +381,22 @@ class DatasetIntrospector:
         return _Request(self._source or (), options, self._overrides)
 
     def configs(self) -> tuple[str, ...]:
-        """Return the subsets of a dataset on the Hub; files have none."""
-        return () if self._request.hub is None else self._request.hub.configs
+        """Return the subsets of a dataset on the Hub, or of a folder whose README.md names them; else none."""
+        if self._request.hub is not None:
+            return self._request.hub.configs
+        _ = self._request.listing
+        return self._request.survey.subsets
 
     def splits(self) -> tuple[Split, ...]:
         """Return the splits: of a dataset on the Hub, or as the names of the files suggest."""
         if self._request.hub is not None:
             return self._request.hub.splits
-        found: dict[str, list[int]] = {}
-        for file in self._files:
-            if (name := _split_of(file.path)) is not None:
-                found.setdefault(name, []).append(file.size)
-        return tuple(Split(name=name, files=len(s), bytes=sum(s)) for name, s in sorted(found.items()))
+        size_of = {file.url: file.size for file in self._request.listing}
+        found: list[Split] = []
+        for name, urls in sorted(self._request.survey.splits.items()):
+            sizes = [size_of[url] for url in urls if url in size_of]
+            found.append(Split(name=name, files=len(sizes), bytes=sum(sizes)))
+        return tuple(found)
 
     def features(self) -> tuple[Feature, ...]:
         """Return the columns; those of the largest group where files hold different kinds of records."""
@@ -371,7 +404,7 @@ class DatasetIntrospector:
 
     @cached_property
     def _files(self) -> Sequence[InputFile]:
-        return self._request.files()
+        return self._request.chosen.files
 
     @cached_property
     def _inspection(self) -> Inspection:
@@ -389,6 +422,7 @@ class DatasetIntrospector:
 
         hub, empty = request.hub, [file for file in self._files if not file.size]
         found = list(_passed_over(request.given, request.source.type) if hub is None else hub.remarks)
+        found += request.chosen.remarks
         for file in empty[:_NAMED]:  # fine where a format needs no byte
             fatal = file.format in {"parquet", "arrow", "json"} or file.compression is not None
             found.append(Remark(file=file.path, what="it is empty", fatal=fatal))
@@ -466,15 +500,17 @@ class DatasetIntrospector:
         if not good:
             return None
         given, options = self._request.given, dict(self._request.options)
-        if not self._request.is_hub:
-            options.pop("split", None)
+        if self._request.chosen.split is not None:
+            options["split"] = self._request.chosen.split
+        if self._request.survey.subset is not None and len(self._request.survey.subsets) > 1:
+            options["subset"] = self._request.survey.subset
         options |= {
             "type": options.get("type") or part.retyped,
             "delimiter": options.get("delimiter") or part.delimiter,
             "content_field": None if part.format == "text" else part.content_field,
             "text_mode": part.text_mode,
         }
-        files = file_group.data_files(good, self._request.listing, given)
+        files = file_group.data_files(good, self._files, given)
         return entry_of(name, files, options | (made or {}))
 
 

@@ -25,9 +25,16 @@ from tokenlake.export.directory import FlatManifest
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.shards import Numbered, ShardInfo, limited, section
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource
-from tokenlake.sources.formats import format_of
+from tokenlake.sources.formats import COMPRESSION_ENDINGS, format_of
 from tokenlake.sources.inputs import InputFile, damaged, is_url, state
-from tokenlake.sources.listing import expand, list_inputs, spelled_out
+from tokenlake.sources.listing import (
+    each_once,
+    expand,
+    list_inputs,
+    require_use_of_options,
+    spelled_out,
+)
+from tokenlake.sources.split_choice import Survey
 from tokenlake.sources.where import Predicate
 from tokenlake.text.steps import open_chain
 from tokenlake.text.transform import ChainedTransform
@@ -85,7 +92,8 @@ class FileBacked(NumberedSource):
     A shard also opens by the whole path or URL of its file.
 
     All of these take, after the arguments of their own, the keywords of :class:`ReadOptions`. Opening a source lists
-    its files; it reads none.
+    its files; it reads none. Of a folder whose names say splits the files of train are read; a glob names any files,
+    and :func:`create_source` takes `split`.
     """
 
     _kind: str | None = None
@@ -287,7 +295,7 @@ class FilesShardedSource(FileBacked):
 
 
 _ENDINGS: Final = tuple(
-    end for each in FORMATS.values() for end in (*each.extensions, *each.prose, ".gz", ".zst")
+    end for each in FORMATS.values() for end in (*each.extensions, *each.prose, *COMPRESSION_ENDINGS.values())
 )
 _HUB_ID: Final = re.compile(r"[\w-]+/[\w.-]+(@[\w./-]+)?")
 
@@ -345,6 +353,11 @@ def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataS
             files = list_inputs(source, hashed=False)
         except SourceError as error:
             raise SourceNotFoundError(f"{missing} Nor is it a dataset that the Hub gives: {error}") from error
+    # The default of `text_mode` is fine beside files of any format.
+    has_lines = dataset.text_mode == "lines" and "text_mode" in dataset.model_fields_set
+    require_use_of_options(
+        source.name, files, delimiter=source.delimiter, text_mode=dataset.text_mode if has_lines else None
+    )
     kinds = {_CLASSES[file.format] for file in files}
     kind = kinds.pop() if len(kinds) == 1 else FilesShardedSource
     if source.type == "hub":
@@ -375,11 +388,12 @@ def expand_data_files(data_files: DataFiles, storage_options: Mapping[str, Any] 
     found: dict[str, None] = {}
     for entry in spelled_out(source.data_files):
         if is_url(entry):
-            files = list_inputs(replace(source, data_files=(entry,)), hashed=False)
+            files = list_inputs(replace(source, data_files=(entry,)), hashed=False, select=Survey())
             found.update(dict.fromkeys(file.url for file in files))
         else:
-            found.update(dict.fromkeys(sorted(str(path) for path in expand(entry, None)[1])))
-    return list(found)
+            found.update(dict.fromkeys(sorted(expand(entry, None)[1])))
+    once = set(each_once(path for path in found if not is_url(path)))
+    return [path for path in found if is_url(path) or path in once]
 
 
 def _resolved(

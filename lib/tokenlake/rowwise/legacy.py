@@ -31,6 +31,7 @@ from tokenlake.rowwise.files import DatasetType, create_source
 from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.shards import Row, fields_in
 from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.sources.layout import TRAIN
 from tokenlake.store.outputs import require_outside_stores
 
 _LOADS: Final = "an AsyncDataLoader prepares batches ahead: AsyncDataLoader(mixture.build(), ...)"
@@ -304,8 +305,8 @@ class TextDatasetInform(BaseDatasetInform):
             ``txt`` files have a text on every line, which gets the name `content_field`.
         data_files: file, glob, directory, URL or Hub id, or a list of them.
         num_rows: read at most this many rows.
-        dataset_split_name: split of a Hub dataset, where it is not `split`.
-        split: of a Hub dataset.
+        dataset_split_name: the split to read, where it is not `split`.
+        split: of a Hub dataset, or of a folder whose names say splits.
         format_callback: function of a row, applied after `format_fields`; None as its result leaves the row out.
         format_fields: fields to rename first, {old: new}; a row that lacks one is an error. Names inside of
             messages stay (:class:`tokenlake.ConvertToChatML` knows those).
@@ -313,7 +314,7 @@ class TextDatasetInform(BaseDatasetInform):
             fields as they are. Rows without it that have `chosen` and `rejected` stay as they are.
         additional_fields: fields to keep beside the text; a row that lacks one is an error. All others are left out.
         name: what the mixture calls the dataset; None: dataset_0, dataset_1, ... by its place.
-        subset: configuration of a Hub dataset.
+        subset: configuration of a Hub dataset, or of a folder whose README.md has ``configs:``.
         storage_options: options of the file system that the files are on.
     """
 
@@ -373,6 +374,8 @@ class TextDatasetInform(BaseDatasetInform):
         if self.data_files is None:
             raise expected("TextDatasetInform: data_files", None, "a file, glob, directory, URL or Hub id")
         given: dict[str, Any] = {field: getattr(self, field) for field in _OF_FILES}
+        if self.split == TRAIN:
+            del given["split"]  # the default, which selects nothing among files that are named one by one
         kind = self.get_str_type()
         given["type"], given["delimiter"] = ("csv", "\t") if kind == "tsv" else (kind, None)
         if kind in ("txt", "text"):

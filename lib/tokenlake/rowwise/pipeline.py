@@ -301,8 +301,7 @@ def _require_apart(targets: Mapping[str, Target], config: PipelineConfig) -> Non
             why = f"{name!r} would be written to {target.url} and {other!r} to {path.url}, one in the other"
             raise ConfigError(f"save: {why}; give each dataset a save_path of its own")
     for target, dataset in product(targets.values(), config.datasets):
-        files = dataset.data_files or ()
-        require_apart("save", target, (files,) if isinstance(files, str) else files)
+        require_apart("save", target, dataset.all_files)
 
 
 @final

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from tokenlake.config.values import FORMATS, TYPES, Format, SourceType, nearest
 from tokenlake.errors import ConfigError, SourceNotFoundError
 
-Compression = Literal["gzip", "zstd", "lz4"]
+Compression = Literal["gzip", "zstd", "lz4", "bzip2", "xz"]
 
 _EXTENSIONS: Final[dict[str, Format]] = {
     extension: name for name, facts in FORMATS.items() for extension in facts.extensions
@@ -22,7 +22,17 @@ _COMPRESSIONS: Final[dict[str, Compression]] = {
     ".zst": "zstd",
     ".zstd": "zstd",
     ".lz4": "lz4",
+    ".bz2": "bzip2",
+    ".xz": "xz",
 }
+COMPRESSION_ENDINGS: Final[dict[Compression, str]] = {
+    "gzip": ".gz",
+    "zstd": ".zst",
+    "lz4": ".lz4",
+    "bzip2": ".bz2",
+    "xz": ".xz",
+}
+"""Compression to the extension that is written for it."""
 
 KNOWN_EXTENSIONS: Final = (*_EXTENSIONS, *(f"{e}.gz" for e in (".jsonl", ".txt")), ".jsonl.zst", ".txt.zst")
 _TYPES: Final = tuple(name for name, type_ in TYPES.items() if type_ != "hub")

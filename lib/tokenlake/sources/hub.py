@@ -13,233 +13,36 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tokenlake.config.values import did_you_mean
-from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.errors import ConfigError, SourceNotFoundError
-from tokenlake.sources.formats import belongs, compile_glob, format_of, has_wildcard
+from tokenlake.sources.formats import belongs, has_wildcard, static_folder
 from tokenlake.sources.hub_repo import CONVERTED, HubClient, HubFile, HubId, HubRepo, parse_id, parse_url
 from tokenlake.sources.inputs import InputFile, planned
+from tokenlake.sources.layout import (
+    CARD,
+    DEFAULT,
+    FolderLayout,
+    foreign,
+    layout_of,
+    matches,
+    saved_layout,
+    without_descriptions,
+)
+from tokenlake.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
 
 
-# Files that describe a dataset rather than being a part of it, unless a pattern names them.
-_DESCRIPTIONS: Final = frozenset(
-    {"README.md", "config.json", "dataset_info.json", "dataset_infos.json"}
-    | {"dummy_data.zip", "dataset_dict.json"}
-)
-
-
-def matches(pattern: str, paths: Iterable[str]) -> list[str]:
-    """Return the paths that a pattern stands for, in their order.
-
-    Hidden files and ``__folders__`` match only where the pattern has as many of them.
-
-    Raises:
-        ConfigError: it is no pattern.
-    """
-    pattern = pattern.removeprefix("./").lstrip("/")
-    try:
-        fits = compile_glob(pattern)
-    except ValueError as error:
-        raise ConfigError(f"data_files: {pattern!r} is not a valid glob: {error}", got=pattern) from error
-    ignored, special = _DESCRIPTIONS - {pattern.rpartition("/")[2]}, _special_folders(pattern)
-    return [
-        path
-        for path in paths
-        if fits(path) and path.rpartition("/")[2] not in ignored and _special_folders(path) == special
-    ]
-
-
-def _special_folders(path: str) -> int:
-    """Return how many folders begin with two underscores."""
-    return sum(part.startswith("__") for part in path.split("/")[:-1]) if "__" in path else 0
-
-
-DEFAULT: Final = "default"
-"""Name of the only subset of a dataset that names none."""
 PARTIAL: Final = "partial-"
 """Before the name of a split of which the Hub converted only the beginning."""
 
-Splits = Mapping[str, Sequence[str]]
-"""Split name to patterns of paths."""
 
-_SHARDED: Final = "data/*-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*"
-_SHARD_NAME: Final = re.compile(r"(.+)-[0-9]{5}-of-[0-9]{5}.*\.")
-_KEYWORDS: Final = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "dev", "val"),
-    "test": ("test", "testing", "eval", "evaluation"),
-}
-_SEPARATORS: Final = "-._ 0-9"
-_FOLDERS: Final = (
-    "**/{word}/**",
-    "**/{word}[{sep}]*/**",
-    "**/*[{sep}]{word}/**",
-    "**/*[{sep}]{word}[{sep}]*/**",
-)
-_NAMES: Final = ("**/{word}[{sep}]*", "**/*[{sep}]{word}[{sep}]*")
-_SPLIT: Final = re.compile(r"\w+(\.\w+)*")
-
-# What the Hub takes for data beside what is read here: such files hold records that would be lost.
-_ARCHIVES: Final = r"tar|tgz|zip|7z|rar|xz|bz2|lz4|gz|zst|zstd"
-_TABLES: Final = (
-    r"geoparquet|gpq|conllu?|xml|hdf5|h5|eval|lance|tsfile|vortex|sqlite|db|pkl|pickle|np[yz]|pt|mds|tfrecord|avro|orc"
-    r"|xlsx?|fa|fasta|fq|fastq|gb|pdb|cif|nii"
-)
-_MEDIA: Final = r"jpe?g|png|webp|gif|tiff?|bmp|wav|mp3|flac|ogg|opus|m4a|mp4|avi|mov|mkv|webm|pdf"
-_FOREIGN: Final = re.compile(rf"\.({_ARCHIVES}|{_TABLES}|{_MEDIA})$", re.IGNORECASE)
-
-
-def foreign(path: str) -> bool:
-    """Say whether a file holds records in a format that is not read here."""
-    return format_of(path) is None and _FOREIGN.search(path) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class HubLayout:
-    """The subsets of a dataset, each with its splits.
-
-    Attributes:
-        subsets: subset to split to paths, in the order of the card or of the names.
-        default: the subset that is meant where none is named, None where one must be named.
-        origin: what says so: ``card``, ``names`` or ``converted``.
-    """
-
-    subsets: Mapping[str, Mapping[str, Sequence[str]]]
-    default: str | None
-    origin: str = field(default="names")
-
-
-def layout_of(paths: Sequence[str], card: str | None, repo: str) -> HubLayout | None:
-    """Find the subsets and splits of a repository; None where no file of it is data.
-
-    Args:
-        paths: of all files.
-        card: the text of README.md, None without one.
-        repo: id of the dataset, for messages.
-
-    Raises:
-        ConfigError: the card is of no use.
-    """
-    data = [path for path in paths if format_of(path) is not None or foreign(path)]
-    configs = card_configs(card or "", repo)
-    if configs:
-        return _by_card(configs, data, repo)
-    splits = split_patterns(data)
-    if not splits:
-        return None
-    found = {name: _found(patterns, data) for name, patterns in splits.items()}
-    # Beside tables a text file is a licence or a list of requirements; a card's own pattern may still name it.
-    tables = {name: [path for path in paths if format_of(path) != "text"] for name, paths in found.items()}
-    return HubLayout({DEFAULT: {name: tables[name] or paths for name, paths in found.items()}}, DEFAULT)
-
-
-def card_configs(card: str, repo: str) -> list[dict[str, Any]]:
-    """Return the entries of ``configs:`` in a card's front matter; none without one.
-
-    Raises:
-        ConfigError: the front matter is no YAML, or the entries are not of the Hub's form.
-    """
-    try:
-        meta: object = parse_yaml(front_matter(card), "README.md").data
-    except ConfigError as error:
-        why = " ".join(str(error).split())[:200]
-        raise _bad_card(repo, f"its front matter is no YAML ({why})") from error
-    entries = cast("dict[str, Any]", meta).get("configs") if isinstance(meta, dict) else None
-    if not entries:
-        return []
-    if not isinstance(entries, list):
-        raise _bad_card(repo, f"`configs` is a {type(entries).__name__}, expected a list")
-    for entry in cast("list[object]", entries):
-        if not isinstance(entry, dict) or not isinstance(entry.get("config_name"), str):
-            raise _bad_card(repo, f"an entry of `configs` has no config_name: {entry!r:.200}")
-    return cast("list[dict[str, Any]]", entries)
-
-
-def front_matter(card: str) -> str:
-    """Return the YAML between the two ``---`` lines a card begins with; "" without them."""
-    lines = card.removeprefix("\ufeff").splitlines()
-    if not lines or lines[0].rstrip() != "---":
-        return ""
-    ends = [number for number, line in enumerate(lines[1:], 1) if line.rstrip() == "---"]
-    return "\n".join(lines[1 : ends[0]]) if ends else ""
-
-
-def _by_card(configs: Sequence[Mapping[str, Any]], paths: Sequence[str], repo: str) -> HubLayout:
-    subsets: dict[str, Mapping[str, Sequence[str]]] = {}
-    defaults: list[str] = []
-    for entry in configs:
-        name, folder = str(entry["config_name"]), str(entry.get("data_dir") or "")
-        folder = folder.removeprefix("./").strip("/")
-        prefix = f"{folder}/" if folder else ""
-        inside = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
-        written = entry.get("data_files")
-        splits = split_patterns(inside) if written is None else _written(written, repo)
-        subsets[name] = {
-            split: [prefix + path for path in _found(patterns, inside)] for split, patterns in splits.items()
-        }
-        if name == DEFAULT or entry.get("default") or len(configs) == 1:
-            defaults.append(name)
-    if len(defaults) > 1:
-        raise _bad_card(repo, f"it has several default subsets: {', '.join(defaults)}")
-    return HubLayout(subsets, defaults[0] if defaults else None, "card")
-
-
-def _written(written: object, repo: str) -> dict[str, list[str]]:
-    """Read ``data_files``: a pattern, a list of them, or a list of {split, path}."""
-    items = cast("list[object]", written) if isinstance(written, list) else [written]
-    if all(isinstance(item, str) for item in items):
-        items = [{"split": "train", "path": items}]
-    splits: dict[str, list[str]] = {}
-    for item in items:
-        found = cast("dict[str, object]", item) if isinstance(item, dict) else {}
-        name, path = found.get("split"), found.get("path")
-        every = cast("list[object]", path) if isinstance(path, list) else [path]
-        patterns = [each for each in every if isinstance(each, str)]
-        if not isinstance(name, str) or not _SPLIT.fullmatch(name) or len(patterns) < len(every):
-            raise _bad_card(repo, f"an entry of data_files is not {{split, path}}: {item!r:.200}")
-        if name in splits:
-            raise _bad_card(repo, f"split {name!r} stands twice in data_files of a subset")
-        for each in patterns:
-            if "://" in each or ".." in PurePosixPath(each).parts:
-                told = f"it points outside the repository: {each!r}; name those files in data_files"
-                raise _bad_card(repo, told)
-        splits[name] = patterns
-    return splits
-
-
-def split_patterns(paths: Sequence[str]) -> dict[str, list[str]]:
-    """Tell the splits from names of data alone: shards, folders of splits, files of splits, or all as train."""
-    shards = matches(_SHARDED, paths)
-    names = {found.group(1) for path in shards if (found := _SHARD_NAME.match(PurePosixPath(path).name))}
-    if names:
-        ordered = [name for name in _KEYWORDS if name in names] + sorted(names - _KEYWORDS.keys())
-        return {name: [_SHARDED.replace("*", name, 1)] for name in ordered}
-    for templates in (_FOLDERS, _NAMES):
-        patterns = {
-            split: [each.format(word=word, sep=_SEPARATORS) for word in words for each in templates]
-            for split, words in _KEYWORDS.items()
-        }
-        found = {
-            split: every for split, every in patterns.items() if any(matches(one, paths) for one in every)
-        }
-        if found:
-            return found
-    return {"train": ["**"]} if matches("**", paths) else {}
-
-
-def _found(patterns: Sequence[str], paths: Sequence[str]) -> list[str]:
-    """Return the paths of all patterns, once each, sorted."""
-    return sorted({path for pattern in patterns for path in matches(pattern, paths)})
-
-
-def converted_layout(paths: Sequence[str]) -> HubLayout:
+def converted_layout(paths: Sequence[str]) -> FolderLayout:
     """Return the layout of the converted branch: ``SUBSET/SPLIT/0000.parquet``, big splits in ``SPLIT-part0``."""
     subsets: dict[str, dict[str, list[str]]] = {}
     for path in paths:
@@ -251,23 +54,12 @@ def converted_layout(paths: Sequence[str]) -> HubLayout:
             split = PARTIAL + folders[2]
         subsets.setdefault(folders[0], {}).setdefault(split, []).append(path)
     default = next(iter(subsets)) if len(subsets) == 1 else DEFAULT if DEFAULT in subsets else None
-    return HubLayout(subsets, default, "converted")
+    return FolderLayout(subsets, default, "converted")
 
 
 def loader_script(paths: Sequence[str], name: str) -> str | None:
     """Return the script that old releases of `datasets` ran to load the dataset, None without one."""
     return f"{name}.py" if f"{name}.py" in paths else None
-
-
-def _bad_card(repo: str, what: str) -> ConfigError:
-    return ConfigError(
-        f"dataset {repo!r}: the card (README.md) cannot be used: {what}. Name the files themselves: "
-        f"data_files: hf://datasets/{repo}/PATTERN",
-        repo=repo,
-    )
-
-
-_CARD: Final = "README.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +75,7 @@ class HubListing:
 
     repo: HubRepo
     files: Mapping[str, HubFile]
-    layout: HubLayout
+    layout: FolderLayout
     because: str = ""
 
     def __str__(self) -> str:
@@ -305,12 +97,15 @@ def list_repo(client: HubClient, dataset: HubId) -> HubListing:
     paths = list(files)
     if dataset.revision == CONVERTED:
         return HubListing(repo, files, converted_layout(paths))
-    layout = layout_of(paths, repo.text(_CARD) if _CARD in files else None, dataset.repo)
+    data = without_descriptions(paths, paths, repo.text)
+    layout = saved_layout(data, paths, repo.text)
+    if layout is None:
+        layout = layout_of(data, repo.text(CARD) if CARD in files else None, dataset.repo)
     script = loader_script(paths, repo.name)
     if layout is None or (script and layout.origin == "names"):
         # Files beside a script are what the script reads, not what it makes of them.
         why = f"its loader script {script} is never run" if script else "it holds no data files"
-        return _converted(HubListing(repo, files, HubLayout({}, None)), why)
+        return _converted(HubListing(repo, files, FolderLayout({}, None)), why)
     return HubListing(repo, files, layout)
 
 
@@ -389,12 +184,15 @@ def listed(names: Iterable[str], limit: int = 20) -> str:
     return ", ".join(all_of_them[:limit]) + more
 
 
-def list_hub(source: ResolvedSource) -> list[InputFile]:
+def list_hub(source: ResolvedSource, select: Select = choose) -> list[InputFile]:
     """List files of datasets on the Hub, sorted by path, at commits that their URLs name.
 
     Entries of `data_files` are ids (of the type ``hub``), or ``hf://datasets/org/name[@revision]/path`` URLs of
     files, folders and globs. `path` is the path in the repository, with the dataset's id before it where there are
     several.
+
+    Args:
+        select: says which files of a folder, glob or file are listed; ids have a subset and a split anyway.
 
     Raises:
         SourceNotFoundError: no such dataset, revision or files.
@@ -403,7 +201,7 @@ def list_hub(source: ResolvedSource) -> list[InputFile]:
         MissingExtraError: `huggingface_hub` is not installed.
     """
     client = HubClient(source.storage_options)
-    chosen = list(_of_ids(source, client) if source.type == "hub" else _of_urls(source, client))
+    chosen = list(_of_ids(source, client) if source.type == "hub" else _of_urls(source, client, select))
     several = len({repo.id.repo for repo, _, _ in chosen}) > 1
     found: dict[str, InputFile] = {}
     for repo, files, what in chosen:
@@ -448,27 +246,64 @@ def _of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_Chosen]:
         yield listing.repo, [listing.files[path] for path in paths], what
 
 
-def _of_urls(source: ResolvedSource, client: HubClient) -> Iterator[_Chosen]:
+def _of_urls(source: ResolvedSource, client: HubClient, select: Select) -> Iterator[_Chosen]:
     entries = [parse_url(url) for url in source.data_files]
     for dataset in dict.fromkeys(dataset for dataset, _ in entries):
         repo = HubRepo(client, dataset)
         files = {file.path: file for file in repo.files()}
         chosen: set[str] = set()
+        choices: list[Choice] = []
         for path in (path.strip("/") for where, path in entries if where == dataset):
-            if path in files:
-                hits = [path]
-            elif has_wildcard(path):
-                hits = matches(path, files)
-            else:
-                below = f"{path}/" if path else ""
-                every = (name for name in matches("**", files) if name.startswith(below))
-                hits = [name for name in every if belongs(name, source.type)]
-            if not hits:
+            entry, below = _entry_at(repo, files, path, source)
+            if not entry.paths:
                 raise SourceNotFoundError(
                     f"{repo}: nothing matches {path!r} at commit {repo.commit} ({repo.id.revision})"
                     f"{did_you_mean(path, files)}; it holds {listed(files, 8)}",
                     repo=repo.id.repo,
                     got=path,
                 )
-            chosen.update(hits)
-        yield repo, [files[path] for path in chosen], str(repo)
+            choice = select(entry, source)
+            chosen.update(below + name for name in choice.paths)
+            choices.append(choice)
+        notes = notes_of(choices)
+        what = f"{repo} ({notes})" if notes else str(repo)
+        yield repo, [files[path] for path in chosen], what
+
+
+def _entry_at(
+    repo: HubRepo, files: Mapping[str, HubFile], path: str, source: ResolvedSource
+) -> tuple[FilesEntry, str]:
+    """Return what a file, glob or folder of a repository stands for, and the folder's path with a slash behind it."""
+    is_folder = path not in files and not has_wildcard(path)
+    if is_folder:
+        folder = path
+    elif path in files:
+        folder = path.rpartition("/")[0]
+    else:
+        folder = static_folder(path)
+    below = f"{folder}/" if folder else ""
+    if path in files:
+        hits = [path]
+    elif not is_folder:
+        hits = matches(path, files)
+    else:
+        every = (name for name in matches("**", files) if name.startswith(below))
+        hits = [name for name in every if belongs(name, source.type)]
+    inside = [name.removeprefix(below) for name in files if name.startswith(below)]
+
+    def read(name: str) -> str:
+        return repo.text(below + name)
+
+    paths = [name.removeprefix(below) for name in hits]
+    if is_folder:
+        paths = without_descriptions(paths, inside, read)
+    entry = FilesEntry(
+        written=repo.id.url(path),
+        base=repo.url(below),
+        folder_name=folder.rpartition("/")[2],
+        paths=paths,
+        is_folder=is_folder,
+        names=frozenset(inside) if is_folder else frozenset(),
+        read=read,
+    )
+    return entry, below

@@ -14,12 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, final
 
 from tokenlake.compact import CompactTuple
-from tokenlake.config.values import SourceType
+from tokenlake.config.values import Format, SourceType
 from tokenlake.errors import ConfigError, NotAvailableError, SourceError, SourceNotFoundError
 from tokenlake.sources import formats, inputs
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
 from tokenlake.sources.inputs import FileStat, InputFile, OnProgress, ProgressMeter
+from tokenlake.sources.layout import (
+    CARD,
+    DESCRIPTIONS,
+    STATE,
+    describes,
+    front_matter,
+    is_saved,
+    saved_files,
+)
 from tokenlake.sources.opening import as_it_begins
+from tokenlake.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
 from tokenlake.store.allowed import INPUTS, AllowedPlaces, has_dots_behind_wildcard, inputs_are_bounded_here
 from tokenlake.threads import in_order
 
@@ -28,6 +38,7 @@ if TYPE_CHECKING:
 
 _WILDCARDS: Final = frozenset("*?[")
 _HIDDEN: Final = (".", "_")  # what a search of a directory leaves out
+_DESCRIPTION_BYTES: Final = 16 << 20
 
 
 def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
@@ -48,18 +59,7 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
         ConfigError: ``..`` stands behind a wildcard.
         NotAvailableError: a URL.
     """
-    scheme, separator, rest = entry.partition("://")
-    if separator and scheme.lower() != "file":  # only the scheme is repeated: the rest may hold credentials
-        why = f"data_files: got a {scheme} URL, expected a local file, glob or directory"
-        raise NotAvailableError(why, got=f"{scheme}://")
-    named = rest if separator else entry
-    if has_dots_behind_wildcard(named) and not os.path.exists(os.path.expanduser(named)):  # noqa: PTH110, PTH111
-        # Taken out of the text, it would also take out the wildcard before it.
-        raise ConfigError(
-            f"data_files: {entry!r} has '..' behind a wildcard; write the path without it, or a glob for each folder",
-            got=entry,
-        )
-    path = os.path.abspath(os.path.expanduser(named))  # noqa: PTH100, PTH111 (keeps symlinks)
+    path = local_path(entry)
     if os.path.isdir(path):  # noqa: PTH112
         return path, _or_raise(
             _walk(path, wanted),
@@ -76,6 +76,22 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
     prefix = "/".join(parts[:first]) or "/"
     missing = Path(path) if not Path(prefix).is_dir() else Path(prefix, rest[-1])
     return prefix, _or_raise(_matches(prefix, rest, ()), lambda: _missing(entry, missing))
+
+
+def local_path(entry: str) -> str:
+    """Return an entry of `data_files` as an absolute path, which keeps symbolic links; NotAvailableError if a URL."""
+    scheme, separator, rest = entry.partition("://")
+    if separator and scheme.lower() != "file":  # only the scheme is repeated: the rest may hold credentials
+        why = f"data_files: got a {scheme} URL, expected a local file, glob or directory"
+        raise NotAvailableError(why, got=f"{scheme}://")
+    named = rest if separator else entry
+    if has_dots_behind_wildcard(named) and not os.path.exists(os.path.expanduser(named)):  # noqa: PTH110, PTH111
+        # Taken out of the text, it would also take out the wildcard before it.
+        raise ConfigError(
+            f"data_files: {entry!r} has '..' behind a wildcard; write the path without it, or a glob for each folder",
+            got=entry,
+        )
+    return os.path.abspath(os.path.expanduser(named))  # noqa: PTH100, PTH111
 
 
 def _or_raise(found: Iterator[str], error: Callable[[], SourceNotFoundError]) -> Iterator[str]:
@@ -113,14 +129,37 @@ def _walk(directory: str, wanted: SourceType | None) -> Iterator[str]:
             continue
         seen.add(identity)
         folders: list[str] = []
-        for entry in _entries(folder):
-            if entry.name.startswith(_HIDDEN):
-                continue
+        entries = [entry for entry in _entries(folder) if not entry.name.startswith(_HIDDEN)]
+        rows = _rows_of_saved(folder, entries)
+        for entry in entries:
             if entry.is_dir():
                 folders.append(entry.path)
-            elif formats.belongs(entry.name, wanted) and _is_file(entry):
+            elif rows is not None and entry.name not in rows:
+                continue  # what `datasets` keeps beside the rows that it saved
+            elif entry.name in DESCRIPTIONS or not formats.belongs(entry.name, wanted):
+                continue
+            elif entry.name == CARD and front_matter(_text_of(entry.path)):
+                continue  # a dataset card, where text is asked for
+            elif _is_file(entry):
                 yield entry.path
         todo += sorted(folders, reverse=True)
+
+
+def _rows_of_saved(folder: str, entries: Iterable[os.DirEntry[str]]) -> list[str] | None:
+    """Return the names of the files that hold the rows of a folder that `datasets` saved; None for other folders."""
+    if not is_saved(entry.name for entry in entries):
+        return None
+    state = os.path.join(folder, STATE)
+    return saved_files(_text_of(state), state)
+
+
+def _text_of(path: str) -> str:
+    """Return the text of a small file that describes a folder."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - no Path per folder
+            return file.read(_DESCRIPTION_BYTES)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror}); make it readable", got=path) from error
 
 
 def _matches(folder: str, parts: list[str], above: tuple[tuple[int, int], ...]) -> Iterator[str]:
@@ -144,11 +183,14 @@ def _matches(folder: str, parts: list[str], above: tuple[tuple[int, int], ...]) 
             yield path
     else:
         fits, hidden = re.compile(translate(parts[0])).match, parts[0].startswith(".")
-        for entry in _entries(folder):
+        entries = _entries(folder)
+        has_saved = is_saved(entry.name for entry in entries)
+        for entry in entries:
             if not fits(entry.name) or (entry.name.startswith(".") and not hidden):
                 continue
             if len(parts) == 1:
-                if _is_file(entry):
+                is_state = has_saved and entry.name == STATE
+                if not is_state and not describes(entry.name, parts[0]) and _is_file(entry):
                     yield entry.path
             elif entry.is_dir():
                 yield from _matches(entry.path, parts[1:], above)
@@ -176,13 +218,15 @@ def list_inputs(
     on_progress: OnProgress | None = None,
     hashed: bool = True,
     enough: Enough | None = None,
+    select: Select = choose,
 ) -> Sequence[InputFile]:
     """List the files of a source, sorted by path, each with a token of its version.
 
     ``{0..3}`` and ``{a,b}`` in an entry stand for several, each of which must be there.
 
     The root that paths are relative to is the deepest common directory of the static prefixes of
-    all entries. A file matched twice is listed once. A file of JSON that begins with an object on its first line
+    all entries. A file matched twice is listed once, also where symbolic links lead to it: the path that comes first,
+    folder by folder, is its name. A file of JSON that begins with an object on its first line
     has the format ``jsonl``, whatever its name and `type` say.
 
     Args:
@@ -193,10 +237,12 @@ def list_inputs(
         hashed: False leaves local files unread; their tokens then name only size and time of change,
             which is enough to look at them and not to build from them.
         enough: called with each file in order; true ends the listing behind it.
+        select: says which files of an entry are listed: by default those of the source's subset and split.
 
     Raises:
         SourceNotFoundError: an entry matches nothing.
-        ConfigError: a file's extension says nothing and no `type` is set, or entries of several storages.
+        ConfigError: a file's extension says nothing and no `type` is set, entries of several storages, no such
+            subset or split, or storage options for local files.
         InputChangedError: a file changed while it was being hashed.
         SourceError: a folder cannot be read, or a storage not be reached.
     """
@@ -206,11 +252,13 @@ def list_inputs(
             source=source.name,
         )
     if source.type == "hub":
-        return _first(_at_urls(source, hub=True), enough)
+        return _first(_at_urls(source, select, hub=True), enough)
     source = replace(source, data_files=tuple(spelled_out(source.data_files)))
     urls = [entry for entry in source.data_files if inputs.is_url(entry)]
     if not urls:
-        return _list_local(source, hash_threads, cache, on_progress, hashed=hashed, enough=enough)
+        return _list_local(
+            source, hash_threads, cache, on_progress, hashed=hashed, enough=enough, select=select
+        )
     if len(urls) < len(source.data_files):
         local = next(entry for entry in source.data_files if not inputs.is_url(entry))
         raise ConfigError(
@@ -219,7 +267,7 @@ def list_inputs(
             f"({local!r}); make them two sources",
             source=source.name,
         )
-    return _first(_at_urls(source, hub=all(map(inputs.is_hub_url, urls))), enough)
+    return _first(_at_urls(source, select, hub=all(map(inputs.is_hub_url, urls))), enough)
 
 
 def spelled_out(entries: Sequence[str]) -> Iterator[str]:
@@ -239,14 +287,15 @@ def _first(files: Iterable[InputFile], enough: Enough | None) -> list[InputFile]
     return found
 
 
-def _at_urls(source: ResolvedSource, *, hub: bool) -> list[InputFile]:
+def _at_urls(source: ResolvedSource, select: Select, *, hub: bool) -> list[InputFile]:
     # What lists URLs takes time to import, and a worker, which lists nothing, needs none of it.
     if hub:
         from tokenlake.sources.hub import list_hub as listed
     else:
         from tokenlake.sources.remote import list_remote as listed
     # Of JSON a look at the beginning; of other formats nothing.
-    return list(in_order(lambda file: as_it_begins(file, source.storage_options), listed(source), _AT_ONCE))
+    files = listed(source, select)
+    return list(in_order(lambda file: as_it_begins(file, source.storage_options), files, _AT_ONCE))
 
 
 def _list_local(
@@ -257,8 +306,16 @@ def _list_local(
     *,
     hashed: bool,
     enough: Enough | None,
+    select: Select,
 ) -> Sequence[InputFile]:
-    root, names, prefixes = _find(source, on_progress)
+    if source.storage_options:
+        options = ", ".join(map(repr, source.storage_options))  # what they hold may be a secret
+        raise ConfigError(
+            f"source {source.name!r}: storage_options: {options} given, but the files are local and take none; leave "
+            "them out",
+            source=source.name,
+        )
+    root, names, prefixes, note = _find(source, select, on_progress)
     above = root.rstrip(os.sep) + os.sep
     bounds = _Bounds.of_here(prefixes)
 
@@ -281,7 +338,7 @@ def _list_local(
     def as_input(file: FoundFile, token: str) -> InputFile:
         size, stat = file.stat.st_size, inputs.state(file.stat)
         return as_it_begins(
-            inputs.planned(source, file.name, file.path, size=size, token=token, stat=stat), {}
+            inputs.planned(source, file.name, file.path, size=size, token=token, stat=stat, origin=note), {}
         )
 
     def with_hashes(found: Iterable[FoundFile], threads: int) -> Iterator[InputFile]:
@@ -295,21 +352,110 @@ def _list_local(
     return [as_input(file, inputs.stat_token(file.stat)) for file in files()]
 
 
-def _find(source: ResolvedSource, on_progress: OnProgress | None) -> tuple[str, list[str], list[str]]:
-    """Return the root, the paths below it, sorted, and the static prefixes of the entries."""
+def require_use_of_options(
+    name: str, files: Iterable[InputFile], *, delimiter: str | None, text_mode: str | None
+) -> None:
+    """Raise ConfigError for an option of one format, if no file of a source has that format.
+
+    Args:
+        name: of the source, for messages.
+        files: all files of the source.
+        delimiter, text_mode: as they are configured; None where they are not.
+    """
+    wanted: dict[str, tuple[str, frozenset[Format]]] = {}
+    if delimiter is not None:
+        wanted["delimiter"] = (delimiter, frozenset({"csv", "tsv"}))
+    if text_mode is not None:
+        wanted["text_mode"] = (text_mode, frozenset({"text"}))
+    if not wanted:
+        return
+    found = {file.format for file in files}
+    for option, (value, formats_of_option) in wanted.items():
+        if not found & formats_of_option:
+            kinds = " and ".join(sorted(formats_of_option))
+            raise ConfigError(
+                f"source {name!r}: {option}: {value!r} is for files of {kinds}, but its files are of "
+                f"{', '.join(sorted(found))}; leave it out",
+                source=name,
+            )
+
+
+def _find(
+    source: ResolvedSource, select: Select, on_progress: OnProgress | None
+) -> tuple[str, list[str], list[str], str]:
+    """Find the files of a source that its subset and split choose.
+
+    Returns:
+        The root, the paths below it, sorted, the static prefixes of the entries, and a note on what was chosen.
+    """
     meter = ProgressMeter("listing", 0, 0, on_progress)
     prefixes: list[str] = []
     paths: set[str] = set()
+    choices: list[Choice] = []
+    listed = 0
     for entry in source.data_files:
         prefix, found = expand(entry, source.type)
         prefixes.append(prefix)
+        below: dict[str, None] = {}
         for path in found:
-            paths.add(path)
-            if len(paths) % _REPORT_FILES == 0:
+            below[path] = None
+            listed += 1
+            if listed % _REPORT_FILES == 0:
                 meter.add(_REPORT_FILES, 0)
+        choice = select(_entry_of(entry, prefix, list(below), _Bounds.of_here([prefix])), source)
+        choices.append(choice)
+        above = prefix.rstrip(os.sep) + os.sep
+        paths.update(above + name for name in choice.paths)
     root = os.path.commonpath(prefixes)
     skip = len(root.rstrip(os.sep)) + 1
-    return root, sorted(path[skip:] for path in paths), prefixes
+    names = sorted(path[skip:] for path in each_once(paths))
+    return root, names, prefixes, notes_of(choices)
+
+
+def _entry_of(entry: str, prefix: str, paths: Sequence[str], bounds: _Bounds | None) -> FilesEntry:
+    """Return what an entry of `data_files` stands for.
+
+    Args:
+        paths: absolute, all below `prefix`.
+        bounds: Folders that a description of it must be in; None for anywhere.
+    """
+    base = prefix.rstrip(os.sep) + os.sep
+    is_folder = os.path.isdir(local_path(entry))  # noqa: PTH112
+
+    def read(name: str) -> str:
+        path = os.path.join(prefix, name)
+        if bounds is not None:
+            bounds.require(path, FileStat.of(path))
+        return _text_of(path)
+
+    return FilesEntry(
+        written=entry,
+        base=base,
+        folder_name=os.path.basename(prefix),  # noqa: PTH119
+        paths=[path[len(base) :] for path in paths],
+        is_folder=is_folder,
+        names=frozenset(os.listdir(prefix)) if is_folder else frozenset(),  # noqa: PTH208
+        read=read,
+    )
+
+
+def each_once(paths: Iterable[str]) -> list[str]:
+    """Return paths without those that symbolic links lead to a file that another path names already.
+
+    The path that comes first wins, folder by folder, as in a search of a folder: of ``latest/a.jsonl`` and
+    ``v3/a.jsonl``, where ``latest`` is a link to ``v3``, that is ``latest/a.jsonl``.
+    """
+    real_folders: dict[str, str] = {}
+    first_of: dict[str, str] = {}
+    # A separator sorts before every character of a name, so that the order is that of folders.
+    for path in sorted(paths, key=lambda path: path.replace(os.sep, "\0")):
+        folder, _, name = path.rpartition(os.sep)
+        if folder not in real_folders:
+            real_folders[folder] = os.path.realpath(folder or os.sep)
+        is_link = os.path.islink(path)  # noqa: PTH114
+        real = os.path.realpath(path) if is_link else f"{real_folders[folder]}{os.sep}{name}"
+        first_of.setdefault(real, path)
+    return list(first_of.values())
 
 
 @final

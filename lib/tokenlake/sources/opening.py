@@ -23,7 +23,8 @@ from tokenlake.cache.disk import DiskCache, default_folder
 from tokenlake.config.values import parse_size
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.sources.contents import HEAD_BYTES, check_records, encoding_of
-from tokenlake.sources.formats import format_of
+from tokenlake.sources.decompress import StreamReader
+from tokenlake.sources.formats import COMPRESSION_ENDINGS, format_of
 from tokenlake.sources.inputs import InputBytes, InputFile, LocalBytes, damaged, is_hub_url, unsuitable
 from tokenlake.sources.json_wrapper import find_wrapper
 
@@ -43,7 +44,7 @@ _SIGNATURES: Final[dict[str, re.Pattern[bytes]]] = {
     "Parquet": re.compile(rb"PAR1\x15"),
     "Arrow IPC": re.compile(rb"ARROW1\x00\x00|\xff\xff\xff\xff[\x00-\xff]{2}\x00\x00"),
 }
-_ENDINGS: Final = {"gzip": ".gz", "zstd": ".zst", "lz4": ".lz4", "Parquet": ".parquet", "Arrow IPC": ".arrow"}
+_ENDINGS: Final[dict[str, str]] = {**COMPRESSION_ENDINGS, "Parquet": ".parquet", "Arrow IPC": ".arrow"}
 FREE_BYTES: Final = 256 << 20  # so much a stream may unfold to, however small it is
 _LOOK: Final = 64 << 10
 _SHORT_LOOK: Final = 4096
@@ -144,11 +145,12 @@ class KeptBytes(InputBytes):
 
 @final
 class ByteStream:
-    """The bytes of a plain, gzip (all members), zstd or lz4 (all frames) file, read once from the beginning.
+    """The bytes of a file, plain or compressed, read once from the beginning.
 
-    Arrow's decompressor raises where a member is cut, where its checksum differs and where anything but
-    another member follows; zstandard's own reader ends early in silence. What a stream unfolds to is
-    bounded by the input's `max_expansion` times the stored bytes that were read of it.
+    Of gzip all members are read, of zstd and lz4 all frames, of bzip2 and xz all streams. The decompressors raise
+    where a member is cut, where its checksum differs and where anything but another member follows; zstandard's own
+    reader ends early in silence. What a stream unfolds to is bounded by the input's `max_expansion` times the stored
+    bytes that were read of it.
     """
 
     def __init__(self, data: InputBytes) -> None:
@@ -162,10 +164,14 @@ class ByteStream:
         self._at, self._mark = 0, 0
         self._raw = data.as_file()
         self._stream: Any = None
+        self._head: bytes | None = None  # decompressed bytes that were looked at, and not given out yet
         if data.file.compression:
             _check_compressed(data.file, data.pread(_HEAD, 0))
             ahead = io.BufferedReader(self._raw, data.read_ahead)
-            self._stream = pa.CompressedInputStream(pa.PythonFile(ahead, mode="r"), data.file.compression)
+            if data.file.compression in ("bzip2", "xz"):
+                self._stream = StreamReader(ahead, data.file.compression)
+            else:
+                self._stream = pa.CompressedInputStream(pa.PythonFile(ahead, mode="r"), data.file.compression)
 
     def read(self, size: int) -> bytes:
         """Return `size` bytes, fewer only at the end; DamagedFileError where the stream is broken."""
@@ -197,21 +203,43 @@ class ByteStream:
         return delta
 
     def _some(self, size: int) -> bytes:
+        """Return up to `size` decompressed bytes, none at the end."""
+        if self._head is None:
+            self._head = self._checked_head()
+        if self._head:
+            data = self._head[:size]
+            self._head = self._head[size:]
+            return data
+        return self._decompressed(size)
+
+    def _checked_head(self) -> bytes:
+        """Return the first decompressed bytes.
+
+        Raises:
+            UnsuitableFileError: they begin another format than the name says.
+        """
+        file = self._file
+        head = b""
+        while len(head) < HEAD_BYTES and (more := self._decompressed(HEAD_BYTES - len(head))):
+            head += more
+        if file.facts.textual:
+            if kind := kind_of(head):
+                told = f"what its {file.compression} stream holds is {kind}, its name says {file.format}"
+                raise unsuitable(file, told, "decompress it")
+            check_records(file, head)
+        return head
+
+    def _decompressed(self, size: int) -> bytes:
         file = self._file
         try:
             data: bytes = self._stream.read(size)
-        except (OSError, pa.ArrowException) as error:
+        except (*StreamReader.errors, pa.ArrowException) as error:
             raise damaged(
                 file,
                 f"its {file.compression} stream is cut or corrupt between bytes {self._at} and "
                 f"{self._at + size} of the decompressed data ({error})",
                 offset=self._at,
             ) from error
-        if not self._at and file.facts.textual:
-            if kind := kind_of(data):
-                told = f"what its {file.compression} stream holds is {kind}, its name says {file.format}"
-                raise unsuitable(file, told, "decompress it")
-            check_records(file, data)
         self._at += len(data)
         stored, most = self._raw.tell(), self._data.max_expansion
         if self._at > FREE_BYTES and self._at > most * stored:
@@ -254,7 +282,7 @@ def _check_compressed(file: InputFile, head: bytes) -> None:
 
 
 def _misnamed(file: InputFile, kind: str, named: str) -> Exception:
-    advice = f"decompress it, or compress it with gzip, zstd or lz4: {kind} is not read"
+    advice = f"decompress it, or compress it with gzip, zstd, lz4, bzip2 or xz: {kind} is not read"
     if kind in _ENDINGS:
         advice = f"name it with {_ENDINGS[kind]} at the end"
     return unsuitable(file, f"its first bytes are those of {kind}, its name says {named}", advice)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, final
@@ -21,6 +22,8 @@ from tokenlake.config.values import SourceType
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.sources import formats
 from tokenlake.sources.inputs import InputFile, ReadAheadBytes, changed, planned
+from tokenlake.sources.layout import describes, without_descriptions
+from tokenlake.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
 from tokenlake.store.client import Failures, ObjectClient
 from tokenlake.store.objects import NoRangesError, OtherObjectError, RemoteObject, Url, parse_url
 from tokenlake.store.remote import client_at, on_loop, spooled
@@ -30,15 +33,20 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE: Final = 16  # requests for single objects under way at a time
+_DESCRIPTION_BYTES: Final = 16 << 20  # of a file that describes a folder
 _PACKED: Final[dict[str, formats.Compression]] = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
 
 
-def list_remote(source: ResolvedSource) -> list[InputFile]:
+def list_remote(source: ResolvedSource, select: Select = choose) -> list[InputFile]:
     """List the objects that the URLs of a source stand for, sorted by path.
 
     An entry is an object, a glob, or a folder, which is searched for known extensions below it; names
     that begin with a dot or an underscore are left out there. Paths are relative to the deepest common
     folder of all entries. Each folder or glob costs one listing, never a request per object.
+
+    Args:
+        source: whose `data_files` to list.
+        select: says which files of an entry are listed.
 
     Raises:
         SourceNotFoundError: an entry matches nothing; the message names near matches.
@@ -58,16 +66,93 @@ def list_remote(source: ResolvedSource) -> list[InputFile]:
     finder = _Finder(client_at(urls[0], source.storage_options, OF_INPUTS), source.type)
     found = on_loop(finder.find_all(urls))
     # The deepest folder that all are in, with a slash at its end; "" for the top.
-    split = [folder.split("/") if folder else [] for folder, _ in found]
+    split = [each.folder.split("/") if each.folder else [] for each in found]
     common = takewhile(lambda parts: len(set(parts)) == 1, zip(*split, strict=False))
     root = "".join(f"{parts[0]}/" for parts in common)
 
+    # Of each entry the files of one split; a file that several entries name once.
+    objects: dict[str, RemoteObject] = {}
+    choices: list[Choice] = []
+    for url, each in zip(urls, found, strict=True):
+        choice, chosen = _chosen(url, each, source, select)
+        choices.append(choice)
+        objects.update({one.path: one for one in chosen})
+    note = notes_of(choices)
+
     def as_input(one: RemoteObject) -> InputFile:
         url, packed = str(Url(urls[0].scheme, urls[0].root, one.path)), _PACKED.get(one.packed)
-        return planned(source, one.path[len(root) :], url, size=one.size, token=one.token, compression=packed)
+        path = one.path[len(root) :]
+        return planned(source, path, url, size=one.size, token=one.token, compression=packed, origin=note)
 
-    objects = {one.path: one for _, matches in found for one in matches}
     return [as_input(objects[path]) for path in sorted(objects)]
+
+
+def _chosen(
+    url: Url, found: _Found, source: ResolvedSource, select: Select
+) -> tuple[Choice, list[RemoteObject]]:
+    """Return which objects of an entry are read: those that are data, of one subset and split."""
+    below = f"{found.folder}/" if found.folder else ""
+    inside = {one.path.removeprefix(below): one for one in found.every}
+
+    def read(name: str) -> str:
+        return _text_of(url, inside[name], source)
+
+    paths = [one.path.removeprefix(below) for one in found.objects]
+    if found.is_folder:
+        paths = without_descriptions(paths, inside, read)
+        if not paths:
+            names = (one.path for one in found.every)
+            raise formats.nothing_known(f"{str(url)!r}", names, source.type, str(url))
+    entry = FilesEntry(
+        written=str(url),
+        base=str(Url(url.scheme, url.root, below)),
+        folder_name=found.folder.rpartition("/")[2],
+        paths=paths,
+        is_folder=found.is_folder,
+        names=frozenset(inside) if found.is_folder else frozenset(),
+        read=read,
+    )
+    choice = select(entry, source)
+    objects = {one.path.removeprefix(below): one for one in found.objects}
+    return choice, [objects[path] for path in choice.paths]
+
+
+def _text_of(url: Url, one: RemoteObject, source: ResolvedSource) -> str:
+    """Return the text of a small object that describes a folder."""
+    file = InputFile(
+        source=source.name,
+        path=one.path,
+        url=str(Url(url.scheme, url.root, one.path)),
+        size=one.size,
+        token=one.token,
+        stat=(),
+        format="text",
+        compression=_PACKED.get(one.packed),
+        file_id=0,
+    )
+    data = RemoteBytes(file, source.storage_options)
+    try:
+        text = data.pread(min(one.size, _DESCRIPTION_BYTES), 0)
+    finally:
+        data.close()
+    return text.decode("utf-8", errors="replace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What an entry stands for.
+
+    Attributes:
+        folder: the folder that all objects are in, without a slash at its end; "" for the top.
+        objects: the objects whose names say that they are data.
+        is_folder: whether the entry is that folder.
+        every: all objects of the folder; empty unless the entry is a folder.
+    """
+
+    folder: str
+    objects: list[RemoteObject]
+    is_folder: bool = False
+    every: list[RemoteObject] = field(default_factory=list["RemoteObject"])
 
 
 @final
@@ -78,17 +163,17 @@ class _Finder:
         self._client = client
         self._wanted: SourceType | None = wanted
 
-    async def find_all(self, urls: list[Url]) -> list[tuple[str, list[RemoteObject]]]:
-        """Return (static folder, objects found) of each entry."""
+    async def find_all(self, urls: list[Url]) -> list[_Found]:
+        """Return what each entry stands for."""
         turn = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(url: Url) -> tuple[str, list[RemoteObject]]:
+        async def one(url: Url) -> _Found:
             async with turn:
                 return await self._find(url)
 
         return await asyncio.gather(*map(one, urls))
 
-    async def _find(self, url: Url) -> tuple[str, list[RemoteObject]]:
+    async def _find(self, url: Url) -> _Found:
         if url.is_http:
             path = url.path.partition("?")[0]
             folder = not path or path.endswith("/")
@@ -98,27 +183,32 @@ class _Finder:
                     "not list what they have; name every file, or a range of them, as data-{0..31}.parquet",
                     got=str(url),
                 )
-            return path.rpartition("/")[0], [await self._client.stat(url)]
+            return _Found(folder=path.rpartition("/")[0], objects=[await self._client.stat(url)])
         if formats.has_wildcard(url.path):
             return await self._find_glob(url)
         if url.path and not url.path.endswith("/"):
             with suppress(SourceNotFoundError):
                 found = await self._client.stat(url)
-                return url.path.rpartition("/")[0], [found]
+                return _Found(folder=url.path.rpartition("/")[0], objects=[found])
         return await self._find_folder(url)
 
-    async def _find_glob(self, url: Url) -> tuple[str, list[RemoteObject]]:
+    async def _find_glob(self, url: Url) -> _Found:
         try:
             matches = formats.compile_glob(url.path)
         except ValueError as error:
             raise ConfigError(f"data_files: {url} is not a valid glob ({error})", got=str(url)) from None
         listed = await self._list(url, formats.static_prefix(url.path), flat=formats.is_flat(url.path))
-        found = [one for one in listed if matches(one.path) or one.path == url.path]
+        last = url.path.rpartition("/")[2]
+        found: list[RemoteObject] = []
+        for one in listed:
+            is_match = matches(one.path) and not describes(one.path.rpartition("/")[2], last)
+            if is_match or one.path == url.path:
+                found.append(one)
         if not found:
             raise await self._nothing(url)
-        return formats.static_folder(url.path), found
+        return _Found(folder=formats.static_folder(url.path), objects=found)
 
-    async def _find_folder(self, url: Url) -> tuple[str, list[RemoteObject]]:
+    async def _find_folder(self, url: Url) -> _Found:
         folder = url.path.rstrip("/")
 
         def is_input(path: str) -> bool:
@@ -132,7 +222,7 @@ class _Finder:
             raise formats.nothing_known(f"{str(url)!r}", (one.path for one in listed), self._wanted, str(url))
         if not found:
             raise await self._nothing(url)
-        return folder, found
+        return _Found(folder=folder, objects=found, is_folder=True, every=listed)
 
     async def _list(self, url: Url, prefix: str, *, flat: bool) -> list[RemoteObject]:
         """Return the objects whose path begins with `prefix`, without the markers of folders."""

@@ -108,6 +108,7 @@ class Plan:
         tokenizers: of each source of texts.
         fingerprint: identity of the version.
         notes: what a user should know before running.
+        left_out: those of the notes that say which splits are not read or mixed; the result repeats them.
         config: what identity sees of the configuration.
         exclusions: the lists of documents to leave out.
         bad_budgets: source to the bad records in one unit past which the whole build cannot succeed.
@@ -124,6 +125,7 @@ class Plan:
     fingerprint: str
     notes: tuple[str, ...]
     config: Mapping[str, Any]
+    left_out: tuple[str, ...] = ()
     exclusions: tuple[Exclusion, ...] = ()
     bad_budgets: Mapping[str, int] = field(default_factory=dict[str, int])
     parents: tuple[FoundParent, ...] = ()

@@ -95,9 +95,12 @@ def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
         on_event(Listed(parent.name, parent.totals.files, parent.totals.bytes))
 
     rows, mix, mixed = rows_identity(out), dict[str, Any](), dict[str, Any]()
+    left_out: list[str] = []
     units: Sequence[MixUnit | RepackUnit]
     if build.mixture is not None:
         identity, mix, units, notes, mixed = _mixed(build.mixture, parents, level, out)
+        left_out = _on_splits(parents, build.store)
+        notes = [*left_out, *notes]
     elif build.pack is None:
         listed = ", ".join(parent.reference for parent in parents)
         raise ConfigError(
@@ -125,6 +128,7 @@ def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
         tokenizers=tokenizers,
         fingerprint=fingerprint({"format_version": FORMAT_VERSION, "build": identity, "units": made, **card}),
         notes=(*unread, *notes),
+        left_out=tuple(left_out),
         config={
             "build": {"kind": kind, **rows, "around": around},
             **mix,
@@ -180,8 +184,7 @@ def _mixed(
     }
     splits = {parent.name: parent.split for parent in parents}
     mix = {"level": level, "weights_by": asked.weights_by, "splits": splits, **described, "rows": order.rows}
-    notes = [*_on_choices(asked, forecast), *_on_splits(parents)]
-    notes += [*notes_on_columns(parents, out), *notes_on(forecast)]
+    notes = [*_on_choices(asked, forecast), *notes_on_columns(parents, out), *notes_on(forecast)]
     return identity, {"mix": mix}, units, notes, {"spec": spec, "forecast": forecast}
 
 
@@ -208,7 +211,16 @@ def _on_choices(asked: MixStageConfig, forecast: MixForecast) -> list[str]:
     ]
 
 
-def _on_splits(parents: Sequence[FoundParent]) -> list[str]:
+def how_to_read_others(store: str, dataset: str, split: str) -> str:
+    """Return what to do with a split of a stored dataset that a mixture does not take."""
+    path = f"{store.rstrip('/')}/{dataset}"
+    return (
+        f"it stays there: tl.open({path!r}, split={split!r}) reads it, and an entry {{dataset: {dataset}, split: "
+        f"{split}}} of `datasets` makes a mixture of it"
+    )
+
+
+def _on_splits(parents: Sequence[FoundParent], store: str) -> list[str]:
     """Notes on splits of which nothing is taken."""
     notes: list[str] = []
     for parent in parents:
@@ -217,7 +229,10 @@ def _on_splits(parents: Sequence[FoundParent]) -> list[str]:
         }
         if others:
             each = ", ".join(f"{name} ({numbers.count(rows)} rows)" for name, rows in others.items())
-            notes.append(f"{parent.name}: of {parent.reference} only {parent.split} is mixed, not {each}")
+            notes.append(
+                f"{parent.name}: of {parent.reference} only {parent.split} is mixed, not {each}; "
+                f"{how_to_read_others(store, parent.manifest.dataset, next(iter(others)))}"
+            )
     return notes
 
 
