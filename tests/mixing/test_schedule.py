@@ -146,6 +146,14 @@ class TestExtending:
         middle = (weight(old, at) + 0.1) / 2
         assert weight(new, at + 3.5) == pytest.approx(weight(old, at) if interpolation == "step" else middle)
 
+    def test_other_weights_hold_from_their_step_on(self):
+        old = WeightScheduler(points((10, 0.25), (20, 0.75)), "linear")
+        new = old.reweighted(at=15, weights={"a": 0.9, "b": 0.1})
+        assert [weight(new, step) for step in (9, 14, 15, 40)] == [0.25, weight(old, 14), 0.9, 0.9]
+        assert new.before is old and [each.at for each in new.versions()] == [0, 15]
+        with pytest.raises(ConfigError, match="cannot extend the schedule at step -1"):
+            old.reweighted(at=-1, weights={"a": 0.9, "b": 0.1})
+
 
 class TestJson:
     @pytest.mark.parametrize("interpolation", INTERPOLATIONS)

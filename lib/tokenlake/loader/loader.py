@@ -231,9 +231,9 @@ class DataLoader:
     def set_weights(self, weights: Mapping[str, float], *, at: int | None = None) -> None:
         """Mix by other weights from a step on: those that a trainer found out, on all hosts alike.
 
-        No batch before the step changes. The new weights act where the next rows are dealt, so many rows later as the
-        mixture's `block_size` and its lanes make at most, and the counts then make up for the delay. They are part of
-        the state from now on: :meth:`set_state` of a loader that was made by the first weights takes them over.
+        No batch before the step changes. The new weights hold from the batch of that step on; rows that the old weights
+        gave are not made up for. They are part of the state from now on: :meth:`set_state` of a loader that was made by
+        the first weights takes them over.
 
         Args:
             weights: of all sources, of rows or tokens as those of the mixture.

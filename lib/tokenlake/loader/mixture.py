@@ -181,7 +181,7 @@ class Mixture:
         """
         if self._by_tokens:
             weights = self._row_weights(weights)
-        return self._with(self.scheduler.extend(at=at, points=[{"step": at + 1, "weights": weights}]))
+        return self._with(self.scheduler.reweighted(at=at, weights=weights))
 
     def replayed(self, schedule: WeightScheduler) -> Mixture:
         """Return the mixture with the weights of a schedule that extends its own, else itself."""

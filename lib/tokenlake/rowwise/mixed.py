@@ -8,7 +8,7 @@ from typing import Any, Final, cast, final
 
 from tokenlake.config.values import expected, require_one_of, whole_number
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
-from tokenlake.mixing.counts import Counts
+from tokenlake.mixing.counts import counts_of
 from tokenlake.mixing.mixture import STOPS, SourceMixture
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.mixing.schedule import WeightScheduler, check_weight_names, constant
@@ -181,7 +181,7 @@ class MixedShardedSource(NumberedSource):
 
     def _ceilings(self) -> Lengths:
         """Rows that the schedule takes of each source, ever; None: there is no end to them."""
-        counts = Counts(self._scheduler, block_size=self._block_size)
+        counts = counts_of(self._scheduler, block_size=self._block_size)
         return {name: counts.ceiling(place) for place, name in enumerate(self._scheduler.names)}
 
     def _told(self, name: str, rows: int | None, most: int | None) -> int | None:
