@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from difflib import get_close_matches
+from numbers import Integral
+from operator import index
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from tokenlake.errors import ConfigError
@@ -66,12 +68,20 @@ def expected(what: str, got: object, must: str) -> ConfigError:
 
 
 def whole_number(what: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """Return `value` as an int; ConfigError unless it is a whole number from `least` to `most`."""
-    whole = hasattr(value, "__index__") and not isinstance(value, bool)
-    if not whole or (least is not None and value < least) or (most is not None and value > most):
+    """Return `value` as an int; ConfigError unless it is a whole number from `least` to `most`.
+
+    An integer of NumPy is a whole number; a boolean, a float and an array are none.
+    """
+    number: int | None = None
+    if not isinstance(value, bool):
+        try:
+            number = index(value)
+        except TypeError:
+            number = None
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
         allowed = "" if least is None else f" from {least} on" if most is None else f" from {least} to {most}"
         raise expected(what, value, f"a whole number{allowed}")
-    return value.__index__()
+    return number
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -81,6 +91,16 @@ def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
     if isinstance(value, list | tuple):
         return [mapped(item, leaf) for item in cast("Sequence[Any]", value)]
     return leaf(value)
+
+
+def plain_integers(value: Any) -> Any:
+    """Return plain data with the integers of NumPy as Python integers; tuples become lists."""
+
+    def plain(leaf: Any) -> Any:
+        is_integer = not isinstance(leaf, bool) and isinstance(leaf, Integral)
+        return index(leaf) if is_integer else leaf
+
+    return mapped(value, plain)
 
 
 def parse_size(value: int | str) -> int:

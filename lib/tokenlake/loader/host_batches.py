@@ -24,7 +24,7 @@ from tokenlake.loader.padding import BatchPadding, LengthIndex
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.ragged_batch import RaggedAssembler, ragged_columns
 from tokenlake.loader.read_ahead import DecodedAhead, DecodedGroup, GroupCache
-from tokenlake.loader.state import position_of, state_of
+from tokenlake.loader.state import TURN, plain_state, position_of, state_of, turn_of
 from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, rows_of_host
 from tokenlake.mixing.order import MixtureStream
 from tokenlake.mixing.schedule import WeightScheduler
@@ -57,10 +57,6 @@ class Turn(NamedTuple):
 
 
 ALL: Final = Turn(0, 1)
-
-
-TURN: Final = "turn"
-"""The key of a worker's turn in its state."""
 
 
 @final
@@ -148,8 +144,10 @@ class HostReader:
         Raises:
             ConfigError: the state is of other data, of another order or of another number of workers.
         """
+        state = plain_state(state)
         reader = self.replaying(state)
-        position, theirs = position_of(reader.plan, state), Turn(*state.get(TURN, without))
+        position = position_of(reader.plan, state)
+        theirs = Turn(*(turn_of(state) or without))
         if theirs.of != turn.of:
             raise ConfigError(
                 f"the state is of worker {theirs.first} of {theirs.of}, this is {turn.first} of {turn.of}; "
@@ -210,9 +208,17 @@ class HostBatches(Iterator[Batch]):
         self._reader, self._turn, self._place, self._tell = reader, turn, place, tell
         self._made: Prefetched[Any, _Made] | None = None
         self._closed = False
+        self._exhausted = False
+        self._superseded: str | None = None
 
     def __next__(self) -> Batch:
-        """Return the next batch; whatever went wrong in making it is raised here, in its place."""
+        """Return the next batch; whatever went wrong in making it is raised here, in its place.
+
+        Raises:
+            ConfigError: another iterator of the loader took its place.
+        """
+        if self._superseded is not None:
+            raise ConfigError(self._superseded)
         if self._closed:
             raise StopIteration
         asked = time.perf_counter()
@@ -220,8 +226,10 @@ class HostBatches(Iterator[Batch]):
             step, batch = next(self._made or self._begin())
         except BaseException as error:
             self._end()
-            if isinstance(error, StopIteration) and self._tell is not None and not self._closed:
-                self._tell(self, None, 0.0)
+            if isinstance(error, StopIteration) and not self._closed:
+                self._exhausted = True
+                if self._tell is not None:
+                    self._tell(self, None, 0.0)
             raise
         self.position = step.after
         if self._tell is not None:
@@ -244,6 +252,12 @@ class HostBatches(Iterator[Batch]):
         """End the threads and wait for them; nothing more comes."""
         self._closed = True
         self._end()
+
+    def supersede(self, message: str) -> None:
+        """End the threads; who asks for another batch gets a ConfigError, unless the pass had come to its end."""
+        if not self._closed and not self._exhausted:
+            self._superseded = message
+        self.close()
 
     def _begin(self) -> Prefetched[Any, _Made]:
         # Threads know the work alone, not this iterator, which is therefore collected when it is forgotten.

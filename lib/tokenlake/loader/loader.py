@@ -17,7 +17,7 @@ from tokenlake.loader.options import BatchBalance, LoaderKeywords, LoaderOptions
 from tokenlake.loader.padding import TruncationCount
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.read_ahead import Decoded, DecodedAhead
-from tokenlake.loader.state import position_of, state_of
+from tokenlake.loader.state import plain_state, position_of, require_whole_run, state_of
 from tokenlake.loader.steps import Position
 from tokenlake.markup import named_facts
 from tokenlake.metrics import Metric
@@ -39,6 +39,10 @@ class DataLoader:
 
     One ``for`` loop is a pass: `epochs` epochs laid end to end, every row exactly once in each. The next loop goes on
     with the next epochs. After a loop was left, the next one goes on behind the last batch that was delivered.
+
+    A loader has one iterator at a time. A second ``iter(loader)``, :meth:`iter_from_step` or :meth:`set_state` takes
+    the place of the first one, which then raises ConfigError. :meth:`peek` looks at the next batch inside a loop. Two
+    streams need two loaders. A loader cannot be pickled; its state can.
 
     The order is a function of the data, `seed`, `lanes` and `window`, and of nothing else: batch k of the whole run is
     the same with any number of hosts, threads and resumptions.
@@ -91,7 +95,7 @@ class DataLoader:
         sharding: Any | None = None,
         **options: Unpack[LoaderKeywords],
     ) -> None:
-        asked = LoaderOptions(batch_size=batch_size, **options)
+        asked = LoaderOptions.of("DataLoader", batch_size, options)
         if sharding is not None and (
             asked.host is not None or (asked.pad_last is False and not asked.drop_last)
         ):
@@ -168,25 +172,45 @@ class DataLoader:
         return LoaderMetrics(self._batches, self._rows, self._waited, did.seconds, *groups)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Go on behind the last batch that was delivered, or with the next pass; an earlier iterator ends."""
-        self.close()
-        if self._ended:
-            self._position, self._ended = Position(self.step, self._position.passes + 1, 0), False
-        batches = HostBatches(self._reader, self._position, place=self._place, tell=self._move)
-        self._before += self.decoded
-        self._groups, self._running = None, weakref.ref(batches)
-        return batches
+        """Go on behind the last batch that was delivered, or with the next pass.
+
+        The iterator takes the place of an earlier one: asked for another batch, that one raises ConfigError.
+        """
+        return self._iterate("iter(loader)")
 
     def iter_from_step(self, step: int) -> Iterator[Batch]:
-        """Go on as if `step` batches had been delivered; the time it takes does not depend on the step."""
-        whole_number("step", step, 0)
-        self.close()
-        self._position, self._ended = self.plan.steps.position(step), False
-        return iter(self)
+        """Go on as if `step` batches had been delivered; the time it takes does not depend on the step.
+
+        Raises:
+            ConfigError: `step` is not a whole number, or is farther than rows can be counted.
+        """
+        position = self.plan.position(step)
+        self._supersede("iter_from_step()")
+        self._position = position
+        self._ended = False
+        return self._iterate("iter_from_step()")
+
+    def peek(self) -> Batch:
+        """Return the batch that comes next, of the next pass where this one has ended, without taking it.
+
+        The loader and a running iterator stay where they are. The batch is made for this call alone.
+        """
+        position = self._begin()
+        if self.plan.steps.next(position) is None:
+            position = Position(position.step, position.passes + 1, 0)
+        batches = HostBatches(self._reader, position, place=self._place)
+        try:
+            return next(batches)
+        finally:
+            batches.close()
 
     def __len__(self) -> int:
-        """Return how many batches the present pass has; TypeError where it has no end."""
-        batches = self.plan.batches_in(self._position.passes)
+        """Return how many batches the present pass has, or the next one where it has ended.
+
+        Raises:
+            TypeError: The pass has no end.
+        """
+        batches = self.plan.batches_in(self._begin().passes)
         if batches is None:
             raise TypeError("a loader without end has no length; give epochs, or the mixture rows")
         return batches
@@ -223,9 +247,11 @@ class DataLoader:
         Raises:
             ConfigError: the state is of other data or of another order; says what differs.
         """
+        state = plain_state(state)
+        require_whole_run(state)
         reader = self._reader.replaying(state)
         position = position_of(reader.plan, state)
-        self.close()
+        self._supersede("set_state()")
         self._reader, self._position, self._ended = reader, position, False
 
     def set_weights(self, weights: Mapping[str, float], *, at: int | None = None) -> None:
@@ -269,6 +295,40 @@ class DataLoader:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a DataLoader cannot be pickled, for it has open files and threads: pickle loader.get_state(), make a "
+            "loader of the same data in the other process, and give it the state by set_state(). For worker processes "
+            "use tl.torch_dataset, tl.grain_dataset or tl.hf_dataset"
+        )
+
+    def _begin(self) -> Position:
+        """Return where the next iteration begins."""
+        if self._ended:
+            return Position(self.step, self._position.passes + 1, 0)
+        return self._position
+
+    def _iterate(self, caller: str) -> HostBatches:
+        self._supersede(caller)
+        self._position = self._begin()
+        self._ended = False
+        batches = HostBatches(self._reader, self._position, place=self._place, tell=self._move)
+        self._before += self.decoded
+        self._groups = None
+        self._running = weakref.ref(batches)
+        return batches
+
+    def _supersede(self, caller: str) -> None:
+        """End the iterator that is under way, so that asking it for more is an error and not the end of a pass."""
+        running = None if self._running is None else self._running()
+        self._running = None
+        if running is not None:
+            running.supersede(
+                f"this iterator was replaced behind step {self.step}: a DataLoader has one iterator at a time, and "
+                f"{caller} began another one. Go on with that one. To look at the next batch without taking it, use "
+                "loader.peek(); for two streams, make two loaders"
+            )
 
     def _move(self, batches: HostBatches, rows: int | None, seconds: float) -> None:
         self._position, self._ended, self._groups = batches.position, rows is None, batches.groups

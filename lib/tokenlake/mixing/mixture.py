@@ -37,7 +37,7 @@ STOPS: Final[tuple[str, ...]] = get_args(Stop)
 
 def check_order(order: int) -> None:
     """Raise ConfigError unless there is such a version of the order."""
-    if order not in ORDERS:
+    if isinstance(order, bool) or not isinstance(order, int) or order not in ORDERS:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"order {order!r} of a mixture; expected one of {ORDERS}: a later release wrote it")
 
 
