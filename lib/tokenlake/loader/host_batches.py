@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import time
 import weakref
@@ -75,9 +76,20 @@ class HostReader:
     wanted: RowsOfBatch
 
     @classmethod
-    def open(cls, data: Dataset | Mixture, options: LoaderOptions) -> Self:
-        """Plan the batches of a run; ConfigError where the options do not fit the data."""
+    def open(cls, data: Dataset | Mixture, options: LoaderOptions, parts: int | None = None) -> Self:
+        """Plan the batches of a run; ConfigError where the options do not fit the data.
+
+        Args:
+            data: what is read.
+            options: of the run.
+            parts: Number of equal parts that every batch is cut into; None: the number of hosts.
+        """
         plan = BatchPlan(data, options)
+        if parts is None:
+            parts = 1 if options.host is None else options.host[1]
+        if plan.common_rows % parts and plan.bucket_shapes:
+            plan = _plan_in_parts(plan, parts)
+            options = plan.options
         wanted = rows_of_host(options.host, plan.common_rows)
         if plan.index is None or plan.padding is None:
             layout = options.batch_layout
@@ -174,6 +186,42 @@ class HostReader:
             reach=max(_LEAST, plan.window_steps // 4),
             threads=threads,
         )
+
+
+def _plan_in_parts(plan: BatchPlan, parts: int) -> BatchPlan:
+    """Return a plan with buckets whose batches all have a multiple of `parts` rows.
+
+    Batches of a bucket have a multiple of the lanes as rows, so that other lanes make them divide.
+
+    Args:
+        plan: With batches that do not divide.
+        parts: Number of equal parts: devices that rows are cut over, or hosts.
+
+    Raises:
+        ConfigError: the batch size has no such lanes, or other lanes were asked for.
+    """
+    options = plan.options
+    common = options.sizes.common
+    sizes = ", ".join(str(size) for _, size in options.sizes.points)
+    if common % parts:
+        raise ConfigError(
+            f"batch_size: got {sizes}, and batches are cut into {parts} equal parts (devices, or hosts); expected a "
+            f"multiple of {parts}"
+        )
+    if options.lanes is None:
+        lanes = math.lcm(plan.lanes, parts)
+        if common % lanes:
+            lanes = parts
+        plan = BatchPlan(plan.data, replace(options, lanes=lanes))
+        if plan.common_rows % parts == 0:
+            return plan
+    working = [lanes for lanes in range(parts, common + 1, parts) if common % lanes == 0]
+    rows = ", ".join(map(str, plan.batch_sizes))
+    raise ConfigError(
+        f"padding.buckets: batches of the buckets have {rows} rows, which are multiples of lanes={plan.lanes}, and are "
+        f"cut into {parts} equal parts (devices, or hosts); expected lanes={' or '.join(map(str, working))}, or "
+        "padding with equal_rows=True"
+    )
 
 
 @final

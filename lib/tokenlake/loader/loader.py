@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, Unpack, final
 
@@ -11,7 +12,7 @@ from tokenlake.config.values import whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.host_batches import HostBatches, HostReader
+from tokenlake.loader.host_batches import HostBatches, HostReader, Place
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import BatchBalance, LoaderKeywords, LoaderOptions
 from tokenlake.loader.padding import TruncationCount
@@ -109,15 +110,9 @@ class DataLoader:
 
             balance = BatchBalance.of(asked.balance).over(row_parts(sharding), "sharding")
             asked = replace(asked, balance=balance)
-        self._reader, self._place = HostReader.open(data, asked), None
-        if sharding is not None:
-            from tokenlake.loader.jax import Placement
-
-            plan = self._reader.plan
-            multiple = 1 if plan.padding is None else plan.padding.multiple
-            lengths = sorted({length for _, length in plan.batch_shapes or ((0, multiple),)})
-            placement = Placement(sharding, plan.batch_sizes, lengths, asked.batch_layout)
-            self._reader, self._place = self._reader.cut(placement.wanted, placement.parts), placement.place
+        self._asked = asked
+        self._sharding = sharding
+        self._reader, self._place = self._opened(data, asked)
         self._position, self._ended = Position(0, 0, 0), False
         # Weak, so that an iterator that is forgotten is collected at once, and its threads end.
         self._running: weakref.ref[HostBatches] | None = None
@@ -249,10 +244,20 @@ class DataLoader:
         """
         state = plain_state(state)
         require_whole_run(state)
-        reader = self._reader.replaying(state)
+        reader = self._reader
+        place = self._place
+        lanes = state.get("lanes")
+        if self._asked.lanes is None and self.plan.bucket_shapes and lanes != self.plan.lanes:
+            # The lanes were chosen by the number of devices or hosts, and the state is of a run on others.
+            with suppress(ConfigError):
+                reader, place = self._opened(self.plan.data, replace(self._asked, lanes=lanes))
+        reader = reader.replaying(state)
         position = position_of(reader.plan, state)
         self._supersede("set_state()")
-        self._reader, self._position, self._ended = reader, position, False
+        self._reader = reader
+        self._place = place
+        self._position = position
+        self._ended = False
 
     def set_weights(self, weights: Mapping[str, float], *, at: int | None = None) -> None:
         """Mix by other weights from a step on: those that a trainer found out, on all hosts alike.
@@ -302,6 +307,19 @@ class DataLoader:
             "loader of the same data in the other process, and give it the state by set_state(). For worker processes "
             "use tl.torch_dataset, tl.grain_dataset or tl.hf_dataset"
         )
+
+    def _opened(self, data: Dataset | Mixture, asked: LoaderOptions) -> tuple[HostReader, Place | None]:
+        """Return what reads the rows of this process, and what puts them onto devices; None without a sharding."""
+        if self._sharding is None:
+            return HostReader.open(data, asked), None
+        from tokenlake.loader.jax import Placement, row_parts
+
+        reader = HostReader.open(data, asked, row_parts(self._sharding))
+        plan = reader.plan
+        multiple = 1 if plan.padding is None else plan.padding.multiple
+        lengths = sorted({length for _, length in plan.batch_shapes or ((0, multiple),)})
+        placement = Placement(self._sharding, plan.batch_sizes, lengths, asked.batch_layout)
+        return reader.cut(placement.wanted, placement.parts), placement.place
 
     def _begin(self) -> Position:
         """Return where the next iteration begins."""
