@@ -261,11 +261,25 @@ def _mixture_problems(plan: BatchPlan, theirs: Any, passes: int, rows: int) -> l
     while schedule is not None and schedule != first:
         at, schedule = schedule.at, schedule.before
     if schedule is None or at is None:
-        return ["the weights are others; expected the same schedule, or one that extends it (extend(at=...))"]
+        return [_other_weights(plan.data.scheduler, first)]
     assert isinstance(stream, MixtureStream)
     if at < (safe := stream.mixture.step_after(rows)):
         return [f"the schedule was extended at step {at}, which was passed; expected step {safe} or later"]
     return []
+
+
+def _other_weights(ours: WeightScheduler, theirs: WeightScheduler) -> str:
+    """Say how the weights of a state differ from those here."""
+    if ours.names != theirs.names and sorted(ours.names) == sorted(theirs.names):
+        return (
+            f"the order of the sources is {', '.join(theirs.names)} there and {', '.join(ours.names)} here, and it "
+            "decides the order of the rows; expected the datasets in the order of the state"
+        )
+    shown = [_short([point["weights"] for point in each.to_json()["points"]]) for each in (theirs, ours)]
+    return (
+        f"the weights are others: {shown[0]} there and {shown[1]} here; expected the same schedule, or one that "
+        "extends it (extend(at=...))"
+    )
 
 
 def _short(value: Any) -> str:

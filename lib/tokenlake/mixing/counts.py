@@ -41,7 +41,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import count
-from typing import Any, Final, final
+from numbers import Real
+from typing import Any, Final, cast, final
 
 import numpy as np
 import xxhash
@@ -337,13 +338,10 @@ class SourceCaps:
             each = value.items() if isinstance(value, Mapping) else [("", value)]
             for source, one in () if value is None else each:
                 where = f"{name}.{source}" if source else name
-                if (
-                    isinstance(one, bool)
-                    or not isinstance(one, int | float | Fraction)
-                    or not 0 < one < 1 << 62
-                ):
+                number = cast("Any", one)
+                if isinstance(one, bool) or not isinstance(one, Real) or not 0 < number < 1 << 62:
                     raise ConfigError(f"{where}: got {one!r}, must be a number above 0")
-                if name == "max_fraction" and one > 1:
+                if name == "max_fraction" and number > 1:
                     raise ConfigError(f"{where}: got {one!r}, must be a share above 0, at most 1")
         budgets = {"target_budget": self.target_budget, "experiment_budget": self.experiment_budget}
         absent = [name for name, value in budgets.items() if value is None]

@@ -33,30 +33,31 @@ from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Final, Literal, cast, final, get_args
 
-from tokenlake.config.values import did_you_mean, require_one_of
+from tokenlake.config.values import did_you_mean, require_one_of, shares_of, wrong_sum
 from tokenlake.errors import ConfigError
 
 UNIT_BITS: Final = 96
 """A weight of 1 is ``2**UNIT_BITS`` units."""
 
-_TOLERANCE: Final = 1e-6
 EFFECT: Final = "batch"
 """When a change of the weights takes effect: at the end of the batch in which its step begins. Earlier releases waited
 for a later row and made up for the delay; their changes name no effect."""
 
 
 def check_weights(weights: Mapping[str, Any], where: str = "") -> dict[str, float]:
-    """Return the weights as floats.
+    """Return the weights as shares that sum to 1 within 1e-6.
 
     Args:
-        weights: name to weight, at least one, none negative, summing to 1 within 1e-6.
-        where: a clause for messages, such as ``" at step 5 of the schedule"``.
+        weights: Name to weight, at least one, none negative: shares, percentages, or ratios of whole numbers (see
+            :func:`tokenlake.config.values.shares_of`).
+        where: A clause for messages, such as ``" at step 5 of the schedule"``.
 
     Raises:
         ConfigError: they are anything else.
     """
-    if not weights:
-        raise ConfigError(f"there are no weights{where}; expected a weight for at least one source")
+    if not isinstance(weights, Mapping) or not weights:  # pyright: ignore[reportUnnecessaryIsInstance]
+        got = "no weights" if not weights else f"weights {weights!r:.80}"
+        raise ConfigError(f"there are {got}{where}; expected name to weight for at least one source")
     floats = dict[str, float]()
     for name, weight in weights.items():
         try:
@@ -69,15 +70,17 @@ def check_weights(weights: Mapping[str, Any], where: str = "") -> dict[str, floa
                 expected="a number that is 0 or more",
                 got=weight,
             )
-    total = math.fsum(floats.values())
-    if abs(total - 1.0) > _TOLERANCE:
+    shares = shares_of(floats)
+    if shares is None:
+        total = math.fsum(floats.values())
         shown = ", ".join(f"{name}: {weight:g}" for name, weight in floats.items())
         raise ConfigError(
-            f"Weights must sum to 1.0, got {float(f'{total:.12g}')}{where} ({shown}); divide each by their sum",
+            f"{wrong_sum('Weights', total)}{where} ({shown}); divide each by their sum, or give percentages or ratios "
+            "of whole numbers (30, 70)",
             expected=1.0,
             got=total,
         )
-    return floats
+    return shares
 
 
 def check_weight_names(what: str, names: Collection[str], keys: Collection[str]) -> None:

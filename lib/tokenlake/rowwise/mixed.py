@@ -59,7 +59,7 @@ class MixedShardedSource(NumberedSource):
 
         Args:
             sources: name to source, or a list of sources, which are then called source_0, source_1, ...
-            weights: name to weight, per row; they sum to 1. None: equal ones.
+            weights: name to weight, per row: shares, percentages, or ratios of whole numbers. None: equal ones.
             block_size: rows of a block.
             seed: of the shuffle inside blocks, and of the order of shards in later epochs; None is 0.
             stop_strategy: when a source ends: ``restart`` it, without end; stop before the first row that it would
@@ -307,7 +307,8 @@ def block_mixture_interleave(
     Args:
         datasets: name to dataset, or a list of datasets. A dataset is a ``Dataset`` or ``IterableDataset`` of the
             `datasets` library, any source of ours, or a list of rows.
-        weights: name to weight, or a list of weights in the order of the datasets; they sum to 1. None: equal ones.
+        weights: name to weight, or a list of weights in the order of the datasets: shares, percentages, or ratios of
+            whole numbers. None: equal ones.
             Datasets in a list are called as the weights are, in their order; without names source_0, source_1, ...
         block_size: rows of a block.
         seed: of the shuffle inside blocks; None is 0.
