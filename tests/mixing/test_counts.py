@@ -273,6 +273,24 @@ class TestExtending:
                 1, 1 << 30
             )
 
+    @given(changed_often(), st.integers(1, 5))
+    @example(
+        (
+            constant(named([0.25] * 4)).reweighted(at=1, weights=named([0.0, 0.5, 0.25, 0.25])),
+            [(0, [0.25] * 4), (1, [0.0, 0.5, 0.25, 0.25])],
+        ),
+        1,
+    )
+    @settings(max_examples=30)
+    def test_no_count_ever_falls(self, changes, batch_rows):
+        """Also that of a source which was ahead of its weight where its weight fell to 0."""
+        counts = counts_of(changes[0], batch_rows=batch_rows)
+        before = counts.draws_before(0)
+        for position in range(1, counts.start + 30):
+            after = counts.draws_before(position)
+            assert sorted(b - a for a, b in zip(before, after, strict=True)) == [0] * (len(before) - 1) + [1]
+            before = after
+
     def test_a_change_at_every_batch_loses_no_share(self):
         """A source of 1 in 100 rows in batches of 4: rounding anew at each change would never give it a row."""
         scheduler = constant(named([0.5, 0.49, 0.01]))

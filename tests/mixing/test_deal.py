@@ -136,6 +136,27 @@ def test_after_many_changes_lanes_have_taken_alike(
         assert all((after >= before).all() for before, after in pairwise(some))
 
 
+@pytest.mark.parametrize("lanes", [16, 64])
+def test_what_lanes_are_apart_never_adds_up(lanes: int) -> None:
+    """A change every seven batches, a hundred times."""
+    scheduler = constant({"a": 0.5, "b": 0.3, "c": 0.2})
+    for step in range(7, 700, 7):
+        heavy = 0.35 + 0.3 * (step % 2)
+        scheduler = scheduler.reweighted(at=step, weights={"a": heavy, "b": 0.8 - heavy, "c": 0.2})
+    found = deal(scheduler, lanes, 1, step_rows=lanes)
+    apart = [int(np.ptp(each, axis=1).max()) for each in taken(found, lanes, range(695, 900))]
+    assert max(apart) <= 4
+
+
+def test_a_change_takes_the_place_of_a_later_one() -> None:
+    """Made while the other had not taken effect."""
+    first = constant({"a": 0.5, "b": 0.5})
+    later = first.reweighted(at=80, weights={"a": 1.0, "b": 0.0})
+    twice = deal(later.reweighted(at=20, weights={"a": 0.25, "b": 0.75}), 8, 2, step_rows=16)
+    once = deal(first.reweighted(at=20, weights={"a": 0.25, "b": 0.75}), 8, 2, step_rows=16)
+    assert np.array_equal(taken(twice, 8, range(200)), taken(once, 8, range(200)))
+
+
 def test_thousands_of_changes_need_no_recursion() -> None:
     scheduler = constant({"a": 0.5, "b": 0.5})
     for step in range(1, 1101):
