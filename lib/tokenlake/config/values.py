@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from difflib import get_close_matches
@@ -54,7 +54,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 def require_one_of(name: str, value: object, allowed: Sequence[object]) -> None:
     """Raise a ConfigError, with what was expected and the nearest of it, unless an argument is one of `allowed`."""
-    if value not in allowed:
+    if not isinstance(value, Hashable) or value not in allowed:
         expected = f"one of {', '.join(map(repr, allowed))}"
         near = did_you_mean(value, [each for each in allowed if isinstance(each, str)])
         told = f"{name} is {value!r}, expected {expected}{near}"
@@ -83,6 +83,15 @@ def whole_number(what: str, value: Any, least: int | None = None, most: int | No
         allowed = "" if least is None else f" from {least} on" if most is None else f" from {least} to {most}"
         raise expected(what, value, f"a whole number{allowed}")
     return number
+
+
+def bounded_number(what: str, value: Any, least: int, most: int) -> int:
+    """Return `value` as an int; ConfigError unless it is a whole number from `least` to `most`.
+
+    As :func:`whole_number`, for a limit so large that only an error about it needs to name it.
+    """
+    number = whole_number(what, value, least)
+    return whole_number(what, number, least, most)
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:

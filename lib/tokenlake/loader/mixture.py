@@ -92,6 +92,8 @@ class Mixture:
             rows = whole_number("rows", rows, 0, _MOST_ROWS)
         if step_rows is not None:
             step_rows = whole_number("step_rows", step_rows, 1, _MOST_ROWS)
+        if epochs is not None and not isinstance(epochs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise expected("epochs", epochs, "a mapping of name to how often its rows come")
         self.caps: Final = SourceCaps(
             max_repetitions=max_repetitions,
             max_fraction=max_fraction,
@@ -122,7 +124,7 @@ class Mixture:
             named = {name: weights[name] for name in datasets if name in weights}
             scheduler = constant(named | {name: each for name, each in weights.items() if name not in named})
         _check_sources(datasets, scheduler)
-        if weights_by not in _WEIGHTS_BY:
+        if not isinstance(weights_by, str) or weights_by not in _WEIGHTS_BY:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"weights_by: got {weights_by!r}, must be one of {', '.join(_WEIGHTS_BY)}")
         self.datasets = {name: datasets[name] for name in scheduler.names}
         self._by_tokens = weights_by == "tokens"
@@ -408,7 +410,7 @@ def _check_sources(datasets: Mapping[str, Dataset], scheduler: WeightScheduler) 
     idle = [name for name in datasets if name not in scheduler.names]
     if unknown or idle:
         raise ConfigError(
-            f"weights are of {', '.join(scheduler.names)}, datasets are {', '.join(datasets) or 'none'}; "
+            f"weights are of {', '.join(map(str, scheduler.names))}, datasets are {', '.join(datasets) or 'none'}; "
             "expected the same names"
         )
     tokenizers: dict[str, list[str]] = {}

@@ -53,7 +53,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.arrays import Int32, Int64
-from tokenlake.config.values import arguments_of, did_you_mean, expected, whole_number
+from tokenlake.config.values import arguments_of, bounded_number, did_you_mean, expected, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.steps import BatchSizes, LengthCurriculum
@@ -284,9 +284,9 @@ WORKER_CACHE_BYTES: Final = 256 << 20  # of each process, where worker processes
 
 
 _MOST: Final = 1 << 31
-_COUNTS: Final[dict[str, tuple[int, int | None]]] = {
+_COUNTS: Final[dict[str, tuple[int, int]]] = {
     "prefetch": (0, _MOST),
-    "cache_bytes": (0, None),
+    "cache_bytes": (0, (1 << 63) - 1),
     "workers": (0, 1 << 16),
     "window": (1, _MOST),
     "epochs": (1, _MOST),
@@ -438,12 +438,11 @@ class LoaderOptions:
             value = getattr(self, name)
             if value is not None or name not in ("workers", "epochs", "lanes"):
                 # As a plain integer: a state is JSON, which knows no others.
-                number = whole_number(name, value, least)
-                if most is not None and number > most:
-                    raise expected(name, value, f"a whole number from {least} to {most}")
-                object.__setattr__(self, name, number)
+                object.__setattr__(self, name, bounded_number(name, value, least, most))
         for name in ("shuffle", "drop_last", "pad_last"):
-            if not isinstance(value := getattr(self, name), bool) and (name, value) != ("pad_last", None):
+            value = getattr(self, name)
+            is_left_out = name == "pad_last" and value is None
+            if not isinstance(value, bool) and not is_left_out:
                 raise expected(name, value, "True or False")
         object.__setattr__(self, "seed", whole_number("seed", self.seed))
         if self.host is not None:

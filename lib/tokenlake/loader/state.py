@@ -7,6 +7,7 @@ state alone says which data was read and in which order (:func:`restored`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Final, Protocol, cast, runtime_checkable
@@ -104,6 +105,12 @@ def plain_state(state: Any) -> dict[str, Any]:
                 f"{NO_STATE}: it has a key {_short(key)}, which no state has"
                 f"{did_you_mean(key, _KEYS)}; expected what get_state() returned"
             )
+    try:
+        json.dumps(plain)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{NO_STATE}: it is not JSON ({error}); expected what get_state() returned"
+        ) from None
     return cast("dict[str, Any]", plain)
 
 
@@ -317,7 +324,7 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
             mixed = {name: mixture[name] for name in ("stop", "rows", "block_size", "step_rows")}
             schedule = mixture["schedule"]
             kept = dict(mixture.get("kept", {}))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"{NO_STATE} ({error!r}); expected the JSON of what get_state() returned"
         ) from error

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import pairwise
+from operator import index
 from typing import Any, Final, Literal, cast, final, get_args
 
 from tokenlake.config.values import did_you_mean, require_one_of, shares_of, wrong_sum
@@ -377,7 +378,7 @@ class WeightScheduler:
             )
             for extension in data["extensions"]:
                 schedule = schedule._replayed(extension)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 f"this is no weight schedule: {type(error).__name__} {error}; expected what to_json returned"
             ) from None
@@ -415,9 +416,21 @@ class WeightScheduler:
 
 def _change_step(at: Any) -> int:
     """Return the step at which a schedule is to change; ConfigError where it is none."""
-    if isinstance(at, bool) or not hasattr(at, "__index__") or int(at) < 0:
+    step = _step_of(at)
+    if step is None:
         raise ConfigError(f"cannot extend the schedule at step {at!r}; expected a whole number, 0 or more")
-    return int(at)
+    return step
+
+
+def _step_of(value: Any) -> int | None:
+    """Return a step as an integer; None where it is no whole number, or negative."""
+    if isinstance(value, bool):
+        return None
+    try:
+        step = index(value)
+    except TypeError:
+        return None
+    return step if step >= 0 else None
 
 
 def constant(weights: Mapping[str, float]) -> WeightScheduler:
@@ -434,7 +447,8 @@ def _points_of(
         ConfigError: there is none; or one is no object with `step` and `weights`, nor a mapping with these keys, or its
             step or weights cannot be.
     """
-    if isinstance(items, str | bytes | Mapping) or not len(items):
+    is_list = isinstance(items, Sequence) and not isinstance(items, str | bytes)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_list or not items:
         raise ConfigError(f"a schedule of {items!r}; expected a list of at least one point")
     points = list[Point]()
     for item in items:
@@ -450,7 +464,8 @@ def _points_of(
             raise ConfigError(
                 f"a point of the schedule has weights {weights!r}; expected a mapping, name to weight"
             )
-        if isinstance(step, bool) or not hasattr(step, "__index__") or int(step) < 0:
+        whole_step = _step_of(step)
+        if whole_step is None:
             raise ConfigError(
                 f"a point of the schedule is at step {step!r}; expected a whole number, 0 or more"
             )
@@ -468,7 +483,7 @@ def _points_of(
                 f"step {step} of the schedule comes after step {points[-1].step}; steps must grow from point to point"
             )
         given = tuple(floats[name] for name in names)
-        points.append(Point(int(step), given, normalized(given)))
+        points.append(Point(whole_step, given, normalized(given)))
     assert names is not None
     return names, tuple(points)
 

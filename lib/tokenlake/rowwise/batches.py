@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.config.stages import LoadStageConfig
-from tokenlake.config.values import did_you_mean, plain_integers, whole_number
+from tokenlake.config.values import did_you_mean, expected, plain_integers, whole_number
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.mixing.random import key_of, shuffled_by_buffer
 from tokenlake.rowwise.shards import Row, RowMeter, RowPosition
@@ -447,7 +447,7 @@ class ResumeState:
 
     def __post_init__(self) -> None:
         for name in ("shard_index", "row_index", "epoch", "step"):
-            whole_number(name, getattr(self, name), 0)
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 0))
 
     def rows(self, source: ShardedDataSource) -> Iterator[Row]:
         """Return the rows of a source from this one on; ConfigError where it has no such row."""
@@ -460,7 +460,9 @@ class ResumeState:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Return the state that :meth:`to_dict` gave; ConfigError if it is none."""
-        unknown = sorted(cast("Any", data).keys() - {each.name for each in fields(cls)})
+        if not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise expected("ResumeState", data, "a mapping, as to_dict() returns it")
+        unknown = sorted(map(str, cast("Any", data).keys() - {each.name for each in fields(cls)}))
         if unknown:
             raise ConfigError(
                 f"not a ResumeState: it has no field {', '.join(unknown)}; give what to_dict returned"
