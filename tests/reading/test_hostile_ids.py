@@ -17,6 +17,7 @@ from tests.reading.support import lake_of
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError
 from tokenlake.export.version import export_version
+from tokenlake.integrity.verify import verify
 from tokenlake.loader.dataset import Dataset
 from tokenlake.schema import packed_schema
 from tokenlake.store.address import open_store
@@ -137,6 +138,9 @@ def test_every_kind_of_dataset_keeps_to_its_vocabulary(
     for form in ("parquet", "jsonl"):
         with pytest.raises(IntegrityError, match=says):
             export_version(lake, tmp_path / form, form, name=f"{name}@v1")
+    report = verify(open_store(lake), name, 1, deep=True)
+    assert not report.ok
+    assert any("0 to 299" in f"{problem.expected} {problem.got}" for problem in report.problems)
     for arguments in (["peek", name, "-n", "64"], ["peek", name, "-n", "64", "--json"]):
         assert main([*arguments, "--store", str(lake)]) == IntegrityError.exit_code
         assert "is none of its tokenizer" in capsys.readouterr().err

@@ -54,14 +54,14 @@ def stored_schema(manifest: Manifest) -> pa.Schema:
     return tokens_schema(loss_mask=masked, attention_mask=bool(build.get("attention_mask")), kept=kept)
 
 
-def _id_columns(manifest: Manifest) -> tuple[str, ...]:
+def id_columns(manifest: Manifest) -> tuple[str, ...]:
     """Return the columns that hold lists of ids."""
     if manifest.preference is None:
         return (IDS,)
     return tuple(column.name for column in columns_for(*manifest.preference) if column.holds == "ids")
 
 
-def _id_limit(manifest: Manifest) -> int:
+def id_limit(manifest: Manifest) -> int:
     """Return one more than the largest id of the version's tokenizers; what 32 bits hold where one does not say."""
     sizes = [int(facts.get("vocab_size", 0)) for facts in manifest.tokenizer.values()]
     known = bool(sizes) and all(size > 0 for size in sizes)
@@ -162,8 +162,8 @@ class StoredRows:
         self._first_rows = offsets_of(self.group_rows)
         self._open = OpenShards(self._opened)
         self._schema = stored_schema(manifest)
-        self._id_columns = _id_columns(manifest)
-        self._id_limit = _id_limit(manifest)
+        self._id_columns = id_columns(manifest)
+        self._id_limit = id_limit(manifest)
         self._packed = PackedReader(self._open, manifest.width, self._id_limit)
         self._lengths: dict[str, npt.NDArray[Any]] = {}
         self._lengths_lock = Lock()
