@@ -31,10 +31,10 @@ def test_mixed_text_becomes_a_tokens_dataset_for_each_source_and_a_mixture_of_th
     assert (code.kind, [source.name for source in code.sources]) == ("tokens", ["code"])
     # Packing keeps long documents, and packing comes later.
     assert code.sources[0].tokenizer.long_documents == "keep"
-    last = resolve(last_step(whole, {"code": 3, "web": 1}))
+    last = resolve(last_step(whole, {"code": "mixed.code.tokens@v3", "web": "other.web.tokens@v1"}))
     assert [(each.name, each.dataset, each.split) for each in last.parents] == [
         ("code", "mixed.code.tokens@v3", "train"),
-        ("web", "mixed.web.tokens@v1", "train"),
+        ("web", "other.web.tokens@v1", "train"),
     ]
     assert last.mixture is not None
     assert last.mixture.points == ((0, {"code": 0.25, "web": 0.75}),)
@@ -53,7 +53,7 @@ def test_stored_datasets_are_taken_as_they_are_and_text_beside_them_is_made_firs
     datasets = [{"name": "code", "dataset": "code@v2"}, {"name": "web", "data_files": "web.jsonl"}]
     whole = config(datasets=datasets, mix=MIX)
     assert list(first_steps(whole)) == ["web"]
-    parents = resolve(last_step(whole, {"web": 7})).parents
+    parents = resolve(last_step(whole, {"web": "mixed.web.tokens@v7"})).parents
     assert [parent.dataset for parent in parents] == ["code@v2", "mixed.web.tokens@v7"]
 
 
@@ -74,7 +74,7 @@ def test_what_cannot_be_mixed_is_refused(
     whole = config(**sections)
     with pytest.raises(kind, match=said):
         first_steps(whole)
-        resolve(last_step(whole, {"code": 1, "web": 1}))
+        resolve(last_step(whole, {"code": "a@v1", "web": "b@v1"}))
 
 
 def test_without_a_mixture_stored_datasets_are_packed_and_no_text_is_beside_them() -> None:

@@ -16,15 +16,18 @@ import pytest
 from tests.etl.outputs_support import kill_after_a_unit
 from tests.etl.outputs_support import tree as tree_of
 from tests.store.support import copy_store
+from tokenlake.cli.app import main
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
 from tokenlake.etl import commit, planner
+from tokenlake.etl.events import Event, UnitFinished
 from tokenlake.etl.job import open_stream
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset, run_pending
 from tokenlake.etl.session import BuildSession
+from tokenlake.integrity.repair import repair
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
@@ -227,9 +230,9 @@ def test_text_is_tokenized_once_and_then_mixed(
     assert [parent.dataset for parent in result.manifest.parents] == [
         f"mixed.{name}.tokens" for name in SOURCES
     ]
-    versions = dict.fromkeys(SOURCES, 1)
+    stored = {name: f"mixed.{name}.tokens@v1" for name in SOURCES}
     plan = mix_plan(
-        last_step(load_config(config), versions).model_dump(exclude_none=True, exclude_defaults=True)
+        last_step(load_config(config), stored).model_dump(exclude_none=True, exclude_defaults=True)
     )
     assert plan.fingerprint == result.manifest.fingerprint
     again = build_dataset(config, pool=pool)
@@ -237,6 +240,57 @@ def test_text_is_tokenized_once_and_then_mixed(
     assert [path.name for path in sorted((tmp_path / "store").iterdir())] == sorted(
         ["mixed", *(f"mixed.{name}.tokens" for name in SOURCES)]
     )
+
+
+def test_a_renamed_mixture_finds_the_tokens_that_are_there(
+    built: Path, tmp_path: Path, tokenizer_dir: Path, pool: WorkerPool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By what they hold: nothing is tokenized again, by a run, and `plan` says so beforehand."""
+    store = tmp_path / "store"
+    exports = [
+        {"name": name, "data_files": str(built / name), "save_path": str(tmp_path / "flat" / name)}
+        for name in SOURCES
+    ]
+    config = raw(built, tokenizer_dir, save={"output_dir": str(store)})
+    first = build_dataset(config, pool=pool)
+    renamed = {**config, "name": "renamed", "datasets": exports}
+    (tmp_path / "renamed.yaml").write_text(json.dumps(renamed))
+    assert main(["plan", str(tmp_path / "renamed.yaml"), "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert {step["source"]: step["version"] for step in planned["steps"]} == dict.fromkeys(SOURCES, 1)
+    assert planned["mixture"]["version"] is None
+
+    for status in ("built", "exists"):
+        events: list[Event] = []
+        result = build_dataset(renamed, pool=pool, on_event=events.append)
+        assert (result.dataset, result.status) == ("renamed", status)
+        assert not [event for event in events if isinstance(event, UnitFinished) and event.source in SOURCES]
+        assert sorted(path.name for path in (tmp_path / "flat").iterdir()) == sorted(SOURCES)
+    assert [parent.dataset for parent in result.manifest.parents] == [
+        f"mixed.{name}.tokens" for name in SOURCES
+    ]
+    assert result.manifest.fingerprint == first.manifest.fingerprint
+    assert [path.name for path in sorted(store.iterdir())] == sorted(
+        ["mixed", "renamed", *(f"mixed.{name}.tokens" for name in SOURCES)]
+    )
+    # What is damaged is made again from where it came, whatever its name is.
+    shard = store / "renamed" / "v1" / result.manifest.files[0].path
+    shard.chmod(0o644)
+    shard.write_bytes(shard.read_bytes()[:-9])
+    assert repair(open_store(str(store)), "renamed@v1").ok
+    # A source that changed is tokenized, under the name of its own configuration.
+    other = {
+        **renamed,
+        "default_tokenizer": config["default_tokenizer"],
+        "datasets": [dict(one) for one in exports],
+    }
+    other["datasets"][2] |= {"where": "length(text) > 20", "save_path": None}
+    changed = build_dataset({**other, "name": "other"}, pool=pool)
+    assert [parent.dataset for parent in changed.manifest.parents] == [
+        "mixed.code.tokens",
+        "mixed.text.tokens",
+        "other.rare.tokens",
+    ]
 
 
 def test_stored_tokens_are_packed_again_to_the_rows_that_packing_the_text_gives(

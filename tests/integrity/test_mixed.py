@@ -25,7 +25,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: W
     text = load_config(chosen)
     for step in first_steps(text).values():
         build(step, pool)
-    build(last_step(text, {"code": 1, "web": 1}), pool)
+    build(last_step(text, {name: f"pile.{name}.tokens@v1" for name in ("code", "web")}), pool)
     source = {"name": "code", "dataset": "pile.code.tokens"}
     build({"name": "rows", "datasets": [source], "pack": chosen["pack"], "save": chosen["save"]}, pool)
     newer = [{"name": "code", "data_files": str(root / "web.jsonl")}]

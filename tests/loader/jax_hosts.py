@@ -125,7 +125,8 @@ def _check_ahead(loader: tl.DataLoader, manager: ocp.CheckpointManager) -> None:
     """A process that has gone on alone is found out, by all of them."""
     manager.wait_until_finished()
     ours = [loader.step, loader.step + (jax.process_index() == 1)]
-    loader.set_state(loader.get_state() | {"step": ours[1]})
+    state = loader.get_state()
+    loader.set_state(state | {"step": ours[1], "rows": state["rows"] + ROWS * (ours[1] - ours[0])})
     at = f"{{0: {ours[0]}, 1: {ours[0] + 1}"
     with pytest.raises(ConfigError, match=rf"different states of the loader, at these steps: {at}"):
         manager.save(ours[0] + 1, args=ocp.args.Composite(data=LoaderSave(loader)))

@@ -85,12 +85,13 @@ def _check_pass(data: Any, batch_size: Any, sharding: Sharding, **options: Any) 
         plain["balance"] = {"ranks": loader.plan.ranks}
     twin = tl.DataLoader(data, batch_size, pad_last=True, **plain)
     count = 0
+    batches = len(loader)
     for got, expected in zip(loader, twin, strict=True):
         check_batch(got, expected, sharding)
         count += 1
         assert loader.step == count
         assert loader.get_state() == twin.get_state()
-    assert count == len(loader) > 1
+    assert count == batches > 1
     groups = sum(len(rows.group_rows) for rows in loader.plan.sources)
     assert loader.decoded.groups <= groups * (options.get("epochs", 1) + isinstance(data, tl.Mixture))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.loader.support import LENGTH, ids, same
 from tests.reading.shards import indexed, ours, packed_rows, stored
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.loader import batch as batch_module
+from tokenlake.loader.plan import MOST_COUNTED
 from tokenlake.store.address import open_store
 
 
@@ -172,14 +175,142 @@ def test_a_loop_that_was_left_goes_on_behind_the_last_batch_delivered(ds: tl.Dat
     assert same([*got, *ids(loader)], whole)
 
 
-def test_an_older_iterator_ends_where_a_new_one_begins(ds: tl.Dataset):
-    loader = tl.DataLoader(ds, 8)
+@pytest.mark.parametrize(
+    ("caller", "replace"),
+    [
+        (r"iter\(loader\)", lambda loader: iter(loader)),
+        (r"iter_from_step\(\)", lambda loader: loader.iter_from_step(1)),
+        (r"set_state\(\)", lambda loader: loader.set_state(loader.get_state())),
+    ],
+)
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_iterator_that_was_replaced_raises(ds: tl.Dataset, caller: str, replace: Any, prefetch: int):
+    """It never looks like the end of a pass, in no way that takes its place."""
+    loader = tl.DataLoader(ds, 8, columns=["input_ids"], prefetch=prefetch)
+    before = set(threading.enumerate())
     old = iter(loader)
     next(old)
+    kept = replace(loader)
+    for _ in range(2):
+        with pytest.raises(
+            ConfigError, match=rf"replaced behind step 1: .* {caller} began .*peek\(\).* two loaders"
+        ):
+            next(old)
+    assert not loader.ended
+    del kept
+    loader.close()
+    assert not set(threading.enumerate()) - before
+
+
+def test_two_loops_over_one_loader_are_an_error(ds: tl.Dataset):
+    loader = tl.DataLoader(ds, 8)
+    with pytest.raises(ConfigError, match="a DataLoader has one iterator at a time"):
+        list(zip(loader, loader, strict=True))
+    one, two = tl.DataLoader(ds, 8), tl.DataLoader(ds, 8)
+    assert len(list(zip(one, two, strict=True))) == len(one)
+
+
+def test_an_iterator_that_ended_or_was_closed_stays_at_its_end(ds: tl.Dataset):
+    loader = tl.DataLoader(ds, 8)
+    ended = iter(loader)
+    assert len(list(ended)) == len(loader)
+    closed = iter(loader)
+    next(closed)
+    loader.close()
     new = iter(loader)
-    assert next(old, None) is None
+    next(new)
+    assert next(ended, None) is None
+    assert next(closed, None) is None
     assert next(new)["input_ids"].shape == (8, LENGTH)
     loader.close()
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_peek_returns_the_next_batch_and_takes_none(ds: tl.Dataset, prefetch: int):
+    reference = tl.DataLoader(ds, 8, columns=["input_ids"])
+    both = [*ids(reference), *ids(reference)]
+    loader = tl.DataLoader(ds, 8, columns=["input_ids"], prefetch=prefetch)
+    assert same([loader.peek()["input_ids"]], both[:1])
+    got = list[np.ndarray]()
+    for _ in range(2):
+        for batch in loader:
+            got.append(batch["input_ids"].copy())
+            if len(got) < len(both):
+                assert np.array_equal(loader.peek()["input_ids"], both[len(got)])
+            assert loader.step == len(got)
+    assert same(got, both)
+
+
+def test_a_loader_says_how_it_goes_to_another_process(ds: tl.Dataset):
+    for dump in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"cannot be pickled.*get_state\(\).*set_state\(\)"):
+            dump(tl.DataLoader(ds, 8))
+    with pytest.raises(TypeError, match=r"AsyncDataLoader cannot be pickled.*load_state_dict\(\)"):
+        pickle.dumps(tl.AsyncDataLoader([{"id": 1}], 1))
+
+
+def test_integers_of_numpy_are_integers_everywhere(ds: tl.Dataset):
+    plain = tl.DataLoader(
+        ds, {0: 8, 3: 4}, seed=3, epochs=2, lanes=2, window=2, host=(0, 2), prefetch=1, workers=0
+    )
+    numbers = {
+        name: np.int64(value) for name, value in {"seed": 3, "epochs": 2, "lanes": 2, "window": 2}.items()
+    }
+    sizes = {np.int32(0): np.uint8(8), np.int64(3): np.int16(4)}
+    host = (np.int64(0), np.int8(2))
+    loader = tl.DataLoader(ds, sizes, **numbers, host=host, prefetch=np.int64(1), workers=np.int64(0))
+    state = json.loads(json.dumps(loader.get_state()))
+    assert state == plain.get_state()
+    at = json.loads(json.dumps(plain.plan.identity)) | {
+        "format": np.int64(1),
+        "step": np.int64(4),
+        "epoch": np.uint8(0),
+        "rows": np.int32(28),
+        "batch_size": ((np.int64(0), np.int64(8)), (np.int64(3), np.int64(4))),
+    }
+    loader.set_state(at)
+    assert json.loads(json.dumps(loader.get_state()))["rows"] == 28
+    assert same(ids(loader.iter_from_step(np.int64(4))), ids(plain.iter_from_step(4)))
+
+
+def test_len_is_that_of_the_pass_that_comes(ds: tl.Dataset):
+    """Before each loop, during it, and where sizes change from pass to pass."""
+    loader = tl.DataLoader(ds, {0: 16, 7: 48, 12: 16}, columns=["input_ids"])
+    for _ in range(4):
+        wanted = len(loader)
+        assert [len(loader) for _ in loader] == [wanted] * wanted
+
+
+@pytest.mark.parametrize("step", [10**18, 10**40, -1, True, 1.0, "1", None, np.arange(2)])
+@pytest.mark.parametrize("epochs", [1, None])
+def test_a_step_that_cannot_be_is_refused(ds: tl.Dataset, step: Any, epochs: int | None):
+    loader = tl.DataLoader(ds, 8, epochs=epochs)
+    with pytest.raises(ConfigError, match=r"step: got .*, must be a whole number from 0 to "):
+        loader.iter_from_step(step)
+    far = MOST_COUNTED // 8 - 1
+    assert next(loader.iter_from_step(far))["input_ids"].shape[1] == LENGTH
+    assert loader.get_state()["step"] == far + 1
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("split", r"tl\.open\(path, split='validation'\)"),
+        ("num_workers", "workers=THREADS"),
+        ("shuffle_buffer", "shuffled as a whole"),
+        ("shuffle_buffer_size", "shuffled as a whole"),
+        ("collate_fn", r"grain_dataset\(\.\.\.\)\.map"),
+        ("sampler", "torch_rows"),
+        ("operations", "batches are arrays already"),
+        ("rank", r"host=\(index, number of hosts\)"),
+        ("epoch", "did you mean 'epochs'"),
+        ("zzz", "it takes batch_size, seed, shuffle"),
+    ],
+)
+def test_options_of_other_loaders_say_where_they_belong(ds: tl.Dataset, option: str, says: str):
+    with pytest.raises(ConfigError, match=f"DataLoader has no option '{option}': .*{says}"):
+        tl.DataLoader(ds, batch_size=8, **{option: 4})  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.parametrize(("prefetch", "workers"), [(0, 0), (0, 2), (1, 0), (4, 3)])

@@ -168,7 +168,7 @@ def test_caps_that_do_not_fit_are_refused(sources: dict[str, tl.Dataset], texts:
 
 
 def endless(sources: dict[str, tl.Dataset], weights: Any = None, **options: Any) -> tl.DataLoader:
-    """Batches of 64 rows: other weights act at once where there is one lane, and after 16 steps where there are 4."""
+    """Batches of 64 rows of a mixture without end."""
     mixture = tl.Mixture(sources, weights or EVEN, block_size=4)
     return loader_of(mixture, **{"batch_size": 64, "epochs": None, "lanes": 1, **options})
 
@@ -222,19 +222,40 @@ def endless_from(sources: dict[str, tl.Dataset], state: str, step: int, **option
     return loader.iter_from_step(step)
 
 
-def test_weights_fed_back_act_from_their_step_on(sources: dict[str, tl.Dataset]):
+@pytest.mark.parametrize(("lanes", "block_size"), [(1, 4), (4, 4), (16, 1000)])
+def test_weights_fed_back_act_from_their_step_on(sources: dict[str, tl.Dataset], lanes: int, block_size: int):
+    """The share of each source is the new one from the next batch on, as if it had been known before; none starves."""
+
+    def counts_by_batch(loader: tl.DataLoader, first: int, last: int) -> list[int]:
+        """Rows of `web` in the batches of some steps."""
+        batches = [loader.plan.batch(step) for step in range(first, last)]
+        return [int((rows.source == 1).sum()) for rows in loader.plan.rows(batches, np.arange)]
+
+    def mixed(weights: Any) -> tl.DataLoader:
+        return loader_of(
+            tl.Mixture(sources, weights, block_size=block_size), batch_size=64, epochs=None, lanes=lanes
+        )
+
+    changes = {10: 0.125, 17: 0.0, 21: 0.75, 1500: 0.25}
+    points = [{"step": step, "weights": {"code": 1 - web, "web": web}} for step, web in changes.items()]
+    loader = mixed(EVEN)
+    for point in points:
+        loader.set_weights(point["weights"], at=point["step"])
+    known = mixed(tl.WeightScheduler([{"step": 0, "weights": EVEN}, *points]))
+    for first, last in ((0, 30), (990, 1010), (1490, 1520)):
+        assert counts_by_batch(loader, first, last) == counts_by_batch(known, first, last)
+    assert counts_by_batch(loader, 8, 23) == [32] * 2 + [8] * 7 + [0] * 4 + [48] * 2
+
+
+def test_weights_fed_back_move_no_batch_before_their_step(sources: dict[str, tl.Dataset]):
     before = taken(endless(sources, lanes=4), 60)
     loader = endless(sources, lanes=4)
     loader.set_weights({"code": 1.0, "web": 0.0}, at=10)
     after = taken(loader, 60)
-    assert same(after[:10], before[:10]) and not same(after, before)
+    assert same(after[:10], before[:10])
     sources_of = [loader.plan.rows([loader.plan.batch(step)], np.arange)[0].source for step in range(60)]
-    assert np.concatenate(sources_of[:16]).max() == 1
-    assert np.concatenate(sources_of[16:]).max() == 0  # from the next rows that are dealt on
-    at_once = endless(sources)
-    at_once.set_weights({"code": 1.0, "web": 0.0}, at=10)
-    (rows,) = at_once.plan.rows([at_once.plan.batch(11)], np.arange)
-    assert rows.source.max() == 0
+    assert np.concatenate(sources_of[:10]).max() == 1
+    assert np.concatenate(sources_of[10:]).max() == 0
     # A step that was passed, or weights of other sources, change nothing.
     state = loader.get_state()
     for weights, options, says in (
@@ -250,6 +271,22 @@ def test_weights_fed_back_act_from_their_step_on(sources: dict[str, tl.Dataset])
     ended = loader_of(tl.Mixture(sources, EVEN, rows=40))
     with pytest.raises(ConfigError, match="step 10 is behind the first pass"):
         ended.set_weights({"code": 0.5, "web": 0.5}, at=10)
+
+
+def test_changes_that_an_earlier_release_recorded_are_refused(sources: dict[str, tl.Dataset]):
+    """Its changes took effect later and were made up for, so that the order behind them is another."""
+    loader = endless(sources)
+    loader.set_weights({"code": 0.9, "web": 0.1}, at=8)
+    state = json.loads(json.dumps(loader.get_state()))
+    (extension,) = state["mixture"]["schedule"]["extensions"]
+    del extension["effect"]
+    fresh = endless(sources)
+    with pytest.raises(
+        ConfigError, match=r"changed at step 8 by another release .* Expected a state from before"
+    ):
+        fresh.set_state(state)
+    with pytest.raises(ConfigError, match="changed at step 8 by another release"):
+        restored(state, lambda version, split: sources[version.removesuffix("-rows@v1")])
 
 
 def test_other_libraries_replay_weights_that_were_fed_back(sources: dict[str, tl.Dataset]):

@@ -168,3 +168,11 @@ def test_a_missing_grain_is_named_with_its_install_line(monkeypatch: pytest.Monk
     monkeypatch.delitem(vars(tl), "grain_dataset", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'tokenlake\[grain\]'"):
         _ = tl.grain_dataset
+
+
+def test_iterators_of_one_dataset_are_independent(learned: tl.Dataset):
+    dataset = loader_grain.grain_dataset(learned, **OPTIONS)
+    pairs = list(zip(dataset, dataset, strict=True))
+    assert ids(one for one, _ in pairs) == ids(two for _, two in pairs) == ids(dataset)
+    with pytest.raises(ConfigError, match="grain_dataset has no option 'num_workers'"):
+        loader_grain.grain_dataset(learned, 8, num_workers=2)

@@ -265,3 +265,11 @@ def test_missing_datasets_are_named_with_their_install_line(
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtraError, match="pip install datasets"):
         learned.to_hf()
+
+
+def test_loops_over_one_dataset_are_independent(learned: tl.Dataset):
+    dataset = loader_hf.hf_dataset(learned, **OPTIONS)
+    pairs = list(zip(dataset, dataset, strict=True))
+    assert ids(one for one, _ in pairs) == ids(two for _, two in pairs) == ids(dataset)
+    with pytest.raises(ConfigError, match="hf_dataset has no option 'split'"):
+        loader_hf.hf_dataset(learned, 8, split="validation")

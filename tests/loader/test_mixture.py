@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,19 @@ def test_what_does_not_fit_is_refused(store: str, ds: tl.Dataset, sources: dict[
             "weights are of code, wbe, datasets are code, web",
         ),
         (lambda: tl.Mixture(found, {"code": 0.5, "web": 0.4}), "must sum to 1"),
+        (lambda: tl.Mixture([found["code"]], half), "datasets: got a list, must be a mapping of name"),  # type: ignore[arg-type]
+        (lambda: tl.Mixture({}, {}), "datasets: got a dict, must be a mapping of name"),
+        (
+            lambda: tl.Mixture({"code": "code", "web": ds}, half),
+            "datasets: 'code': got 'code', must be a dataset",
+        ),  # type: ignore[dict-item]
+        (lambda: tl.Mixture(found, [0.5, 0.5]), "weights: got a list, must be a mapping"),  # type: ignore[arg-type]
+        (lambda: tl.Mixture(found, half, rows=True), "rows: got True, must be a whole number"),
+        (lambda: tl.Mixture(found, half, rows=10**40), "rows: got 1000000"),
+        (lambda: tl.Mixture(found, half, block_size=1.5), "block_size: got 1.5, must be a whole"),  # type: ignore[arg-type]
+        (lambda: tl.Mixture(found, half, step_rows="8"), "step_rows: got '8', must be a whole"),  # type: ignore[arg-type]
+        (lambda: tl.Mixture(found, half, stop="never"), "stop is 'never', expected one of"),  # type: ignore[arg-type]
+        (lambda: tl.Mixture(found, half, order=2.0), "order 2.0 of a mixture; expected one of"),  # type: ignore[arg-type]
         (lambda: tl.Mixture(found, half, weights_by="bytes"), "weights_by: got 'bytes'"),  # type: ignore[arg-type]
         (
             lambda: tl.Mixture({"code": found["code"], "web": ds}, half),
@@ -137,3 +151,32 @@ def test_what_does_not_fit_is_refused(store: str, ds: tl.Dataset, sources: dict[
     for make, message in cases:
         with pytest.raises(ConfigError, match=message):
             make()
+
+
+def test_numbers_of_numpy_and_ratios_make_the_same_stream(sources: dict[str, tl.Dataset]):
+    plain = tl.Mixture(
+        sources, {"code": 0.25, "web": 0.75}, rows=64, block_size=8, step_rows=8, max_fraction=0.5
+    )
+    same_one = tl.Mixture(
+        sources,
+        {"code": np.int64(1), "web": 3},
+        rows=np.int64(64),
+        block_size=np.int32(8),
+        step_rows=np.uint16(8),
+        max_fraction=np.float32(0.5),
+    )
+    state = json.dumps(tl.DataLoader(same_one, 8).get_state())
+    assert json.loads(state) == tl.DataLoader(plain, 8).get_state()
+
+
+def test_another_order_of_the_names_is_named_as_the_reason(sources: dict[str, tl.Dataset]):
+    half = {"code": 0.5, "web": 0.5}
+    state = tl.DataLoader(tl.Mixture(sources, half), 8).get_state()
+    turned = tl.Mixture(dict(reversed(sources.items())), half)
+    with pytest.raises(
+        ConfigError,
+        match=r"the order of the sources is code, web there and web, code here, .*datasets in the order",
+    ):
+        tl.DataLoader(turned, 8).set_state(state)
+    again = tl.Mixture(sources, dict(reversed(half.items())))  # the order of the weights decides nothing
+    tl.DataLoader(again, 8).set_state(state)

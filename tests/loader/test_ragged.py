@@ -300,14 +300,14 @@ def test_padded_batches_of_mixtures_and_of_sizes_that_change_are_functions_of_th
             assert sorted(rows) == sorted(stored(texts) + stored(left))
         else:
             assert len(rows) == mixing["rows"]
-        assert len(first) == len(whole)
+        assert first.plan.batches_in(0) == len(whole)
 
 
 def test_buckets_of_sizes_that_grow_beyond_the_data_end(texts: tl.Dataset):
     """With drop_last a later pass may have no batch at all."""
     loader = tl.DataLoader(texts, {0: 4, 9: 4000}, lanes=4, padding={"buckets": 3}, drop_last=True)
-    assert len(ids(loader)) == len(loader) == 9
-    assert ids(loader) == []
+    assert len(loader) == len(ids(loader)) == 9
+    assert len(loader) == 0 and ids(loader) == []
     assert loader.plan.steps.rows_of(0, np.arange, pad_last=False) == sum(
         loader.plan.batch(step).rows for step in range(9)
     )
@@ -381,7 +381,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"padding": {"truncate": "right"}}, "give max_length"),
     ({"padding": {"truncate": "both", "length": 8}}, "padding.truncate: got 'both'"),
     ({"padding": {"equal_rows": True}}, "padding.equal_rows: got True"),
-    ({"padding": {"buckets": 2}, "host": (0, 3)}, "a number that divides"),
+    ({"padding": {"buckets": 2}, "host": (0, 3)}, "got 8, and batches are cut into 3 equal parts"),
     ({"columns": ["documents"]}, "columns: got"),
     ({"columns": ["attention"]}, "did you mean 'attention_mask'"),
 ]
@@ -426,3 +426,34 @@ def test_pages_that_are_laid_out_in_another_way_are_read_through_arrow(
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
         assert all((one[column] == other[column]).all() for column in one)
+
+
+@pytest.mark.parametrize(("size", "parts"), [(16, 8), (8, 8), (24, 8), ({0: 16, 3: 48}, 16)])
+def test_buckets_divide_among_devices_and_hosts(texts: tl.Dataset, size: Any, parts: int):
+    """Lanes are chosen so that all batches can be cut; a run on others goes on with the state's lanes."""
+    options: dict[str, Any] = {"padding": {"buckets": 4}, "columns": ["input_ids"], "workers": 0}
+    alone = tl.DataLoader(texts, size, **options)
+    assert any(rows % parts for rows in alone.plan.batch_sizes)  # what once was refused
+    loaders = [tl.DataLoader(texts, size, host=(host, parts), **options) for host in range(parts)]
+    plan = loaders[0].plan
+    assert plan.lanes % parts == 0 and not any(rows % parts for rows in plan.batch_sizes)
+    first, *rest = [
+        np.concatenate([batch["input_ids"] for batch in batches]) for batches in zip(*loaders, strict=False)
+    ]
+    loaders[0].set_state(loaders[0].plan.identity | {"format": 1, "step": 1, "epoch": 0, "rows": len(first)})
+    alone.set_state(loaders[0].get_state())
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(ids(alone), rest, strict=False))
+    # Lanes that were asked for stay, on both sides.
+    with pytest.raises(ConfigError, match=r"lanes is .* there and 1 here"):
+        tl.DataLoader(texts, size, lanes=1, **options).set_state(loaders[0].get_state())
+
+
+def test_buckets_that_cannot_be_cut_name_the_numbers_that_work(texts: tl.Dataset):
+    with pytest.raises(
+        ConfigError,
+        match=r"padding\.buckets: batches of the buckets have .* multiples of lanes=2, and are cut into 8 equal parts"
+        r" .*expected lanes=8 or 16, or padding with equal_rows=True",
+    ):
+        tl.DataLoader(texts, 16, lanes=2, padding={"buckets": 4}, host=(0, 8))
+    with pytest.raises(ConfigError, match=r"batch_size: got 12, .* into 8 equal parts .* multiple of 8"):
+        tl.DataLoader(texts, 12, padding={"buckets": 4}, host=(0, 8))

@@ -10,6 +10,7 @@ import pytest
 import tokenlake as tl
 from tests.loader.support import ids, same
 from tokenlake.errors import ConfigError
+from tokenlake.loader.state import restored
 
 
 def state_at(loader: tl.DataLoader, step: int) -> dict[str, Any]:
@@ -79,6 +80,90 @@ def test_other_data_is_refused(ds: tl.Dataset, learned: tl.Dataset):
 def test_what_is_no_state_is_refused(ds: tl.Dataset, wrong: Any):
     with pytest.raises(ConfigError, match="no state of a loader"):
         tl.DataLoader(ds, 8).set_state(wrong)
+
+
+_GARBAGE: list[Any] = [True, False, 1.0, 10**40, -1, "1", None, [1], {}]
+
+
+@pytest.mark.parametrize("key", ["step", "epoch", "rows", "format", "batch_size", "seed", "lanes", "shuffle"])
+def test_a_value_of_another_type_is_refused(learned: tl.Dataset, key: str):
+    """A statement is signed from a state: what is accepted there is what was delivered."""
+    loader = tl.DataLoader(learned, 8, seed=1, lanes=1)
+    state = state_at(loader, 1)
+
+    def opened(version: str, split: str) -> tl.Dataset:
+        return tl.open(learned.store.url, version, split=split)
+
+    for value in _GARBAGE:
+        if value == state[key] and type(value) is type(state[key]):
+            continue
+        changed = {**state, key: value}
+        with pytest.raises(ConfigError):
+            loader.set_state(changed)
+        if type(value) is type(state[key]) and key in ("seed", "shuffle"):
+            continue  # the state of another run
+        with pytest.raises(ConfigError):
+            restored(changed, opened)
+    assert loader.get_state() == state
+
+
+def test_a_missing_or_another_key_is_refused(ds: tl.Dataset):
+    loader = tl.DataLoader(ds, 8, lengths={0: 16, 9: 32})
+    state = state_at(loader, 2)
+    for key in state:
+        if key == "lengths":
+            continue
+        with pytest.raises(ConfigError, match="state"):
+            loader.set_state({name: value for name, value in state.items() if name != key})
+    with pytest.raises(ConfigError, match="a key 'epochz', which no state has; did you mean 'epoch'"):
+        loader.set_state({**state, "epochz": 1})
+    with pytest.raises(ConfigError, match=r"padding is .* there, and a run here has none"):
+        loader.set_state({**state, "padding": {}})
+    with pytest.raises(ConfigError, match="the state of worker 1 of 4, and not of the whole run"):
+        loader.set_state({**state, "turn": [1, 4]})
+    for turn in ([4, 4], [0], "00", [0, True]):
+        with pytest.raises(ConfigError, match="no state of a loader: turn"):
+            loader.set_state({**state, "turn": turn})
+    assert loader.get_state() == state
+
+
+RUNS: list[dict[str, Any]] = [
+    {"batch_size": 8},
+    {"batch_size": 8, "epochs": 3},
+    {"batch_size": 8, "epochs": None},
+    {"batch_size": 24, "drop_last": True},
+    {"batch_size": {0: 8, 3: 16, 5: 24}, "epochs": 2},
+    {"batch_size": 8, "padding": {"buckets": 3}},
+    {"batch_size": {0: 4, 7: 8}, "padding": {"buckets": 3}, "drop_last": True, "epochs": 2},
+]
+
+
+@pytest.mark.parametrize("options", RUNS, ids=str)
+def test_a_state_fits_itself_or_is_refused(learned: tl.Dataset, texts: tl.Dataset, options: dict[str, Any]):
+    """Every state that a run comes to is taken; one whose step, epoch or rows were moved is not."""
+    data = texts if "padding" in options else learned
+    loader = tl.DataLoader(data, **options, workers=0, prefetch=0)
+    other = tl.DataLoader(data, **options)
+    for _ in range(2):
+        for _, _ in zip(range(40), loader, strict=False):
+            state = loader.get_state()
+            other.set_state(state)
+            assert other.get_state() == state
+            for key in ("step", "epoch", "rows"):
+                for moved in (state[key] - 1, state[key] + 1, state[key] + 8):
+                    with pytest.raises(ConfigError, match="state"):
+                        other.set_state({**state, key: moved})
+            assert other.get_state() == state
+
+
+def test_a_state_that_does_not_fit_itself_says_what_would(ds: tl.Dataset):
+    state = state_at(tl.DataLoader(ds, 8), 3)
+    with pytest.raises(
+        ConfigError,
+        match=r"does not fit itself: after 3 steps of batch sizes \[\[0, 8\]\] a run is at epoch 0 and 24 rows, and it "
+        "says epoch 0 and 7 rows",
+    ):
+        tl.DataLoader(ds, 8).set_state({**state, "rows": 7})
 
 
 def test_batches_may_grow_from_the_state_on_and_nothing_is_lost(ds: tl.Dataset):

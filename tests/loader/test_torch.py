@@ -314,3 +314,18 @@ def test_a_missing_torch_is_named_with_its_install_line(monkeypatch: pytest.Monk
     monkeypatch.delitem(vars(tl), "torch_rows", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'tokenlake\[torch\]'"):
         _ = tl.torch_rows
+
+
+def test_loops_over_one_dataset_are_independent(learned: tl.Dataset):
+    """It keeps no place of its own, so that a second iterator takes nothing from the first one."""
+    for rows in (False, True):
+        dataset = loader_torch.torch_dataset(learned, rows=rows, **OPTIONS)
+        pairs = list(zip(dataset, dataset, strict=True))
+        assert [one["input_ids"].tolist() for one, _ in pairs] == ids(two for _, two in pairs) == ids(dataset)
+
+
+def test_options_of_other_loaders_say_where_they_belong(learned: tl.Dataset):
+    with pytest.raises(ConfigError, match=r"torch_dataset has no option 'split': .*tl\.open\(path, split="):
+        loader_torch.torch_dataset(learned, 8, split="validation")
+    with pytest.raises(ConfigError, match=r"torch_dataset has no option 'sharding': .*tl\.DataLoader\("):
+        loader_torch.torch_dataset(learned, 8, sharding=None)

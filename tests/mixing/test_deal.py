@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.mixing.test_counts import named, shares
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.counts import Counts
+from tokenlake.mixing.counts import counts_of
 from tokenlake.mixing.deal import Deal
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.order import MixtureStream, source_order
@@ -113,6 +114,60 @@ def test_an_extension_moves_no_row_before_it(
         assert np.array_equal(one.source, two.source) and np.array_equal(one.index, two.index)
 
 
+@given(st.integers(2, 5), st.sampled_from([2, 8, 64]), st.sampled_from([1, 4]), st.data())
+@settings(max_examples=15)
+def test_after_many_changes_lanes_have_taken_alike(
+    sources: int, lanes: int, width: int, data: st.DataObject
+) -> None:
+    """A change comes inside a group; what lanes are apart there never adds up. The stream keeps to its counts."""
+    scheduler = constant(data.draw(weights(sources)))
+    step = 0
+    for _ in range(20):
+        step += data.draw(st.integers(1, 40))
+        scheduler = scheduler.reweighted(at=step, weights=data.draw(weights(sources)))
+    found = deal(scheduler, lanes, width, step_rows=width * lanes)
+    last = step * width // found.cell
+    for first in (0, last // 2, last, last + 2000):
+        some = taken(found, lanes, range(first, first + 20))
+        for cell, each in enumerate(some, first):
+            assert each.sum(axis=1).tolist() == list(found.counts.draws_before(cell * found.cell * lanes))
+            assert (each.sum(axis=0) == cell * found.cell).all()
+            assert np.ptp(each, axis=1).max() <= 2 * sources + 1
+        assert all((after >= before).all() for before, after in pairwise(some))
+
+
+@pytest.mark.parametrize("lanes", [16, 64])
+def test_what_lanes_are_apart_never_adds_up(lanes: int) -> None:
+    """A change every seven batches, a hundred times."""
+    scheduler = constant({"a": 0.5, "b": 0.3, "c": 0.2})
+    for step in range(7, 700, 7):
+        heavy = 0.35 + 0.3 * (step % 2)
+        scheduler = scheduler.reweighted(at=step, weights={"a": heavy, "b": 0.8 - heavy, "c": 0.2})
+    found = deal(scheduler, lanes, 1, step_rows=lanes)
+    apart = [int(np.ptp(each, axis=1).max()) for each in taken(found, lanes, range(695, 900))]
+    assert max(apart) <= 4
+
+
+def test_a_change_takes_the_place_of_a_later_one() -> None:
+    """Made while the other had not taken effect."""
+    first = constant({"a": 0.5, "b": 0.5})
+    later = first.reweighted(at=80, weights={"a": 1.0, "b": 0.0})
+    twice = deal(later.reweighted(at=20, weights={"a": 0.25, "b": 0.75}), 8, 2, step_rows=16)
+    once = deal(first.reweighted(at=20, weights={"a": 0.25, "b": 0.75}), 8, 2, step_rows=16)
+    assert np.array_equal(taken(twice, 8, range(200)), taken(once, 8, range(200)))
+
+
+def test_thousands_of_changes_need_no_recursion() -> None:
+    scheduler = constant({"a": 0.5, "b": 0.5})
+    for step in range(1, 1101):
+        share = 0.25 + 0.5 * (step % 2)
+        scheduler = scheduler.reweighted(at=step, weights={"a": share, "b": 1 - share})
+    again = pickle.loads(pickle.dumps(WeightScheduler.from_json(scheduler.to_json())))
+    assert again == scheduler
+    found = deal(again, 4, 4, step_rows=16)
+    assert taken(found, 4, range(1100, 1101))[0].sum(axis=1).tolist() == [8804, 8796]
+
+
 def test_each_lane_reads_its_own_lane_of_each_source() -> None:
     groups = {"a": np.array([30, 50, 20] * 9), "b": np.array([40] * 8), "c": np.array([9] * 20)}
     mixture = SourceMixture(
@@ -137,7 +192,7 @@ def test_far_away_counts_are_as_exact() -> None:
     found = deal(constant(named(shares)), 64, 4)
     cell = 10**12
     before, after = taken(found, 64, range(cell, cell + 1))
-    want = Counts(constant(named(shares))).draws_before(cell * 256)
+    want = counts_of(constant(named(shares))).draws_before(cell * 256)
     assert before.sum(axis=1).tolist() == list(want) and (after >= before).all()
     assert np.ptp(before, axis=1).max() <= len(shares)
 

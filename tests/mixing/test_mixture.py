@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.counts import Counts
+from tokenlake.mixing.counts import counts_of
 from tokenlake.mixing.deal import Deal
 from tokenlake.mixing.lanes import LaneLayout, lane_bounds
 from tokenlake.mixing.mixture import MIXTURE_ORDER, ORDERS, STOPS, SourceMixture
@@ -103,7 +103,7 @@ def walked_lane(options: dict, lane: int) -> Iterator[Row]:
         before, size = partial(deal.before, lane), deal.cell
     else:
         size = options["block_size"]
-        counts = Counts(
+        counts = counts_of(
             options["scheduler"],
             step_rows=options["step_rows"] // lanes,
             block_size=size,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.seeds import promise
 from tokenlake import WeightSchedulePoint, WeightScheduler
+from tokenlake.config.pipeline import MixStageConfig
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.schedule import INTERPOLATIONS, constant, row_weights
 
@@ -73,6 +75,45 @@ class TestWeights:
         scheduler = constant({"a": 0.5, "b": 0.4999999})
         assert sum(scheduler.pieces[0].first.weights) == 1
         assert scheduler.get_weights(3) == {"a": 0.5, "b": 0.4999999}
+
+    @pytest.mark.parametrize(
+        ("weights", "shares"),
+        [
+            ([30, 70], [0.3, 0.7]),
+            ([1, 1], [0.5, 0.5]),
+            ([3, 1], [0.75, 0.25]),
+            ([2.0, 0.0], [1.0, 0.0]),
+            ([np.int64(1), np.float32(3)], [0.25, 0.75]),
+            ([12.5, 87.5], [0.125, 0.875]),
+            ([33.3, 66.6], [1 / 3, 2 / 3]),
+            ([0.5001, 0.5], [0.5001 / 1.0001, 0.5 / 1.0001]),
+            ([0.333, 0.666], [1 / 3, 2 / 3]),
+        ],
+    )
+    def test_percentages_ratios_and_rounded_shares_are_read_as_shares(self, weights, shares):
+        """By one rule wherever weights are given."""
+        given = {"a": weights[0], "b": weights[1]}
+        read = [
+            constant(given).get_weights(0),
+            constant({"a": 1.0, "b": 0.0}).reweighted(at=3, weights=given).get_weights(3),
+            row_weights(given, {"a": 7.0, "b": 7.0}),
+        ]
+        if not any(isinstance(weight, np.number) for weight in weights):
+            read.append(MixStageConfig(weights=given).weights)
+            read.append(
+                MixStageConfig(weight_schedule=[{"step": 0, "weights": given}]).weight_schedule[0].weights
+            )
+        for found in read:
+            assert list(found.values()) == pytest.approx(shares, abs=1e-9)
+            assert sum(found.values()) == pytest.approx(1.0, abs=1e-12)
+
+    @pytest.mark.parametrize("weights", [[0.5, 0.4], [0.5, 0.502], [1, 0.5], [50, 60.5], [0, 0], [99.5, 0.0]])
+    def test_weights_that_could_mean_anything_are_refused_everywhere(self, weights):
+        given = {"a": weights[0], "b": weights[1]}
+        with pytest.raises(ConfigError, match=r"Weights must sum to 1\.0, got .* ratios of whole numbers"):
+            constant(given)
+        with pytest.raises(ValueError, match=r"Weights must sum to 1\.0, got .* ratios of whole numbers"):
+            MixStageConfig(weights=given)
 
     @given(
         st.lists(st.floats(1e-3, 1), min_size=1, max_size=9),
@@ -145,6 +186,14 @@ class TestExtending:
         assert weight(new, at + 7) == 0.1
         middle = (weight(old, at) + 0.1) / 2
         assert weight(new, at + 3.5) == pytest.approx(weight(old, at) if interpolation == "step" else middle)
+
+    def test_other_weights_hold_from_their_step_on(self):
+        old = WeightScheduler(points((10, 0.25), (20, 0.75)), "linear")
+        new = old.reweighted(at=15, weights={"a": 0.9, "b": 0.1})
+        assert [weight(new, step) for step in (9, 14, 15, 40)] == [0.25, weight(old, 14), 0.9, 0.9]
+        assert new.before is old and [each.at for each in new.versions()] == [0, 15]
+        with pytest.raises(ConfigError, match="cannot extend the schedule at step -1"):
+            old.reweighted(at=-1, weights={"a": 0.9, "b": 0.1})
 
 
 class TestJson:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.rowwise.sharded_support import Known, Plain
-from tokenlake.mixing.counts import Counts
+from tokenlake.mixing.counts import counts_of
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.mixing.schedule import WeightScheduler, constant
 from tokenlake.rowwise.shards import Row
@@ -80,7 +80,7 @@ def walk(
 
 
 def _slots(scheduler: WeightScheduler, block_size: int, seed: int) -> Iterator[str]:
-    counts, block = Counts(scheduler, block_size=block_size), 0
+    counts, block = counts_of(scheduler, block_size=block_size), 0
     while True:
         before, after = counts.draws_before(block * block_size), counts.draws_before((block + 1) * block_size)
         each = np.array(after) - np.array(before)

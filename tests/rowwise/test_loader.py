@@ -369,11 +369,61 @@ def test_a_state_counts_what_was_delivered_and_not_what_was_prepared():
     next(batches)
     time.sleep(0.05)
     assert loader.state_dict()["rows"] == 2
-    other = iter(loader)  # a second iteration is the next epoch; the first one says nothing any more
-    next(batches)
+    other = iter(loader)  # a second iteration is the next epoch, and takes the place of the first
+    with pytest.raises(ConfigError, match=r"replaced behind row 2 of epoch 0: .* one iterator at a time"):
+        next(batches)
     assert (loader.state_dict()["epoch"], loader.state_dict()["rows"]) == (1, 0)
     next(other)
     assert loader.state_dict()["rows"] == 2
+    loader.load_state_dict(loader.state_dict())
+    with pytest.raises(ConfigError, match=r"load_state_dict\(\) took its place"):
+        next(other)
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_two_loops_over_one_loader_are_an_error(prefetch: bool):
+    loader = AsyncDataLoader(numbered(40), 2, prefetch)
+    with pytest.raises(ConfigError, match="one iterator at a time"):
+        list(zip(loader, loader, strict=True))
+    ended = iter(loader)
+    assert len(list(ended)) == 20
+    iter(loader)
+    assert next(ended, None) is None
+    loader.close()
+
+
+_CHANGES: dict[str, Any] = {
+    "rows that do not fit": {"rows": 3},
+    "a row read too early": {"place": [5, 0, 3, 1]},
+    "a shard that is not there": {"place": [4, 9, 3, 1]},
+    "a boolean": {"epoch": True},
+    "a float": {"rows": 4.0},
+    "text": {"rows": "4"},
+    "a huge number": {"epoch": 10**40},
+    "a negative number": {"epoch": -1},
+    "a short place": {"place": [4, 0]},
+    "a place that is none": {"place": "0000"},
+    "another key": {"step": 4},
+    "seed of another type": {"seed": False},
+}
+
+
+@pytest.mark.parametrize("change", _CHANGES.values(), ids=_CHANGES.keys())
+def test_a_state_that_does_not_fit_itself_is_refused(change: dict[str, Any]):
+    loader = AsyncDataLoader(Known(counted(a=20, b=20)), 2)
+    next(batches := iter(loader))
+    next(batches)
+    state = loader.state_dict()
+    fresh = AsyncDataLoader(Known(counted(a=20, b=20)), 2)
+    fresh.load_state_dict({**state, "rows": np.int64(4), "place": tuple(map(np.int64, state["place"]))})
+    assert json.dumps(fresh.state_dict()) == json.dumps(state)
+    with pytest.raises(ConfigError, match="state"):
+        fresh.load_state_dict({**state, **change})
+    for key in state:
+        with pytest.raises(ConfigError, match="state"):
+            fresh.load_state_dict({name: value for name, value in state.items() if name != key})
+    assert json.dumps(fresh.state_dict()) == json.dumps(state)
+    loader.close()
 
 
 def test_a_state_of_another_run_is_refused():

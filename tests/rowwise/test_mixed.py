@@ -322,6 +322,16 @@ def test_it_says_whether_it_ends():
 
 # --- what is refused
 
+
+def test_ratios_are_the_shares_that_they_mean():
+    def drawn(weights: dict[str, float]) -> list[str]:
+        sources = {name: Known({name: [{"id": number} for number in range(9)]}) for name in "ab"}
+        rows = iter(MixedShardedSource(sources, weights, block_size=8))
+        return [next(rows)["__source__"] for _ in range(40)]
+
+    assert drawn({"a": 30, "b": 70}) == drawn({"a": 0.3, "b": 0.7}) == drawn({"a": 30.0, "b": 70.0})
+
+
 REFUSED = [
     ({"sources": {}}, "a list of at least one"),
     ({"sources": []}, "a list of at least one"),

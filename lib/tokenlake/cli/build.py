@@ -40,6 +40,7 @@ from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.stored import foresee, how_to_read_others
 from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.same_tokens import under_their_name
 from tokenlake.etl.store_engine import WorkDone, join_build, named_build, parse_share
 from tokenlake.export.plan import wanted_beside
 from tokenlake.observability.build import RunProgress
@@ -210,8 +211,10 @@ def _plan_text(source: str, config: PipelineConfig, progress: RunProgress) -> _T
 def _plan_mix(config: PipelineConfig, progress: RunProgress) -> _MixPlan:
     # What is wrong with the last step is said before inputs are read for the first.
     steps, asked, mixed = first_steps(config), foresee(config), None
-    tokens = [_plan_text(source, step, progress) for source, step in steps.items()]
-    there = {each.source: each.version for each in tokens if each.version is not None}
+    tokens = [_plan_text(source, under_their_name(step, source), progress) for source, step in steps.items()]
+    there = {
+        each.source: f"{each.plan.dataset}@v{each.version}" for each in tokens if each.version is not None
+    }
     if len(there) == len(steps):
         progress.doing("planning the mixture")
         mixed = planner.plan(last_step(config, there), progress)

@@ -68,7 +68,7 @@ class WeightSchedulePoint(Section):
     """Step at which exactly these weights hold."""
 
     weights: Weights
-    """Dataset name to weight; they sum to 1."""
+    """Dataset name to weight: shares that sum to 1, percentages, or ratios of whole numbers."""
 
 
 def _schedule(points: tuple[WeightSchedulePoint, ...]) -> tuple[WeightSchedulePoint, ...]:
@@ -91,7 +91,8 @@ class MixStageConfig(Section):
     """Section `mix`."""
 
     weights: Weights | None = None
-    """Dataset name to weight; they sum to 1. null: equal weights."""
+    """Dataset name to weight: shares that sum to 1, percentages, or ratios of whole numbers such as 30 and 70. null:
+    equal weights."""
 
     weight_schedule: Annotated[tuple[WeightSchedulePoint, ...], AfterValidator(_schedule)] | None = None
     """Weights that change along the way; where given, it goes before `weights`."""

@@ -217,6 +217,8 @@ def _mixture(config: PipelineConfig) -> MixStageConfig:
     )
 
 
+TOKENS: Final = "tokens"
+"""The last part of the name of a dataset of tokens that are made for a mixture."""
 _SPLIT: Final[str] = DatasetConfig.model_fields["split"].get_default()
 
 
@@ -277,20 +279,20 @@ def _require_train(config: PipelineConfig, texts: Iterable[DatasetConfig]) -> No
             )
 
 
-def last_step(config: PipelineConfig, versions: Mapping[str, int]) -> PipelineConfig:
+def last_step(config: PipelineConfig, stored: Mapping[str, str]) -> PipelineConfig:
     """Return the configuration of the rest, once the first steps are done.
 
     Args:
-        versions: source -> version of its `tokens` dataset.
+        stored: Source -> its tokens, as ``mix.code.tokens@v1``. The dataset may have the name of another configuration.
     """
     datasets = tuple(
         DatasetConfig(
             name=dataset.name,
-            dataset=f"{tokens_name(config, dataset)}@v{versions[dataset.name or '']}",
+            dataset=stored[dataset.name or ""],
             # Of text it says what to read of a dataset of the Hub.
             split=dataset.split if dataset.retokenize else _SPLIT,
         )
-        if dataset.name in versions
+        if dataset.name in stored
         else dataset
         for dataset in config.datasets
     )
@@ -304,14 +306,16 @@ def foreseen(config: PipelineConfig) -> ResolvedBuild:
     Raises:
         ConfigError, NotAvailableError: as of :func:`first_steps` and :func:`tokenlake.config.resolve.resolve`.
     """
-    return resolve(last_step(config, dict.fromkeys(first_steps(config), 1)))
+    return resolve(
+        last_step(config, {source: f"{step.name}@v1" for source, step in first_steps(config).items()})
+    )
 
 
 def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
     """Return the name of the `tokens` dataset of one source: ``{name}.{source}.tokens``."""
     if config.name is None:
         raise ConfigError("name: missing. A mixture needs a name, from which the names of its parts are made")
-    name = f"{config.name}.{(dataset.name or '').lower()}.tokens"
+    name = f"{config.name}.{(dataset.name or '').lower()}.{TOKENS}"
     if not re.fullmatch(DATASET_NAME, name):
         raise ConfigError(
             f"datasets.{dataset.name}.name: makes {name!r} the name of its tokens in the store, which is too long or "
@@ -319,6 +323,11 @@ def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
             "or the source's"
         )
     return name
+
+
+def is_tokens_of(dataset: str, source: str) -> bool:
+    """Whether a dataset's name is that of the tokens of a source, which a configuration of any name made."""
+    return dataset.endswith(f".{source.lower()}.{TOKENS}")
 
 
 # What decides output bytes. Left out on purpose: paths and names of stores, worker and thread counts, the engine (its

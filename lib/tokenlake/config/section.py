@@ -50,7 +50,15 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from tokenlake.config.references import CREDENTIAL, HIDDEN, TOKEN_WORDS, remember
-from tokenlake.config.values import PATTERN, did_you_mean, mapped, parse_size
+from tokenlake.config.values import (
+    EXACT_SUM,
+    PATTERN,
+    did_you_mean,
+    mapped,
+    parse_size,
+    shares_of,
+    wrong_sum,
+)
 from tokenlake.errors import ConfigError
 
 _OURS: Final = "tokenlake"
@@ -260,24 +268,26 @@ Size = Annotated[
 """A number of bytes, written as an int or as ``"500MB"`` (see :mod:`tokenlake.config.values`)."""
 
 
-def _sum_is_one(name: str) -> Callable[[dict[str, float]], dict[str, float]]:
-    """Return a check that numbers sum to 1 within 1e-6."""
-
-    def check(value: dict[str, float]) -> dict[str, float]:
-        total = math.fsum(value.values())
-        if abs(total - 1.0) > 1e-6:
-            # Twelve digits: enough to see what is missing, without the noise of binary fractions.
-            raise problem(f"{name} must sum to 1.0, got {float(f'{total:.12g}')}")
-        return value
-
-    return check
+def _shares(weights: dict[str, float]) -> dict[str, float]:
+    """Return weights as shares that sum to 1; see :func:`tokenlake.config.values.shares_of`."""
+    shares = shares_of(weights)
+    if shares is None:
+        hint = "; shares, percentages and ratios of whole numbers (30, 70) are taken"
+        raise problem(f"{wrong_sum('Weights', math.fsum(weights.values()))}{hint}")
+    return shares
 
 
-Weights = Annotated[
-    dict[SourceName, Annotated[float, Strict(), Ge(0.0)]], AfterValidator(_sum_is_one("Weights"))
-]
-"""Dataset name to weight; the weights sum to 1."""
-Splits = Annotated[dict[SplitName, Annotated[Positive, Le(1.0)]], AfterValidator(_sum_is_one("Splits"))]
+def _fractions(splits: dict[str, float]) -> dict[str, float]:
+    """Return fractions that sum to 1 within 1e-6."""
+    total = math.fsum(splits.values())
+    if abs(total - 1.0) > EXACT_SUM:
+        raise problem(wrong_sum("Splits", total))
+    return splits
+
+
+Weights = Annotated[dict[SourceName, Annotated[float, Strict(), Ge(0.0)]], AfterValidator(_shares)]
+"""Dataset name to weight: shares that sum to 1, percentages, or ratios of whole numbers; read as shares."""
+Splits = Annotated[dict[SplitName, Annotated[Positive, Le(1.0)]], AfterValidator(_fractions)]
 """Split name to the fraction of documents it gets; the fractions sum to 1."""
 
 

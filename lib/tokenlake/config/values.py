@@ -10,10 +10,13 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from difflib import get_close_matches
+from fractions import Fraction
+from numbers import Integral
+from operator import index
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from tokenlake.errors import ConfigError
@@ -51,7 +54,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 def require_one_of(name: str, value: object, allowed: Sequence[object]) -> None:
     """Raise a ConfigError, with what was expected and the nearest of it, unless an argument is one of `allowed`."""
-    if value not in allowed:
+    if not isinstance(value, Hashable) or value not in allowed:
         expected = f"one of {', '.join(map(repr, allowed))}"
         near = did_you_mean(value, [each for each in allowed if isinstance(each, str)])
         told = f"{name} is {value!r}, expected {expected}{near}"
@@ -66,12 +69,29 @@ def expected(what: str, got: object, must: str) -> ConfigError:
 
 
 def whole_number(what: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """Return `value` as an int; ConfigError unless it is a whole number from `least` to `most`."""
-    whole = hasattr(value, "__index__") and not isinstance(value, bool)
-    if not whole or (least is not None and value < least) or (most is not None and value > most):
+    """Return `value` as an int; ConfigError unless it is a whole number from `least` to `most`.
+
+    An integer of NumPy is a whole number; a boolean, a float and an array are none.
+    """
+    number: int | None = None
+    if not isinstance(value, bool):
+        try:
+            number = index(value)
+        except TypeError:
+            number = None
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
         allowed = "" if least is None else f" from {least} on" if most is None else f" from {least} to {most}"
         raise expected(what, value, f"a whole number{allowed}")
-    return value.__index__()
+    return number
+
+
+def bounded_number(what: str, value: Any, least: int, most: int) -> int:
+    """Return `value` as an int; ConfigError unless it is a whole number from `least` to `most`.
+
+    As :func:`whole_number`, for a limit so large that only an error about it needs to name it.
+    """
+    number = whole_number(what, value, least)
+    return whole_number(what, number, least, most)
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -81,6 +101,52 @@ def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
     if isinstance(value, list | tuple):
         return [mapped(item, leaf) for item in cast("Sequence[Any]", value)]
     return leaf(value)
+
+
+EXACT_SUM: Final = 1e-6
+"""Weights whose sum is as near to 1 are taken as they are written."""
+_ROUNDED_SUM: Final = 1.5e-3  # three thirds, written as 0.333
+_ROUNDED_PERCENT: Final = 0.15
+
+
+def shares_of(weights: Mapping[str, float]) -> dict[str, float] | None:
+    """Return weights as shares that sum to 1; None where it is not clear what they mean.
+
+    Weights are one of::
+
+        shares            0.3  0.7         they sum to 1
+        rounded shares    0.3334  0.6667   they sum to 1 within 0.0015, and are divided by their sum
+        percentages       33.3  66.7       they sum to 100 within 0.15
+        ratios            30  70           whole numbers
+
+    Args:
+        weights: Name to weight, finite and not negative.
+    """
+    total = math.fsum(weights.values())
+    if abs(total - 1.0) <= EXACT_SUM:
+        return dict(weights)
+    is_rounded = abs(total - 1.0) <= _ROUNDED_SUM
+    is_percentage = abs(total - 100.0) <= _ROUNDED_PERCENT
+    is_ratio = 1.0 < total < math.inf and all(float(weight).is_integer() for weight in weights.values())
+    if not (is_rounded or is_percentage or is_ratio):
+        return None
+    whole = sum(Fraction(weight) for weight in weights.values())
+    return {name: float(Fraction(weight) / whole) for name, weight in weights.items()}
+
+
+def wrong_sum(name: str, total: float) -> str:
+    """Say that numbers must sum to 1. Twelve digits show what is missing without the noise of binary fractions."""
+    return f"{name} must sum to 1.0, got {float(f'{total:.12g}')}"
+
+
+def plain_integers(value: Any) -> Any:
+    """Return plain data with the integers of NumPy as Python integers; tuples become lists."""
+
+    def plain(leaf: Any) -> Any:
+        is_integer = not isinstance(leaf, bool) and isinstance(leaf, Integral)
+        return index(leaf) if is_integer else leaf
+
+    return mapped(value, plain)
 
 
 def parse_size(value: int | str) -> int:

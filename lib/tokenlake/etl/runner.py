@@ -20,6 +20,7 @@ from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool, run_threads, worth_a_retry
+from tokenlake.etl.same_tokens import under_their_name
 from tokenlake.etl.session import BuildSession
 from tokenlake.markup import named_facts, one_line
 from tokenlake.store.address import open_store
@@ -159,7 +160,7 @@ class BuildSteps:
     def __init__(self, whole: PipelineConfig, on_event: Watcher = ignore) -> None:
         self._whole, self._on_event = whole, on_event
         self._first = first_steps(whole)
-        self._results: dict[str, BuildResult] = {}
+        self._results: list[BuildResult] = []
 
     def check(self) -> None:
         """Raise ConfigError for what is wrong with the last build or the exports; before them, tokens take hours."""
@@ -180,11 +181,11 @@ class BuildSteps:
         of = len(self._first) + 1
         for number, (source, step) in enumerate(self._first.items(), 1):
             self._on_event(BuildStep(number, of, f"tokens of {source}"))
-            yield step
+            yield under_their_name(step, source)
         if self._first:
             self._on_event(BuildStep(of, of, "the mixture" if self._whole.mixes else "packed rows"))
-        versions = (result.version for result in self._results.values())
-        yield last_step(self._whole, dict(zip(self._first, versions, strict=True)))
+        stored = (f"{result.dataset}@v{result.version}" for result in self._results)
+        yield last_step(self._whole, dict(zip(self._first, stored, strict=True)))
 
     def run(self, build: Callable[[PipelineConfig], BuildResult]) -> BuildResult:
         """Have each built in turn; return the last result."""
@@ -193,8 +194,8 @@ class BuildSteps:
 
     def done(self, result: BuildResult) -> BuildResult:
         """Take the result of the build that was last asked for; return it with the notes of those before it, too."""
-        self._results[result.dataset] = result
-        return replace(result, notes=tuple(note for each in self._results.values() for note in each.notes))
+        self._results.append(result)
+        return replace(result, notes=tuple(note for each in self._results for note in each.notes))
 
 
 def _build(config: PipelineConfig, pool: Pool, on_event: Watcher, retries: int) -> BuildResult:

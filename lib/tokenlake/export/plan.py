@@ -23,7 +23,7 @@ from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import resolve_options
 from tokenlake.config.refusals import raise_problems
-from tokenlake.config.resolve import first_steps, store_of, tokens_name
+from tokenlake.config.resolve import first_steps, is_tokens_of, store_of, tokens_name
 from tokenlake.config.section import BlockSecret, plain_options
 from tokenlake.config.stages import SaveStageConfig, TokenizerConfig
 from tokenlake.config.values import scheme_of
@@ -62,6 +62,7 @@ class Export:
         dataset: of the store, whose newest version of this build it holds.
         output_path: where; in the store, the folder of its versions.
         in_store: whether that is the store's own folder, in which nothing is anybody else's.
+        source: Name of the source whose tokens it holds; "" where it holds rows of the whole.
     """
 
     key: str
@@ -70,6 +71,11 @@ class Export:
     form: FileFormat
     options: ExportOptions
     in_store: bool = False
+    source: str = ""
+
+    def is_of(self, dataset: str) -> bool:
+        """Whether a dataset of the store is what it holds: also tokens that a configuration of another name made."""
+        return dataset == self.dataset or (self.source != "" and is_tokens_of(dataset, self.source))
 
     def target(self, config: PipelineConfig, manifest: Manifest | None = None) -> Target:
         """Return where the export of a version goes; None: where those of all versions go."""
@@ -82,7 +88,7 @@ class Export:
         """Return whether what lies at the target may go: an older export of the same rows, or whatever was allowed."""
         found = target.manifest()
         made_of: Mapping[str, Any] = found.made_of.get("export", {}) if found else {}
-        older = (made_of.get("dataset"), made_of.get("source")) == (self.dataset, self.options.source)
+        older = self.is_of(str(made_of.get("dataset"))) and made_of.get("source") == self.options.source
         return self.in_store or config.save.overwrite or older
 
 
@@ -151,8 +157,10 @@ def _of_dataset(config: PipelineConfig, dataset: DatasetConfig) -> Export:
         attention_mask=_has_mask(config, dataset),
         shard_column=dataset.shard_column,
     )
-    stored = tokens_name(config, dataset) if first_steps(config) else config.name or ""
-    return Export(f"datasets.{name}.save_path", stored, dataset.save_path or "", form, options)
+    key, path = f"datasets.{name}.save_path", dataset.save_path or ""
+    if not first_steps(config):
+        return Export(key, config.name or "", path, form, options)
+    return Export(key, tokens_name(config, dataset), path, form, options, source=name)
 
 
 def _has_mask(config: PipelineConfig, dataset: DatasetConfig) -> bool:
@@ -225,8 +233,10 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
     for export in exports_of(config):
         store, version = open_read_store(address, storage_options=options), manifest
         if export.dataset != manifest.dataset:  # what the committed version was mixed of
-            numbers_of = {parent.dataset: parent.version for parent in manifest.parents}
-            version = Catalog(store).manifest(export.dataset, numbers_of[export.dataset])
+            exact = [parent for parent in manifest.parents if parent.dataset == export.dataset]
+            alike = [parent for parent in manifest.parents if export.is_of(parent.dataset)]
+            (parent, *_) = [*exact, *alike]
+            version = Catalog(store).manifest(parent.dataset, parent.version)
         target = export.target(config, version)
         overwrite = export.replaces(target, config)
         exported(store, version, target, export.form, export.options, overwrite=overwrite)

@@ -18,7 +18,7 @@ from typing import Any, Final, final
 
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import first_steps, last_step, resolve_source, tokens_name
+from tokenlake.config.resolve import first_steps, is_tokens_of, last_step, resolve_source
 from tokenlake.config.stages import RayConfig
 from tokenlake.config.values import is_local
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenlakeError
@@ -413,13 +413,22 @@ def _step(whole: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> Pip
     for step in steps.values():
         if step.name == dataset:
             return step
-    versions = {parent.dataset: parent.version for parent in parents}
-    datasets = {dataset.name or "": dataset for dataset in whole.datasets}
-    names = {source: tokens_name(whole, datasets[source]) for source in steps}
-    missing = [name for name in names.values() if name not in versions]
-    if missing:
-        made = ", ".join([*names.values(), whole.name or ""])
+    stored = dict[str, str]()
+    for source, step in steps.items():
+        parent = _tokens_of(source, step.name or "", parents)
+        if parent is not None:
+            stored[source] = f"{parent.dataset}@v{parent.version}"
+    if len(stored) < len(steps):
+        made = ", ".join([*(step.name or "" for step in steps.values()), whole.name or ""])
         raise ConfigError(
             f"the configuration makes {made}, and {dataset} was made from none of these. Give its own with --config"
         )
-    return last_step(whole, {source: versions[name] for source, name in names.items()})
+    return last_step(whole, stored)
+
+
+def _tokens_of(source: str, name: str, parents: Sequence[Parent]) -> Parent | None:
+    """Return the parent that holds the tokens of a source: under the configuration's own name, or under another's."""
+    for parent in parents:
+        if parent.dataset == name:
+            return parent
+    return next((parent for parent in parents if is_tokens_of(parent.dataset, source)), None)

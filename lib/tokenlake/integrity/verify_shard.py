@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, BinaryIO, Final, Self, final
+from typing import Any, BinaryIO, Final, Self, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,10 @@ import pyarrow.parquet as pq
 from tokenlake.arrays import Int64s, offsets_of, values
 from tokenlake.columns import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
 from tokenlake.integrity.findings import Problem
+from tokenlake.reading.packed import IDS
 from tokenlake.reading.pages import VALUE_BITS, SeenLevels, Unfamiliar, check_unfolded, pages_of
 from tokenlake.reading.shard_file import ShardBytes
-from tokenlake.reading.version import DAMAGE, stored_schema
+from tokenlake.reading.version import DAMAGE, id_columns, id_limit, stored_schema
 from tokenlake.schema import LogicalHasher, is_list
 from tokenlake.store.ledger import ShardEntry
 from tokenlake.store.manifest import Manifest
@@ -47,6 +48,8 @@ class RowRules:
         preference: method and trainer of preferences, None for the other kinds.
         schema: the columns that every shard has.
         file_ids: of the input files, ascending (int64).
+        id_columns: Names of the columns that hold ids.
+        id_limit: One more than the largest id.
     """
 
     width: int
@@ -54,13 +57,23 @@ class RowRules:
     preference: tuple[Method, Trainer] | None
     schema: pa.Schema
     file_ids: Int64s
+    id_columns: tuple[str, ...]
+    id_limit: int
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
         """Read it off a manifest."""
         kept = frozenset(name for name, _ in manifest.config.get("build", {}).get("kept", ()))
         file_ids = np.sort(np.array([entry.file_id for entry in manifest.inputs], dtype=np.int64))
-        return cls(manifest.width, kept, manifest.preference, stored_schema(manifest), file_ids)
+        return cls(
+            manifest.width,
+            kept,
+            manifest.preference,
+            stored_schema(manifest),
+            file_ids,
+            id_columns(manifest),
+            id_limit(manifest),
+        )
 
     @property
     def columns(self) -> tuple[TrainerColumn, ...]:
@@ -92,6 +105,7 @@ class RowCheck:
             self._fault("nulls", "no nulls in any column", f"some in {', '.join(nulls)}")
         else:
             self.hasher.update(table)
+            self._ids(table)
             if self.rules.preference is not None:
                 self._judged(table)
             elif self.rules.width:
@@ -99,6 +113,13 @@ class RowCheck:
             else:
                 self._ragged(table)
         self.rows += table.num_rows
+
+    def _ids(self, table: pa.Table) -> None:
+        limit = self.rules.id_limit
+        for name in self.rules.id_columns:
+            if name in table.schema.names:
+                ids = values(cast("Any", table[name].combine_chunks()).flatten())
+                self._values(name, f"ids 0 to {limit - 1} of the tokenizer", (ids < 0) | (ids >= limit))
 
     def _packed(self, table: pa.Table) -> None:
         length = self.rules.width
@@ -272,7 +293,7 @@ def check_shard(
     fixed = [each.name for each in schema if pa.types.is_fixed_size_list(each.type)]
     if rules.width and fixed:
         try:
-            pages = _FixedColumns(file.source, fixed, rules.width, seen)
+            pages = _FixedColumns(file.source, fixed, rules.width, seen, rules.id_limit)
             return _decoded(file, entry, rules, on_decoded, pages)
         except Unfamiliar:
             pass  # written by another writer: all over again, through Arrow
@@ -288,9 +309,12 @@ class _FixedColumns:
         names: of the columns; those that are laid out in a way that is not ours raise Unfamiliar.
         length: values of a row.
         seen: levels of other shards with rows of this length.
+        id_limit: One more than the largest id.
     """
 
-    def __init__(self, source: ShardBytes, names: list[str], length: int, seen: SeenLevels) -> None:
+    def __init__(
+        self, source: ShardBytes, names: list[str], length: int, seen: SeenLevels, id_limit: int
+    ) -> None:
         lists = source.footer.lists
         if any(
             name not in lists or not np.isin(lists[name][:, -1], list(VALUE_BITS)).all() for name in names
@@ -298,6 +322,7 @@ class _FixedColumns:
             raise Unfamiliar("a column is stored in another way")
         self._source, self._footer, self.names = source, source.footer, names
         self._length, self._seen = length, seen
+        self._id_limit = id_limit
 
     @property
     def row_bytes(self) -> int:
@@ -321,7 +346,8 @@ class _FixedColumns:
             check_unfolded(VALUE_BITS[chunk.kind] * chunk.values // 8, chunk.size)
             data = memoryview(self._source.read(chunk.begin, chunk.size))
             at, bits = 0, VALUE_BITS[chunk.kind]
-            for page in pages_of(data, chunk.values, bits):
+            limit = self._id_limit if name == IDS else None
+            for page in pages_of(data, chunk.values, bits, limit):
                 self._seen.check(at % self._length, page)
                 if bits == 1:
                     packed = np.frombuffer(page.data, np.uint8)

@@ -249,6 +249,12 @@ class PassSteps:
         passes = walk(self._count, self._changes[-1][0], step=step)[1]
         return Position(step, passes, sum(self._stretch(passes, step).delivered(step)))
 
+    def end(self, passes: int) -> Position:
+        """Return where delivery stands when a pass that ends has come to its end, before the next one begins."""
+        last = self._stretches(passes, self.begin(passes))[-1]
+        step = last.first if last.end is None else last.end
+        return Position(step, passes, sum(last.delivered(step)))
+
     def rows_of(self, passes: int, wanted: RowsOfBatch, *, pad_last: bool) -> int | None:
         """Return how many rows of a pass a host has that wants these of each batch; None: no end."""
         if self._totals is None:

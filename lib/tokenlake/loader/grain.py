@@ -55,7 +55,7 @@ def grain_dataset(
         ConfigError: an argument is not what is allowed.
     """
     asked: LoaderKeywords = {"cache_bytes": WORKER_CACHE_BYTES, **options}
-    return GrainBatches(shared_reader(data, LoaderOptions(batch_size=batch_size, **asked)))
+    return GrainBatches(shared_reader(data, LoaderOptions.of("grain_dataset", batch_size, asked)))
 
 
 def grain_source(data: Dataset, *, columns: Sequence[str] | None = None) -> GrainRows:

@@ -61,7 +61,7 @@ def hf_dataset(
         raise ConfigError(
             f"layout: got {asked.get('layout')!r}, but a dataset of Hugging Face gives rows as they are; leave it out"
         )
-    reader = shared_reader(data, LoaderOptions(batch_size=batch_size, **asked))
+    reader = shared_reader(data, LoaderOptions.of("hf_dataset", batch_size, asked))
     plan = reader.get().plan
     if plan.curriculum is not None and not plan.curriculum.keep_shape:
         raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import time
 import weakref
@@ -24,7 +25,7 @@ from tokenlake.loader.padding import BatchPadding, LengthIndex
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.ragged_batch import RaggedAssembler, ragged_columns
 from tokenlake.loader.read_ahead import DecodedAhead, DecodedGroup, GroupCache
-from tokenlake.loader.state import position_of, state_of
+from tokenlake.loader.state import TURN, plain_state, position_of, state_of, turn_of
 from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, rows_of_host
 from tokenlake.mixing.order import MixtureStream
 from tokenlake.mixing.schedule import WeightScheduler
@@ -59,10 +60,6 @@ class Turn(NamedTuple):
 ALL: Final = Turn(0, 1)
 
 
-TURN: Final = "turn"
-"""The key of a worker's turn in its state."""
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class HostReader:
@@ -79,9 +76,20 @@ class HostReader:
     wanted: RowsOfBatch
 
     @classmethod
-    def open(cls, data: Dataset | Mixture, options: LoaderOptions) -> Self:
-        """Plan the batches of a run; ConfigError where the options do not fit the data."""
+    def open(cls, data: Dataset | Mixture, options: LoaderOptions, parts: int | None = None) -> Self:
+        """Plan the batches of a run; ConfigError where the options do not fit the data.
+
+        Args:
+            data: what is read.
+            options: of the run.
+            parts: Number of equal parts that every batch is cut into; None: the number of hosts.
+        """
         plan = BatchPlan(data, options)
+        if parts is None:
+            parts = 1 if options.host is None else options.host[1]
+        if plan.common_rows % parts and plan.bucket_shapes:
+            plan = _plan_in_parts(plan, parts)
+            options = plan.options
         wanted = rows_of_host(options.host, plan.common_rows)
         if plan.index is None or plan.padding is None:
             layout = options.batch_layout
@@ -148,8 +156,10 @@ class HostReader:
         Raises:
             ConfigError: the state is of other data, of another order or of another number of workers.
         """
+        state = plain_state(state)
         reader = self.replaying(state)
-        position, theirs = position_of(reader.plan, state), Turn(*state.get(TURN, without))
+        position = position_of(reader.plan, state)
+        theirs = Turn(*(turn_of(state) or without))
         if theirs.of != turn.of:
             raise ConfigError(
                 f"the state is of worker {theirs.first} of {theirs.of}, this is {turn.first} of {turn.of}; "
@@ -176,6 +186,42 @@ class HostReader:
             reach=max(_LEAST, plan.window_steps // 4),
             threads=threads,
         )
+
+
+def _plan_in_parts(plan: BatchPlan, parts: int) -> BatchPlan:
+    """Return a plan with buckets whose batches all have a multiple of `parts` rows.
+
+    Batches of a bucket have a multiple of the lanes as rows, so that other lanes make them divide.
+
+    Args:
+        plan: With batches that do not divide.
+        parts: Number of equal parts: devices that rows are cut over, or hosts.
+
+    Raises:
+        ConfigError: the batch size has no such lanes, or other lanes were asked for.
+    """
+    options = plan.options
+    common = options.sizes.common
+    sizes = ", ".join(str(size) for _, size in options.sizes.points)
+    if common % parts:
+        raise ConfigError(
+            f"batch_size: got {sizes}, and batches are cut into {parts} equal parts (devices, or hosts); expected a "
+            f"multiple of {parts}"
+        )
+    if options.lanes is None:
+        lanes = math.lcm(plan.lanes, parts)
+        if common % lanes:
+            lanes = parts
+        plan = BatchPlan(plan.data, replace(options, lanes=lanes))
+        if plan.common_rows % parts == 0:
+            return plan
+    working = [lanes for lanes in range(parts, common + 1, parts) if common % lanes == 0]
+    rows = ", ".join(map(str, plan.batch_sizes))
+    raise ConfigError(
+        f"padding.buckets: batches of the buckets have {rows} rows, which are multiples of lanes={plan.lanes}, and are "
+        f"cut into {parts} equal parts (devices, or hosts); expected lanes={' or '.join(map(str, working))}, or "
+        "padding with equal_rows=True"
+    )
 
 
 @final
@@ -210,9 +256,17 @@ class HostBatches(Iterator[Batch]):
         self._reader, self._turn, self._place, self._tell = reader, turn, place, tell
         self._made: Prefetched[Any, _Made] | None = None
         self._closed = False
+        self._exhausted = False
+        self._superseded: str | None = None
 
     def __next__(self) -> Batch:
-        """Return the next batch; whatever went wrong in making it is raised here, in its place."""
+        """Return the next batch; whatever went wrong in making it is raised here, in its place.
+
+        Raises:
+            ConfigError: another iterator of the loader took its place.
+        """
+        if self._superseded is not None:
+            raise ConfigError(self._superseded)
         if self._closed:
             raise StopIteration
         asked = time.perf_counter()
@@ -220,8 +274,10 @@ class HostBatches(Iterator[Batch]):
             step, batch = next(self._made or self._begin())
         except BaseException as error:
             self._end()
-            if isinstance(error, StopIteration) and self._tell is not None and not self._closed:
-                self._tell(self, None, 0.0)
+            if isinstance(error, StopIteration) and not self._closed:
+                self._exhausted = True
+                if self._tell is not None:
+                    self._tell(self, None, 0.0)
             raise
         self.position = step.after
         if self._tell is not None:
@@ -244,6 +300,12 @@ class HostBatches(Iterator[Batch]):
         """End the threads and wait for them; nothing more comes."""
         self._closed = True
         self._end()
+
+    def supersede(self, message: str) -> None:
+        """End the threads; who asks for another batch gets a ConfigError, unless the pass had come to its end."""
+        if not self._closed and not self._exhausted:
+            self._superseded = message
+        self.close()
 
     def _begin(self) -> Prefetched[Any, _Made]:
         # Threads know the work alone, not this iterator, which is therefore collected when it is forgotten.

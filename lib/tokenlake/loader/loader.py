@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, Unpack, final
 
@@ -11,13 +12,13 @@ from tokenlake.config.values import whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.host_batches import HostBatches, HostReader
+from tokenlake.loader.host_batches import HostBatches, HostReader, Place
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import BatchBalance, LoaderKeywords, LoaderOptions
 from tokenlake.loader.padding import TruncationCount
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.read_ahead import Decoded, DecodedAhead
-from tokenlake.loader.state import position_of, state_of
+from tokenlake.loader.state import plain_state, position_of, require_whole_run, state_of
 from tokenlake.loader.steps import Position
 from tokenlake.markup import named_facts
 from tokenlake.metrics import Metric
@@ -39,6 +40,10 @@ class DataLoader:
 
     One ``for`` loop is a pass: `epochs` epochs laid end to end, every row exactly once in each. The next loop goes on
     with the next epochs. After a loop was left, the next one goes on behind the last batch that was delivered.
+
+    A loader has one iterator at a time. A second ``iter(loader)``, :meth:`iter_from_step` or :meth:`set_state` takes
+    the place of the first one, which then raises ConfigError. :meth:`peek` looks at the next batch inside a loop. Two
+    streams need two loaders. A loader cannot be pickled; its state can.
 
     The order is a function of the data, `seed`, `lanes` and `window`, and of nothing else: batch k of the whole run is
     the same with any number of hosts, threads and resumptions.
@@ -91,7 +96,7 @@ class DataLoader:
         sharding: Any | None = None,
         **options: Unpack[LoaderKeywords],
     ) -> None:
-        asked = LoaderOptions(batch_size=batch_size, **options)
+        asked = LoaderOptions.of("DataLoader", batch_size, options)
         if sharding is not None and (
             asked.host is not None or (asked.pad_last is False and not asked.drop_last)
         ):
@@ -105,15 +110,9 @@ class DataLoader:
 
             balance = BatchBalance.of(asked.balance).over(row_parts(sharding), "sharding")
             asked = replace(asked, balance=balance)
-        self._reader, self._place = HostReader.open(data, asked), None
-        if sharding is not None:
-            from tokenlake.loader.jax import Placement
-
-            plan = self._reader.plan
-            multiple = 1 if plan.padding is None else plan.padding.multiple
-            lengths = sorted({length for _, length in plan.batch_shapes or ((0, multiple),)})
-            placement = Placement(sharding, plan.batch_sizes, lengths, asked.batch_layout)
-            self._reader, self._place = self._reader.cut(placement.wanted, placement.parts), placement.place
+        self._asked = asked
+        self._sharding = sharding
+        self._reader, self._place = self._opened(data, asked)
         self._position, self._ended = Position(0, 0, 0), False
         # Weak, so that an iterator that is forgotten is collected at once, and its threads end.
         self._running: weakref.ref[HostBatches] | None = None
@@ -168,25 +167,45 @@ class DataLoader:
         return LoaderMetrics(self._batches, self._rows, self._waited, did.seconds, *groups)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Go on behind the last batch that was delivered, or with the next pass; an earlier iterator ends."""
-        self.close()
-        if self._ended:
-            self._position, self._ended = Position(self.step, self._position.passes + 1, 0), False
-        batches = HostBatches(self._reader, self._position, place=self._place, tell=self._move)
-        self._before += self.decoded
-        self._groups, self._running = None, weakref.ref(batches)
-        return batches
+        """Go on behind the last batch that was delivered, or with the next pass.
+
+        The iterator takes the place of an earlier one: asked for another batch, that one raises ConfigError.
+        """
+        return self._iterate("iter(loader)")
 
     def iter_from_step(self, step: int) -> Iterator[Batch]:
-        """Go on as if `step` batches had been delivered; the time it takes does not depend on the step."""
-        whole_number("step", step, 0)
-        self.close()
-        self._position, self._ended = self.plan.steps.position(step), False
-        return iter(self)
+        """Go on as if `step` batches had been delivered; the time it takes does not depend on the step.
+
+        Raises:
+            ConfigError: `step` is not a whole number, or is farther than rows can be counted.
+        """
+        position = self.plan.position(step)
+        self._supersede("iter_from_step()")
+        self._position = position
+        self._ended = False
+        return self._iterate("iter_from_step()")
+
+    def peek(self) -> Batch:
+        """Return the batch that comes next, of the next pass where this one has ended, without taking it.
+
+        The loader and a running iterator stay where they are. The batch is made for this call alone.
+        """
+        position = self._begin()
+        if self.plan.steps.next(position) is None:
+            position = Position(position.step, position.passes + 1, 0)
+        batches = HostBatches(self._reader, position, place=self._place)
+        try:
+            return next(batches)
+        finally:
+            batches.close()
 
     def __len__(self) -> int:
-        """Return how many batches the present pass has; TypeError where it has no end."""
-        batches = self.plan.batches_in(self._position.passes)
+        """Return how many batches the present pass has, or the next one where it has ended.
+
+        Raises:
+            TypeError: The pass has no end.
+        """
+        batches = self.plan.batches_in(self._begin().passes)
         if batches is None:
             raise TypeError("a loader without end has no length; give epochs, or the mixture rows")
         return batches
@@ -223,17 +242,29 @@ class DataLoader:
         Raises:
             ConfigError: the state is of other data or of another order; says what differs.
         """
-        reader = self._reader.replaying(state)
+        state = plain_state(state)
+        require_whole_run(state)
+        reader = self._reader
+        place = self._place
+        lanes = state.get("lanes")
+        if self._asked.lanes is None and self.plan.bucket_shapes and lanes != self.plan.lanes:
+            # The lanes were chosen by the number of devices or hosts, and the state is of a run on others.
+            with suppress(ConfigError):
+                reader, place = self._opened(self.plan.data, replace(self._asked, lanes=lanes))
+        reader = reader.replaying(state)
         position = position_of(reader.plan, state)
-        self.close()
-        self._reader, self._position, self._ended = reader, position, False
+        self._supersede("set_state()")
+        self._reader = reader
+        self._place = place
+        self._position = position
+        self._ended = False
 
     def set_weights(self, weights: Mapping[str, float], *, at: int | None = None) -> None:
         """Mix by other weights from a step on: those that a trainer found out, on all hosts alike.
 
-        No batch before the step changes. The new weights act where the next rows are dealt, so many rows later as the
-        mixture's `block_size` and its lanes make at most, and the counts then make up for the delay. They are part of
-        the state from now on: :meth:`set_state` of a loader that was made by the first weights takes them over.
+        No batch before the step changes. The new weights hold from the batch of that step on; rows that the old weights
+        gave are not made up for. They are part of the state from now on: :meth:`set_state` of a loader that was made by
+        the first weights takes them over.
 
         Args:
             weights: of all sources, of rows or tokens as those of the mixture.
@@ -269,6 +300,53 @@ class DataLoader:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a DataLoader cannot be pickled, for it has open files and threads: pickle loader.get_state(), make a "
+            "loader of the same data in the other process, and give it the state by set_state(). For worker processes "
+            "use tl.torch_dataset, tl.grain_dataset or tl.hf_dataset"
+        )
+
+    def _opened(self, data: Dataset | Mixture, asked: LoaderOptions) -> tuple[HostReader, Place | None]:
+        """Return what reads the rows of this process, and what puts them onto devices; None without a sharding."""
+        if self._sharding is None:
+            return HostReader.open(data, asked), None
+        from tokenlake.loader.jax import Placement, row_parts
+
+        reader = HostReader.open(data, asked, row_parts(self._sharding))
+        plan = reader.plan
+        multiple = 1 if plan.padding is None else plan.padding.multiple
+        lengths = sorted({length for _, length in plan.batch_shapes or ((0, multiple),)})
+        placement = Placement(self._sharding, plan.batch_sizes, lengths, asked.batch_layout)
+        return reader.cut(placement.wanted, placement.parts), placement.place
+
+    def _begin(self) -> Position:
+        """Return where the next iteration begins."""
+        if self._ended:
+            return Position(self.step, self._position.passes + 1, 0)
+        return self._position
+
+    def _iterate(self, caller: str) -> HostBatches:
+        self._supersede(caller)
+        self._position = self._begin()
+        self._ended = False
+        batches = HostBatches(self._reader, self._position, place=self._place, tell=self._move)
+        self._before += self.decoded
+        self._groups = None
+        self._running = weakref.ref(batches)
+        return batches
+
+    def _supersede(self, caller: str) -> None:
+        """End the iterator that is under way, so that asking it for more is an error and not the end of a pass."""
+        running = None if self._running is None else self._running()
+        self._running = None
+        if running is not None:
+            running.supersede(
+                f"this iterator was replaced behind step {self.step}: a DataLoader has one iterator at a time, and "
+                f"{caller} began another one. Go on with that one. To look at the next batch without taking it, use "
+                "loader.peek(); for two streams, make two loaders"
+            )
 
     def _move(self, batches: HostBatches, rows: int | None, seconds: float) -> None:
         self._position, self._ended, self._groups = batches.position, rows is None, batches.groups

@@ -12,17 +12,20 @@ from typing import Any, Final, Literal, final
 import numpy as np
 
 from tokenlake.arrays import Int64
+from tokenlake.config.values import expected, require_one_of, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.markup import named_facts, one_line
 from tokenlake.mixing.counts import Each, SourceCaps, shortened
 from tokenlake.mixing.lanes import SourceSize, choose_lanes
-from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture, Stop, check_order
+from tokenlake.mixing.mixture import MIXTURE_ORDER, STOPS, SourceMixture, Stop, check_order
 from tokenlake.mixing.order import EpochOrder, MixtureStream, RowStream, source_order
 from tokenlake.mixing.random import key_of
 from tokenlake.mixing.schedule import WeightScheduler, constant, row_weights
 
 _WEIGHTS_BY: Final = ("rows", "tokens")
+_MOST_BLOCK: Final = 1 << 31
+_MOST_ROWS: Final = 1 << 50
 
 
 @final
@@ -39,7 +42,8 @@ class Mixture:
 
     Args:
         datasets: name -> dataset; the order inside a source depends on its name.
-        weights: name -> share of rows, or a :class:`tokenlake.WeightScheduler`. A source of weight 0 may be left out.
+        weights: name -> share of rows (also in percent, or as a ratio of whole numbers, as 30 and 70), or a
+            :class:`tokenlake.WeightScheduler`. A source of weight 0 may be left out.
             None: only with `epochs`.
         stop: "restart" (a source that ends begins its next epoch: no end, unless `rows` says one), "first_exhausted"
             or "all_exhausted".
@@ -77,6 +81,19 @@ class Mixture:
         target_budget: int | None = None,
         experiment_budget: int | None = None,
     ) -> None:
+        if not isinstance(datasets, Mapping) or not datasets:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise expected("datasets", datasets, "a mapping of name to dataset (tl.open), with at least one")
+        for name, dataset in datasets.items():
+            if not isinstance(dataset, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise expected(f"datasets: {name!r}", dataset, "a dataset, as tl.open returns it")
+        require_one_of("stop", stop, STOPS)
+        block_size = whole_number("block_size", block_size, 1, _MOST_BLOCK)
+        if rows is not None:
+            rows = whole_number("rows", rows, 0, _MOST_ROWS)
+        if step_rows is not None:
+            step_rows = whole_number("step_rows", step_rows, 1, _MOST_ROWS)
+        if epochs is not None and not isinstance(epochs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise expected("epochs", epochs, "a mapping of name to how often its rows come")
         self.caps: Final = SourceCaps(
             max_repetitions=max_repetitions,
             max_fraction=max_fraction,
@@ -99,13 +116,15 @@ class Mixture:
             weights = {name: drawn / max(1, rows) for name, drawn in draws.items()}
         if weights is None:
             raise ConfigError("weights: got None; expected name -> share of rows, or epochs of each source")
+        if not isinstance(weights, Mapping | WeightScheduler):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise expected("weights", weights, "a mapping of name to share of rows, or a WeightScheduler")
         if isinstance(weights, WeightScheduler):
             scheduler = weights
         else:  # in the order of the datasets; those of no dataset stay, for the check to name them
             named = {name: weights[name] for name in datasets if name in weights}
             scheduler = constant(named | {name: each for name, each in weights.items() if name not in named})
         _check_sources(datasets, scheduler)
-        if weights_by not in _WEIGHTS_BY:
+        if not isinstance(weights_by, str) or weights_by not in _WEIGHTS_BY:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"weights_by: got {weights_by!r}, must be one of {', '.join(_WEIGHTS_BY)}")
         self.datasets = {name: datasets[name] for name in scheduler.names}
         self._by_tokens = weights_by == "tokens"
@@ -181,7 +200,7 @@ class Mixture:
         """
         if self._by_tokens:
             weights = self._row_weights(weights)
-        return self._with(self.scheduler.extend(at=at, points=[{"step": at + 1, "weights": weights}]))
+        return self._with(self.scheduler.reweighted(at=at, weights=weights))
 
     def replayed(self, schedule: WeightScheduler) -> Mixture:
         """Return the mixture with the weights of a schedule that extends its own, else itself."""
@@ -391,7 +410,7 @@ def _check_sources(datasets: Mapping[str, Dataset], scheduler: WeightScheduler) 
     idle = [name for name in datasets if name not in scheduler.names]
     if unknown or idle:
         raise ConfigError(
-            f"weights are of {', '.join(scheduler.names)}, datasets are {', '.join(datasets) or 'none'}; "
+            f"weights are of {', '.join(map(str, scheduler.names))}, datasets are {', '.join(datasets) or 'none'}; "
             "expected the same names"
         )
     tokenizers: dict[str, list[str]] = {}

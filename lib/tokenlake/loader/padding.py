@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.arrays import Int64, offsets_of
-from tokenlake.config.values import arguments_of, expected, whole_number
+from tokenlake.config.values import arguments_of, bounded_number, expected, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.order import StreamRows
 from tokenlake.reading.ragged_rows import TokenRun, narrowest
@@ -41,6 +41,7 @@ _CELLS: Final = 2048  # lengths that bounds are chosen from
 _AT_ONCE: Final = 1 << 20  # rows that are worked out at a time
 _NAMED: Final = 3  # rows that a message names
 _ENDLESS: Final = 1 << 62
+_LONGEST: Final = 1 << 31  # ids of a row
 
 
 @final
@@ -76,10 +77,11 @@ class BatchPadding:
     def __post_init__(self) -> None:
         for name in ("length", "multiple", "max_length"):
             if (value := getattr(self, name)) is not None or name == "multiple":
-                whole_number(f"padding.{name}", value, 1)
-        if self.side not in _SIDES:
+                bounded_number(f"padding.{name}", value, 1, _LONGEST)
+        if not isinstance(self.side, str) or self.side not in _SIDES:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("padding.side", self.side, "left or right")
-        if self.truncate not in (None, *_SIDES):
+        is_side = isinstance(self.truncate, str) and self.truncate in _SIDES
+        if self.truncate is not None and not is_side:
             raise expected("padding.truncate", self.truncate, "left, right or None")
         if not isinstance(self.equal_rows, bool) or (self.equal_rows and self.buckets is None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(

@@ -39,6 +39,8 @@ from tokenlake.mixing.order import (
 from tokenlake.reading.version import StoredRows
 
 _LANES_BYTES: Final = 512 << 20  # that all lanes of a run on one host hold
+MOST_COUNTED: Final = 1 << 50
+"""Rows, or passes, up to which a run can be counted. The numbers that are made of them stay below 2^63."""
 _FINENESS: Final = 8
 """Of buckets: their batches differ by less than an eighth in ids where lanes are so many fewer than rows."""
 
@@ -206,9 +208,18 @@ class BatchPlan:
             rows = self.rows(batches, lambda size: np.arange(size, dtype=np.int64))
         return [self.padding.rounded(self.index.longest_of(each)) for each in rows]
 
+    def position(self, step: int) -> Position:
+        """Return where delivery stands before a step; the end of a pass is the beginning of the next.
+
+        Raises:
+            ConfigError: `step` is not a whole number, or is farther than rows can be counted.
+        """
+        rows = max(size for _, size in self.sizes.points)
+        return self.steps.position(whole_number("step", step, 0, MOST_COUNTED // rows))
+
     def begin(self, passes: int) -> Position:
         """Return where a pass begins; ConfigError if the one before never ends."""
-        whole_number("epoch", passes, 0)
+        passes = whole_number("epoch", passes, 0, MOST_COUNTED)
         if passes and self.steps.rows is None:
             raise ConfigError(f"epoch: got {passes}, but epoch 0 of this run never ends; expected 0")
         return Position(self.steps.begin(passes), passes, 0)

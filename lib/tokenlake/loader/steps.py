@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Self, cast, final
+from typing import Any, Final, Self, cast, final
 
 import numpy as np
 
@@ -29,13 +29,21 @@ Points = tuple[tuple[int, int], ...]
 """(first step, number), steps ascending from 0; the last number holds for ever."""
 
 
+MOST_BATCH: Final = 1 << 31
+"""Rows of a batch, or ids of a row, at most."""
+_LAST_STEP: Final = 1 << 50
+
+
 def _points_of(asked: object, name: str, what: str) -> Points:
     """Read ``256``, ``{0: 256, 1000: 512}``, or its items; ConfigError where it is none of these."""
     try:
-        points = {0: asked} if isinstance(asked, int) else dict(cast("Any", asked))
-        if not points:
+        is_mapping = isinstance(asked, Mapping)
+        given = dict(cast("Any", asked)) if is_mapping or isinstance(asked, list | tuple) else {0: asked}
+        if not given:
             raise ValueError
-        points = {whole_number(name, step, 0): whole_number(name, size, 1) for step, size in points.items()}
+        points = dict[int, int]()
+        for step, size in given.items():
+            points[whole_number(name, step, 0, _LAST_STEP)] = whole_number(name, size, 1, MOST_BATCH)
     except (TypeError, ValueError, ConfigError):
         raise ConfigError(
             f"{name}: got {asked!r}, must be a whole number of {what} from 1 on, or step -> {what}, "
@@ -291,13 +299,15 @@ def rows_of_host(host: tuple[int, int] | None, common: int) -> RowsOfBatch:
     Raises:
         ConfigError: it is no such pair, or batches cannot be cut into so many parts.
     """
-    match (0, 1) if host is None else host:
-        case (int(index), int(hosts)) if 0 <= index < hosts and not common % hosts:
-            pass
-        case _:
-            raise ConfigError(
-                f"host: got {host!r}, must be (index, number of hosts), with a number that divides {common}"
-            )
+    pair: Any = (0, 1) if host is None else host
+    try:
+        index, hosts = (whole_number("host", number, 0) for number in pair)
+    except (TypeError, ValueError, ConfigError):
+        index, hosts = 0, 0
+    if index >= hosts or common % hosts:
+        raise ConfigError(
+            f"host: got {host!r}, must be (index, number of hosts), with a number that divides {common}"
+        )
 
     @lru_cache(8)
     def rows(size: int) -> Int64:

@@ -14,7 +14,6 @@ from tokenlake.loader.batch import used_again
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.host_batches import (
     ALL,
-    TURN,
     HostBatches,
     HostReader,
     PerProcess,
@@ -24,7 +23,7 @@ from tokenlake.loader.host_batches import (
 )
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions
-from tokenlake.loader.state import position_of, state_of
+from tokenlake.loader.state import GIVEN, NO_STATE, TURN, plain_state, position_of, state_of
 from tokenlake.loader.steps import Position
 
 try:
@@ -41,7 +40,6 @@ Integers = Literal["mixed", "int32", "int64"]
 Item = dict[str, torch.Tensor]
 
 _LOSS: Final = ("labels", "targets")
-_GIVEN: Final = "given"  # rows of the batch at hand that were delivered, where items are rows
 
 
 def torch_dataset(
@@ -92,7 +90,7 @@ def torch_dataset(
     chosen: LoaderKeywords = {"prefetch": 1, "cache_bytes": WORKER_CACHE_BYTES, **options}
     if chosen.get("host") is None:
         chosen["host"] = process_place()
-    asked = LoaderOptions(batch_size=batch_size, **chosen)
+    asked = LoaderOptions.of("torch_dataset", batch_size, chosen)
     if rows and asked.batch_layout.flat:
         raise ConfigError("rows: got True, but a flat batch has no rows; leave out rows or layout")
     reader = shared_reader(data, asked)
@@ -151,9 +149,8 @@ class TorchBatches(IterableDataset[Item]):
 
         The same as ``DataLoader.get_state()`` of the same run, with any number of workers and hosts.
         """
-        whole_number("step", step, 0)
         plan = self.reader.get().plan
-        return state_of(plan, plan.steps.position(step))
+        return state_of(plan, plan.position(step))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of :meth:`state_after` or of a ``DataLoader``, with any number of workers.
@@ -164,6 +161,7 @@ class TorchBatches(IterableDataset[Item]):
         Raises:
             ConfigError: the state is of other data or of another order, or is a worker's.
         """
+        state = plain_state(state)
         if TURN in state:
             raise ConfigError(
                 "this is the state of one worker; load the whole state into the StatefulDataLoader, "
@@ -219,7 +217,7 @@ class TorchIterator(Iterator[Item]):
         """Return where this worker stands: JSON, small."""
         # A batch of which not all rows were delivered is made again.
         state = self._batches.state() if self._at_hand is None else self._before
-        return {**state, _GIVEN: self._given}
+        return {**state, GIVEN: self._given}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a worker of the same run stood, one of as many.
@@ -228,8 +226,11 @@ class TorchIterator(Iterator[Item]):
             ConfigError: the state is of other data, of another order or of another number of workers.
         """
         batches = self._reader.resumed(state, self._turn, without=ALL)
+        most = max(self._reader.plan.batch_sizes)
+        given = whole_number(f"{NO_STATE}: {GIVEN}", state.get(GIVEN, 0), 0, most)
         self.close()
-        self._batches, self._given = batches, int(state.get(_GIVEN, 0))
+        self._batches = batches
+        self._given = given
 
     def close(self) -> None:
         """End the threads that read ahead."""

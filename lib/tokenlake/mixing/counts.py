@@ -14,10 +14,19 @@ tick. As it grows by 0 to 1 tick in a tick, so does its rounded value; so every 
 mean of weight j between n and the time of the count, which is less than J / 2 rows away: each count is within 1/2 of
 its integral then, and what they leave open together is the distance in time.
 
-**Extended schedules.** A schedule that was extended at step s decides nothing before the first block boundary behind
-step s: up to there, the counts are those of the schedule that it extends. From there on, with b_j rows given so far,
-they are ``max(b_j, c_j(t))`` at the time at which these sum to n: a source that has too much waits until it has not,
-and from then on the bound holds again.
+**Changed schedules.** A change of the weights takes effect at a row n: the end of the batch in which its step begins.
+Counts up to n stay as they are, and the integral takes the new weights from n on::
+
+    W_j(t) = integral of the first weights up to n  +  integral of the new weights from n to t
+    counts behind n: max(b_j, floor(W_j(t) + 1/2)), with b_j the count at n
+
+Nothing is made up for: what a source was given before n was given by the weights of that time. A count at n may be
+ahead of its integral, by ``(J + 1) / 2`` rows at most, because the time of the count may be later than n. The maximum
+keeps it from falling. A source that is ahead waits, which takes ``J (J + 1)`` rows at most for the heaviest one. From
+then on the bound holds again. The integral goes on over any number of changes, so that no share is lost by rounding,
+even with a change at every batch.
+
+Example: weights (1/2, 1/2), changed to (3/4, 1/4) at row 4. The counts at 4 are (2, 2), those at 12 are (8, 4).
 
 **Caps.** A source is *shortened* to a share of its rows, always to the same ones: its row groups are permuted once, and
 the first rows of that are kept. So a larger share has all rows of a smaller one, whatever the weights, lanes and ends
@@ -28,11 +37,12 @@ repeats what the run would repeat, as often, and sees as little of the rest (Lev
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import count
-from typing import Any, Final, final
+from numbers import Real
+from typing import Any, Final, cast, final
 
 import numpy as np
 import xxhash
@@ -42,7 +52,14 @@ from tokenlake.arrays import Int64
 from tokenlake.config.values import did_you_mean, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.random import Permutation, key_of
-from tokenlake.mixing.schedule import UNIT_BITS, Curve, WeightScheduler, eased_area, in_units
+from tokenlake.mixing.schedule import (
+    UNIT_BITS,
+    Curve,
+    SchedulePiece,
+    WeightScheduler,
+    eased_area,
+    in_units,
+)
 
 TICK_BITS: Final = 32
 """A row takes ``2**TICK_BITS`` ticks."""
@@ -57,63 +74,106 @@ _FEW: Final = 64  # jumps between two times, of which the right one is worth a g
 Tallies = tuple[int, ...]
 
 
-@final
-class Counts:
-    """The counts of one endless lane.
+def counts_of(
+    scheduler: WeightScheduler, *, step_rows: int = 1, block_size: int = 1, batch_rows: int = 1
+) -> Counts:
+    """Return the counts of one endless lane by a schedule and all changes that were made to it.
 
     Args:
-        scheduler: the weights.
-        step_rows: rows of the lane per step of the schedule.
-        block_size: rows of a block; an extension takes effect at a block boundary.
-        batch_rows: rows of the lane in a batch of the whole stream; an extension waits for the end of the batch, too.
+        scheduler: The weights.
+        step_rows: Rows of the lane per step of the schedule.
+        block_size: Rows of a block. A change takes effect at a block boundary.
+        batch_rows: Rows of the lane in a batch of the whole stream. A change takes effect at the end of a batch.
+    """
+    first, *changes = scheduler.versions()
+    counts = Counts(first, step_rows=step_rows)
+    for changed in changes:
+        batch_end = -(-changed.at * step_rows // batch_rows) * batch_rows
+        block_end = -(-batch_end // block_size) * block_size
+        counts = Counts(changed, step_rows=step_rows, before=counts, start=block_end)
+    return counts
+
+
+@final
+class Counts:
+    """The counts of one endless lane by one version of a schedule; :func:`counts_of` makes them.
+
+    Args:
+        scheduler: The weights.
+        step_rows: Rows of the lane per step of the schedule.
+        before: Counts by the schedule that this one changes; None for a schedule that changes none.
+        start: Row at which the change takes effect.
 
     Attributes:
-        before: the counts of the schedule that this one's extends, which hold up to `start`; None where there is none.
-        start: the row at which the extension takes effect; 0 where there is none.
+        before: The counts up to and at row `start`; None where there are none.
+        start: The row at which the change takes effect; 0 where there is none.
     """
 
-    __slots__ = ("_base", "_starts", "_stretches", "before", "start")
+    __slots__ = ("_base", "_start_time", "_starts", "_stretches", "before", "start")
 
     def __init__(
-        self, scheduler: WeightScheduler, *, step_rows: int = 1, block_size: int = 1, batch_rows: int = 1
+        self,
+        scheduler: WeightScheduler,
+        *,
+        step_rows: int = 1,
+        before: Counts | None = None,
+        start: int = 0,
     ) -> None:
-        # The integrals W_j over all pieces, in units of ``2**-_SHIFT`` row.
-        self._stretches, ticks = list[_TickedPiece](), step_rows << TICK_BITS
-        for piece in scheduler.pieces:
-            start, last = piece.start * ticks, self._stretches[-1:]
-            first, end = in_units(piece.first.weights), in_units(piece.last.weights)
+        self.before = before
+        self.start = start
+        self._start_time = start << TICK_BITS
+        self._base: Tallies = (0,) * len(scheduler.names)
+        if before is not None:
+            self._base = before.draws_before(start)
+
+        # The integrals W_j from `start` on, over the pieces that are not over by then, in units of ``2**-_SHIFT`` row.
+        ticks = step_rows << TICK_BITS
+        self._stretches = list[_TickedPiece]()
+        for piece in _pieces_from(scheduler, self._start_time, ticks):
+            piece_start = piece.start * ticks
+            first = in_units(piece.first.weights)
+            last = in_units(piece.last.weights)
             stretch = _TickedPiece(
-                start,
-                piece.last.step * ticks - start,
+                piece_start,
+                piece.last.step * ticks - piece_start,
                 piece.curve,
                 first=tuple(weight << _FINE for weight in first),
-                rise=tuple(b - a for a, b in zip(first, end, strict=True)),
-                base=last[0].areas(start) if last else (0,) * len(first),
+                rise=tuple(b - a for a, b in zip(first, last, strict=True)),
+                base=(0,) * len(first),
             )
+            if self._stretches:
+                stretch = replace(stretch, base=self._stretches[-1].areas(piece_start))
+            elif before is not None:
+                # The piece may begin before the change takes effect: its integral joins the earlier one there.
+                reached = before.areas(self._start_time)
+                inside = stretch.areas(self._start_time)
+                stretch = replace(
+                    stretch, base=tuple(whole - part for whole, part in zip(reached, inside, strict=True))
+                )
             self._stretches.append(stretch)
         self._starts = [stretch.start for stretch in self._stretches]
-        self.before: Counts | None = None
-        self.start = 0
-        self._base: Tallies = (0,) * len(scheduler.names)
-        if scheduler.before is not None:
-            self.before = Counts(
-                scheduler.before, step_rows=step_rows, block_size=block_size, batch_rows=batch_rows
-            )
-            batched = -(-scheduler.at * step_rows // batch_rows) * batch_rows
-            self.start = -(-batched // block_size) * block_size
-            self._base = self.before.draws_before(self.start)
 
     def draws_before(self, position: int) -> Tallies:
         """Return how many of the first `position` rows are of each source; they sum to it."""
         if position < 0:
             raise ConfigError(f"position {position}; expected 0 or more")
-        if self.before is not None and position <= self.start:
-            return self.before.draws_before(position)
-        return self._search(position)
+        counts = self
+        while counts.before is not None and position <= counts.start:
+            counts = counts.before
+        return counts._search(position)
 
     def shares(self, position: int) -> tuple[Fraction, ...]:
         """Return W_j at a position: what the weights ask for, to 2^-32 row."""
-        return tuple(Fraction(area, 1 << _SHIFT) for area in self._areas(position << TICK_BITS))
+        return tuple(Fraction(area, 1 << _SHIFT) for area in self.areas(position << TICK_BITS))
+
+    def areas(self, time: int) -> Tallies:
+        """Return W_j at a time in ticks, in units of ``2**-_SHIFT`` row."""
+        counts = self
+        while counts.before is not None and time < counts._start_time:
+            counts = counts.before
+        # A piece that takes effect late counts from then on.
+        stretch = max(bisect_right(counts._starts, time) - 1, 0)
+        return counts._stretches[stretch].areas(time)
 
     def ceiling(self, source: int) -> int | None:
         """Return how many rows a source gives at most, in all of time; None: there is no end to it."""
@@ -143,8 +203,8 @@ class Counts:
     def _bracket(self, position: int) -> tuple[_Moment, _Moment]:
         """Return two times between which the counts reach `position`.
 
-        The counts are never further from the time than half a row for each source, but for what a source gave too
-        much before an extension: then time is left behind, by twice the distance at each attempt.
+        The counts are never further from the time than half a row for each source, but for sources that wait behind a
+        change: then time is left behind, by twice the distance at each attempt.
         """
         reach = (len(self._base) + 1) // 2
         high = low = self._state(position << TICK_BITS)
@@ -156,14 +216,24 @@ class Counts:
         return low, high
 
     def _state(self, time: int) -> _Moment:
-        areas = self._areas(time)
+        areas = self.areas(time)
         counts = tuple([(area + _HALF) >> _SHIFT for area in areas])
         if self.before is not None:
             counts = tuple(map(max, self._base, counts))
         return _Moment(time, areas, counts, sum(counts))
 
-    def _areas(self, time: int) -> Tallies:
-        return self._stretches[bisect_right(self._starts, time) - 1].areas(time)
+
+def _pieces_from(scheduler: WeightScheduler, time: int, ticks: int) -> Sequence[SchedulePiece]:
+    """Return the pieces of a schedule that hold at a time or later.
+
+    Args:
+        scheduler: The weights.
+        time: In ticks.
+        ticks: Ticks of a step.
+    """
+    pieces = scheduler.pieces
+    first = bisect_right(pieces, time, key=lambda piece: piece.start * ticks) - 1
+    return pieces[max(first, 0) :]
 
 
 @final
@@ -268,13 +338,10 @@ class SourceCaps:
             each = value.items() if isinstance(value, Mapping) else [("", value)]
             for source, one in () if value is None else each:
                 where = f"{name}.{source}" if source else name
-                if (
-                    isinstance(one, bool)
-                    or not isinstance(one, int | float | Fraction)
-                    or not 0 < one < 1 << 62
-                ):
+                number = cast("Any", one)
+                if isinstance(one, bool) or not isinstance(one, Real) or not 0 < number < 1 << 62:
                     raise ConfigError(f"{where}: got {one!r}, must be a number above 0")
-                if name == "max_fraction" and one > 1:
+                if name == "max_fraction" and number > 1:
                     raise ConfigError(f"{where}: got {one!r}, must be a share above 0, at most 1")
         budgets = {"target_budget": self.target_budget, "experiment_budget": self.experiment_budget}
         absent = [name for name, value in budgets.items() if value is None]

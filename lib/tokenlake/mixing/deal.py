@@ -6,6 +6,7 @@ lane gets one row for each of its places::
 
     cell    slots of each lane in which the counts are exact: at its ends the stream has what the counts say
     group   cells that are dealt together: at its ends each lane's own counts are a closed form
+    span    groups that one version of the weights deals; each change of the weights begins one
 
 At the end of a group the n-th row of a source has gone to lane ``order[n mod L]``, which makes a lane's count a
 quotient; the heaviest source alone, the *absorber*, takes what is left of each lane's slots. It always can: its slots
@@ -30,7 +31,7 @@ import xxhash
 
 from tokenlake.arrays import Int64
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.counts import Counts, Tallies
+from tokenlake.mixing.counts import Counts, Tallies, counts_of
 from tokenlake.mixing.random import WORD, extended, key_of, shuffled, splitmix64
 from tokenlake.mixing.schedule import SchedulePiece, WeightScheduler
 
@@ -80,6 +81,7 @@ class _Run:
         counts: what all lanes have.
         rank: which lane is dealt to when, int64[J, L].
         absorber: None: this group alone, dealt row by row.
+        heaviest: The heaviest source.
     """
 
     first: int
@@ -87,6 +89,7 @@ class _Run:
     counts: Tallies
     rank: Int64
     absorber: int | None
+    heaviest: int
 
 
 class Dealt(ABC):
@@ -117,10 +120,6 @@ class Dealt(ABC):
     @abstractmethod
     def ceiling(self, source: int) -> int | None:
         """Return how many rows of a source each lane gets at least, in all of time; None: there is no end to it."""
-
-    def decided(self, cells: int) -> int:
-        """Return the slots of the groups that the first cells are of."""
-        return -(-cells // self.cells) * self.cells * self.cell
 
     def first_cell(self, holds: Callable[[int], bool]) -> int:
         """Return the first cell for which `holds` is true, if it stays true from there on: group by group at first."""
@@ -192,8 +191,214 @@ class EvenDeal(Dealt):
 
 
 @final
+class _Span:
+    """Groups that are dealt by one version of the weights, several lanes of them.
+
+    Attributes:
+        first: Number of the first cell.
+        cells: Cells of a group. The groups of a span begin with its first cell.
+        names: The sources.
+        base: What each lane has taken of each source before the first cell, int64[J, L]. None: not known yet.
+        eras: The rows of the version, in order.
+        cell: Slots of a lane in a cell.
+        at: The counts of this version, also behind the row at which the next version takes effect.
+    """
+
+    def __init__(
+        self,
+        *,
+        first: int,
+        cells: int,
+        cell: int,
+        lanes: int,
+        seed: int,
+        names: tuple[str, ...],
+        counts: Counts,
+        eras: tuple[Era, ...],
+    ) -> None:
+        self.first = first
+        self.cells = cells
+        self.cell = cell
+        self.names = names
+        self.eras = eras
+        self.at = lru_cache(_BORDERS)(counts.draws_before)
+        self._is_change = counts.before is not None
+        self.base = None if self._is_change else np.zeros((len(names), lanes), np.int64)
+        self._lanes = lanes
+        self._seed = seed
+        self._cell_rows = cell * lanes
+
+    def taken(self, cell: int) -> Int64:
+        """Return what each lane has taken of each source before a cell, int64[J, L]."""
+        group, inside = divmod(cell - self.first, self.cells)
+        return self.dealt(group)[inside] if inside else self.border(group)
+
+    def border(self, group: int) -> Int64:
+        """Return what each lane has taken before a group, int64[J, L]."""
+        run = self._run_of(group)
+        return run.base if group == run.first else self._regular(run, group)
+
+    def dealt(self, group: int) -> Int64:
+        """Return what is taken before each cell of a group, int64[cells, J, L]."""
+        run = self._run_of(group)
+        if run.absorber is None:
+            stretches = list(self._settling(run))
+        else:
+            cells = range(self._cell_of(group), self._cell_of(group + 1))
+            stretches = [(cells, self.border(group + 1))]
+        parts = [self.border(group)[None]]
+        for cells, after in stretches:
+            counts = [self.at(cell * self._cell_rows) for cell in range(cells.start, cells.stop + 1)]
+            before = parts[-1][-1]
+            shares = spread(after - before, np.diff(np.array(counts, np.int64), axis=0), self.cell)
+            parts.append(before + np.cumsum(shares, axis=0))
+        return np.concatenate(parts)[:-1]
+
+    @cached_property
+    def runs(self) -> list[_Run]:
+        """All groups, in runs; the last one never ends."""
+        assert self.base is not None
+        runs: list[_Run] = []
+        base = self.base
+        group = 0
+        for era, following in pairwise([*self.eras, None]):
+            assert era is not None
+            settled = 0 if era.settled == 0 else self._group_after(era.settled)
+            while group < settled and (following is None or self._row_of(group) < following.start):
+                runs.append(self._run(group, base, None, era.absorber))
+                *_, (_, base) = self._settling(runs[-1])
+                group += 1
+            end = None if following is None else self._group_before(following.start)
+            if end is None or group < end:
+                runs.append(self._run(group, base, era.absorber, era.absorber))
+            if end is not None and group < end:
+                group, base = end, self._regular(runs[-1], end)
+        return runs
+
+    def _cell_of(self, group: int) -> int:
+        return self.first + group * self.cells
+
+    def _row_of(self, group: int) -> int:
+        return self._cell_of(group) * self._cell_rows
+
+    def _group_before(self, row: int) -> int:
+        """Return the group that a row is in."""
+        return (row // self._cell_rows - self.first) // self.cells
+
+    def _group_after(self, row: int) -> int:
+        """Return the first group that begins at a row or behind it."""
+        cell = -(-row // self._cell_rows)
+        return -(-(cell - self.first) // self.cells)
+
+    def _run_of(self, group: int) -> _Run:
+        return self.runs[bisect_right(self.runs, group, key=lambda run: run.first) - 1]
+
+    def _regular(self, run: _Run, group: int) -> Int64:
+        """Return what each lane has taken before a group behind the first of a run with an absorber, int64[J, L]."""
+        counts = self.at(self._row_of(group))
+        more = [now - then for now, then in zip(counts, run.counts, strict=True)]
+        whole, rest = np.divmod(np.array(more, np.int64)[:, None], self._lanes)
+        taken = run.base + whole + (run.rank < rest)
+        assert run.absorber is not None
+        taken[run.absorber] = 0
+        taken[run.absorber] = self._cell_of(group) * self.cell - taken.sum(axis=0)
+        return taken
+
+    def _run(self, group: int, base: Int64, absorber: int | None, heaviest: int) -> _Run:
+        words = [xxhash.xxh3_64_intdigest(name.encode()) for name in self.names]
+        by_chance = np.stack([shuffled(self._lanes, key_of(self._seed, _DEALT, word)) for word in words])
+        order = np.lexsort((by_chance, base), axis=1)
+        return _Run(group, base, self.at(self._row_of(group)), np.argsort(order, axis=1), absorber, heaviest)
+
+    def _settling(self, run: _Run) -> Iterator[tuple[range, Int64]]:
+        """Yield the stretches of a group in which no source can absorb, and what is taken after each.
+
+        A stretch ends before and behind the cell in which an era starts.
+        """
+        taken = run.base
+        cell = self._cell_of(run.first)
+        stop = self._cell_of(run.first + 1)
+        starts = {era.start // self._cell_rows for era in self.eras}
+        cuts = {start + more for start in starts for more in (0, 1)} & set(range(cell + 1, stop))
+        for end in [*sorted(cuts), stop]:
+            counts = np.array([self.at(cut * self._cell_rows) for cut in (cell, end)], np.int64)
+            drawn = counts[1] - counts[0]
+            shares = None
+            if self._is_change:
+                shares = _evened(taken, drawn, run, (end - cell) * self.cell)
+            if shares is None:
+                shares = _row_by_row(drawn, self._lanes)
+            taken = taken + shares
+            yield range(cell, end), taken
+            cell = end
+
+
+def _row_by_row(drawn: Int64, lanes: int) -> Int64:
+    """Return how many rows of each source each lane takes where the next row goes to the next lane, int64[J, L].
+
+    Args:
+        drawn: Rows of each source, int64[J].
+        lanes: Number of lanes.
+    """
+    ends = np.cumsum([0, *drawn])
+    lane = np.arange(lanes)
+    return np.diff((ends[:, None] + lanes - 1 - lane) // lanes, axis=0)
+
+
+def _evened(taken: Int64, drawn: Int64, run: _Run, slots: int) -> Int64 | None:
+    """Return how many rows of each source each lane takes, int64[J, L], so that afterwards all have taken alike.
+
+    A change of the weights comes inside a group, where a lane may have taken a row more of a source than another. Over
+    many changes such rows would add up. Lanes that have the fewest rows of a source take the next ones; of the heaviest
+    source each lane takes what is left of its slots.
+
+    Args:
+        taken: What each lane has taken of each source so far, int64[J, L].
+        drawn: Rows of each source that are dealt, int64[J].
+        run: Whose heaviest source absorbs, and whose ranks decide between lanes that are alike.
+        slots: Slots of each lane.
+
+    Returns:
+        None where a lane would take more than its slots.
+    """
+    shares = np.zeros_like(taken)
+    for source, rows in enumerate(drawn.tolist()):
+        if source != run.heaviest:
+            shares[source] = _levelled(taken[source], run.rank[source], rows)
+    left = slots - shares.sum(axis=0)
+    if (left < 0).any():
+        return None
+    shares[run.heaviest] = left
+    return shares
+
+
+def _levelled(levels: Int64, rank: Int64, rows: int) -> Int64:
+    """Return what each level grows by where `rows` are added one by one, each to the lowest level, int64[L].
+
+    Args:
+        levels: int64[L].
+        rank: Which of equal levels comes first, int64[L].
+        rows: How many are added.
+    """
+    order = np.lexsort((rank, levels))
+    ascending = levels[order]
+    number = np.arange(1, len(levels) + 1)
+    # Rows that raise the first n levels to the n-th one.
+    cost = number * ascending - np.cumsum(ascending)
+    raised = int(np.searchsorted(cost, rows, side="right"))
+    whole, rest = divmod(rows - int(cost[raised - 1]), raised)
+    growth = np.zeros_like(levels)
+    growth[order[:raised]] = ascending[raised - 1] - ascending[:raised] + whole
+    growth[order[:rest]] += 1
+    return growth
+
+
+@final
 class Deal(Dealt):
     """What each lane has taken of each source, at the ends of cells.
+
+    The first span of groups is dealt by the first weights. Each change of the weights begins another span, in the cell
+    in which it takes effect, with what the lanes have taken by then.
 
     Args:
         scheduler: the weights.
@@ -217,14 +422,15 @@ class Deal(Dealt):
         self.cell = max(size for size in range(1, min(width, block_size) + 1) if width % size == 0)
         group = self.cell if lanes == 1 else max(block_size, _LEAST_GROUP)
         self.cells = -(-group // self.cell)
-        self._lanes, self.seed, self._names = lanes, seed, scheduler.names
-        self._cell_rows = self.cell * lanes
-        self._rows = self.cells * self._cell_rows
-        self.counts = Counts(scheduler, step_rows=step_rows, block_size=self._rows, batch_rows=batch_size)
-        self._eras = tuple(_eras(scheduler, self.counts, step_rows))
-        if lanes > 1:
-            self._check(block_size)
+        self.seed = seed
+        self._lanes = lanes
+        self.counts = counts_of(scheduler, step_rows=step_rows, batch_rows=batch_size)
         self._at = lru_cache(_BORDERS)(self.counts.draws_before)
+        self._spans = self._spans_of(scheduler, step_rows)
+        if lanes > 1:
+            for span in self._spans:
+                self._check(span, block_size)
+        self._firsts = [span.first for span in self._spans]
         self._cells_of = lru_cache(_KEPT)(self._dealt)
 
     def before(self, lane: int, cell: int) -> Tallies:
@@ -235,110 +441,110 @@ class Deal(Dealt):
     def bounds(self, lane: int, cells: range) -> Int64:
         if self._lanes == 1:
             return _clamped([self.before(lane, cell) for cell in range(cells.start, cells.stop + 1)])
-        found, cell = list[Int64](), cells.start
+        stretches = list[Int64]()
+        cell = cells.start
         while cell <= cells.stop:
-            group, inside = divmod(cell, self.cells)
-            stop = min(cells.stop + 1 - group * self.cells, self.cells)
-            found.append(
-                self._cells_of(group)[inside:stop, :, lane]
-                if stop > 1
-                else self._border(group)[None, :, lane]
-            )
-            cell = group * self.cells + stop
-        return np.concatenate(found)
+            number = self._number(cell)
+            span = self._settled(number)
+            # As many borders as lie in this group and span.
+            group, inside = divmod(cell - span.first, span.cells)
+            group_end = cell - inside + span.cells
+            if number + 1 < len(self._spans):
+                group_end = min(group_end, self._firsts[number + 1])
+            stop = min(cells.stop + 1, group_end)
+            if inside == 0 and stop == cell + 1:
+                stretches.append(span.border(group)[None, :, lane])
+            else:
+                stretches.append(self._cells_of(number, group)[inside : inside + stop - cell, :, lane])
+            cell = stop
+        return np.concatenate(stretches)
 
     def ceiling(self, source: int) -> int | None:
         most = self.counts.ceiling(source)
         if most is None or self._lanes == 1:
             return most
-        return int(self._runs[-1].base[source].min()) + (most - self._runs[-1].counts[source]) // self._lanes
+        last = self._settled(len(self._spans) - 1).runs[-1]
+        return int(last.base[source].min()) + (most - last.counts[source]) // self._lanes
+
+    def first_cell(self, holds: Callable[[int], bool]) -> int:
+        # First the span, then the group in it, then the cell.
+        last = len(self._spans) - 1
+        number = first_true(0, lambda at: at == last or holds(self._firsts[at + 1]), last)
+        span = self._spans[number]
+        group = first_true(0, lambda at: holds(span.first + at * span.cells))
+        if group == 0:
+            return span.first
+        group_start = span.first + (group - 1) * span.cells
+        return first_true(group_start, holds, group_start + span.cells)
+
+    def _spans_of(self, scheduler: WeightScheduler, step_rows: int) -> list[_Span]:
+        """Return the spans of groups in order, the first from cell 0 on."""
+        versions = [self.counts]
+        while versions[-1].before is not None:
+            versions.append(versions[-1].before)
+        cell_rows = self.cell * self._lanes
+        spans = list[_Span]()
+        for counts, version in zip(reversed(versions), scheduler.versions(), strict=True):
+            first = counts.start // cell_rows
+            # A change before an earlier one takes its place.
+            while spans and spans[-1].first > first:
+                spans.pop()
+            eras = tuple(_eras(version, counts, step_rows))
+            cells = self.cells
+            if version.before is not None:
+                # Smaller groups where they do: what lanes have taken is known at the end of a group, and each change
+                # has to deal the group that it comes in.
+                needed = max(_LEAST_GROUP, *(era.group for era in eras))
+                cells = min(cells, -(-needed // self.cell))
+            spans.append(
+                _Span(
+                    first=first,
+                    cells=cells,
+                    cell=self.cell,
+                    lanes=self._lanes,
+                    seed=self.seed,
+                    names=version.names,
+                    counts=counts,
+                    eras=eras,
+                )
+            )
+        return spans
+
+    def _number(self, cell: int) -> int:
+        """Return the number of the span that a cell is in."""
+        return bisect_right(self._firsts, cell) - 1
+
+    def _settled(self, number: int) -> _Span:
+        """Return a span that knows what the lanes have taken before it."""
+        # Oldest first, so that no span asks the one before it, and that one the next.
+        for at in range(1, number + 1):
+            span = self._spans[at]
+            if span.base is None:
+                earlier = self._spans[at - 1]
+                span.base = earlier.taken(span.first)
+                earlier.at.cache_clear()  # thousands of counts, of which few are needed again
+        return self._spans[number]
 
     def _taken(self, cell: int) -> Int64:
-        """What each lane has taken of each source before a cell, int64[J, L]."""
-        group, inside = divmod(cell, self.cells)
-        return self._cells_of(group)[inside] if inside else self._border(group)
+        """Return what each lane has taken of each source before a cell, int64[J, L]."""
+        number = self._number(cell)
+        span = self._settled(number)
+        group, inside = divmod(cell - span.first, span.cells)
+        return self._cells_of(number, group)[inside] if inside else span.border(group)
 
-    def _border(self, group: int) -> Int64:
-        """What each lane has taken before a group, int64[J, L]."""
-        run = self._run_of(group)
-        return run.base if group == run.first else self._regular(run, group)
+    def _dealt(self, number: int, group: int) -> Int64:
+        """Return what is taken before each cell of a group of a span, int64[cells, J, L]."""
+        return self._settled(number).dealt(group)
 
-    def _run_of(self, group: int) -> _Run:
-        return self._runs[bisect_right(self._runs, group, key=lambda run: run.first) - 1]
-
-    def _regular(self, run: _Run, group: int) -> Int64:
-        """What each lane has taken before a group behind the first of a run with an absorber, int64[J, L]."""
-        more = [now - then for now, then in zip(self._at(group * self._rows), run.counts, strict=True)]
-        whole, rest = np.divmod(np.array(more, np.int64)[:, None], self._lanes)
-        taken = run.base + whole + (run.rank < rest)
-        assert run.absorber is not None
-        taken[run.absorber] = 0
-        taken[run.absorber] = group * self.cells * self.cell - taken.sum(axis=0)
-        return taken
-
-    @cached_property
-    def _runs(self) -> list[_Run]:
-        """All groups, in runs; the last one never ends."""
-        runs: list[_Run] = []
-        base, group = np.zeros((len(self._names), self._lanes), np.int64), 0
-        for era, following in pairwise([*self._eras, None]):
-            assert era is not None
-            settled = 0 if era.settled == 0 else -(-era.settled // self._rows)
-            while group < settled and (following is None or group * self._rows < following.start):
-                runs.append(self._run(group, base, None))
-                *_, (_, base) = self._row_by_row(runs[-1])
-                group += 1
-            end = None if following is None else following.start // self._rows
-            if end is None or group < end:
-                runs.append(self._run(group, base, era.absorber))
-            if end is not None and group < end:
-                group, base = end, self._regular(runs[-1], end)
-        return runs
-
-    def _run(self, group: int, base: Int64, absorber: int | None) -> _Run:
-        words = [xxhash.xxh3_64_intdigest(name.encode()) for name in self._names]
-        by_chance = np.stack([shuffled(self._lanes, key_of(self.seed, _DEALT, word)) for word in words])
-        order = np.lexsort((by_chance, base), axis=1)
-        return _Run(group, base, self._at(group * self._rows), np.argsort(order, axis=1), absorber)
-
-    def _dealt(self, group: int) -> Int64:
-        """What is taken before each cell of a group, int64[cells, J, L]."""
-        run = self._run_of(group)
-        if run.absorber is None:
-            stretches = list(self._row_by_row(run))
-        else:
-            stretches = [(range(group * self.cells, (group + 1) * self.cells), self._border(group + 1))]
-        found = [self._border(group)[None]]
-        for cells, after in stretches:
-            counts = [self._at(cell * self._cell_rows) for cell in range(cells.start, cells.stop + 1)]
-            dealt = spread(after - found[-1][-1], np.diff(np.array(counts, np.int64), axis=0), self.cell)
-            found.append(found[-1][-1] + np.cumsum(dealt, axis=0))
-        return np.concatenate(found)[:-1]
-
-    def _row_by_row(self, run: _Run) -> Iterator[tuple[range, Int64]]:
-        """Yield the stretches of a group in which no source can absorb, and what is taken after each.
-
-        The next row goes to the next lane. A stretch ends before and behind the cell in which an era starts.
-        """
-        taken, cell, stop = run.base, run.first * self.cells, (run.first + 1) * self.cells
-        starts = {era.start // self._cell_rows for era in self._eras}
-        cuts = {start + more for start in starts for more in (0, 1)} & set(range(cell + 1, stop))
-        lane = np.arange(self._lanes)
-        for end in [*sorted(cuts), stop]:
-            ends = np.array([self._at(cut * self._cell_rows) for cut in (cell, end)], np.int64)
-            ends = np.cumsum([0, *(ends[1] - ends[0])])
-            taken = taken + np.diff((ends[:, None] + self._lanes - 1 - lane) // self._lanes, axis=0)
-            yield range(cell, end), taken
-            cell = end
-
-    def _check(self, block_size: int) -> None:
-        if self.cells * self._lanes * len(self._names) > _MOST_DEALT:
+    def _check(self, span: _Span, block_size: int) -> None:
+        sources = len(span.names)
+        if span.cells * self._lanes * sources > _MOST_DEALT:
             raise ConfigError(
-                f"block_size {block_size}: too many slots of {self._lanes} lanes and {len(self._names)} sources to "
+                f"block_size {block_size}: too many slots of {self._lanes} lanes and {sources} sources to "
                 "deal together; expected a smaller block_size, or fewer lanes"
             )
-        most = max(self._eras, key=lambda era: era.group)
-        if most.group > self.cells * self.cell:
+        most = max(span.eras, key=lambda era: era.group)
+        if most.group > span.cells * span.cell:
             raise ConfigError(
                 f"block_size {block_size} is too small to deal {most.sources} sources to {self._lanes} lanes; expected "
                 f"{most.group} or more, or fewer lanes"
@@ -399,41 +605,29 @@ def _even(total: int, least: Int64, most: Int64, left: Int64, room: Int64) -> In
 
 
 def _eras(scheduler: WeightScheduler, counts: Counts, step_rows: int) -> Iterator[Era]:
-    first = late = 0
-    if scheduler.before is not None and counts.before is not None:
-        first = counts.start
-        earlier = [era for era in _eras(scheduler.before, counts.before, step_rows) if era.start < first]
-        yield from earlier
-        at = scheduler.at
-        if any(era.settled > first for era in earlier):
-            at = min(at, *(each.at for each in _extended(scheduler)))
-        late = first - at * step_rows
+    """Yield the eras of a version of the weights, from the row on at which it takes effect."""
+    first = counts.start
+    settled_change = 0
+    if counts.before is not None:
+        # A source that is ahead of its weight waits: see tokenlake.mixing.counts.
+        sources = len(scheduler.names)
+        settled_change = first + sources * (2 * sources + 1)
     seen: set[int] = set()
     ends = [*(piece.start for piece in scheduler.pieces[1:]), None]
     for piece, end in zip(scheduler.pieces, ends, strict=True):
+        if end is not None and counts.before is not None and end * step_rows <= first:
+            continue
         for begin, stop, weights in _halves(piece, end):
             seen |= {at for at, pair in enumerate(weights) if any(pair)}
-            start, after = (
-                -int(-begin * step_rows // 1),
-                None if stop is None else -int(-stop * step_rows // 1),
-            )
+            start = -int(-begin * step_rows // 1)
+            after = None if stop is None else -int(-stop * step_rows // 1)
             if after is not None and after <= max(first, start):
                 continue
-            # A count is that of a time at most half a row for each source away; what an extension found given too much
-            # is made up for by waiting, the shorter the heavier a source is.
+            # A count is that of a time at most half a row for each source away.
             settled = max(start, first) + len(seen) if start or first else 0
-            if late:
-                settled = max(settled, first + len(seen) * (2 * (late + len(seen)) + 1))
             weight, absorber = max((min(pair), -at) for at, pair in enumerate(weights))
             active = sum(any(pair) for pair in weights)
-            yield Era(max(first, start), settled, -absorber, active, weight)
-
-
-def _extended(scheduler: WeightScheduler) -> Iterator[WeightScheduler]:
-    """Yield a schedule and those that it extends, but for the first one, which extends none."""
-    while scheduler.before is not None:
-        yield scheduler
-        scheduler = scheduler.before
+            yield Era(max(first, start), max(settled, settled_change), -absorber, active, weight)
 
 
 def _halves(

@@ -25,7 +25,7 @@ import numpy as np
 from tokenlake.arrays import Int64
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.counts import Counts
+from tokenlake.mixing.counts import counts_of
 from tokenlake.mixing.deal import Deal, Dealt, EvenDeal
 from tokenlake.mixing.lanes import LaneLayout, lane_bounds
 from tokenlake.mixing.schedule import WeightScheduler, check_weight_names
@@ -37,7 +37,7 @@ STOPS: Final[tuple[str, ...]] = get_args(Stop)
 
 def check_order(order: int) -> None:
     """Raise ConfigError unless there is such a version of the order."""
-    if order not in ORDERS:
+    if isinstance(order, bool) or not isinstance(order, int) or order not in ORDERS:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"order {order!r} of a mixture; expected one of {ORDERS}: a later release wrote it")
 
 
@@ -140,12 +140,12 @@ class Lane:
         return place if self.length is None or place < self.length else None
 
     def slots_until(self, place: int) -> int:
-        """Return a number of slots, those of whole groups of the deal, that decide the first `place` places."""
+        """Return a number of slots, those of whole blocks, that decide the first `place` places."""
         if place == 0:
             return 0
         if self._skips and place > self._places_before(self._last_block):
-            return self._deal.decided(self._last_block)
-        return self._deal.decided(self._block_of(place - 1) + 1)
+            return self._last_block * self._deal.cell
+        return (self._block_of(place - 1) + 1) * self._deal.cell
 
     def _without_choice(self, place: int) -> bool:
         """Whether all sources but one are exhausted at a place."""
@@ -378,7 +378,7 @@ class SourceMixture:
     @property
     def group_slots(self) -> int:
         """Slots of a lane that are dealt together: what comes behind them decides none of them."""
-        return self._dealt.decided(1)
+        return self._dealt.cells * self._dealt.cell
 
     def step_after(self, position: int) -> int:
         """Return the first step at which the schedule may be extended without moving a row before a position.
@@ -417,7 +417,7 @@ class SourceMixture:
                 seed=seed,
             )
         each = {"step_rows": max(1, step_rows // lanes), "batch_rows": batch_size // lanes}
-        return EvenDeal(Counts(self.scheduler, **each, block_size=block_size), block_size, seed)
+        return EvenDeal(counts_of(self.scheduler, **each, block_size=block_size), block_size, seed)
 
     def _check_ends(self) -> None:
         """Raise ConfigError where a source has too few rows to go on, or too little weight ever to end."""

@@ -4,8 +4,8 @@ Before the first point its weights hold, after the last one its own. Between two
 ``p = (step - step0) / (step1 - step0)``: "step" keeps the earlier weights until the later point, "linear" gives
 ``a + p (b - a)``, "cosine" the same with ``(1 - cos(pi p)) / 2`` for `p`.
 
-A schedule only ever grows at its end: :meth:`WeightScheduler.extend` makes another one that remembers the first, and
-what comes before is still taken from that one.
+A schedule only ever changes at its end: :meth:`WeightScheduler.extend` and :meth:`WeightScheduler.reweighted` make
+another one that remembers the first, and what comes before is still taken from that one.
 
 **Exact weights.** A float is a fraction with a power of two below the line. Weights are taken as exactly these
 fractions and divided by their sum, so that they sum to 1 and not to 0.9999999999999999. For counting they become whole
@@ -31,29 +31,34 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import pairwise
+from operator import index
 from typing import Any, Final, Literal, cast, final, get_args
 
-from tokenlake.config.values import did_you_mean, require_one_of
+from tokenlake.config.values import did_you_mean, require_one_of, shares_of, wrong_sum
 from tokenlake.errors import ConfigError
 
 UNIT_BITS: Final = 96
 """A weight of 1 is ``2**UNIT_BITS`` units."""
 
-_TOLERANCE: Final = 1e-6
+EFFECT: Final = "batch"
+"""When a change of the weights takes effect: at the end of the batch in which its step begins. Earlier releases waited
+for a later row and made up for the delay; their changes name no effect."""
 
 
 def check_weights(weights: Mapping[str, Any], where: str = "") -> dict[str, float]:
-    """Return the weights as floats.
+    """Return the weights as shares that sum to 1 within 1e-6.
 
     Args:
-        weights: name to weight, at least one, none negative, summing to 1 within 1e-6.
-        where: a clause for messages, such as ``" at step 5 of the schedule"``.
+        weights: Name to weight, at least one, none negative: shares, percentages, or ratios of whole numbers (see
+            :func:`tokenlake.config.values.shares_of`).
+        where: A clause for messages, such as ``" at step 5 of the schedule"``.
 
     Raises:
         ConfigError: they are anything else.
     """
-    if not weights:
-        raise ConfigError(f"there are no weights{where}; expected a weight for at least one source")
+    if not isinstance(weights, Mapping) or not weights:  # pyright: ignore[reportUnnecessaryIsInstance]
+        got = "no weights" if not weights else f"weights {weights!r:.80}"
+        raise ConfigError(f"there are {got}{where}; expected name to weight for at least one source")
     floats = dict[str, float]()
     for name, weight in weights.items():
         try:
@@ -66,15 +71,17 @@ def check_weights(weights: Mapping[str, Any], where: str = "") -> dict[str, floa
                 expected="a number that is 0 or more",
                 got=weight,
             )
-    total = math.fsum(floats.values())
-    if abs(total - 1.0) > _TOLERANCE:
+    shares = shares_of(floats)
+    if shares is None:
+        total = math.fsum(floats.values())
         shown = ", ".join(f"{name}: {weight:g}" for name, weight in floats.items())
         raise ConfigError(
-            f"Weights must sum to 1.0, got {float(f'{total:.12g}')}{where} ({shown}); divide each by their sum",
+            f"{wrong_sum('Weights', total)}{where} ({shown}); divide each by their sum, or give percentages or ratios "
+            "of whole numbers (30, 70)",
             expected=1.0,
             got=total,
         )
-    return floats
+    return shares
 
 
 def check_weight_names(what: str, names: Collection[str], keys: Collection[str]) -> None:
@@ -263,45 +270,105 @@ class WeightScheduler:
         Raises:
             ConfigError: a point is not after `at`, or cannot be.
         """
-        if isinstance(at, bool) or not hasattr(at, "__index__") or int(at) < 0:
-            raise ConfigError(
-                f"cannot extend the schedule at step {at!r}; expected a whole number, 0 or more"
-            )
+        step = _change_step(at)
         _, new = _points_of(points, self.names)
-        if new[0].step <= at:
+        if new[0].step <= step:
             raise ConfigError(
-                f"step {new[0].step} cannot be added to a schedule that is fixed up to step {at}; "
-                f"expected points after step {at}"
+                f"step {new[0].step} cannot be added to a schedule that is fixed up to step {step}; "
+                f"expected points after step {step}"
             )
-        there = next(piece for piece in reversed(self.pieces) if piece.start <= at)
-        weights = there.weights_at(Fraction(at))
-        given = there.first.given if weights == there.first.weights else tuple(map(float, weights))
+        return self._changed(step, new)
+
+    def reweighted(self, *, at: int, weights: Mapping[str, float]) -> WeightScheduler:
+        """Return a schedule that is this one up to step `at` and has other weights from there on.
+
+        Points of this schedule from `at` on are left out.
+
+        Args:
+            at: The first step of the new weights, 0 or more.
+            weights: Weight of each source.
+
+        Raises:
+            ConfigError: `at` or the weights are invalid.
+        """
+        step = _change_step(at)
+        _, new = _points_of([{"step": step, "weights": weights}], self.names)
+        return self._changed(step, new)
+
+    def versions(self) -> list[WeightScheduler]:
+        """Return the first schedule and each change of it, oldest first; the last one is this schedule."""
+        newest_first: list[WeightScheduler] = [self]
+        while newest_first[-1].before is not None:
+            newest_first.append(newest_first[-1].before)
+        return newest_first[::-1]
+
+    def _changed(self, at: int, points: tuple[Point, ...]) -> WeightScheduler:
+        """Return this schedule up to step `at`, and from there on the points, the first of them at `at` or later."""
+        # The weights at `at` are pinned there, unless a new point says others.
+        lead = points
+        if points[0].step > at:
+            there = next(piece for piece in reversed(self.pieces) if piece.start <= at)
+            weights = there.weights_at(Fraction(at))
+            given = tuple(map(float, weights))
+            if weights == there.first.weights:
+                given = there.first.given
+            lead = (Point(at, given, weights), *points)
         kept = (piece for piece in self.pieces if piece.start < at)
-        longer = object.__new__(WeightScheduler)
-        longer.interpolation, longer.names, longer._points = self.interpolation, self.names, new
-        longer.pieces = (*kept, *pieces_of((Point(int(at), given, weights), *new), self.interpolation))
-        longer.before, longer.at = self, int(at)
-        return longer
+
+        changed = object.__new__(WeightScheduler)
+        changed.interpolation = self.interpolation
+        changed.names = self.names
+        changed._points = points
+        changed.pieces = (*kept, *pieces_of(lead, self.interpolation))
+        changed.before = self
+        changed.at = at
+        return changed
+
+    def _replayed(self, extension: Mapping[str, Any]) -> WeightScheduler:
+        """Return this schedule with a change of it that :meth:`to_json` wrote.
+
+        Raises:
+            ConfigError: an earlier release wrote the change, or its points come before it.
+        """
+        at = _change_step(extension["at"])
+        if extension.get("effect") != EFFECT:
+            raise ConfigError(
+                f"the weights were changed at step {at} by another release of tokenlake, in which a change took "
+                "effect later: the order of rows behind it cannot be repeated. Expected a state from before the "
+                "change, or one of this release; or begin a new loader with the present weights"
+            )
+        _, points = _points_of(extension["points"], self.names)
+        if points[0].step < at:
+            raise ConfigError(
+                f"a change at step {at} has a point at step {points[0].step}; expected {at} or later"
+            )
+        return self._changed(at, points)
 
     def to_json(self) -> dict[str, Any]:
         """Return all that :meth:`from_json` needs: JSON-able, the same for schedules that are the same."""
-        points = [
+        first, *changes = self.versions()
+        return {
+            "interpolation": self.interpolation,
+            # Names apart: their order counts, and canonical JSON sorts keys.
+            "names": list(self.names),
+            "points": first._points_json(),
+            "extensions": [
+                {"at": changed.at, "points": changed._points_json(), "effect": EFFECT} for changed in changes
+            ],
+        }
+
+    def _points_json(self) -> list[dict[str, Any]]:
+        return [
             {"step": point.step, "weights": dict(zip(self.names, point.given, strict=True))}
             for point in self._points
         ]
-        if self.before is None:
-            # Names apart: their order counts, and canonical JSON sorts keys.
-            head = {"interpolation": self.interpolation, "names": list(self.names)}
-            return head | {"points": points, "extensions": []}
-        data = self.before.to_json()
-        return data | {"extensions": [*data["extensions"], {"at": self.at, "points": points}]}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> WeightScheduler:
         """Rebuild a schedule from what :meth:`to_json` returned.
 
         Raises:
-            ConfigError: it is no such thing.
+            ConfigError: it is no such thing, or an earlier release changed its weights.
         """
         try:
             first, *rest = data["points"]
@@ -310,15 +377,34 @@ class WeightScheduler:
                 [{"step": first["step"], "weights": weights}, *rest], data["interpolation"]
             )
             for extension in data["extensions"]:
-                schedule = schedule.extend(at=extension["at"], points=extension["points"])
-        except (KeyError, TypeError, ValueError) as error:
+                schedule = schedule._replayed(extension)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 f"this is no weight schedule: {type(error).__name__} {error}; expected what to_json returned"
             ) from None
         return schedule
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without recursion into the schedules before, of which there may be thousands.
+        return WeightScheduler.from_json, (self.to_json(),)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, WeightScheduler) and self.to_json() == other.to_json()
+        if not isinstance(other, WeightScheduler):
+            return NotImplemented
+        mine: WeightScheduler | None = self
+        theirs: WeightScheduler | None = other
+        while mine is not None and theirs is not None:
+            if mine is theirs:
+                return True
+            if mine._own() != theirs._own():
+                return False
+            mine = mine.before
+            theirs = theirs.before
+        return mine is theirs
+
+    def _own(self) -> tuple[Any, ...]:
+        """Return all that this version says, without the versions before."""
+        return self.names, self.interpolation, self.at, self._points
 
     def __hash__(self) -> int:
         return hash((self.names, self.interpolation, self.pieces))
@@ -326,6 +412,25 @@ class WeightScheduler:
     def __repr__(self) -> str:
         steps = [piece.start for piece in self.pieces]
         return f"WeightScheduler({', '.join(self.names)}; {self.interpolation} at steps {steps})"
+
+
+def _change_step(at: Any) -> int:
+    """Return the step at which a schedule is to change; ConfigError where it is none."""
+    step = _step_of(at)
+    if step is None:
+        raise ConfigError(f"cannot extend the schedule at step {at!r}; expected a whole number, 0 or more")
+    return step
+
+
+def _step_of(value: Any) -> int | None:
+    """Return a step as an integer; None where it is no whole number, or negative."""
+    if isinstance(value, bool):
+        return None
+    try:
+        step = index(value)
+    except TypeError:
+        return None
+    return step if step >= 0 else None
 
 
 def constant(weights: Mapping[str, float]) -> WeightScheduler:
@@ -342,7 +447,8 @@ def _points_of(
         ConfigError: there is none; or one is no object with `step` and `weights`, nor a mapping with these keys, or its
             step or weights cannot be.
     """
-    if isinstance(items, str | bytes | Mapping) or not len(items):
+    is_list = isinstance(items, Sequence) and not isinstance(items, str | bytes)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_list or not items:
         raise ConfigError(f"a schedule of {items!r}; expected a list of at least one point")
     points = list[Point]()
     for item in items:
@@ -358,7 +464,8 @@ def _points_of(
             raise ConfigError(
                 f"a point of the schedule has weights {weights!r}; expected a mapping, name to weight"
             )
-        if isinstance(step, bool) or not hasattr(step, "__index__") or int(step) < 0:
+        whole_step = _step_of(step)
+        if whole_step is None:
             raise ConfigError(
                 f"a point of the schedule is at step {step!r}; expected a whole number, 0 or more"
             )
@@ -376,7 +483,7 @@ def _points_of(
                 f"step {step} of the schedule comes after step {points[-1].step}; steps must grow from point to point"
             )
         given = tuple(floats[name] for name in names)
-        points.append(Point(int(step), given, normalized(given)))
+        points.append(Point(whole_step, given, normalized(given)))
     assert names is not None
     return names, tuple(points)
 

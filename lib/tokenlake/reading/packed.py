@@ -64,7 +64,7 @@ class PackedGroup:
         self._attention: dict[int | None, list[int]] = {}
         if segments is not None:
             self.nbytes += segments.ids.nbytes + segments.offsets.nbytes
-            _check_segments(segments, self.rows, self.length)
+            check_segments(segments, self.rows, self.length)
 
     def attention(self, within: int | None) -> list[int]:
         """Return what attention inside segments costs each row, n numbers; see :func:`attention`."""
@@ -116,7 +116,8 @@ def attention(lengths: Int32 | Int64, offsets: Int64, within: int | None) -> Int
     return np.add.reduceat(np.square(lengths, dtype=np.int64), offsets[:-1])
 
 
-def _check_segments(segments: Ragged, rows: int, length: int) -> None:
+def check_segments(segments: Ragged, rows: int, length: int) -> None:
+    """Raise ValueError unless each of so many rows has segments of 1 id or more, `length` ids together at most."""
     lengths, offsets = segments.ids, segments.offsets
     if len(offsets) != rows + 1:
         raise ValueError(f"segments of {len(offsets) - 1} rows; expected those of {rows} rows")
@@ -159,10 +160,12 @@ class PackedReader:
     Args:
         shards: opens them.
         length: ids of a row.
+        limit: Ids are below it, and none is negative.
     """
 
-    def __init__(self, shards: OpenShards, length: int) -> None:
+    def __init__(self, shards: OpenShards, length: int, limit: int = pages.MOST_IDS) -> None:
         self._shards, self._length, self._seen = shards, length, pages.SeenLevels(length)
+        self._limit = limit
         self._through_arrow: set[int] = set()
 
     def read(
@@ -197,7 +200,7 @@ class PackedReader:
 
     def _direct(self, source: ShardBytes, chunks: dict[str, ColumnChunk], rows: int) -> PackedGroup:
         data, length = _bytes(source, chunks), self._length
-        ids = pages.fixed_numbers(data[IDS], rows, length, self._seen)
+        ids = pages.fixed_numbers(data[IDS], rows, length, self._seen, self._limit)
         segments = (
             Ragged(*pages.list_numbers(data[LENGTHS], chunks[LENGTHS].values)) if LENGTHS in data else None
         )
@@ -212,6 +215,7 @@ class PackedReader:
             names = ", ".join(table.schema.names)
             raise ValueError(f"{table.num_rows} rows of {names}; expected {rows} rows of {', '.join(chunks)}")
         group = PackedGroup.of(one_batch(table), self._length)
+        pages.check_ids(group.ids, self._limit)
         found = None if group.segments is None else len(group.segments.ids)
         if found is not None and found != (stated := chunks[LENGTHS].values):
             raise ValueError(f"{found} segments; expected {stated}, as the footer says")

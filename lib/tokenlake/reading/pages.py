@@ -19,7 +19,7 @@ import weakref
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -231,16 +231,44 @@ class Unfamiliar(Exception):
     """Bytes that may be good Parquet, but are not laid out as our writer lays them out."""
 
 
-def fixed_numbers(chunk: memoryview, rows: int, length: int, seen: SeenLevels) -> Ids:
+MOST_IDS: Final = 1 << 31
+"""One more than the largest id that 32 bits hold."""
+
+
+def check_ids(numbers: npt.NDArray[np.int32 | np.uint16], limit: int) -> None:
+    """Raise ValueError unless all numbers are ids below a limit, and none is negative."""
+    if not numbers.size:
+        return
+    # Seen as unsigned, a negative number is larger than every id: one pass finds both.
+    unsigned_ids = numbers.view(np.uint32) if numbers.dtype == np.int32 else numbers
+    largest = int(unsigned_ids.max())
+    if largest >= limit:
+        _refuse_id(largest, limit)
+
+
+def _refuse_id(number: int, limit: int) -> NoReturn:
+    shown = number - (1 << 32) if number >= MOST_IDS else number
+    raise ValueError(f"the id {shown} is none of its tokenizer; expected 0 to {limit - 1}")
+
+
+def fixed_numbers(
+    chunk: memoryview, rows: int, length: int, seen: SeenLevels, limit: int | None = None
+) -> Ids:
     """Return a column of rows of `length` numbers, [rows, length] that cannot be written to.
+
+    Args:
+        chunk: The bytes of the column chunk.
+        rows, length: Rows, and numbers of each.
+        seen: Levels that were right before.
+        limit: Numbers are ids below it; None: any numbers.
 
     Raises:
         Unfamiliar: the pages are laid out in another way, or not all rows have so many values.
-        ValueError, OSError: they are damaged.
+        ValueError, OSError: they are damaged, or a number is no id below `limit`.
     """
     found: Ids | None = None
     at, values = 0, rows * length
-    for page in pages_of(chunk, values, 32):
+    for page in pages_of(chunk, values, 32, limit):
         seen.check(at % length, page)
         numbers = page.numbers
         if page.indices and page.values == values:
@@ -343,8 +371,8 @@ class DecodedPage(NamedTuple):
         return np.frombuffer(self.data, "<u2" if self.indices else "<i4", self.values)
 
 
-def pages_of(chunk: memoryview, values: int, bits: int) -> Iterator[DecodedPage]:
-    """Yield the pages of a column chunk that holds so many values of some bits each.
+def pages_of(chunk: memoryview, values: int, bits: int, limit: int | None = None) -> Iterator[DecodedPage]:
+    """Yield the pages of a column chunk that holds so many values of some bits each, ids below `limit` if there is one.
 
     Raises:
         Unfamiliar: a page is not of the one kind that is understood.
@@ -364,7 +392,7 @@ def pages_of(chunk: memoryview, values: int, bits: int) -> Iterator[DecodedPage]
             raise ValueError(f"a page of {header.values} values; expected 1 to {left}")
         else:
             left -= header.values
-            yield _decoded(stored, header, bits, entries)
+            yield _decoded(stored, header, bits, entries, limit)
         at = header.begin + header.stored
     if left:
         raise ValueError(f"pages of {values - left} values; expected {values}")
@@ -391,7 +419,9 @@ def _identity(stored: bytes, header: PageHeader) -> int:
     return entries
 
 
-def _decoded(stored: memoryview, header: PageHeader, bits: int, entries: int) -> DecodedPage:
+def _decoded(
+    stored: memoryview, header: PageHeader, bits: int, entries: int, limit: int | None
+) -> DecodedPage:
     """Decompress a page of values that have some bits each, or are indices into so many entries."""
     before, wide = b"", (header.values * bits + 7) // 8
     if entries:
@@ -410,8 +440,14 @@ def _decoded(stored: memoryview, header: PageHeader, bits: int, entries: int) ->
     if len(body) - begin != wide:
         raise Unfamiliar(f"{len(body) - begin} bytes of values; expected {wide}")
     page = DecodedPage(header.values, repetition, definition, body[begin:], entries > 0)
-    if entries and (largest := int(page.numbers.max())) >= entries:
-        raise ValueError(f"the index {largest} into a dictionary of {entries} entries")
+    if entries:
+        largest = int(page.numbers.max())
+        if largest >= entries:
+            raise ValueError(f"the index {largest} into a dictionary of {entries} entries")
+        if limit is not None and largest >= limit:
+            _refuse_id(largest, limit)
+    elif limit is not None:
+        check_ids(page.numbers, limit)
     return page
 
 

@@ -226,12 +226,13 @@ def list_lengths(chunk: memoryview, values: int) -> Int64:
     return np.diff(np.array([*starts, values], np.int64))
 
 
-def list_values(chunk: memoryview, values: int, bits: int) -> npt.NDArray[Any]:
+def list_values(chunk: memoryview, values: int, bits: int, limit: int | None = None) -> npt.NDArray[Any]:
     """Return the values of all lists of a column chunk, one list after the other; where each begins is known.
 
     Args:
         chunk, values: as of :func:`list_lengths`.
         bits: of a value: 32 for int32, 1 for bool.
+        limit: Values are ids below it; None: any numbers.
 
     Returns:
         int32[values] or bool[values], which cannot be written to.
@@ -242,7 +243,7 @@ def list_values(chunk: memoryview, values: int, bits: int) -> npt.NDArray[Any]:
     """
     found = BLOCKS.take(values * 4).view(np.int32) if bits > 1 else BLOCKS.take(values).view(np.bool_)
     at = 0
-    for page in pages_of(chunk, values, bits):
+    for page in pages_of(chunk, values, bits, limit):
         there = found[at : at + page.values]
         if bits > 1:
             there[:] = page.numbers

@@ -15,16 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from threading import Lock
-from typing import Any, BinaryIO, Final, Self, TypeVar, final
+from typing import Any, BinaryIO, Final, Self, TypeVar, cast, final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, Int64, lengths_between, offsets_of, values
+from tokenlake.arrays import Bools, Int64, Ragged, lengths_between, offsets_of, values
+from tokenlake.columns import columns_for
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.reading.packed import LEARNED, PackedGroup, PackedReader
-from tokenlake.reading.pages import VALUE_BITS, Unfamiliar, check_unfolded
+from tokenlake.reading.packed import IDS, LEARNED, LENGTHS, PackedGroup, PackedReader, check_segments
+from tokenlake.reading.pages import MOST_IDS, VALUE_BITS, Unfamiliar, check_ids, check_unfolded
 from tokenlake.reading.ragged_rows import RaggedGroup, RaggedRows, list_lengths, list_values, narrowest
 from tokenlake.reading.shard_file import ColumnChunk, OpenShards, one_batch
 from tokenlake.schema import arrow_type, packed_schema, preference_schema, tokens_schema
@@ -51,6 +52,20 @@ def stored_schema(manifest: Manifest) -> pa.Schema:
         pieces = "segment_ids" in names
         return packed_schema(manifest.width, store_segment_ids=pieces, loss_mask=masked)
     return tokens_schema(loss_mask=masked, attention_mask=bool(build.get("attention_mask")), kept=kept)
+
+
+def id_columns(manifest: Manifest) -> tuple[str, ...]:
+    """Return the columns that hold lists of ids."""
+    if manifest.preference is None:
+        return (IDS,)
+    return tuple(column.name for column in columns_for(*manifest.preference) if column.holds == "ids")
+
+
+def id_limit(manifest: Manifest) -> int:
+    """Return one more than the largest id of the version's tokenizers; what 32 bits hold where one does not say."""
+    sizes = [int(facts.get("vocab_size", 0)) for facts in manifest.tokenizer.values()]
+    known = bool(sizes) and all(size > 0 for size in sizes)
+    return min(max(sizes), MOST_IDS) if known else MOST_IDS
 
 
 def runs(batch: pa.RecordBatch, name: str) -> tuple[Any, Int64]:
@@ -147,7 +162,9 @@ class StoredRows:
         self._first_rows = offsets_of(self.group_rows)
         self._open = OpenShards(self._opened)
         self._schema = stored_schema(manifest)
-        self._packed = PackedReader(self._open, manifest.width)
+        self._id_columns = id_columns(manifest)
+        self._id_limit = id_limit(manifest)
+        self._packed = PackedReader(self._open, manifest.width, self._id_limit)
         self._lengths: dict[str, npt.NDArray[Any]] = {}
         self._lengths_lock = Lock()
 
@@ -222,7 +239,23 @@ class StoredRows:
         check_types(batch.schema, self._schema)
         if columns is None:
             check_values(batch, footer.values[index])
+        self._check_rows(batch)
         return batch
+
+    def _check_rows(self, batch: pa.RecordBatch) -> None:
+        """Raise ValueError where an id is none of the tokenizer's, or segments are none of the rows that hold them."""
+        for name in self._id_columns:
+            if name in batch.schema.names:
+                check_ids(values(cast("Any", batch.column(name)).flatten()), self._id_limit)
+        if LENGTHS not in batch.schema.names or not self.manifest.width:
+            return
+        lengths, offsets = runs(batch, LENGTHS)
+        taken = values(lengths.slice(offsets[0], offsets[-1] - offsets[0]))
+        check_segments(Ragged(taken, offsets - offsets[0]), batch.num_rows, self.manifest.width)
+        if "documents" in batch.schema.names:
+            documents: Any = batch.column("documents")
+            if not np.array_equal(np.diff(offsets), values(documents.value_lengths())):
+                raise ValueError(f"{LENGTHS} and documents of a row are not of the same segments")
 
     def packed(self, group: int, *, loss_mask: bool, segments: bool = True) -> PackedGroup:
         """Decode what a batch needs of a row group of a packed dataset, every page read against its checksum.
@@ -295,7 +328,8 @@ class StoredRows:
             if chunk.values != values:  # an empty list is a value, too
                 return None
             check_unfolded(4 * values, chunk.size)
-            return list_values(data, values, VALUE_BITS[chunk.kind])
+            limit = self._id_limit if column in self._id_columns else None
+            return list_values(data, values, VALUE_BITS[chunk.kind], limit)
 
         return self._of_lists(group, column, direct, 0, values)
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.config.stages import LoadStageConfig
-from tokenlake.config.values import whole_number
+from tokenlake.config.values import did_you_mean, expected, plain_integers, whole_number
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.mixing.random import key_of, shuffled_by_buffer
 from tokenlake.rowwise.shards import Row, RowMeter, RowPosition
@@ -28,6 +28,8 @@ Arrays = dict[str, Any]
 """Field to an array of a batch's values, or to a list where they make no array."""
 
 _FORMAT: Final = 1
+_NO_STATE: Final = "no state of a loader of rows"
+_MOST: Final = 1 << 50  # rows, or epochs, that can be counted
 _FILLED_WITH: Final = {
     **dict.fromkeys(("attention_mask", "segment_ids", "position_ids", "loss_mask"), 0),
     "labels": -100,
@@ -211,7 +213,11 @@ class RowLoader:
         self._latest: weakref.ref[RowDelivery] | None = None
 
     def deliver(self, meter: RowMeter | None = None, *, prefetch: bool | None = None) -> RowDelivery:
-        """Return the batches of the next epoch; `prefetch`: whether threads prepare them, None: as configured."""
+        """Return the batches of the next epoch; `prefetch`: whether threads prepare them, None: as configured.
+
+        An iteration that is under way is replaced: asked for another batch, it raises ConfigError.
+        """
+        self._supersede("another iteration")
         start, self.ended = self._next, False
         self._now, self._next = start, RowProgress(start.epoch + 1)
         threads = self._load.prefetch_enabled if prefetch is None else prefetch
@@ -248,17 +254,65 @@ class RowLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where :meth:`state_dict` was called; ConfigError if that was of another order or of another source."""
         if not isinstance(state, Mapping) or state.get("format") != _FORMAT or "place" not in state:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"no state of a loader of rows, as state_dict() returns it: {state!r:.200}")
+            raise ConfigError(f"{_NO_STATE}: {state!r:.200}; expected what state_dict() returned")
+        state = cast("dict[str, Any]", plain_integers(state))
         problems = [
             f"{name} is {state.get(name)!r} there and {value!r} here"
             for name, value in self._identity().items()
-            if state.get(name) != value
+            if name in state and (state[name] != value or type(state[name]) is not type(value))
         ]
         if problems:
             raise ConfigError("the state is of another run: " + "; ".join(problems), differs=problems)
-        position = RowPosition(*map(int, state["place"]))
-        self._next = self._now = RowProgress(int(state["epoch"]), int(state["rows"]), position)
+        progress = self._progress_of(state)
+        self._supersede("load_state_dict()")
+        self._next = self._now = progress
         self._latest = None
+
+    def _progress_of(self, state: Mapping[str, Any]) -> RowProgress:
+        """Read how far delivery had come in a state; ConfigError where its numbers do not fit each other."""
+        for name in ("epoch", "rows", *self._identity()):
+            if name not in state:
+                raise ConfigError(f"{_NO_STATE}: {name!r} is missing")
+        known = {"format", "epoch", "rows", "place", *self._identity()}
+        if unknown := [key for key in state if key not in known]:
+            raise ConfigError(
+                f"{_NO_STATE}: it has a key {unknown[0]!r}, which no state has{did_you_mean(unknown[0], known)}"
+            )
+        epoch = whole_number(f"{_NO_STATE}: epoch", state["epoch"], 0, _MOST)
+        rows = whole_number(f"{_NO_STATE}: rows", state["rows"], 0, _MOST)
+        place = state["place"]
+        if not isinstance(place, list | tuple) or len(cast("Sequence[Any]", place)) != len(_BEGINNING):
+            raise ConfigError(
+                f"{_NO_STATE}: place: got {place!r:.80}, must be {len(_BEGINNING)} whole numbers"
+            )
+        numbers = [
+            whole_number(f"{_NO_STATE}: place", number, 0, _MOST) for number in cast("Sequence[Any]", place)
+        ]
+        position = RowPosition(*numbers)
+        # Without a shuffle buffer, the next row to read is the one behind those that were delivered. In a buffer, a
+        # row that was read early may still wait.
+        is_ahead = position.ordinal > rows
+        is_behind = self._load.shuffle_buffer_size is None and position.ordinal < rows
+        if is_ahead or is_behind:
+            raise ConfigError(
+                f"the state does not fit itself: {rows:,} rows of the epoch were delivered, and the next row to read "
+                f"is number {position.ordinal:,}. It was changed, or put together from several; expected what "
+                "state_dict() returned"
+            )
+        shards = state["shards"]
+        if shards is not None and position.shard >= max(1, shards):
+            raise ConfigError(f"{_NO_STATE}: place: got shard {position.shard} of {shards} shards")
+        return RowProgress(epoch, rows, position)
+
+    def _supersede(self, caller: str) -> None:
+        """End the iteration that is under way, so that asking it for more is an error and not the end of an epoch."""
+        delivery = None if self._latest is None else self._latest()
+        if delivery is not None:
+            delivery.supersede(
+                f"this iterator was replaced behind row {self._now.rows} of epoch {self._now.epoch}: a loader has one "
+                f"iterator at a time, and {caller} took its place. Go on with that one; for two streams, make two "
+                "loaders"
+            )
 
     def delivered(self, delivery: RowDelivery, after: RowProgress | None) -> None:
         """The latest iteration delivered a batch; None: it came to its end."""
@@ -337,8 +391,16 @@ class RowDelivery(Iterator[Arrays]):
 
     def __init__(self, made: Iterator[_Made], loader: RowLoader, meter: RowMeter | None) -> None:
         self._made, self._loader, self._meter = made, cast("RowLoader | None", loader), meter
+        self._superseded: str | None = None
 
     def __next__(self) -> Arrays:
+        """Return the next batch.
+
+        Raises:
+            ConfigError: another iteration of the loader took its place.
+        """
+        if self._superseded is not None:
+            raise ConfigError(self._superseded)
         meter = self._meter
         made = next(self._made, None) if meter is None else meter.timed(self._made)
         if self._loader is not None:
@@ -357,6 +419,12 @@ class RowDelivery(Iterator[Arrays]):
         if isinstance(self._made, Prefetched):
             self._made.close()
         self._made, self._loader = iter(()), None  # nor does the source live on
+
+    def supersede(self, message: str) -> None:
+        """End the threads; who asks for another batch gets a ConfigError, unless the epoch had come to its end."""
+        if self._loader is not None:
+            self._superseded = message
+        self.close()
 
 
 @final
@@ -379,7 +447,7 @@ class ResumeState:
 
     def __post_init__(self) -> None:
         for name in ("shard_index", "row_index", "epoch", "step"):
-            whole_number(name, getattr(self, name), 0)
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 0))
 
     def rows(self, source: ShardedDataSource) -> Iterator[Row]:
         """Return the rows of a source from this one on; ConfigError where it has no such row."""
@@ -392,7 +460,9 @@ class ResumeState:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Return the state that :meth:`to_dict` gave; ConfigError if it is none."""
-        unknown = sorted(cast("Any", data).keys() - {each.name for each in fields(cls)})
+        if not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise expected("ResumeState", data, "a mapping, as to_dict() returns it")
+        unknown = sorted(map(str, cast("Any", data).keys() - {each.name for each in fields(cls)}))
         if unknown:
             raise ConfigError(
                 f"not a ResumeState: it has no field {', '.join(unknown)}; give what to_dict returned"

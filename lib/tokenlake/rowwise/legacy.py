@@ -64,8 +64,9 @@ class DatasetMixture:
         mixture_block_size: rows of a block.
         stop_strategy: when a dataset ends: ``restart`` it, stop (``first_exhausted``), or go on with the others
             (``all_exhausted``).
-        mixture_weights: name to weight; they sum to 1; None: equal ones. Where the keys are the datasets' names, they
-            go by name; where no dataset was given a name, they go by place, and name the datasets.
+        mixture_weights: name to weight: shares, percentages, or ratios of whole numbers; None: equal ones. Where the
+            keys are the datasets' names, they go by name; where no dataset was given a name, they go by place, and name
+            the datasets.
         shuffle_buffer_size: rows are drawn at random from a buffer of so many; None: in the mixture's order.
         tokenize_callback: function of a row that returns its ids: rows are ``{tokens_field_name: ids}`` then.
         pack_tokens: pack the ids in `tokens_field_name` into rows of `pack_seq_length`, with ``input_ids``.
@@ -140,7 +141,7 @@ class DatasetMixture:
         """Return the rows: dicts with the text, the fields kept, and ``__source__`` where they are mixed.
 
         Raises:
-            ConfigError: an option of a dataset is not what is allowed, or weights do not sum to 1.
+            ConfigError: an option of a dataset is not what is allowed, or weights are not shares.
             SourceNotFoundError: files of a dataset are not there.
         """
         opened = [inform.open(self.text_target_field) for inform in self._told()]

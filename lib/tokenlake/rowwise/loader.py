@@ -80,8 +80,9 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
 
     Of other rows every iteration is an epoch: it reads the source from its beginning, and with a shuffle buffer in
     another order than the last one; which order is a function of `seed` and of how many iterations came before.
-    Batches and their order do not depend on prefetching. Threads end with the iteration, also where it is left in the
-    middle.
+    A loader has one iterator at a time: the next iteration takes the place of one that is under way, which then raises
+    ConfigError. Batches and their order do not depend on prefetching. Threads end with the iteration, also where it is
+    left in the middle.
 
     :meth:`state_dict` counts batches that were delivered; :meth:`load_state_dict` lets the next iteration go on behind
     them, exactly. What that costs is up to the source: without a shuffle buffer, opening one shard at one row, which
@@ -233,6 +234,12 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
             ConfigError: the state is of another source or of another order; says what differs.
         """
         self._loader.load_state_dict(state)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "an AsyncDataLoader cannot be pickled, for it has open files and threads: pickle loader.state_dict(), make "
+            "a loader of the same source in the other process, and give it the state by load_state_dict()"
+        )
 
     get_state, set_state = state_dict, load_state_dict
     """The names that checkpoints use."""

@@ -8,7 +8,7 @@ from typing import Any, Final, cast, final
 
 from tokenlake.config.values import expected, require_one_of, whole_number
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
-from tokenlake.mixing.counts import Counts
+from tokenlake.mixing.counts import counts_of
 from tokenlake.mixing.mixture import STOPS, SourceMixture
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.mixing.schedule import WeightScheduler, check_weight_names, constant
@@ -59,7 +59,7 @@ class MixedShardedSource(NumberedSource):
 
         Args:
             sources: name to source, or a list of sources, which are then called source_0, source_1, ...
-            weights: name to weight, per row; they sum to 1. None: equal ones.
+            weights: name to weight, per row: shares, percentages, or ratios of whole numbers. None: equal ones.
             block_size: rows of a block.
             seed: of the shuffle inside blocks, and of the order of shards in later epochs; None is 0.
             stop_strategy: when a source ends: ``restart`` it, without end; stop before the first row that it would
@@ -181,7 +181,7 @@ class MixedShardedSource(NumberedSource):
 
     def _ceilings(self) -> Lengths:
         """Rows that the schedule takes of each source, ever; None: there is no end to them."""
-        counts = Counts(self._scheduler, block_size=self._block_size)
+        counts = counts_of(self._scheduler, block_size=self._block_size)
         return {name: counts.ceiling(place) for place, name in enumerate(self._scheduler.names)}
 
     def _told(self, name: str, rows: int | None, most: int | None) -> int | None:
@@ -307,7 +307,8 @@ def block_mixture_interleave(
     Args:
         datasets: name to dataset, or a list of datasets. A dataset is a ``Dataset`` or ``IterableDataset`` of the
             `datasets` library, any source of ours, or a list of rows.
-        weights: name to weight, or a list of weights in the order of the datasets; they sum to 1. None: equal ones.
+        weights: name to weight, or a list of weights in the order of the datasets: shares, percentages, or ratios of
+            whole numbers. None: equal ones.
             Datasets in a list are called as the weights are, in their order; without names source_0, source_1, ...
         block_size: rows of a block.
         seed: of the shuffle inside blocks; None is 0.

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.counts import Counts
+from tokenlake.mixing.counts import counts_of
 from tokenlake.mixing.lanes import lane_bounds
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler
@@ -83,7 +83,7 @@ def outcomes(mixture: SourceMixture, spec: MixtureSpec) -> dict[str, SourceDraw]
     rows, lanes = mixture.rows or 0, mixture.layout.lanes
     places = mixture.layout.places_before(rows)
     drawn = np.stack([mixture.drawn(lane, int(place)) for lane, place in enumerate(places)])
-    shares = Counts(mixture.scheduler, step_rows=step_rows).shares(rows)
+    shares = counts_of(mixture.scheduler, step_rows=step_rows).shares(rows)
     found: dict[str, SourceDraw] = {}
     for at, name in enumerate(mixture.names):
         used: list[int] = np.diff(lane_bounds(kept.get(name, lengths[name]), lanes)).tolist()
