@@ -7,7 +7,6 @@ from importlib import import_module
 from pathlib import Path
 
 from tokenlake.config.refusals import REFUSALS, ROADS
-from tokenlake.reports import Table, label, to_markdown
 
 ROOT = Path(__file__).parent.parent
 CONFIGURATION = ROOT / "docs/configuration.md"
@@ -26,8 +25,11 @@ def refusals_table() -> str:
                 roads.setdefault(instead, []).append(name)
         fine = ", ".join(f"`{value!r}`" for value in refusal.also)
         rows += [(f"`{refusal.key}`", ", ".join(names), instead, fine) for instead, names in roads.items()]
-    columns = (label("option"), label("refused by"), label("instead"), label("also allowed"))
-    return "\n" + to_markdown(Table(columns, tuple(rows)))
+    # The cells are Markdown already: to_markdown takes its cells for texts.
+    head = ("option", "refused by", "instead", "also allowed")
+    lines = [head, ["---"] * len(head), *rows]
+    escaped = ([cell.replace("\\", "\\\\").replace("|", "\\|") for cell in line] for line in lines)
+    return "\n" + "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
 
 def test_the_table_of_what_is_refused_is_current() -> None:
