@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
 
 from annotated_types import Ge, Gt, Lt
-from pydantic import BeforeValidator, InstanceOf, Strict, model_validator
+from pydantic import BeforeValidator, InstanceOf, Strict, field_validator, model_validator
 
 from tokenlake.config.load import load_section
 from tokenlake.config.section import (
@@ -38,6 +38,7 @@ from tokenlake.config.section import (
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import ConfigError
 from tokenlake.loader.padding import BatchPadding
+from tokenlake.loader.steps import BatchSizes
 
 
 def _exponent(value: object) -> object:
@@ -92,7 +93,7 @@ class HeldOutSet(Section):
     """Of that dataset."""
 
     batch_size: Count | None = None
-    """Rows of a batch; null: those of a step."""
+    """Rows of a batch; null: those of a step, of several numbers the first."""
 
 
 class TrainingData(Section):
@@ -104,14 +105,24 @@ class TrainingData(Section):
     split: SplitName = "train"
     """Of that dataset."""
 
-    batch_size: Count = 8
-    """Rows of a training step, of all devices and of all parts of an accumulation."""
+    batch_size: Count | dict[Step, Count] = 8
+    """Rows of a training step, of all devices and of all parts of an accumulation; or {first step: rows}, from step 0
+    on: ``{0: 64, 1000: 128}``."""
 
     seed: Seed = 0
     """Of the order."""
 
     epochs: Count | None = None
     """Of a pass; null: the data never ends, and `steps` must say when training does."""
+
+    @field_validator("batch_size")
+    @classmethod
+    def _steps_of_batch_size(cls, given: int | dict[int, int]) -> int | dict[int, int]:
+        try:
+            BatchSizes.of(given)
+        except ConfigError as error:
+            raise problem(str(error).removeprefix("batch_size: ")) from error
+        return given
 
     padding: Annotated[InstanceOf[BatchPadding] | None, BeforeValidator(_padding)] = None
     """Of documents and preferences, as of the loader, of held-out sets too: ``{buckets: 8, multiple: 64}``. The step is
