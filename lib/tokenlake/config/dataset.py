@@ -159,7 +159,8 @@ class DatasetConfig(Section):
     """Character between the cells of CSV; null: a tab in .tsv, else a comma."""
 
     text_mode: Literal["document", "lines"] = "document"
-    """For text files: a file is one document, or every line is."""
+    """For text files: a file is one document, or every line that is not empty is. Where it is not set, it is document
+    in a build, and lines where rows are read without a build (create_source, Pipeline, tokenize_and_save)."""
 
     additional_fields: tuple[Text, ...] | None = None
     """Fields to keep beside the tokens of each document, as columns of their own; only where nothing is packed."""
@@ -281,6 +282,15 @@ def is_hub_id(name: str) -> bool:
     """Return whether `name` is the id of a dataset on the Hub: spelled like one, and nothing that lies on this disk."""
     spelled = _ID.fullmatch(name) is not None and not name.lower().endswith(_EXTENSIONS)
     return spelled and not os.path.exists(name)  # noqa: PTH110 (pathlib would cost a second object)
+
+
+def names_text(name: str) -> bool:
+    """Return whether a path, glob or URL names text files, compressed or not."""
+    stem = name.lower()
+    for ending in (".gz", ".zst", ".zstd", ".lz4"):
+        stem = stem.removesuffix(ending)
+    facts = FORMATS["text"]
+    return stem.endswith((*facts.extensions, *facts.prose))
 
 
 class SplitSpec(Section):
