@@ -336,7 +336,8 @@ class DataModuleDataset(Section):
     """Name in the prompt to column of the dataset, where they differ."""
 
     stages: tuple[Stage, ...] = ("sft",)
-    """What is done with prompts: `sft`; `packing` puts several into one row of a build."""
+    """What is done with prompts: `sft`; `packing` puts several into one row of a build, and is refused where rows are
+    loaded without one."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -373,10 +374,16 @@ class DataLoaderConfig(Section):
     """Batches that each worker makes ahead; null: PyTorch's own."""
 
     shuffle: Switch = False
-    """Another order in every epoch, where the call does not say."""
+    """Another order in every epoch, reproducibly, where the call does not say."""
 
     drop_last: Switch = False
-    """Leave out the last batch of an epoch where it is smaller."""
+    """Leave out the last batch of an epoch where it is smaller. Of several processes: leave out the last rows where
+    they do not come out even, instead of repeating some."""
+
+    long_prompts: Literal["fail", "skip", "shorten"] = "fail"
+    """A prompt that is so long that nothing of its answer fits into `tokenizer.max_length`. fail: it is an error. skip:
+    leave the row out. shorten: cut the input columns of every row that is too long, and keep its answer. A warning says
+    how many rows were left out or cut."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:

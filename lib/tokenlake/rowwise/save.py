@@ -27,12 +27,12 @@ from tokenlake.etl.runner import build_dataset
 from tokenlake.export import directory, shard_files
 from tokenlake.export.version import ExportOptions, shard_bytes, write_version
 from tokenlake.rowwise.combine import IterableShardedSource
-from tokenlake.rowwise.cut import CutCount, warn_of_cut
 from tokenlake.rowwise.files import ArrowShardedSource, DataFiles, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, known_length
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
 from tokenlake.rowwise.tokenized import TokenizedShardedSource
 from tokenlake.store.address import open_store
+from tokenlake.text.cut import CutCount, warn_of_cut
 
 _BATCH_ROWS: Final = 1000
 _BATCH_SIZE: Final = 1 << 20  # characters and items of a batch

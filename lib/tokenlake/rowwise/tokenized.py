@@ -22,11 +22,11 @@ from tokenlake.etl.plan.source import settle
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.packing.segments import LOSS, learned, plain
 from tokenlake.rowwise.combine import IterableShardedSource
-from tokenlake.rowwise.cut import CutCount, CutCounter
 from tokenlake.rowwise.shards import Numbered, Row, bad_row, fields_in
 from tokenlake.rowwise.source import DerivedSource, ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat_messages import without_nulls
+from tokenlake.text.cut import CutCount, CutCounter
 from tokenlake.text.steps import open_renderer
 from tokenlake.text.transform import Rendered, Renderer
 from tokenlake.threads import Prefetched

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import warnings
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 _ENOUGH: Final = 1000
 """Documents after which a source is judged before its end."""
@@ -50,7 +50,7 @@ class CutCount:
 class CutCounter:
     """Counts what is cut from the rows of one source, and warns once where that is more than is kept.
 
-    Threads may share one. Rows that are read again are counted again.
+    Threads may share one. Rows that are read again are counted again. A copy in another process counts from 0.
 
     Args:
         name: of the source, for the warning.
@@ -61,6 +61,9 @@ class CutCounter:
         self._name, self._max_length = name, max_length
         self._lock = threading.Lock()
         self._count, self._has_warned = CutCount(), False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CutCounter, (self._name, self._max_length)
 
     @property
     def count(self) -> CutCount:
