@@ -185,10 +185,69 @@ def test_prompts_that_are_cut_by_more_than_is_kept_are_told(tokenizer: Path) -> 
             list(loader)
 
 
-def test_packing_is_refused_where_rows_are_loaded(tokenizer: Path) -> None:
+@promise(303)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=12))
+def test_packed_rows_hold_all_that_is_in_the_rows(words: list[int]) -> None:
+    """Laid end to end, packed rows are the examples in their order, with the same labels; nothing is cut."""
+    rows = [{"q": "word " * count, "a": f"answer {count} " * count} for count in words]
+    config = {
+        "type": "data_module",
+        "dataset": {"name": "unused", "stages": ["sft", "packing"]},
+        "tokenizer": {"name_or_path": "unused", "max_length": 32},
+        "prompt_template": QA,
+        "output_schema": dict.fromkeys(
+            ("input_ids", "attention_mask", "labels", "position_ids", "segment_ids"), "int64"
+        ),
+    }
+    loader = DataPipeline(config, tokenizer=FILES, datasets={"train": rows}).get_dataloader().unwrap()
+    packed = {name: torch.cat([batch[name] for batch in loader]) for name in config["output_schema"]}
+    assert packed["input_ids"].shape == (len(loader), 32)
+    expected = [engine(1 << 20).process(row).unwrap() for row in rows]
+    own = packed["attention_mask"] == 1
+    for name in ("input_ids", "labels"):
+        assert packed[name][own].tolist() == [
+            value for example in expected for value in example[name].tolist()
+        ]
+    assert (packed["labels"][~own] == -100).all() and (packed["segment_ids"][~own] == 0).all()
+    # Positions begin again with each segment.
+    for segments, positions in zip(packed["segment_ids"], packed["position_ids"], strict=True):
+        for segment in segments[segments > 0].unique():
+            of_segment = positions[segments == segment]
+            assert of_segment.tolist() == list(range(len(of_segment)))
+
+
+FILES = sentencepiece()
+
+
+def test_packing_that_cannot_be_is_refused(tokenizer: Path) -> None:
     config = opened(tokenizer).config.model_dump(exclude_unset=True)
+    for changes, words in (
+        (
+            {"dataset": {"stages": ["packing"], "streaming": True}},
+            "dataset.stages: packing, but rows that stream",
+        ),
+        (
+            {"dataset": {"stages": ["packing"], "streaming": False}, "dataloader": {"long_prompts": "skip"}},
+            "dataloader.long_prompts: skip, but packing keeps long prompts whole",
+        ),
+        (
+            {"output_schema": {"position_ids": "int64"}},
+            "output_schema.position_ids: only packed rows have it",
+        ),
+    ):
+        own = {name: {**config.get(name, {}), **values} for name, values in changes.items()}
+        pipeline = DataPipeline({**config, **own}, datasets={"train": ROWS})
+        for result in (pipeline.get_dataset(), pipeline.get_dataloader()):
+            error = result.unwrap_err()
+            assert isinstance(error, ConfigError) and words in str(error)
+
+
+def test_processes_share_packed_rows_and_epochs_shuffle_them(tokenizer: Path) -> None:
+    config = opened(tokenizer, streaming=False).config.model_dump(exclude_unset=True)
     config["dataset"]["stages"] = ["packing"]
     pipeline = DataPipeline(config, datasets={"train": ROWS})
-    for result in (pipeline.get_dataset(), pipeline.get_dataloader()):
-        error = result.unwrap_err()
-        assert isinstance(error, ConfigError) and "dataset.stages: packing" in str(error)
+    whole = order(pipeline.get_dataloader().unwrap())
+    assert len(whole) < len(ROWS)
+    shuffled = pipeline.get_dataloader(shuffle=True).unwrap()
+    first, second = order(shuffled), order(shuffled)
+    assert sorted(first) == sorted(second) == sorted(whole) and first != second

@@ -47,6 +47,7 @@ ACTS: Final[dict[str, dict[str, Any]]] = {
         "prompt_template": {"template": "{q} {id} {a}", "input_columns": []},
     },
     "dataset.column_mapping": {"dataset": {"column_mapping": {"q": "id", "id": "q"}}},
+    "dataset.stages": {"dataset": {"stages": ["packing"]}},
     "dataset.splits.name": {"dataset": {"splits": ["test"]}},
     "dataset.splits.sample_size": {"dataset": {"splits": [{"name": "train", "sample_size": 3}]}},
     "dataset.splits.shuffle": {"dataset": {"splits": [{"name": "train", "shuffle": True}]}},
@@ -120,7 +121,6 @@ WITHOUT: Final[dict[str, dict[str, Any]]] = {
 REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "type": ({"type": "data_modul"}, "type"),
     "version": ({"version": "2.0"}, "version"),
-    "dataset.stages": ({"dataset": {"stages": ["packing"]}}, "dataset.stages: packing"),
     "tokenizer.add_special_tokens": (
         {"tokenizer": {"add_special_tokens": False}},
         "prompt_template.add_bos: false",

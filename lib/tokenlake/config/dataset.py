@@ -274,7 +274,9 @@ _LATER: Final = {
 }
 
 Stage = Literal["sft", "packing", "fim", "ppo"]
-Name = Literal["input_ids", "attention_mask", "labels"]
+Name = Literal["input_ids", "attention_mask", "labels", "position_ids", "segment_ids"]
+PACKED_NAMES: Final = ("position_ids", "segment_ids")
+"""Tensors that only packed rows have."""
 Integer = Literal["int32", "int64"]
 
 
@@ -336,8 +338,7 @@ class DataModuleDataset(Section):
     """Name in the prompt to column of the dataset, where they differ."""
 
     stages: tuple[Stage, ...] = ("sft",)
-    """What is done with prompts: `sft`; `packing` puts several into one row of a build, and is refused where rows are
-    loaded without one."""
+    """What is done with prompts: `sft`; `packing` puts several into one row of `tokenizer.max_length` ids."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -418,7 +419,7 @@ class DataModuleConfig(Section):
     """How batches are made; not used by a build."""
 
     output_schema: dict[Name, Integer] = {"input_ids": "int64", "attention_mask": "int64", "labels": "int64"}  # noqa: RUF012
-    """Tensors of a batch and their types; not used by a build."""
+    """Tensors of a batch and their types; `position_ids` and `segment_ids` only with `packing`; not used by a build."""
 
     save: SaveStageConfig = SaveStageConfig()
     """Where a build puts its result."""

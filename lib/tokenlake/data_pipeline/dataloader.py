@@ -324,6 +324,45 @@ class PreprocessedDataset(Dataset[ProcessedExample]):
         return example
 
 
+@final
+class PackedDataset(Dataset[ProcessedExample]):
+    """Map-style: item i is packed row i, which holds several examples, one after the other.
+
+    Beside ``input_ids``, ``attention_mask`` and ``labels`` it has ``segment_ids`` (1, 2, 3 ... for its examples, 0 for
+    padding) and ``position_ids`` (from 0 in each example), int32[L] each.
+
+    Args:
+        rows: of :class:`tokenlake.PackedShardedSource`, made of examples.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._examples: Final = [_packed_example(row) for row in rows]
+
+    def __len__(self) -> int:
+        """Return the number of packed rows."""
+        return len(self._examples)
+
+    def __getitem__(self, index: int) -> ProcessedExample:
+        """Return a packed row."""
+        return self._examples[index]
+
+
+def _packed_example(row: Row) -> ProcessedExample:
+    ids, segments = row["input_ids"], row["segment_ids"]
+    # An id begins an example where the segment is another than that of the id before it.
+    places = np.arange(len(ids), dtype=np.int32)
+    begins = np.concatenate([[True], segments[1:] != segments[:-1]])
+    starts = np.maximum.accumulate(np.where(begins, places, 0))
+    positions = np.where(segments > 0, places - starts, 0)
+    return ProcessedExample(
+        input_ids=ids,
+        attention_mask=row["attention_mask"],
+        labels=np.where(row["loss_mask"], ids, np.int32(IGNORED)),
+        position_ids=positions.astype(np.int32),
+        segment_ids=segments,
+    )
+
+
 _SLOTS: Final = 1024
 """Worker processes that count by themselves; more of them share a count."""
 
