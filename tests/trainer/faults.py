@@ -282,6 +282,14 @@ def check_damaged_checkpoints(folder: Path) -> None:
         said = "".join(str(each.message) for each in caught if "damaged" in str(each.message))
         assert f"{place}: step 3 is damaged: {words}" in said and "resumes from step 2" in said, (kind, said)
         assert again.step == 2
+        if kind == "facts flipped":
+            # The step is taken again, and its new checkpoint takes the place of the damaged one.
+            shutil.copytree(place, folder / "again")
+            repeated = {"steps": 3, "checkpoint": {"folder": str(folder / "again"), **keep}}
+            with pytest.warns(RuntimeWarning, match="damaged"):
+                trainer(**repeated).train()
+            assert checkpoints(folder / "again") == [1, 2, 3]
+            assert trainer(**repeated).step == 3
         if kind in ("arrays flipped", "everything missing", "data of another step"):
             again.train()
             assert checkpoints(place) == [4, 5, 6], kind

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
 
 from annotated_types import Ge, Gt, Lt
-from pydantic import BeforeValidator, InstanceOf, Strict, field_validator, model_validator
+from pydantic import BeforeValidator, InstanceOf, Strict, model_validator
 
 from tokenlake.config.load import load_section
 from tokenlake.config.section import (
@@ -83,6 +83,20 @@ def _padding(value: object) -> object:
         raise problem(str(error)) from error
 
 
+def _batch_size(value: object) -> object:
+    """Read a batch size as the loader does: a number, or step -> number; steps may be text, as JSON has them."""
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value).items()
+        value = {
+            int(step) if isinstance(step, str) and step.isdecimal() else step: rows for step, rows in items
+        }
+    try:
+        BatchSizes.of(cast("Any", value))
+    except ConfigError as error:
+        raise problem(str(error).removeprefix("batch_size: ")) from error
+    return value
+
+
 class HeldOutSet(Section):
     """Rows that are evaluated and never trained on."""
 
@@ -105,7 +119,7 @@ class TrainingData(Section):
     split: SplitName = "train"
     """Of that dataset."""
 
-    batch_size: Count | dict[Step, Count] = 8
+    batch_size: Annotated[Count | dict[Step, Count], BeforeValidator(_batch_size)] = 8
     """Rows of a training step, of all devices and of all parts of an accumulation; or {first step: rows}, from step 0
     on: ``{0: 64, 1000: 128}``."""
 
@@ -114,15 +128,6 @@ class TrainingData(Section):
 
     epochs: Count | None = None
     """Of a pass; null: the data never ends, and `steps` must say when training does."""
-
-    @field_validator("batch_size")
-    @classmethod
-    def _steps_of_batch_size(cls, given: int | dict[int, int]) -> int | dict[int, int]:
-        try:
-            BatchSizes.of(given)
-        except ConfigError as error:
-            raise problem(str(error).removeprefix("batch_size: ")) from error
-        return given
 
     padding: Annotated[InstanceOf[BatchPadding] | None, BeforeValidator(_padding)] = None
     """Of documents and preferences, as of the loader, of held-out sets too: ``{buckets: 8, multiple: 64}``. The step is

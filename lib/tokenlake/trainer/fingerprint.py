@@ -15,11 +15,14 @@ All of it runs on the devices. It reads each array once and needs no memory of i
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 _SEEDS: Final = (0x9E3779B9, 0x7F4A7C15)
 _UNSIGNED: Final = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
@@ -50,7 +53,7 @@ def path_name(path: tuple[Any, ...]) -> str:
 def array_facts(tree: Any) -> dict[str, ArrayFacts]:
     """Return the facts of each array of a pytree, by its path; waits for the devices once."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    summaries = jax.device_get([_summary(leaf) for _, leaf in leaves])
+    summaries = jax.device_get([_compiled(leaf.sharding)(leaf) for _, leaf in leaves])
     facts: dict[str, ArrayFacts] = {}
     for (path, leaf), (sums, is_finite) in zip(leaves, summaries, strict=True):
         digits = "".join(f"{int(value):08x}" for value in sums)
@@ -58,7 +61,14 @@ def array_facts(tree: Any) -> dict[str, ArrayFacts]:
     return facts
 
 
-@jax.jit
+@lru_cache
+def _compiled(sharding: jax.sharding.Sharding) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+    """Return :func:`_summary`, compiled for arrays that lie so; what it gives lies on all devices of all processes."""
+    if isinstance(sharding, NamedSharding):
+        return jax.jit(_summary, out_shardings=NamedSharding(sharding.mesh, PartitionSpec()))
+    return jax.jit(_summary)
+
+
 def _summary(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the two sums, uint32[2], and whether all elements are finite, bool[]."""
     words = _words(leaf)
