@@ -76,7 +76,9 @@ def bare(config: tl.TrainingConfig, objective: Objective, params: Any) -> float:
         donate_argnums=0,
     )
     params = jax.tree.map(jnp.copy, params)
-    state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), jnp.zeros(()))
+    state = TrainState(
+        jnp.zeros((), jnp.int32), params, optimizer.init(params), jnp.zeros(()), jnp.zeros(2, jnp.int32)
+    )
     data = config.data
     sharding = batch_sharding(make_mesh(config.mesh))
     loader = tl.DataLoader(

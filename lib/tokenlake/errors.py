@@ -212,7 +212,7 @@ class CancelledError(WorkerError):
 
 
 class DivergedError(TokenlakeError):
-    """The loss of a training run is no finite number, and will not be one again."""
+    """A loss, a gradient or a parameter of a training run is not finite, and will not be again."""
 
 
 def _tree(cls: type[TokenlakeError]) -> dict[str, type[TokenlakeError]]:

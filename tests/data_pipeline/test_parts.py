@@ -50,6 +50,38 @@ def test_a_batch_is_its_examples_between_padding(rows: list[list[int]], side: An
 
 
 @promise(307)
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 3)),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from(["left", "right"]),
+    st.booleans(),
+)
+def test_padding_bears_no_loss_also_where_it_came_with_the_examples(
+    rows: list[tuple[list[int], int]], side: Any, has_labels: bool
+) -> None:
+    """The id that pads also ends texts: only the mask tells one from the other."""
+    eos = 7
+    examples: list[dict[str, Any]] = []
+    for ids, padding in rows:
+        own = [*ids, eos]
+        example = {"input_ids": own + [eos] * padding, "attention_mask": [1] * len(own) + [0] * padding}
+        if has_labels:
+            example["labels"] = list(example["input_ids"])
+        examples.append(example)
+    batch = dp.create_causal_lm_collate(eos, padding_side=side)(examples)
+    for at, (ids, _) in enumerate(rows):
+        labels = batch["labels"][at]
+        assert labels[labels != -100].tolist() == [*ids, eos]
+        assert ((labels != -100) == batch["attention_mask"][at].bool()).all()
+    arrays = [{name: torch.tensor(values) for name, values in example.items()} for example in examples]
+    again = dp.create_causal_lm_collate(eos, padding_side=side)(arrays)
+    assert all(torch.equal(batch[name], again[name]) for name in batch)
+
+
+@promise(307)
 def test_labels_that_are_there_are_kept_and_those_of_a_decoder_have_their_own_length() -> None:
     rows = [{"input_ids": [1, 2, 3], "labels": [-100, 2, 3]}, {"input_ids": [4], "labels": [-100]}]
     assert dp.create_causal_lm_collate(0)(rows)["labels"].tolist() == [[-100, 2, 3], [-100, -100, -100]]
@@ -95,8 +127,11 @@ def test_processes_share_a_stream_and_bad_rows_may_be_skipped(world: int, buffer
         )
         for rank in range(world)
     ]
-    found = sorted(tuple(each.input_ids.tolist()) for part in parts for each in part)
-    assert found == sorted(tuple(engine().process(row).unwrap().input_ids.tolist()) for row in ROWS)
+    shares = [[tuple(each.input_ids.tolist()) for each in part] for part in parts]
+    found = [row for share in shares for row in share]
+    assert set(found) == {tuple(engine().process(row).unwrap().input_ids.tolist()) for row in ROWS}
+    # Alone each row comes once; several have as many, by repeating some.
+    assert {len(share) for share in shares} == {7 if world == 1 else -(-len(rows) // world)}
     assert sum(part.skipped for part in parts) == 1
     with pytest.raises(BadRecordError, match="row 3: there is no column 'a'"):
         list(dp.StreamingPreprocessedDataset(rows, engine()))

@@ -309,6 +309,9 @@ def test_a_build_of_the_file_has_the_rows_of_the_loader(files: Path, stages: lis
         joined = list(itertools.chain(*ids))
         assert flat[: len(joined)] == joined
         assert marks[: len(joined)] == list(itertools.chain(*loss))
+        (packed,) = opened(files, dataset={"stages": stages}).get_dataloader("test").unwrap()
+        assert stored["input_ids"].to_pylist() == packed["input_ids"].tolist()
+        assert stored["loss_mask"].to_pylist() == (packed["labels"] != -100).tolist()
 
 
 @promise(106)

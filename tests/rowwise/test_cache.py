@@ -177,6 +177,7 @@ def test_a_second_run_does_not_tokenize_again(config: dict[str, Any], encoded: l
     assert list((tmp_path / "cache" / "tokens").rglob("*.entry"))
 
 
+@pytest.mark.filterwarnings("ignore:.*more than were kept:RuntimeWarning")
 @pytest.mark.parametrize(
     "change",
     [

@@ -76,9 +76,9 @@ def test_a_file_of_type_json_that_is_neither_is_damaged(tmp_path):
 
 @promise(26)
 def test_text_goes_into_the_content_field(folder):
-    config = {"data_files": f"{folder}/c.txt", "text_mode": "lines", "content_field": "body"}
-    assert list(create_source(config)) == [{"body": "one"}, {"body": "two"}]
-    assert list(create_source({"data_files": f"{folder}/c.txt"})) == [{"text": "one\ntwo\n"}]
+    config = {"data_files": f"{folder}/c.txt", "text_mode": "document", "content_field": "body"}
+    assert list(create_source(config)) == [{"body": "one\ntwo\n"}]
+    assert list(create_source({"data_files": f"{folder}/c.txt"})) == [{"text": "one"}, {"text": "two"}]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ from tests.text.chat_samples import MARKED_CHATML, conversation, speaking
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.errors import BadRecordError, ConfigError
 
+# Many of these cut documents to a few tokens, which is warned of.
+pytestmark = pytest.mark.filterwarnings("ignore:.*more than were kept:RuntimeWarning")
+
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:

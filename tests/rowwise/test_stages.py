@@ -29,6 +29,9 @@ from tokenlake.rowwise.source import ShardedDataSource
 from tokenlake.rowwise.stage import BaseStage, PipelineContext
 from tokenlake.tokenizers.fingerprint import describe
 
+# Many of these cut documents to a few tokens, which is warned of.
+pytestmark = pytest.mark.filterwarnings("ignore:.*more than were kept:RuntimeWarning")
+
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:

@@ -38,6 +38,7 @@ def test_a_writer_of_a_format_writes_it(format: str, tmp_path: Path):
 
 
 @promise(280, 285)
+@pytest.mark.filterwarnings("ignore:.*more than were kept:RuntimeWarning")
 def test_a_dataset_is_tokenized_as_its_configuration_says(tmp_path: Path):
     path = written(gpt().files, tmp_path)
     rows = Plain({"a": [{**row, "id": n} for n, row in enumerate(texts(3))]})

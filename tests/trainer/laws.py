@@ -58,6 +58,7 @@ def main(facts: dict[str, Any]) -> None:
     check_mismatched()
     check_preference_objectives()
     check_accumulation()
+    check_accumulated_preferences()
     check_precision()
     check_schedules()
     check_optimizers()
@@ -309,7 +310,9 @@ def check_accumulation() -> None:
     targets[0] = IGNORED
     batch = {"input_ids": jnp.asarray(np.abs(targets) % V), "targets": jnp.asarray(targets)}
     params, optimizer = {"w": jnp.zeros((V, V))}, optax.with_extra_args_support(optax.sgd(1.0))
-    state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), jnp.zeros(()))
+    state = TrainState(
+        jnp.zeros((), jnp.int32), params, optimizer.init(params), jnp.zeros(()), jnp.zeros(2, jnp.int32)
+    )
     found = {}
     for accumulate in (1, 2):
         step = make_step(language_model(bigram), optimizer, lambda _: 1.0, accumulate=accumulate, ema=0.9)
@@ -322,6 +325,40 @@ def check_accumulation() -> None:
     step = make_step(language_model(bigram), optimizer, lambda _: 1.0, accumulate=3, ema=0.9)
     with pytest.raises(ConfigError, match="accumulate: got 3, and a batch has 4 rows in input_ids"):
         step(state, None, batch)
+
+
+def check_accumulated_preferences() -> None:
+    """Preference losses, too, are those of the whole batch, however many parts it is cut into."""
+    answer = answers(5)
+    answer["labels"][1] = IGNORED  # a row of padding
+    pairs = {f"{side}_{name}": value for side in ("chosen", "rejected") for name, value in answer.items()}
+    judged = {f"completion_{name}": value for name, value in answer.items()}
+    judged["label"] = np.arange(B) % 2 == 0
+    random = np.random.default_rng(3)
+    # A reference that finds most answers unlikely, so that answers of other rows gain and z0 is above 0.
+    reference = {"w": jnp.asarray(random.normal(size=(V, V)) * 4, jnp.float32)}
+    params = {"w": jnp.asarray(random.normal(size=(V, V)) / 4, jnp.float32)}
+    for name, objective, batch, optimizer_name in (
+        ("kto", kto(bigram, beta=0.5), judged, "sophia"),
+        ("kto in bfloat16", lowered(kto(bigram, beta=0.5), "bfloat16"), judged, "lion"),
+        ("dpo", dpo(bigram), pairs, "lion"),
+        ("orpo", orpo(bigram), pairs, "lion"),
+    ):
+        optimizer = make_optimizer(OptimizerConfig(name=optimizer_name), optax.constant_schedule(0.1))
+        state = TrainState(
+            jnp.zeros((), jnp.int32), params, optimizer.init(params), jnp.zeros(()), jnp.zeros(2, jnp.int32)
+        )
+        found: dict[int, Any] = {}
+        for accumulate in (1, 4):
+            step = make_step(objective, optimizer, lambda _: 1.0, accumulate=accumulate, ema=0.9)
+            _, found[accumulate] = jax.jit(step)(state, reference, batch)
+        tolerance = 1e-2 if "bfloat16" in name else 1e-5
+        for fact, value in found[1].items():
+            assert float(found[4][fact]) == pytest.approx(float(value), rel=tolerance), (name, fact)
+        if name == "kto":
+            assert float(found[1]["kl"]) > 0
+            whole = jax.jit(objective)(params, batch, reference)
+            assert float(found[1]["loss"]) == pytest.approx(float(whole.loss / whole.weight), rel=1e-5)
 
 
 def check_precision() -> None:

@@ -366,7 +366,7 @@ def check_rows(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"loader: got a MixedShardedSource, .* tl.AsyncDataLoader\(source"):
         Trainer(bigram, {}, tl.block_mixture_interleave(sets), whole.config)
     with pytest.raises(ConfigError, match="the loader has no batch from step 0 on"):
-        few = tl.AsyncDataLoader(sets["wide"], 99)
+        few = tl.AsyncDataLoader(sets["wide"], 98)
         config = load_training_config({"steps": 1, "log": {"progress": False}})
         Trainer(bigram, {"w": np.zeros((16, 16), np.float32)}, few, config).train()
 

@@ -47,3 +47,11 @@ def test_preference_runs_learn_and_go_on_where_they_were_cut(
 ) -> None:
     store = preference_store(tmp_path_factory)
     run("tests.trainer.preference_runs", devices=2, store=str(store), folder=str(tmp_path))
+
+
+def test_faults_are_refused_or_end_a_run_before_they_reach_a_checkpoint(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    store = packed_store(tmp_path_factory)
+    # Not quiet: Orbax complains in a background thread where an array cannot be read.
+    run("tests.trainer.faults", devices=2, quiet=False, store=str(store), folder=str(tmp_path))

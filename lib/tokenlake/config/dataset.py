@@ -194,7 +194,8 @@ class DatasetConfig(Section):
     """Character between the cells of CSV; null: a tab in .tsv, else a comma."""
 
     text_mode: Literal["document", "lines"] = "document"
-    """For text files: a file is one document, or every line is."""
+    """For text files: a file is one document, or every line that is not empty is. Where it is not set, it is document
+    in a build, and lines where rows are read without a build (create_source, Pipeline, tokenize_and_save)."""
 
     additional_fields: tuple[Text, ...] | None = None
     """Fields to keep beside the tokens of each document, as columns of their own; only where nothing is packed."""
@@ -373,7 +374,9 @@ _LATER: Final = {
 }
 
 Stage = Literal["sft", "packing", "fim", "ppo"]
-Name = Literal["input_ids", "attention_mask", "labels"]
+Name = Literal["input_ids", "attention_mask", "labels", "position_ids", "segment_ids"]
+PACKED_NAMES: Final = ("position_ids", "segment_ids")
+"""Tensors that only packed rows have."""
 Integer = Literal["int32", "int64"]
 
 
@@ -381,6 +384,15 @@ def is_hub_id(name: str) -> bool:
     """Return whether `name` is the id of a dataset on the Hub: spelled like one, and nothing that lies on this disk."""
     spelled = _ID.fullmatch(name) is not None and not name.lower().endswith(_EXTENSIONS)
     return spelled and not os.path.exists(name)  # noqa: PTH110 (pathlib would cost a second object)
+
+
+def names_text(name: str) -> bool:
+    """Return whether a path, glob or URL names text files, compressed or not."""
+    stem = name.lower()
+    for ending in (".gz", ".zst", ".zstd", ".lz4"):
+        stem = stem.removesuffix(ending)
+    facts = FORMATS["text"]
+    return stem.endswith((*facts.extensions, *facts.prose))
 
 
 class SplitSpec(Section):
@@ -427,7 +439,7 @@ class DataModuleDataset(Section):
     """Name in the prompt to column of the dataset, where they differ."""
 
     stages: tuple[Stage, ...] = ("sft",)
-    """What is done with prompts: `sft`; `packing` puts several into one row of a build."""
+    """What is done with prompts: `sft`; `packing` puts several into one row of `tokenizer.max_length` ids."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -465,10 +477,16 @@ class DataLoaderConfig(Section):
     """Batches that each worker makes ahead; null: PyTorch's own."""
 
     shuffle: Switch = False
-    """Another order in every epoch, where the call does not say."""
+    """Another order in every epoch, reproducibly, where the call does not say."""
 
     drop_last: Switch = False
-    """Leave out the last batch of an epoch where it is smaller."""
+    """Leave out the last batch of an epoch where it is smaller. Of several processes: leave out the last rows where
+    they do not come out even, instead of repeating some."""
+
+    long_prompts: Literal["fail", "skip", "shorten"] = "fail"
+    """A prompt that is so long that nothing of its answer fits into `tokenizer.max_length`. fail: it is an error. skip:
+    leave the row out. shorten: cut the input columns of every row that is too long, and keep its answer. A warning says
+    how many rows were left out or cut."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -503,7 +521,7 @@ class DataModuleConfig(Section):
     """How batches are made; not used by a build."""
 
     output_schema: dict[Name, Integer] = {"input_ids": "int64", "attention_mask": "int64", "labels": "int64"}  # noqa: RUF012
-    """Tensors of a batch and their types; not used by a build."""
+    """Tensors of a batch and their types; `position_ids` and `segment_ids` only with `packing`; not used by a build."""
 
     save: SaveStageConfig = SaveStageConfig()
     """Where a build puts its result."""

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, cast
 
 from pydantic import ValidationError
 
-from tokenlake.config.dataset import DATA_MODULE, SPLIT_PLACE, DataModuleConfig, is_hub_id
+from tokenlake.config.dataset import DATA_MODULE, SPLIT_PLACE, DataModuleConfig, is_hub_id, names_text
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import problems_error
 from tokenlake.config.section import DATASET_NAME, LITERALS_REFUSED, Section, path_of
@@ -244,6 +244,8 @@ def pipeline_of(config: DataModuleConfig, *, build: bool = True) -> PipelineConf
                 "format_fields": renames or None,
                 "tokenizer": tokenizer,
                 "prompt": config.prompt_template,
+                # As the loader reads them; what is not text keeps the identity that it has without the option.
+                **({"text_mode": "lines"} if names_text(name) else {}),
             }
         )
     data: dict[str, Any] = {

@@ -1,6 +1,7 @@
 """The names of this package and where each is defined: `__init__.py` reads this list, too."""
 
 from tokenlake.data_pipeline.dataloader import DataLoaderBuilder as DataLoaderBuilder
+from tokenlake.data_pipeline.dataloader import PackedDataset as PackedDataset
 from tokenlake.data_pipeline.dataloader import PreprocessedDataset as PreprocessedDataset
 from tokenlake.data_pipeline.dataloader import StreamingPreprocessedDataset as StreamingPreprocessedDataset
 from tokenlake.data_pipeline.dataloader import create_causal_lm_collate as create_causal_lm_collate

@@ -6,14 +6,16 @@ Items of the datasets are rows put through the prompt engine, when they are aske
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Self, final
+from typing import Any, Final, Literal, Self, cast, final
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info
 
+from tokenlake.columns import IGNORED
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.loader.torch import process_place
@@ -38,7 +40,8 @@ class Collate:
     Attributes:
         padding: to the longest example, or all to `max_length`.
         max_length: most ids of an example; None: any number.
-        labels_from_ids: examples without labels get their ids as labels.
+        labels_from_ids: examples without labels get their ids as labels; where ``attention_mask`` is 0, an example is
+            padding, and its labels are -100.
         labels_apart: labels are sequences of their own, padded by themselves to `max_target_length` at most.
         integers: tensor to its type, and at the same time which tensors a batch has; None: all, int64.
     """
@@ -74,7 +77,7 @@ class Collate:
             for example in examples
         ]
         if self.labels_from_ids:
-            rows = [{**row, "labels": row.get("labels", row["input_ids"])} for row in rows]
+            rows = [_with_labels(row) for row in rows]
         labels = [{"labels": row.pop("labels")} for row in rows] if self.labels_apart else []
         batch = self._padded(rows, self.max_length)
         if labels:
@@ -91,6 +94,18 @@ class Collate:
                     raise BadRecordError(told, row=at, field_path=name, expected=most, got=len(value))
         width = most if self.padding == "max_length" and most is not None else 0
         return batch_of(rows, Filling(self.pad_token_id, self.padding_side, width, self.pad_to_multiple_of))
+
+
+def _with_labels(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an example with labels, its ids where it has none, and without loss on its own padding.
+
+    The mask alone says what is padding: a tokenizer may pad with EOS, which is learned at the end of a text.
+    """
+    labels = np.array(row.get("labels", row["input_ids"]))
+    mask = row.get("attention_mask")
+    if mask is not None:
+        labels[np.asarray(mask) == 0] = IGNORED
+    return {**row, "labels": labels}
 
 
 def create_collate_fn(tokenizer: Any, **options: Any) -> Collate:
@@ -113,7 +128,11 @@ def create_collate_fn(tokenizer: Any, **options: Any) -> Collate:
 
 
 def create_causal_lm_collate(tokenizer: Any, **options: Any) -> Collate:
-    """Return a :func:`create_collate_fn` for next-token loss: examples without labels learn all their ids."""
+    """Return a :func:`create_collate_fn` for next-token loss.
+
+    Examples without labels learn all their ids. Padding bears no loss, neither what is added here nor what an example
+    has already, where its ``attention_mask`` is 0.
+    """
     return create_collate_fn(tokenizer, labels_from_ids=True, **options)
 
 
@@ -172,11 +191,18 @@ class DataLoaderBuilder:
         return self._with(pin_memory=pin_memory)
 
     def with_shuffle(self, shuffle: bool = True, *, seed: int = 0) -> Self:
-        """Have another order in every epoch, which `seed` decides; an iterable dataset shuffles itself."""
+        """Have another order in every epoch, which `seed` decides; an iterable dataset shuffles itself.
+
+        Epochs count from 0 with each iteration over the loader; ``set_epoch(n)`` of the dataset, or of the sampler of
+        several processes, makes the next one epoch n.
+        """
         return replace(self, _shuffle=shuffle, _seed=seed)
 
     def with_distributed(self, rank: int | None = None, world_size: int | None = None) -> Self:
-        """Load one process's share, by a ``DistributedSampler``; left out, torch.distributed says which."""
+        """Load one process's share, by a ``DistributedSampler``; left out, torch.distributed says which.
+
+        All processes have as many rows: some rows are repeated, or with ``drop_last`` the last ones are left out.
+        """
         place = None if rank is None or world_size is None else (rank, world_size)
         return replace(self, _distributed=True, _place=place)
 
@@ -198,8 +224,10 @@ class DataLoaderBuilder:
     def _built(self) -> DataLoader[Any]:
         if self._dataset is None:
             raise ConfigError("dataset: missing; call with_dataset(...) before build()")
+        streams = isinstance(self._dataset, StreamingPreprocessedDataset)
+        kind = StreamingDataLoader if streams else DataLoader
         try:
-            return DataLoader(self._dataset, **self._options, **self._order())
+            return kind(self._dataset, **self._options, **self._order())
         except (TypeError, ValueError) as error:  # PyTorch's own checks
             raise ConfigError(f"data loader: {error}") from error
 
@@ -214,7 +242,59 @@ class DataLoaderBuilder:
         rank, world = self._place or process_place()
         order: dict[str, Any] = {"shuffle": self._shuffle, "seed": self._seed}
         order["drop_last"] = bool(self._options.get("drop_last"))
-        return {"sampler": DistributedSampler(self._dataset, world, rank, **order)}
+        return {"sampler": EpochSampler(self._dataset, world, rank, **order)}
+
+
+@final
+class EpochSampler(DistributedSampler[Any]):
+    """A ``DistributedSampler`` whose every iteration is the next epoch, unless ``set_epoch`` says which."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._is_begun = False
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the places of the rows of this process."""
+        if self._is_begun:
+            self.epoch += 1
+        self._is_begun = True
+        return super().__iter__()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be this epoch."""
+        super().set_epoch(epoch)
+        self._is_begun = False
+
+
+@final
+class StreamingDataLoader(DataLoader[Any]):
+    """A ``DataLoader`` of a :class:`StreamingPreprocessedDataset`: each iteration is the dataset's next epoch.
+
+    At its end a warning says how many rows were left out because they are too long.
+    """
+
+    def __iter__(self) -> Any:
+        """Return the batches of an epoch."""
+        dataset = cast("StreamingPreprocessedDataset", self.dataset)
+        dataset.begin_epoch()
+        return self._batches(super().__iter__(), dataset)
+
+    def _batches(self, batches: Iterator[Any], dataset: StreamingPreprocessedDataset) -> Iterator[Any]:
+        skipped, shortened = dataset.skipped, dataset.shortened
+        yield from batches
+        if dataset.skips_long:
+            _warn_of_long_prompts(dataset.skipped - skipped, "left out", dataset.max_length)
+        _warn_of_long_prompts(dataset.shortened - shortened, "shortened", dataset.max_length)
+
+
+def _warn_of_long_prompts(count: int, done: str, max_length: int) -> None:
+    if count:
+        warnings.warn(
+            f"{count:,} rows of this process were {done}, because their prompts are too long for tokenizer.max_length "
+            f"({max_length:,})",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 Row = Mapping[str, Any]
@@ -238,20 +318,72 @@ class PreprocessedDataset(Dataset[ProcessedExample]):
 
     def __getitem__(self, index: int) -> ProcessedExample:
         """Return the example of a row; BadRecordError (with its number) where none can be made of it."""
-        return _unwrapped(self._engine.process(self._rows[index]), index)
+        example = _unwrapped(self._engine.process(self._rows[index]), index)
+        # Once all rows were asked for, in whatever order, what was cut of them is known.
+        self._engine.cut.judge(is_end=self._engine.cut.count.documents >= len(self._rows))
+        return example
+
+
+@final
+class PackedDataset(Dataset[ProcessedExample]):
+    """Map-style: item i is packed row i, which holds several examples, one after the other.
+
+    Beside ``input_ids``, ``attention_mask`` and ``labels`` it has ``segment_ids`` (1, 2, 3 ... for its examples, 0 for
+    padding) and ``position_ids`` (from 0 in each example), int32[L] each.
+
+    Args:
+        rows: of :class:`tokenlake.PackedShardedSource`, made of examples.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._examples: Final = [_packed_example(row) for row in rows]
+
+    def __len__(self) -> int:
+        """Return the number of packed rows."""
+        return len(self._examples)
+
+    def __getitem__(self, index: int) -> ProcessedExample:
+        """Return a packed row."""
+        return self._examples[index]
+
+
+def _packed_example(row: Row) -> ProcessedExample:
+    ids, segments = row["input_ids"], row["segment_ids"]
+    # An id begins an example where the segment is another than that of the id before it.
+    places = np.arange(len(ids), dtype=np.int32)
+    begins = np.concatenate([[True], segments[1:] != segments[:-1]])
+    starts = np.maximum.accumulate(np.where(begins, places, 0))
+    positions = np.where(segments > 0, places - starts, 0)
+    return ProcessedExample(
+        input_ids=ids,
+        attention_mask=row["attention_mask"],
+        labels=np.where(row["loss_mask"], ids, np.int32(IGNORED)),
+        position_ids=positions.astype(np.int32),
+        segment_ids=segments,
+    )
+
+
+_SLOTS: Final = 1024
+"""Worker processes that count by themselves; more of them share a count."""
 
 
 @final
 class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
-    """Iterable: rows become examples one by one; worker w of process r makes every n-th, so that all have each once.
+    """Iterable: rows become examples one by one; each process has its share of them, and each of its workers too.
+
+    Row number n is of process ``n % world_size``. Processes have equal numbers of rows, and so of batches: where the
+    rows do not come out even, some of the last ones are repeated, or with `drop_last` the last ones are left out. With
+    several processes the place of a row that is skipped is taken by a repetition of the row before it.
 
     Args:
         rows: a source, or anything that can be iterated over again and again.
         engine: as of :class:`PreprocessedDataset`.
         skip_errors: leave rows out of which no example can be made, and count them in :attr:`skipped`.
+        skip_long: the same, only of rows whose prompt is too long.
         shuffle_buffer: rows among which the next is drawn; 0: they come in their order.
         seed: of the draw, together with the epoch.
         rank, world_size: which of how many processes this is.
+        drop_last: leave out the last rows instead of repeating some.
     """
 
     def __init__(
@@ -260,37 +392,112 @@ class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
         engine: PromptEngine,
         *,
         skip_errors: bool = False,
+        skip_long: bool = False,
         shuffle_buffer: int = 0,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        drop_last: bool = False,
     ) -> None:
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank: got {rank} of {world_size} processes, must be 0 to {world_size - 1}")
-        self._rows, self._engine, self._skips = rows, engine, skip_errors
+        self._rows, self._engine = rows, engine
+        self._skips: Final = skip_errors
+        self.skips_long: Final = skip_long
+        self.max_length: Final = engine.max_length
         self._buffer, self._seed = shuffle_buffer, seed
         self._place: Final = rank, world_size
-        self.epoch = 0
-        self.skipped = 0
-        """Rows left out so far, of this process."""
+        self._drops_last = drop_last
+        # In shared memory, so that workers that live on see the next epoch, and what they skip is seen here.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        self._skipped = torch.zeros(_SLOTS, dtype=torch.int64).share_memory_()
+        self._shortened = torch.zeros(_SLOTS, dtype=torch.int64).share_memory_()
+        self._is_begun = False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next loop has, unless :meth:`begin_epoch` is called."""
+        return int(self._epoch)
+
+    @property
+    def skipped(self) -> int:
+        """Rows left out so far, of this process and its workers."""
+        return int(self._skipped.sum())
+
+    @property
+    def shortened(self) -> int:
+        """Rows whose columns were shortened so far, of this process and its workers."""
+        return int(self._shortened.sum())
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose another order for the next loop; in workers that live on it acts with the next start."""
-        self.epoch = epoch
+        """Choose the order of the next loop, also of workers that live on."""
+        self._epoch.fill_(epoch)
+        self._is_begun = False
+
+    def begin_epoch(self) -> None:
+        """Begin the epoch that was set, or the next one if it was begun already; a loader does that by itself."""
+        if self._is_begun:
+            self._epoch += 1
+        self._is_begun = True
 
     def __iter__(self) -> Iterator[ProcessedExample]:
-        """Return this worker's examples."""
-        worker, (rank, world) = get_worker_info(), self._place
+        """Return this worker's examples, in the order of the present epoch."""
+        return self._examples(self.epoch)
+
+    def _examples(self, epoch: int) -> Iterator[ProcessedExample]:
+        worker = get_worker_info()
         own, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        is_shared = self._place[1] > 1
+        latest: ProcessedExample | None = None
+        owed = 0  # rows skipped before the first example
+        for number, row in itertools.islice(self._share(epoch), own, None, workers):
+            shortened = self._engine.shortened
+            result = self._engine.process(row)
+            self._shortened[own % _SLOTS] += self._engine.shortened - shortened
+            if self._is_skipped(result):
+                self._skipped[own % _SLOTS] += 1
+                if is_shared and latest is not None:
+                    yield latest
+                elif is_shared:
+                    owed += 1
+                continue
+            latest = _unwrapped(result, number)
+            for _ in range(1 + owed):
+                yield latest
+            owed = 0
+        if owed:
+            rank, world = self._place
+            raise BadRecordError(
+                f"process {rank} of {world}: none of its {owed} rows can be used, so it has no batches, and the other "
+                "processes would wait for it; expected rows that fit into max_length"
+            )
+        self._engine.cut.judge(is_end=True)
+
+    def _share(self, epoch: int) -> Iterator[tuple[int, Row]]:
+        """Yield the rows of this process with their numbers; every process has as many."""
         numbered: Iterator[tuple[int, Row]] = enumerate(self._rows)
         if self._buffer:  # all draw alike, and then take their share
-            numbered = shuffled_by_buffer(numbered, self._buffer, key_of(self._seed, self.epoch))
-        for number, row in itertools.islice(numbered, rank * workers + own, None, world * workers):
-            made = self._engine.process(row)
-            if isinstance(made, Err) and self._skips and isinstance(made.error, BadRecordError):
-                self.skipped += 1
-            else:
-                yield _unwrapped(made, number)
+            numbered = shuffled_by_buffer(numbered, self._buffer, key_of(self._seed, epoch))
+        rank, world = self._place
+        # A round has a row for each process.
+        turn: list[tuple[int, Row]] = []
+        for numbered_row in numbered:
+            turn.append(numbered_row)
+            if len(turn) == world:
+                yield turn[rank]
+                turn = []
+        if turn and not self._drops_last:
+            yield turn[rank % len(turn)]
+
+    def _is_skipped(self, result: Result[ProcessedExample, TokenlakeError]) -> bool:
+        if not isinstance(result, Err) or not isinstance(result.error, BadRecordError):
+            return False
+        return self._skips or (self.skips_long and is_too_long(result.error))
+
+
+def is_too_long(error: TokenlakeError) -> bool:
+    """Return whether a row cannot be used because its prompt is too long."""
+    return error.details.get("reason") == "too_long"
 
 
 def _unwrapped(made: Any, number: int) -> ProcessedExample:
@@ -299,4 +506,6 @@ def _unwrapped(made: Any, number: int) -> ProcessedExample:
         return made.unwrap()
     error: TokenlakeError = made.unwrap_err()
     told = str(error).removeprefix("row 0: ")
+    if is_too_long(error):
+        told += ". dataloader.long_prompts: skip leaves such rows out, and shorten cuts their prompts"
     raise type(error)(f"row {number}: {told}", **{**error.details, "row": number}) from error

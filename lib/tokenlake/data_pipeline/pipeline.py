@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import random
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self, TypeVar, cast, final
 
-from tokenlake.config.dataset import DataModuleConfig, SplitSpec
+from tokenlake.config.dataset import PACKED_NAMES, DataModuleConfig, SplitSpec
 from tokenlake.config.load import load_section, pipeline_of
-from tokenlake.config.stages import TokenizerConfig
+from tokenlake.config.refusals import raise_problems
+from tokenlake.config.stages import DEFAULT_MAX_LENGTH, TokenizerConfig
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, SourceError, TokenizerError, TokenlakeError
 from tokenlake.introspection.inspection import DatasetMetadata
 from tokenlake.introspection.introspector import DatasetIntrospector
 from tokenlake.lazy_names import lazy_names
-from tokenlake.result import Result, attempt
+from tokenlake.result import Err, Result, attempt
+from tokenlake.rowwise.combine import IterableShardedSource, PackedShardedSource
 from tokenlake.rowwise.files import open_dataset
 from tokenlake.rowwise.shards import section
 from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
@@ -101,11 +104,20 @@ IntrospectionError = DataLoadingError = SourceError
 TokenizationError = TokenizerError
 
 _T = TypeVar("_T")
-_TORCH: Final = ("PreprocessedDataset", "StreamingPreprocessedDataset", "DataLoaderBuilder", "process_place")
+_TORCH: Final = (
+    "PackedDataset",
+    "PreprocessedDataset",
+    "StreamingPreprocessedDataset",
+    "DataLoaderBuilder",
+    "is_too_long",
+    "process_place",
+)
 _of_torch: Final = lazy_names(
     "tokenlake", {name: f"tokenlake.data_pipeline.dataloader:{name}" for name in _TORCH}, "torch"
 )
 """What needs PyTorch, by name: nothing else of a pipeline does."""
+_WHOLE: Final = 1 << 30
+"""A limit that no example reaches."""
 _BUFFER: Final = 1000
 """Rows of a stream among which the next is drawn."""
 _EXAMPLE: Final = "{type: data_module, dataset: {name: org/name}, tokenizer: openai-community/gpt2}"
@@ -152,12 +164,38 @@ class DataPipeline:
 
     @property
     def prompt_engine(self) -> PromptEngine:
-        """What makes examples of rows; it does not pad, batches do."""
-        how, options = self.config.tokenizer_config, self.config.prompt_template
-        files, cuts, most = self.tokenizer.loaded.files, how.truncation is not False, how.max_length or 2048
-        return self._once(
-            "engine", lambda: PromptEngine(options, files, max_length=most, truncation=cuts, padding=False)
-        )
+        """What makes examples of rows; it does not pad, batches do. Where they are packed, long ones stay whole."""
+        options, files = self.config.prompt_template, self.tokenizer.loaded.files
+        cuts = self._cuts
+        most = self._width if cuts or not self._packs else _WHOLE
+        shortens = self.config.dataloader.long_prompts == "shorten"
+
+        def made() -> PromptEngine:
+            return PromptEngine(
+                options,
+                files,
+                max_length=most,
+                truncation=cuts,
+                padding=False,
+                budget="proportional" if shortens else None,
+            )
+
+        return self._once("engine", made)
+
+    @property
+    def _packs(self) -> bool:
+        return "packing" in self.config.dataset.stages
+
+    @property
+    def _cuts(self) -> bool:
+        """Whether examples that are too long are cut; where they are packed, only if that is asked for."""
+        truncation = self.config.tokenizer_config.truncation
+        return truncation is True if self._packs else truncation is not False
+
+    @property
+    def _width(self) -> int:
+        """Most ids of a row."""
+        return self.config.tokenizer_config.max_length or DEFAULT_MAX_LENGTH
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -172,7 +210,10 @@ class DataPipeline:
         return DatasetIntrospector().discover(name, dataset.config_name)
 
     def get_dataset(self, split: str = "train") -> Result[Any, TokenlakeError]:
-        """Return a split as a `PreprocessedDataset`, or where it streams as a `StreamingPreprocessedDataset`."""
+        """Return a split as a `PreprocessedDataset`.
+
+        Where it streams it is a `StreamingPreprocessedDataset`, where it is packed a `PackedDataset`.
+        """
         return attempt(lambda: self._dataset(split))
 
     def get_dataloader(
@@ -239,9 +280,13 @@ class DataPipeline:
         return rows[: spec.sample_size]
 
     def _dataset(self, split: str, *, shuffle: bool = False, place: tuple[int, int] = (0, 1)) -> Any:
+        self._check_loading()
         spec = self._spec(split)
         rows = self._once(f"rows {split}", lambda: self._rows(spec))
         if not self.config.dataset.streaming:
+            rows = self._once(f"usable {split}", lambda: self._usable(split, rows))
+            if self._packs:
+                return self._once(f"packed {split}", lambda: self._packed(rows))
             return _of_torch("PreprocessedDataset")(rows, self.prompt_engine)
         if spec.shuffle and spec.sample_size is not None:
             why = "true, but of a stream only the first sample_size rows can be taken"
@@ -249,7 +294,94 @@ class DataPipeline:
             raise ConfigError(f"dataset.splits.{split}.shuffle: {why}; {how}")
         order = {"shuffle_buffer": _BUFFER if shuffle or spec.shuffle else 0, "seed": spec.seed}
         streaming = _of_torch("StreamingPreprocessedDataset")
-        return streaming(rows, self.prompt_engine, **order, rank=place[0], world_size=place[1])
+        return streaming(
+            rows,
+            self.prompt_engine,
+            **order,
+            skip_long=self.config.dataloader.long_prompts == "skip",
+            rank=place[0],
+            world_size=place[1],
+            drop_last=self.config.dataloader.drop_last,
+        )
+
+    def _packed(self, rows: Sequence[Mapping[str, Any]]) -> Any:
+        """Return a split as a `PackedDataset`: the rows that a build of the file packs in one unit."""
+        examples = _of_torch("PreprocessedDataset")(rows, self.prompt_engine)
+        source = IterableShardedSource(examples[place] for place in range(len(rows)))
+        packed = PackedShardedSource(source, seq_length=self._width, tokenizer=self.tokenizer.loaded)
+        return _of_torch("PackedDataset")(packed)
+
+    def _usable(self, split: str, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of a split without those that are too long, and warn of how many were left out or cut.
+
+        Unless something is to be done with long prompts, no row is looked at.
+        """
+        policy, engine = self.config.dataloader.long_prompts, self.prompt_engine
+        if policy == "fail":
+            return rows
+        before = engine.shortened
+        usable: list[Mapping[str, Any]] = []
+        for row in rows:
+            result = engine.process(row)
+            is_skipped = isinstance(result, Err) and _of_torch("is_too_long")(result.error)
+            if not (is_skipped and policy == "skip"):
+                usable.append(row)
+        skipped, shortened = len(rows) - len(usable), engine.shortened - before
+        if skipped or shortened:
+            what = f"{skipped:,} were left out" if policy == "skip" else f"{shortened:,} were shortened"
+            warnings.warn(
+                f"dataset.splits.{split}: of {len(rows):,} rows {what}, because their prompts are too long for "
+                f"tokenizer.max_length ({engine.max_length:,}); dataloader.long_prompts is {policy}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return usable
+
+    def _check_loading(self) -> None:
+        """Raise ConfigError for options of the file that a build acts on and a loader does not."""
+        config, tokenizer = self.config, self.config.tokenizer_config
+        problems: list[str] = []
+        if self._packs and config.dataset.streaming:
+            problems.append(
+                "dataset.stages: packing, but rows that stream are not packed where they are loaded; write streaming: "
+                "false, or build the file (`tokenlake run FILE`) and load the version with tl.torch_dataset"
+            )
+        if self._packs and not self._cuts and config.dataloader.long_prompts != "fail":
+            problems.append(
+                f"dataloader.long_prompts: {config.dataloader.long_prompts}, but packing keeps long prompts whole; "
+                "leave it out, or write tokenizer.truncation: true"
+            )
+        packed_names = [name for name in config.output_schema if name in PACKED_NAMES]
+        if packed_names and not self._packs:
+            problems.append(
+                f"output_schema.{packed_names[0]}: only packed rows have it; add `packing` to dataset.stages, or leave "
+                "it out"
+            )
+        if not tokenizer.add_special_tokens:
+            problems.append(
+                "tokenizer.add_special_tokens: false, but prompts have BOS and EOS as prompt_template says; write "
+                "prompt_template.add_bos: false and prompt_template.add_eos: false"
+            )
+        if not tokenizer.return_attention_mask:
+            problems.append(
+                "tokenizer.return_attention_mask: false, but output_schema says which tensors a batch has; leave "
+                "attention_mask out of it"
+            )
+        if not config.output_schema:
+            problems.append(
+                "output_schema: got no tensor, must name at least one, such as {input_ids: int64}"
+            )
+        if self._given is not None and tokenizer.special_tokens:
+            problems.append(
+                "tokenizer.special_tokens: set, but another tokenizer was given (tokenizer=...), which has its own; "
+                "leave one of them out"
+            )
+        if config.dataloader.long_prompts == "shorten" and config.prompt_template.conversation:
+            problems.append(
+                "dataloader.long_prompts: shorten, but rows are conversations, whose turns are not shortened; "
+                "write skip"
+            )
+        raise_problems(ConfigError, problems)
 
     def _loader(self, split: str, shuffle: bool | None, distributed: bool, batch_size: int | None) -> Any:
         options, spec, tokenizer = self.config.dataloader, self._spec(split), self.config.tokenizer_config

@@ -167,6 +167,8 @@ class WriteStats:
         total_bytes: of all files, as stored.
         output_paths: of the files, in the order of their rows.
         num_tokens: ids in all rows, those around documents included, padding not; None where rows hold no tokens.
+        num_cut: documents that were longer than `max_length` and lost tokens; None where that is not known.
+        num_dropped_tokens: tokens that they lost; None where that is not known.
     """
 
     num_examples: int
@@ -174,6 +176,8 @@ class WriteStats:
     total_bytes: int
     output_paths: list[str]
     num_tokens: int | None = None
+    num_cut: int | None = None
+    num_dropped_tokens: int | None = None
 
     @classmethod
     def of(cls, manifest: FlatManifest, url: str, num_tokens: int | None = None) -> WriteStats:

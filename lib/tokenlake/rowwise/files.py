@@ -245,7 +245,7 @@ class CsvShardedSource(FileBacked):
 
 @final
 class TextShardedSource(FileBacked):
-    """Text files: every line that is not empty is a row, or every file."""
+    """Text files: every line that is not empty is a row, or every file (``text_mode="document"``)."""
 
     def __init__(
         self,
@@ -315,8 +315,8 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSourc
 
     Its class is that of the files' format, :class:`FilesShardedSource` where they have several; where rows are
     changed, a :class:`TransformedShardedSource` over it. An entry ``org/name`` that is no file of this machine is asked
-    for on the Hub. Text files put their text in `content_field`. Options
-    of the tokenizer do not affect a source of rows.
+    for on the Hub. Each line of a text file that is not empty is a row, whose `content_field` holds the text; with
+    ``text_mode="document"`` each file is one. Options of the tokenizer do not affect a source of rows.
 
     Args:
         config: a DatasetConfig, or a mapping of its keys.
@@ -341,7 +341,7 @@ def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataS
     callback = None if isinstance(dataset.format_callback, str) else dataset.format_callback
     if callback is not None:
         dataset = dataset.model_copy(update={"format_callback": None})
-    source = resolve_source(config, dataset)
+    source = resolve_source(config, with_lines(dataset))
     try:
         files = list_inputs(source, hashed=False)
     except SourceNotFoundError as missing:  # an entry ``org/name`` may be the id of a dataset on the Hub
@@ -372,6 +372,16 @@ def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataS
     if not steps:
         return rows
     return TransformedShardedSource(rows, ChainedTransform(steps), on_bad_record=source.on_bad_record)
+
+
+def with_lines(dataset: DatasetConfig) -> DatasetConfig:
+    """Return a dataset whose text files are read line by line, unless it sets `text_mode`.
+
+    That is the default of rows. The default of a build is one document for each file.
+    """
+    if "text_mode" in dataset.model_fields_set:
+        return dataset
+    return dataset.model_copy(update={"text_mode": "lines"})
 
 
 def expand_data_files(data_files: DataFiles, storage_options: Mapping[str, Any] | None = None) -> list[str]:
@@ -413,7 +423,7 @@ def _resolved(
     if storage_options is not None and not isinstance(storage_options, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError("storage_options: must be a mapping of option to value (yours is not shown)")
     fields = {"name": "rows", "type": kind, "data_files": data_files or [], "where": where, **(more or {})}
-    dataset = section(DatasetConfig, {**fields, "on_bad_record": on_bad_record})
+    dataset = with_lines(section(DatasetConfig, {**fields, "on_bad_record": on_bad_record}))
     stage = section(SourceStageConfig, {"max_record_bytes": max_record_bytes})
     source = resolve_source(PipelineConfig(datasets=(dataset,), source=stage), dataset)
     return replace(

@@ -17,6 +17,7 @@ from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.padding import BatchPadding
+from tokenlake.loader.plan import BatchPlan
 from tokenlake.rowwise.batches import Arrays, Filling, RowLoader
 from tokenlake.rowwise.files import FileBacked
 from tokenlake.rowwise.shards import Row, RowMeter, section
@@ -149,6 +150,8 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
         if prefetch_to_device and sharding is None:
             sharding = _first_device()
         self._sharding, self._asked, self._turn = sharding, cast("Iterator[Arrays] | None", None), 0
+        self._source: Final = source
+        self._load: Final = load
         if (stored and pad_token_id is not None) or (not stored and sharding is not None and not drop_last):
             padded = "pad_token_id: stored rows are padded with the id that their version names"
             sized = "drop_last: False, but batches on devices are all of one size"
@@ -213,6 +216,36 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
 
     def __bool__(self) -> bool:
         return True  # `if loader:` must not ask for a length that may be unknown
+
+    @property
+    def plan(self) -> BatchPlan | None:
+        """Which rows each step has, of stored rows; None for other rows."""
+        return self._loader.plan if isinstance(self._loader, DataLoader) else None
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a full batch."""
+        return self._load.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last batch of fewer rows is left out."""
+        return self._load.drop_last
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of an epoch; None where the source does not know it."""
+        try:
+            return len(cast("Any", self._source))
+        except TypeError:
+            return None
+
+    @property
+    def endless(self) -> bool:
+        """Whether an epoch is known to have no end, as that of a mixture that restarts its sources."""
+        if isinstance(self._loader, DataLoader):
+            return self._loader.plan.batches_in(0) is None
+        return bool(getattr(self._source, "endless", False))
 
     @property
     def epoch(self) -> int:

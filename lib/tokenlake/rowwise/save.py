@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Self, cast, final
 import pyarrow as pa
 
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.stages import PackStageConfig, TokenizerConfig
+from tokenlake.config.stages import DEFAULT_MAX_LENGTH, PackStageConfig, TokenizerConfig
 from tokenlake.config.values import expected
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Watcher, ignore
@@ -26,11 +26,13 @@ from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
 from tokenlake.export import directory, shard_files
 from tokenlake.export.version import ExportOptions, shard_bytes, write_version
+from tokenlake.rowwise.combine import IterableShardedSource
 from tokenlake.rowwise.files import ArrowShardedSource, DataFiles, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, known_length
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
-from tokenlake.rowwise.tokenized import TokenizedShardedSource, batched_tokenize_iterator
+from tokenlake.rowwise.tokenized import TokenizedShardedSource
 from tokenlake.store.address import open_store
+from tokenlake.text.cut import CutCount, warn_of_cut
 
 _BATCH_ROWS: Final = 1000
 _BATCH_SIZE: Final = 1 << 20  # characters and items of a batch
@@ -323,6 +325,8 @@ OutputFormat = Literal["parquet", "arrow", "jsonl"]
 _DATASET: Final = "tokens"
 _TOKENIZE: Final = ("engine", "special_tokens_in_text", "long_documents")
 _SOURCE: Final = ("unit_size", "max_record_bytes", "max_expansion", "hash_threads")
+_MAY_BE_TEXT: Final = (None, "txt", "text", "hf", "huggingface")
+"""Values of `type` with which files may be text."""
 _SAVING: Final = ("num_shards", "max_shard_size", "compression", "overwrite", "naming", "storage_options")
 
 
@@ -352,7 +356,8 @@ def tokenize_and_save(
 
     A build like any other runs in a private store beside the target (`.<name>.tokenlake/`, removed in the end): on
     worker processes, in bounded memory, resumable, with an account that closes. Then its rows are dealt to files, and
-    the directory appears. Rows have ``input_ids`` and ``attention_mask`` (int32).
+    the directory appears. Rows have ``input_ids`` and ``attention_mask`` (int32). Each line of a text file that is not
+    empty is a document, unless ``text_mode="document"`` makes each file one.
 
     Args:
         data_files: path, glob, directory, URL or Hub id, or a list of them.
@@ -360,8 +365,9 @@ def tokenize_and_save(
         output_path: the directory, made when missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
         output_format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
         max_length: documents are cut to this many ids, special ones included, unless `truncation` or `long_documents`
-            say otherwise; None: the tokenizer's configuration, else 2,048. With `pack` nothing is cut, and this is the
-            length of rows where `pack` does not say it.
+            say otherwise; None: the tokenizer's configuration, else 2,048. The result says how much was cut, and a
+            RuntimeWarning where it is more than was kept. With `pack` nothing is cut, and this is the length of rows
+            where `pack` does not say it.
         num_shards, max_shard_size, compression, naming: as :func:`tokenlake.create_writer`; of each split.
         overwrite: replace the data files of a directory that is not empty; else it is an error.
         workers: worker processes; None: as many as there are processors.
@@ -398,7 +404,15 @@ def tokenize_and_save(
         built = build_dataset(config, workers=workers, on_event=on_event, pool=pool).manifest
         store = open_store(str(beside / directory.STORE))
         manifest = write_version(store, built, beside / directory.NEW, form, shards, quarantine=True)
-    return directory.WriteStats.of(manifest, target.url, built.totals.tokens)
+    account = built.account
+    cut = account.normalized.get("long_documents_truncate", 0) or account.filtered.get("too_long", 0)
+    count = CutCount(account.rows_read, cut, account.tokens, sum(account.dropped.values()))
+    if count.loses_most:
+        warn_of_cut(
+            target.url, count, config["datasets"][0]["tokenizer"].get("max_length", DEFAULT_MAX_LENGTH)
+        )
+    stats = directory.WriteStats.of(manifest, target.url, built.totals.tokens)
+    return replace(stats, num_cut=count.cut, num_dropped_tokens=count.dropped)
 
 
 def pretokenize(
@@ -429,9 +443,11 @@ def pretokenize(
         named = tokenizer if isinstance(tokenizer, TokenizerConfig) else getattr(tokenizer, "config", None)
         config = options.get("tokenizer_config") or named or TokenizerConfig(name_or_path="-")
         options["tokenizer_config"] = config.model_copy(update={"max_length": max_length})
-    make = TokenizedShardedSource if isinstance(source, ShardedDataSource) else batched_tokenize_iterator
-    rows = make(source, tokenizer, **options, arrays=True)  # pyright: ignore[reportArgumentType]
-    return save_dataset(rows, output_path, output_format, **saving)
+    is_source = isinstance(source, ShardedDataSource)
+    sharded = source if is_source else IterableShardedSource(cast("Iterable[Row]", source))
+    tokens = TokenizedShardedSource(sharded, tokenizer, **options, arrays=True)
+    stats = save_dataset(tokens if is_source else iter(tokens), output_path, output_format, **saving)
+    return replace(stats, num_cut=tokens.truncated.cut, num_dropped_tokens=tokens.truncated.dropped)
 
 
 def tokenize_dataset_config(
@@ -483,6 +499,8 @@ def _configuration(
         "source": {name: rest.pop(name) for name in _SOURCE if name in rest},
         "pack": _packing(pack, max_length or chosen.get("max_length")),
     }
+    if rest.get("type") in _MAY_BE_TEXT:
+        rest.setdefault("text_mode", "lines")
     dataset = {"name": "files", "data_files": data_files, "tokenizer": chosen, **rest}
     return {"name": _DATASET, "datasets": [dataset], **sections}
 

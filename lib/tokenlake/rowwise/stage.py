@@ -33,6 +33,7 @@ from tokenlake.etl.job import produced_by
 from tokenlake.export.directory import Origin
 from tokenlake.fingerprint import fingerprint
 from tokenlake.json_text import dump_json
+from tokenlake.rowwise.files import with_lines
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.save import SavedShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, RowMeter
@@ -411,7 +412,7 @@ def _key(
     """Return a name for everything that decides the tokens of the shard at `index`."""
     # How many rows a shard gives hangs on those before it where a number of rows is asked for.
     versions = rows.versions[: index + 1] if dataset.num_rows else [rows.versions[index]]
-    source = resolve_source(context.config_with_packing(packing), dataset)
+    source = resolve_source(context.config_with_packing(packing), with_lines(dataset))
     chosen = context.tokenizers[source.name]
     return fingerprint(
         {

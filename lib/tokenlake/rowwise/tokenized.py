@@ -27,6 +27,7 @@ from tokenlake.rowwise.shards import Numbered, Row, bad_row, fields_in
 from tokenlake.rowwise.source import DerivedSource, ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat_messages import without_nulls
+from tokenlake.text.cut import CutCount, CutCounter
 from tokenlake.text.steps import open_renderer
 from tokenlake.text.transform import Rendered, Renderer
 from tokenlake.threads import Prefetched
@@ -42,6 +43,8 @@ _FIRST_ROWS: Final = 16  # of the first batch: the first row should come soon
 _BATCH_TEXT: Final = 4 << 20  # characters after which a batch is full
 _JSON: Final = ("json", "jsonl")
 _SPELLED: Final = Fault("special_token_in_text", "the text spells out a special token of the tokenizer")
+_CUT: Final = "long_documents_truncate"
+"""What the encoder calls documents that it cut."""
 _DONE_BEFORE: Final = {"format_callback": None, "format_fields": None, "transforms": None}
 """What happens to rows when their source is opened."""
 
@@ -120,6 +123,11 @@ class TokenizedShardedSource(DerivedSource):
         made = cls.__new__(cls)
         made._source, made._decide = source, decide
         return made
+
+    @property
+    def truncated(self) -> CutCount:
+        """What `max_length` cut from the rows that were drawn so far."""
+        return self._decide().cut.count
 
     @property
     def every_row(self) -> bool:
@@ -201,6 +209,7 @@ class RowTokens:
 
     def __post_init__(self) -> None:
         self._encoders: dict[tuple[str, bool], Encoder] = {}
+        self.cut = CutCounter(self.source.name, self.source.tokenizer.max_length)
 
     @property
     def aligned(self) -> bool:
@@ -234,6 +243,8 @@ class RowTokens:
                 yield from map(self._listed, made) if self.lists else made
                 if error is not None:
                     raise error
+                self.cut.judge(is_end=False)
+        self.cut.judge(is_end=True)
 
     def _made(self, batch: RowBatch, shard: str, is_json: Callable[[], bool]) -> Numbered:
         objects = [row for _, row in batch]
@@ -293,6 +304,8 @@ class RowTokens:
         masked, settings = marks or spans is not None, replace(settings, special_tokens_in_text=mode)
         made = DocumentEncoder(settings, encoder, finish, masked=masked).encode(rendered.text, spans)
         bad = {int(rendered.origin[row]): _SPELLED for row in made.refused}
+        cut = made.touched.get(_CUT, 0) or sum(len(rows) for rows in made.left_out.values())
+        self.cut.add(CutCount(len(rendered.text), cut, made.tokens, sum(made.dropped.values())))
         documents, origin = Ragged(made.ids, made.offsets), made.origin
         if self.one_each:  # also a text without ids is a document
             sizes = np.zeros(len(rendered.text), np.int64)

@@ -25,6 +25,7 @@ from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.result import Err, Ok, Result, attempt
 from tokenlake.sources.rows import Fault, Row, Rows
+from tokenlake.text.cut import CutCount, CutCounter
 from tokenlake.text.lengths import BudgetStrategy, LengthManager, pad
 from tokenlake.text.prompt_renderer import check_end, open_prompt
 from tokenlake.text.transform import Renderer, Transform
@@ -127,6 +128,7 @@ class Labeller:
         after = self.encoder.suffix if suffix is None else suffix
         self._suffix = after if eos_id is None or after[-1:] == (eos_id,) else (*after, eos_id)
         self.max_length: Final = max_length
+        self.cut: Final = CutCounter("prompts", max_length)
         self._truncation: tuple[Strategy, Side] = (truncation, truncation_side)
 
     def tokens(self, rows: list[Row]) -> list[Tokens]:
@@ -163,7 +165,9 @@ class Labeller:
         if whole > self.max_length:
             if self._truncation[0] == "none":
                 told = f"the prompt has {whole} tokens, max_length is {self.max_length} and truncation is off"
-                raise _bad(index, "max_length", told, f"at most {self.max_length} tokens", whole)
+                raise _bad(
+                    index, "max_length", told, f"at most {self.max_length} tokens", whole, reason="too_long"
+                )
             if self._truncation[1] == "right":
                 ends, after = False, self._suffix
             else:
@@ -177,10 +181,14 @@ class Labeller:
         loss = np.concatenate([np.zeros(len(before), np.bool_), loss, np.full(len(after), ends)])
         made = Tokens(ids[: self.max_length], loss[: self.max_length], tokens.text)
         if made.loss.any():
+            dropped = whole - len(made.ids)
+            self.cut.add(CutCount(documents=1, cut=int(dropped > 0), tokens=whole, dropped=dropped))
+            self.cut.judge(is_end=False)
             return made
         told = f"no token to learn is left of {whole}, max_length is {self.max_length}"
         told = f"{told}: raise it, shorten the prompt, or leave such rows out"
-        raise _bad(index, column, told, "at least one token to learn", 0, reason="nothing_to_learn")
+        reason = "too_long" if whole > self.max_length else "nothing_to_learn"
+        raise _bad(index, column, told, "at least one token to learn", 0, reason=reason)
 
     def _lacking(self, ids: Int32) -> tuple[tuple[int, ...], tuple[int, ...]]:
         before, after = self._prefix, self._suffix
@@ -266,6 +274,8 @@ class PromptEngine:
         self._pad_id = 0 if files.fill_id is None else files.fill_id
         used = self._labeller.renderer.columns or prompt.input_columns
         self._shortened_columns = tuple(name for name in used if name != prompt.label_column)
+        self.shortened = 0
+        """Rows of this process whose columns were shortened so far."""
         self._lengths: LengthManager | None = None
         if budget is not None:
             self._lengths = LengthManager(
@@ -289,6 +299,16 @@ class PromptEngine:
     ) -> Result[Self, TokenlakeError]:
         """Return the engine, or what is wrong with its configuration."""
         return attempt(lambda: cls(config, tokenizer, **options))
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a row, special ones included."""
+        return self._labeller.max_length
+
+    @property
+    def cut(self) -> CutCounter:
+        """What was cut from the rows of this process so far, shortened columns too."""
+        return self._labeller.cut
 
     def process(self, row: Mapping[str, Any]) -> Result[ProcessedExample, TokenlakeError]:
         """Return ``input_ids``, ``attention_mask`` and ``labels`` of a row, int32[L] each.
@@ -342,7 +362,8 @@ class PromptEngine:
         texts = {name: value if isinstance(value, str) else "" for name, value in found.items()}
         if over <= 0 or not any(texts.values()):
             return row
-        total = int(lengths.count(list(texts.values())).sum())
+        before = int(lengths.count(list(texts.values())).sum())
+        total = before
         for _ in range(_TRIES):
             total -= over
             if total < 0:
@@ -351,6 +372,10 @@ class PromptEngine:
             short = {**row, **{name: each.text for name, each in cut.items() if texts[name]}}
             over = self._over(short)
             if over <= 0:
+                # The row is counted again when it is fitted, without what is gone by then.
+                dropped = before - total
+                self.shortened += 1
+                self._labeller.cut.add(CutCount(cut=1, tokens=dropped, dropped=dropped))
                 return short
         return row
 

@@ -46,8 +46,8 @@ class TrainingRun(Protocol):
         """Steps of the whole run."""
         ...
 
-    def stop(self, reason: str) -> None:
-        """End the run after this step."""
+    def stop(self, reason: str = "") -> None:
+        """End the run after this step, whatever the reason; without one, ``stopped`` says that none was given."""
 
     def save(self) -> None:
         """Write a checkpoint, if the run has a folder for them and none of this step."""

@@ -38,6 +38,7 @@ from tokenlake.config.section import (
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import ConfigError
 from tokenlake.loader.padding import BatchPadding
+from tokenlake.loader.steps import BatchSizes
 
 
 def _exponent(value: object) -> object:
@@ -82,6 +83,20 @@ def _padding(value: object) -> object:
         raise problem(str(error)) from error
 
 
+def _batch_size(value: object) -> object:
+    """Read a batch size as the loader does: a number, or step -> number; steps may be text, as JSON has them."""
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value).items()
+        value = {
+            int(step) if isinstance(step, str) and step.isdecimal() else step: rows for step, rows in items
+        }
+    try:
+        BatchSizes.of(cast("Any", value))
+    except ConfigError as error:
+        raise problem(str(error).removeprefix("batch_size: ")) from error
+    return value
+
+
 class HeldOutSet(Section):
     """Rows that are evaluated and never trained on."""
 
@@ -92,7 +107,7 @@ class HeldOutSet(Section):
     """Of that dataset."""
 
     batch_size: Count | None = None
-    """Rows of a batch; null: those of a step."""
+    """Rows of a batch; null: those of a step, of several numbers the first."""
 
 
 class TrainingData(Section):
@@ -104,8 +119,9 @@ class TrainingData(Section):
     split: SplitName = "train"
     """Of that dataset."""
 
-    batch_size: Count = 8
-    """Rows of a training step, of all devices and of all parts of an accumulation."""
+    batch_size: Annotated[Count | dict[Step, Count], BeforeValidator(_batch_size)] = 8
+    """Rows of a training step, of all devices and of all parts of an accumulation; or {first step: rows}, from step 0
+    on: ``{0: 64, 1000: 128}``."""
 
     seed: Seed = 0
     """Of the order."""

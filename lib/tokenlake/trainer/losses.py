@@ -17,9 +17,11 @@ All arithmetic here is float32, whatever the model's is.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +61,38 @@ class Objective(Protocol):
     def __call__(self, params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
         """Return the sums of a batch; `reference` are parameters that stay, where the objective needs some."""
         ...
+
+
+SharedSums: TypeAlias = Any
+"""A pytree of sums over rows, which add up over the parts of a batch."""
+
+
+class WholeBatchObjective(ABC):
+    """An objective with a term over the whole batch, which must not depend on how the batch is cut into parts.
+
+    A training step calls :meth:`widen` on the whole batch and cuts it into parts, adds up :meth:`shared_sums` over the
+    parts, and then :meth:`part_sums` with the total. No gradient goes through what is shared.
+    """
+
+    @abstractmethod
+    def widen(self, batch: DeviceBatch) -> DeviceBatch:
+        """Return the batch with columns that are made of other rows."""
+
+    @abstractmethod
+    def shared_sums(self, params: Params, part: DeviceBatch, reference: Params | None) -> SharedSums:
+        """Return what a part adds to the term over the whole batch."""
+
+    @abstractmethod
+    def part_sums(
+        self, params: Params, part: DeviceBatch, reference: Params | None, shared: SharedSums
+    ) -> Sums:
+        """Return the sums of a part, given the shared sums of the whole batch."""
+
+    def __call__(self, params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
+        """Return the sums of a batch that is not cut."""
+        whole = self.widen(batch)
+        shared = jax.lax.stop_gradient(self.shared_sums(params, whole, reference))
+        return self.part_sums(params, whole, reference, shared)
 
 
 def targets_of(batch: DeviceBatch) -> jax.Array:
@@ -374,23 +408,62 @@ def kto(
 ) -> Objective:
     """Return the objective of :func:`kto_losses`, the mean over completions.
 
-    z0 is estimated in each batch, or part of an accumulated one, from prompts with the answers of other rows, so that
-    there must be two rows at least. Parts: ``accuracy``, completions whose gain has the sign of their label; ``kl``.
+    z0 is estimated in each batch from prompts with the answers of other rows, so that there must be two rows at least.
+    It is the same for all parts of an accumulated batch. Parts: ``accuracy``, completions whose gain has the sign of
+    their label; ``kl``.
     """
-    against = partial(_against, apply, chunk=chunk)
+    return _Kto(apply, beta, desirable, undesirable, chunk)
 
-    def objective(params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
-        part = _part(batch, "completion_")
+
+_COMPLETION: Final = "completion_"
+_MISMATCHED: Final = "mismatched_"
+"""Prefix of the columns that hold each prompt with the answer of another row."""
+
+
+@final
+@dataclass(frozen=True, eq=False)  # JAX keeps what it compiles by the object
+class _Kto(WholeBatchObjective):
+    """See :func:`kto`, whose arguments these are."""
+
+    apply: Apply
+    beta: float
+    desirable: float
+    undesirable: float
+    chunk: int | None
+
+    def widen(self, batch: DeviceBatch) -> DeviceBatch:
+        part = _part(batch, _COMPLETION)
         if len(part["input_ids"]) < 2:
             raise ConfigError(
                 "kto: got one row, expected two or more: z0 is estimated from answers of other rows"
             )
-        real, good = _counted(part) > 0, batch["label"].astype(bool)
-        gains = against(params, reference, batch=mismatched(part))
-        kl = jnp.maximum(jnp.sum(gains * real) / jnp.maximum(jnp.sum(real), 1), 0)
-        rewards = against(params, reference, batch=part)
-        weights = {"beta": beta, "desirable": desirable, "undesirable": undesirable}
-        losses = kto_losses(rewards, good, jax.lax.stop_gradient(kl), **weights)
+        other = {f"{_MISMATCHED}{name}": value for name, value in mismatched(part).items()}
+        return {**batch, **other}
+
+    def shared_sums(self, params: Params, part: DeviceBatch, reference: Params | None) -> SharedSums:
+        """Return the sum of the gains of mismatched answers and the number of rows, float32[] each."""
+        real = _counted(_part(part, _COMPLETION)) > 0
+        gains = self._gains(params, reference, _part(part, _MISMATCHED))
+        return jnp.sum(gains * real), jnp.sum(real, dtype=jnp.float32)
+
+    def part_sums(
+        self, params: Params, part: DeviceBatch, reference: Params | None, shared: SharedSums
+    ) -> Sums:
+        total, rows = shared
+        kl = jnp.maximum(total / jnp.maximum(rows, 1), 0)
+        completion = _part(part, _COMPLETION)
+        real = _counted(completion) > 0
+        good = part["label"].astype(bool)
+        rewards = self._gains(params, reference, completion)
+        losses = kto_losses(
+            rewards,
+            good,
+            kl,
+            beta=self.beta,
+            desirable=self.desirable,
+            undesirable=self.undesirable,
+        )
         return _summed(losses, real, accuracy=(rewards > 0) == good, kl=jnp.broadcast_to(kl, real.shape))
 
-    return objective
+    def _gains(self, params: Params, reference: Params | None, batch: DeviceBatch) -> jax.Array:
+        return _against(self.apply, params, reference, batch, self.chunk)

@@ -1,37 +1,39 @@
-"""One step of training, to be compiled; its optimizer, the mesh that it runs on, and the checkpoints of what it makes.
+"""One step of training, to be compiled; its optimizer, and the mesh that it runs on.
 
 Gradients of the parts of a batch are added up, and the optimizer makes new parameters of them.
 
 Devices are a mesh of three axes. Rows of a batch are cut over ``data`` and ``fsdp``. Parameters are cut over ``tensor``
 as rules say, and over ``fsdp`` along the largest dimension that is left and can be cut (Rajbhandari et al. 2020: stage
 3). XLA's partitioner adds the communication; a model is written as for one device.
-
-A checkpoint holds model, optimizer, loader and what callbacks remember, under one step, all of it or nothing. Orbax
-writes a step under another name and renames it when it is complete, in the background; a process that is killed
-meanwhile leaves nothing that a later one would take for a checkpoint.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, cast, final
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import optax.contrib
-import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tokenlake.errors import ConfigError, NotAvailableError
-from tokenlake.loader.orbax import LoaderRestore, LoaderSave
-from tokenlake.loader.state import BatchLoader
 from tokenlake.trainer.config import MeshConfig, OptimizerConfig, ScheduleConfig
-from tokenlake.trainer.losses import DeviceBatch, Objective, Params, Sums
+from tokenlake.trainer.fingerprint import path_name
+from tokenlake.trainer.losses import (
+    DeviceBatch,
+    Objective,
+    Params,
+    SharedSums,
+    Sums,
+    WholeBatchObjective,
+)
 
 Means: TypeAlias = dict[str, jax.Array]
 """Name -> float32[], on the devices."""
@@ -46,26 +48,64 @@ class TrainState(NamedTuple):
         params: float32, or what the model was given as.
         optimizer: its state.
         loss_ema: running mean of the loss, float32[].
+        bad_steps: first step whose loss was not finite, and first step whose gradient norm was not finite, int32[2];
+            0 where there was none. They stay on the devices until somebody asks, so that a step waits for nothing.
     """
 
     step: jax.Array
     params: Params
     optimizer: Any
     loss_ema: jax.Array
+    bad_steps: jax.Array
 
 
 def lowered(objective: Objective, precision: str) -> Objective:
     """Return the objective with the model's arithmetic in `precision`; gradients are those of float32 parameters."""
     if precision == "float32":
         return objective
+    if isinstance(objective, WholeBatchObjective):
+        return _LoweredWholeBatch(objective, precision)
 
-    def lower(leaf: jax.Array) -> jax.Array:
+    def lowered_objective(params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
+        return objective(_cast(params, precision), batch, _cast(reference, precision))
+
+    return lowered_objective
+
+
+def _cast(params: Params, precision: str) -> Params:
+    """Return parameters whose float32 arrays are of another type."""
+
+    def cast_leaf(leaf: jax.Array) -> jax.Array:
         return leaf.astype(precision) if leaf.dtype == jnp.float32 else leaf
 
-    def cast_objective(params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
-        return objective(jax.tree.map(lower, params), batch, jax.tree.map(lower, reference))
+    return jax.tree.map(cast_leaf, params)
 
-    return cast_objective
+
+@final
+@dataclass(frozen=True, eq=False)  # JAX keeps what it compiles by the object
+class _LoweredWholeBatch(WholeBatchObjective):
+    """See :func:`lowered`.
+
+    Attributes:
+        objective: whose arithmetic is lowered.
+        precision: name of the type.
+    """
+
+    objective: WholeBatchObjective
+    precision: str
+
+    def widen(self, batch: DeviceBatch) -> DeviceBatch:
+        return self.objective.widen(batch)
+
+    def shared_sums(self, params: Params, part: DeviceBatch, reference: Params | None) -> SharedSums:
+        lower = partial(_cast, precision=self.precision)
+        return self.objective.shared_sums(lower(params), part, lower(reference))
+
+    def part_sums(
+        self, params: Params, part: DeviceBatch, reference: Params | None, shared: SharedSums
+    ) -> Sums:
+        lower = partial(_cast, precision=self.precision)
+        return self.objective.part_sums(lower(params), part, lower(reference), shared)
 
 
 def means(sums: Sums) -> Means:
@@ -84,7 +124,8 @@ def make_step(
 ) -> StepFunction:
     """Return the function from a state, the reference and a batch to the next state and what was measured.
 
-    The mean is over the targets of the whole batch, so that accumulating changes nothing but rounding.
+    The mean is over the targets of the whole batch. A term over the whole batch, such as z0 of KTO, is the same for all
+    parts (:class:`~tokenlake.trainer.losses.WholeBatchObjective`). So accumulating changes nothing but rounding.
 
     Args:
         objective: what is minimized.
@@ -94,49 +135,82 @@ def make_step(
         ema: decay of the running mean of the loss.
     """
 
-    def gradients(params: Params, reference: Params | None, batch: DeviceBatch) -> tuple[Any, Sums]:
-        def loss_of(params: Params) -> tuple[jax.Array, Sums]:
-            sums = objective(params, batch, reference)
-            return sums.loss, sums
-
-        return jax.grad(loss_of, has_aux=True)(params)
-
-    def summed(params: Params, reference: Params | None, parts: DeviceBatch) -> tuple[Any, Sums]:
-        """Gradients and sums over all parts."""
-        if accumulate == 1:
-            return gradients(params, reference, _first(parts))
-
-        def add(total: Any, part: DeviceBatch) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, gradients(params, reference, part)), None
-
-        shapes = jax.eval_shape(gradients, params, reference, _first(parts))
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        return jax.lax.scan(add, nothing, parts)[0]
-
     def step(state: TrainState, reference: Params | None, batch: DeviceBatch) -> tuple[TrainState, Means]:
-        parts = _split(batch, accumulate)
-        total, sums = summed(state.params, reference, parts)
+        parts, part_objective = _prepared(objective, state.params, reference, batch, accumulate)
+
+        def gradients(part: DeviceBatch) -> tuple[Any, Sums]:
+            def loss_of(params: Params) -> tuple[jax.Array, Sums]:
+                sums = part_objective(params, part, reference)
+                return sums.loss, sums
+
+            return jax.grad(loss_of, has_aux=True)(state.params)
+
+        total, sums = _added_up(gradients, parts, accumulate)
         weight = jnp.where(sums.weight > 0, sums.weight, 1)
         grads = jax.tree.map(lambda grad: grad / weight, total)
 
         def one_part(params: Params) -> jax.Array:
             """What Sophia differentiates twice: the loss of the first part."""
-            return means(objective(params, _first(parts), reference))["loss"]
+            return means(part_objective(params, _first(parts), reference))["loss"]
 
         updates, kept = optimizer.update(grads, state.optimizer, state.params, obj_fn=one_part)
         measured = means(sums)
-        later = ema * state.loss_ema + (1 - ema) * measured["loss"]
-        loss_ema = jnp.where(state.step == 0, measured["loss"], later)
+        loss = measured["loss"]
+        later = ema * state.loss_ema + (1 - ema) * loss
+        loss_ema = jnp.where(state.step == 0, loss, later)
         squares = [jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(grads)]
+        grad_norm = jnp.sqrt(sum(squares))
         told = measured | {
             "loss_ema": loss_ema,
-            "grad_norm": jnp.sqrt(sum(squares)),
+            "grad_norm": grad_norm,
             "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
         }
         params = optax.apply_updates(state.params, updates)
-        return TrainState(state.step + 1, params, kept, loss_ema), told
+        taken = state.step + 1
+        is_bad = ~jnp.isfinite(jnp.stack([loss, grad_norm]))
+        bad_steps = jnp.where((state.bad_steps == 0) & is_bad, taken, state.bad_steps)
+        return TrainState(taken, params, kept, loss_ema, bad_steps), told
 
     return step
+
+
+_PartObjective: TypeAlias = "Callable[[Params, DeviceBatch, Params | None], Sums]"
+
+
+def _prepared(
+    objective: Objective,
+    params: Params,
+    reference: Params | None,
+    batch: DeviceBatch,
+    accumulate: int,
+) -> tuple[DeviceBatch, _PartObjective]:
+    """Return the parts of a batch, and the objective of a part."""
+    if not isinstance(objective, WholeBatchObjective):
+        return _split(batch, accumulate), objective
+    # What depends on other rows is settled before the rows are cut into parts.
+    parts = _split(objective.widen(batch), accumulate)
+
+    def shared_of(part: DeviceBatch) -> SharedSums:
+        return objective.shared_sums(params, part, reference)
+
+    shared = jax.lax.stop_gradient(_added_up(shared_of, parts, accumulate))
+    return parts, partial(objective.part_sums, shared=shared)
+
+
+_Sum = TypeVar("_Sum")
+
+
+def _added_up(function: Callable[[DeviceBatch], _Sum], parts: DeviceBatch, count: int) -> _Sum:
+    """Return the sum of a function of each part, a pytree of arrays; one part after the other, in the memory of one."""
+    if count == 1:
+        return function(_first(parts))
+
+    def add(total: _Sum, part: DeviceBatch) -> tuple[_Sum, None]:
+        return jax.tree.map(jnp.add, total, function(part)), None
+
+    shapes = jax.eval_shape(function, _first(parts))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.scan(add, nothing, parts)[0]
 
 
 def _first(parts: DeviceBatch) -> dict[str, jax.Array]:
@@ -198,11 +272,6 @@ def decayed(no_decay: tuple[str, ...]) -> Callable[[Params], Any]:
         )
 
     return mask
-
-
-def path_name(path: tuple[Any, ...]) -> str:
-    """Return the path of a leaf as text: ``layers/norm_1``."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def make_schedule(config: ScheduleConfig, steps: int) -> optax.Schedule:
@@ -321,82 +390,3 @@ def _spec(
     if parts > 1 and free and "fsdp" not in axes:
         axes[max(free, key=lambda at: shape[at])] = "fsdp"
     return PartitionSpec(*axes)
-
-
-@final
-class Checkpoints:
-    """The checkpoints in a folder.
-
-    Args:
-        folder: local, or a URL that Orbax knows (``gs://``, ``s3://``); it is made when it is first written to.
-        keep: how many of the newest stay.
-    """
-
-    def __init__(self, folder: str, keep: int) -> None:
-        self.folder = folder if "://" in folder else str(Path(folder).absolute())
-        self._manager: Any = ocp.CheckpointManager(
-            self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
-        )
-
-    @property
-    def latest(self) -> int | None:
-        """The newest complete step."""
-        return self._manager.latest_step()
-
-    def save(self, state: TrainState, loader: BatchLoader, facts: dict[str, Any]) -> None:
-        """Begin to write what is true now; writing goes on while training does.
-
-        Args:
-            state: of the model.
-            loader: that stands behind the last batch that `state` has seen.
-            facts: JSON-able, for :meth:`restore`.
-        """
-        step = int(state.step)
-        if step == self.latest:
-            return
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state._asdict()),
-                data=LoaderSave(loader),
-                facts=ocp.args.JsonSave(facts),
-            ),
-        )
-
-    def facts(self) -> dict[str, Any]:
-        """Return the facts of the newest checkpoint."""
-        restored = self._manager.restore(self.latest, args=ocp.args.Composite(facts=ocp.args.JsonRestore()))
-        return dict(restored["facts"])
-
-    def restore(self, like: TrainState, loader: BatchLoader) -> TrainState:
-        """Return the state of the newest checkpoint, and set the loader to where it stood then.
-
-        Args:
-            like: has the shapes and the shardings that are wanted, of whatever number of devices.
-            loader: of the same data and order.
-
-        Raises:
-            ConfigError: the model or the optimizer are others, or the loader's data or order.
-        """
-        shapes = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), like._asdict()
-        )
-        try:
-            restored = self._manager.restore(
-                self.latest,
-                args=ocp.args.Composite(state=ocp.args.StandardRestore(shapes), data=LoaderRestore(loader)),
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{self.folder}: step {self.latest} is of another model or optimizer: {error}; "
-                "expected the same ones, or another folder"
-            ) from error
-        return TrainState(**restored["state"])
-
-    def wait(self) -> None:
-        """Wait until all is written.
-
-        Raises:
-            OSError: or what else went wrong in the background.
-        """
-        self._manager.wait_until_finished()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
+import os
+import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Self, final
+from dataclasses import asdict
+from typing import Any, Final, Self, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ from tokenlake.errors import ConfigError, DivergedError
 from tokenlake.loader.dataset import open as open_dataset
 from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.state import BatchLoader
+from tokenlake.loader.steps import BatchSizes
 from tokenlake.trainer.callbacks import (
     Callback,
     CheckpointCallback,
@@ -28,7 +31,17 @@ from tokenlake.trainer.callbacks import (
     named,
     peak_flops,
 )
-from tokenlake.trainer.config import EvaluationConfig, HeldOutSet, LossConfig, TrainingConfig, TrainingData
+from tokenlake.trainer.checkpoints import Checkpoints, Restored, saved_arrays
+from tokenlake.trainer.config import (
+    EvaluationConfig,
+    HeldOutSet,
+    LossConfig,
+    TrainingConfig,
+    TrainingData,
+    load_training_config,
+)
+from tokenlake.trainer.fingerprint import ArrayFacts, reference_mark
+from tokenlake.trainer.loaders import check_held_out, check_loader, from_beginning
 from tokenlake.trainer.losses import (
     Apply,
     DeviceBatch,
@@ -41,7 +54,6 @@ from tokenlake.trainer.losses import (
     orpo,
 )
 from tokenlake.trainer.step import (
-    Checkpoints,
     Means,
     TrainState,
     batch_sharding,
@@ -56,6 +68,8 @@ from tokenlake.trainer.step import (
 
 _COLUMNS: Final = ("input_ids", "segment_ids", "positions", "targets")
 _WITH_REFERENCE: Final = ("dpo", "kto")
+ConfigSource: TypeAlias = TrainingConfig | Mapping[str, Any] | str | os.PathLike[str]
+"""A configuration, a mapping of its keys, or the path of a YAML file."""
 
 
 def make_objective(config: LossConfig, apply: Apply) -> Objective:
@@ -81,8 +95,9 @@ class Trainer:
         trainer = tl.Trainer.from_config(config, apply, params)
         trainer.train()
 
-    A batch of the loader is one step. Where the folder of checkpoints holds some, the run goes on from the newest, with
-    the loader, the optimizer and the callbacks where they were: what follows is what would have followed.
+    A batch of the loader is one step. Where the folder of checkpoints holds some, the run resumes from the newest, with
+    the loader, the optimizer and the callbacks where they were: what follows is what would have followed. A damaged
+    checkpoint is named in a warning, and the run resumes from the newest one that is not damaged.
 
     Args:
         apply: the model, a pure function of parameters and a batch; returns logits (B, T, V), or hidden states
@@ -92,14 +107,17 @@ class Trainer:
         loader: global batches, sharded by :func:`~tokenlake.trainer.step.batch_sharding`, or numpy ones, whose fields
             that are no numbers are left out. ``tl.AsyncDataLoader(source, batch_size)`` makes one of any source or
             mixture of rows.
-        config: a checked configuration; `data` and `evaluation.sets` only count for :meth:`from_config`.
-        evaluation: tag -> loader of a held-out set, with one pass.
+        config: a configuration, a mapping of its keys, or the path of a YAML file; `data` and `evaluation.sets` only
+            count for :meth:`from_config`.
+        evaluation: tag -> loader of a held-out set, of the kinds that `loader` may be. Each evaluation begins at its
+            first batch.
         objective: what is minimized, in the place of ``config.loss``.
         reference: parameters that DPO and KTO compare with; None: those of the start.
         callbacks: called before those that the configuration asks for.
 
     Raises:
         ConfigError: something does not fit together, or the checkpoint is of another run; says what.
+        IntegrityError: there are checkpoints, and all of them are damaged.
     """
 
     def __init__(
@@ -107,23 +125,25 @@ class Trainer:
         apply: Apply,
         params: Params,
         loader: BatchLoader,
-        config: TrainingConfig,
+        config: ConfigSource,
         *,
-        evaluation: Mapping[str, DataLoader] | None = None,
+        evaluation: Mapping[str, BatchLoader] | None = None,
         objective: Objective | None = None,
         reference: Params | None = None,
         callbacks: Iterable[Callback] = (),
     ) -> None:
-        if not isinstance(loader, BatchLoader):  # pyright: ignore[reportUnnecessaryIsInstance]
-            wanted = "expected a tl.DataLoader, or of rows tl.AsyncDataLoader(source, batch_size)"
-            raise ConfigError(f"loader: got a {type(loader).__name__}, {wanted}")
-        self.config, self.loader, self.evaluation = config, loader, dict(evaluation or {})
+        config = load_training_config(config)
+        self.mesh = make_mesh(config.mesh)
+        row_parts = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+        check_loader("loader", loader, row_parts, accumulate=config.accumulate, batches=config.steps)
+        self.config, self.loader = config, loader
+        self.evaluation = check_held_out(evaluation or {}, loader, row_parts, config.evaluation.batches)
+        self._beginnings = {tag: held_out.get_state() for tag, held_out in self.evaluation.items()}
         try:
             self.steps = config.steps or len(loader)
         except TypeError:
             why = "got none, and the loader never ends, or does not know where"
             raise ConfigError(f"steps: {why}; expected steps, or data with epochs") from None
-        self.mesh = make_mesh(config.mesh)
         self._rows, self._everywhere = batch_sharding(self.mesh), NamedSharding(self.mesh, PartitionSpec())
         schedule = make_schedule(config.schedule, self.steps)
         optimizer = make_optimizer(config.optimizer, schedule)
@@ -133,11 +153,18 @@ class Trainer:
         )
         placed = self._copied(params)
         kept = jax.tree.map(self._settled, _copied(optimizer.init(placed)))
-        scalars = jax.device_put((jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)), self._everywhere)
-        self.state = TrainState(scalars[0], placed, kept, scalars[1])
+        self.state = TrainState(
+            step=self._put_everywhere(jnp.zeros((), jnp.int32)),
+            params=placed,
+            optimizer=kept,
+            loss_ema=self._put_everywhere(jnp.zeros((), jnp.float32)),
+            bad_steps=self._put_everywhere(jnp.zeros(2, jnp.int32)),
+        )
+        # Some models keep infinities among their parameters, such as an attention mask.
+        self._unbounded = _not_finite(saved_arrays(self.state))
         compared = params if reference is None and config.loss.name in _WITH_REFERENCE else reference
         self._reference = None if compared is None else self._copied(compared)
-        self._reference_mark = None if self._reference is None else fingerprint(self._reference)
+        self._reference_mark = None if self._reference is None else reference_mark(self._reference)
         # Where things lie is said, or the partitioner might choose another place after the first step.
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
         self._step = jax.jit(step, donate_argnums=0, out_shardings=(shardings, self._everywhere))
@@ -152,7 +179,8 @@ class Trainer:
             for name, nothing in vars(Callback).items()
             if name.startswith("on_")
         }
-        self.step, self.stopped = 0, ""
+        self.step = 0
+        self._stops, self.stopped = False, ""
         self.metrics: TrainingMetrics | None = None
         self._checkpoints: Checkpoints | None = None
         if config.checkpoint.folder is not None:
@@ -161,11 +189,11 @@ class Trainer:
                 self._resume(self._checkpoints)
 
     @classmethod
-    def from_config(cls, config: TrainingConfig, apply: Apply, params: Params, **options: Any) -> Self:
+    def from_config(cls, config: ConfigSource, apply: Apply, params: Params, **options: Any) -> Self:
         """Return a trainer that opens the data and the held-out sets that its configuration names.
 
         Args:
-            config: with `data`.
+            config: a configuration, a mapping of its keys, or the path of a YAML file; with `data`.
             apply: the model.
             params: the first parameters.
             options: the other keyword arguments of :class:`Trainer`.
@@ -173,6 +201,7 @@ class Trainer:
         Raises:
             ConfigError: as the class, and where `data` is missing.
         """
+        config = load_training_config(config)
         if (data := config.data) is None:
             raise ConfigError(
                 "data: required, but missing; expected data: {dataset: STORE/NAME, batch_size: 8}"
@@ -186,7 +215,8 @@ class Trainer:
         loader = DataLoader(rows, data.batch_size, seed=data.seed, epochs=data.epochs, **batches)
         evaluation: dict[str, DataLoader] = {}
         for tag, each in _sets(config.evaluation, data).items():
-            rows, size = open_dataset(each.dataset, split=each.split), each.batch_size or data.batch_size
+            rows = open_dataset(each.dataset, split=each.split)
+            size = each.batch_size or BatchSizes.of(data.batch_size).first
             evaluation[tag] = DataLoader(rows, size, shuffle=False, epochs=1, **batches)
         return cls(apply, params, loader, config, evaluation=evaluation, **options)
 
@@ -195,36 +225,43 @@ class Trainer:
         """The parameters now; the next step gives their memory to the next ones."""
         return self.state.params
 
-    def stop(self, reason: str) -> None:
-        """End the run after this step; :attr:`stopped` keeps the reason."""
-        self.stopped = reason
+    def stop(self, reason: str = "") -> None:
+        """End the run after this step; :attr:`stopped` keeps the reason, and says so where none was given."""
+        self._stops = True
+        told = "" if reason is None else str(reason)  # pyright: ignore[reportUnnecessaryComparison]
+        self.stopped = told if told.strip() else "no reason was given"
 
     def train(self) -> TrainingMetrics | None:
         """Take the steps that are left.
 
         Returns:
-            What was measured last; None if no step was left.
+            What was measured last, also by an earlier process whose checkpoint this run resumed from; None if nothing
+            was ever measured.
 
         Raises:
-            DivergedError: the loss is not finite any more, as is seen when it is measured, or a checkpoint is due.
+            DivergedError: a loss, a gradient or a parameter is not finite. That is checked where something is logged,
+                evaluated or saved, and at the end; the error names the first such step.
         """
         self._tell("on_train_begin")
+        first_step = self.step
         before = -1
         try:
-            while self.step < self.steps and not self.stopped:
+            while not self._is_done:
                 empty, before = self.step == before, self.step
                 batches = iter(self.loader)
                 epoch = self.loader.epoch
                 self._tell("on_epoch_begin", epoch)
                 for batch in batches:
                     self._take(batch)
-                    if self.step >= self.steps or self.stopped:
+                    if self._is_done:
                         break
                 self._tell("on_epoch_end", epoch)
                 # A run that goes on at the very end of a pass finds nothing there, and another pass follows.
                 if empty and self.step == before:
                     wanted = "expected batches that a pass has rows for, or drop_last=False"
                     raise ConfigError(f"the loader has no batch from step {self.step} on; {wanted}")
+            if self.step > first_step:
+                self._check_end()
             self._tell("on_train_end")
         finally:
             self.loader.close()
@@ -240,13 +277,21 @@ class Trainer:
         """Write a checkpoint, in the background; nothing if the run has no folder, or one of this step.
 
         Raises:
-            DivergedError: the loss is not finite any more; good checkpoints are not pushed out by bad ones.
+            DivergedError: a loss, a gradient or an array is not finite; a bad checkpoint pushes out no good one.
         """
         if self._checkpoints is None:
             return
         with self._meter.left_out():
-            self._require_finite(float(self.state.loss_ema))
-            self._checkpoints.save(self.state, self.loader, self._facts())
+            self._check_steps(jax.device_get(self.state.bad_steps))
+            if self._checkpoints.holds(self.step):
+                return
+            arrays = saved_arrays(self.state)
+            self._check_arrays(arrays)
+            self._checkpoints.save(self.state, self.loader, self._facts(), arrays)
+
+    @property
+    def _is_done(self) -> bool:
+        return self._stops or self.step >= self.steps
 
     # -- the loop
 
@@ -267,36 +312,43 @@ class Trainer:
             self._log(measured)
         if self.evaluation and (last or self.step % self.config.evaluation.every == 0):
             with self._meter.left_out():
+                self._check_steps(jax.device_get(self.state.bad_steps))
                 self._tell("on_evaluate", self.evaluate())
         self._tell("on_step_end")
 
     def _placed(self, batch: Mapping[str, Any]) -> DeviceBatch:
-        if all(isinstance(value, jax.Array) for value in batch.values()):
-            return batch
-        arrays = {name: value for name, value in batch.items() if isinstance(value, np.ndarray | jax.Array)}
-        return {name: jax.device_put(value, self._rows) for name, value in arrays.items()}
+        """Return a batch on the devices of the mesh; fields that are no numbers are left out."""
+        placed: dict[str, jax.Array] = {}
+        for name, value in batch.items():
+            if isinstance(value, jax.Array) and value.sharding.device_set == self._rows.device_set:
+                placed[name] = value
+            elif isinstance(value, np.ndarray | jax.Array):
+                placed[name] = self._cut_over_devices(name, value)
+        return placed
+
+    def _cut_over_devices(self, name: str, value: np.ndarray | jax.Array) -> jax.Array:
+        """Return a field with its rows cut over the devices."""
+        parts = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+        rows = value.shape[0] if value.ndim else 0
+        if not rows or rows % parts:
+            raise ConfigError(
+                f"step {self.step + 1}: {name} has shape {value.shape}, whose rows cannot be cut over {parts} devices; "
+                f"expected a multiple of {parts} rows: give the loader drop_last=True, or a sharding of "
+                "tokenlake.trainer.batch_sharding"
+            )
+        return jax.device_put(value, self._rows)
 
     def _log(self, measured: Means) -> None:
-        values = {name: float(value) for name, value in jax.device_get(measured).items()}
-        self._require_finite(values["loss_ema"])
-        facts = named(values) | self._meter.rates()
+        numbers, bad_steps = jax.device_get((measured, self.state.bad_steps))
+        self._check_steps(bad_steps)
+        facts = named({name: float(value) for name, value in numbers.items()}) | self._meter.rates()
         known = {name: facts.pop(name) for name in list(facts) if name in _MEASURED}
         self.metrics = TrainingMetrics(step=self.step, **known, others=facts)
         self._tell("on_log", self.metrics)
 
-    def _require_finite(self, loss_ema: float) -> None:
-        """Raise DivergedError once a loss was not finite, which its running mean remembers."""
-        if not math.isfinite(loss_ema):
-            newest = None if self._checkpoints is None else self._checkpoints.latest
-            kept = "" if newest is None else f"; the checkpoint of step {newest} is the newest"
-            raise DivergedError(
-                f"the loss was not finite at step {self.step} or before it{kept}. Ids beyond the model's vocabulary do "
-                "that, and a learning rate that is too high: look at the ids, lower schedule.peak, set optimizer.clip"
-            )
-
-    def _held_out(self, tag: str, loader: DataLoader) -> dict[str, float]:
+    def _held_out(self, tag: str, loader: BatchLoader) -> dict[str, float]:
         total: Sums | None = None
-        for count, batch in enumerate(loader.iter_from_step(0), 1):
+        for count, batch in enumerate(from_beginning(loader, self._beginnings[tag]), 1):
             sums = self._evaluate(self.params, self._placed(batch), self._reference)
             total = sums if total is None else jax.tree.map(jnp.add, total, sums)
             if count == self.config.evaluation.batches:
@@ -305,6 +357,45 @@ class Trainer:
         if total is None:
             raise ConfigError(f"evaluation: the set {tag!r} has no batch; expected one row at least")
         return named({name: float(value) for name, value in jax.device_get(means(total)).items()})
+
+    # -- what is not finite
+
+    def _check_end(self) -> None:
+        """Check the last step, and the parameters that it made; a checkpoint checks them by itself."""
+        self._check_steps(jax.device_get(self.state.bad_steps))
+        if self._checkpoints is None:
+            self._check_arrays(saved_arrays(self.state))
+
+    def _check_steps(self, bad_steps: np.ndarray) -> None:
+        """Raise DivergedError if the loss or the gradient norm of a step was not finite."""
+        loss_step, gradient_step = (int(step) for step in bad_steps)
+        steps = [step for step in (loss_step, gradient_step) if step]
+        if not steps:
+            return
+        step = min(steps)
+        if step == loss_step:
+            what = "the loss was not finite"
+        else:
+            what = "the norm of the gradient was not finite, while the loss was"
+        raise self._diverged(step, what)
+
+    def _check_arrays(self, arrays: Mapping[str, ArrayFacts]) -> None:
+        """Raise DivergedError if a parameter or a moment is not finite that was finite at the start."""
+        names = sorted(_not_finite(arrays) - self._unbounded)
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            what = f"{names[0]}{more} is not finite after it, while loss and gradient were"
+            raise self._diverged(self.step, what)
+
+    def _diverged(self, step: int, what: str) -> DivergedError:
+        newest = None if self._checkpoints is None else self._checkpoints.latest
+        kept = "" if newest is None else f"; the checkpoint of step {newest} is the newest"
+        return DivergedError(
+            f"step {step}: {what}{kept}. Ids beyond the model's vocabulary do that, a learning rate that is too high, "
+            "and a division by 0 or a square root at 0 in the model: look at the ids and the model, lower "
+            "schedule.peak, set optimizer.clip",
+            step=step,
+        )
 
     def _tell(self, hook: str, *facts: Any) -> None:
         for listener in self._hooks[hook]:
@@ -316,9 +407,12 @@ class Trainer:
         """Return parameters in their places, of which nobody else has the memory."""
         return _copied(jax.device_put(params, param_shardings(params, self.mesh, self.config.mesh.rules)))
 
+    def _put_everywhere(self, leaf: jax.Array) -> jax.Array:
+        return jax.device_put(leaf, self._everywhere)
+
     def _settled(self, leaf: jax.Array) -> jax.Array:
         """Moments lie where their parameters do; what belongs to none, such as a count, on all devices."""
-        return leaf if isinstance(leaf.sharding, NamedSharding) else jax.device_put(leaf, self._everywhere)
+        return leaf if isinstance(leaf.sharding, NamedSharding) else self._put_everywhere(leaf)
 
     def _configured(self) -> list[Callback]:
         """The callbacks that the configuration asks for; one process tells of all."""
@@ -340,21 +434,32 @@ class Trainer:
     # -- checkpoints
 
     def _resume(self, checkpoints: Checkpoints) -> None:
-        there, here = checkpoints.facts(), self._facts()
+        restored = checkpoints.restore(self.state, self.loader, self._check_same_run)
+        if restored.damaged and jax.process_index() == 0:
+            _warn_of_damage(checkpoints.folder, restored)
+        self.state = restored.state
+        self.step = restored.step
+        metrics = restored.facts.get("metrics")
+        if metrics is not None:
+            self.metrics = TrainingMetrics(**metrics)
+        remembered = restored.facts["callbacks"]
+        for name, callback in self._remembering():
+            if name in remembered:
+                callback.set_state(remembered[name])
+
+    def _check_same_run(self, step: int, facts: Mapping[str, Any]) -> None:
+        """Raise ConfigError if the facts of a checkpoint are those of another run."""
+        there, here = facts["run"], self._facts()["run"]
         problems = [
-            f"{name} is {json.dumps(there['run'].get(name))} there and {json.dumps(value)} here"
-            for name, value in here["run"].items()
-            if there["run"].get(name) != value
+            f"{name} is {json.dumps(there.get(name))} there and {json.dumps(value)} here"
+            for name, value in here.items()
+            if there.get(name) != value
         ]
         if problems:
-            what = f"{checkpoints.folder}: the checkpoint of step {checkpoints.latest} is of another run"
+            assert self._checkpoints is not None
+            what = f"{self._checkpoints.folder}: the checkpoint of step {step} is of another run"
             told = f"{what}: {'; '.join(problems)}; expected the same, or another folder"
             raise ConfigError(told, differs=problems)
-        self.state = checkpoints.restore(self.state, self.loader)
-        self.step = int(self.state.step)
-        for name, callback in self._remembering():
-            if name in there["callbacks"]:
-                callback.set_state(there["callbacks"][name])
 
     def _facts(self) -> dict[str, Any]:
         """What a checkpoint holds beside arrays and the loader: which run it is of, and what callbacks remember."""
@@ -369,7 +474,11 @@ class Trainer:
             "reference": self._reference_mark,
         }
         remembered = {name: callback.get_state() for name, callback in self._remembering()}
-        return {"run": run, "callbacks": {name: state for name, state in remembered.items() if state}}
+        return {
+            "run": run,
+            "callbacks": {name: state for name, state in remembered.items() if state},
+            "metrics": None if self.metrics is None else asdict(self.metrics),
+        }
 
     def _remembering(self) -> list[tuple[str, Callback]]:
         """Callbacks by names that a resumed run gives them, too: their class, and how many of it come before."""
@@ -405,17 +514,17 @@ def _copied(tree: Params) -> Params:
     return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), tree)
 
 
-@jax.jit
-def _bit_sums(tree: Params) -> jax.Array:
-    """A number for each leaf, uint32[n]: the sum of its bits, each times an odd number of its place, modulo 2**32."""
-
-    def of_leaf(leaf: jax.Array) -> jax.Array:
-        bits = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32).reshape(-1)
-        return jnp.sum(bits * (2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1), dtype=jnp.uint32)
-
-    return jnp.stack([of_leaf(leaf) for leaf in jax.tree.leaves(tree)])
+def _not_finite(arrays: Mapping[str, ArrayFacts]) -> frozenset[str]:
+    """Return the names of arrays that hold NaN or infinities."""
+    return frozenset(name for name, facts in arrays.items() if not facts.is_finite)
 
 
-def fingerprint(params: Params) -> str:
-    """Return what tells parameters from others, equal for every way to cut them over devices."""
-    return np.asarray(_bit_sums(params)).tobytes().hex()
+def _warn_of_damage(folder: str, restored: Restored) -> None:
+    steps = " and ".join(map(str, restored.damaged))
+    reasons = "; ".join(restored.damaged.values())
+    warnings.warn(
+        f"{folder}: {reasons}. The run resumes from step {restored.step}; the damaged checkpoints (step {steps}) are "
+        "deleted when it writes its next one",
+        RuntimeWarning,
+        stacklevel=4,
+    )
