@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from tests.etl.remote_builds_support import Bucket, Files, bucket, settings, stored, write_inputs
@@ -328,9 +329,14 @@ def test_a_machine_that_cannot_read_the_inputs_is_refused(planned: Store, bench:
     assert not (Path(planned.url) / "small/v1/ledger").exists()
 
 
-def test_a_plan_that_would_hold_a_secret_is_not_published(inputs: Path, tokenizer_dir: Path, tmp_path: Path):
+def test_a_plan_that_would_hold_a_secret_is_not_published(
+    inputs: Path, tokenizer_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     config = settings(inputs, tokenizer_dir, tmp_path / "store")
-    config["datasets"][0]["storage_options"] = {"token": "a-secret-of-mine"}
+    monkeypatch.setenv("TOKENLAKE_ALLOWED_SCHEMES", "memory")
+    fsspec.filesystem("memory").pipe_file("/secret/a.jsonl", b'{"text": "some words"}\n')
+    where = {"data_files": "memory://secret/a.jsonl", "storage_options": {"token": "a-secret-of-mine"}}
+    config["datasets"] = [config["datasets"][0] | where]
     remember(["a-secret-of-mine"])
     with pytest.raises(ConfigError, match=r"needs secrets.*\{env: NAME\}"):
         build_dataset(config, engine="store")

@@ -47,7 +47,7 @@ from tokenlake.sources.hub_repo import HubClient, parse_id
 from tokenlake.sources.inputs import InputFile, is_url
 from tokenlake.sources.listing import expand, list_inputs, require_use_of_options
 from tokenlake.sources.opening import kind_of
-from tokenlake.sources.split_choice import Survey, counted, files_of
+from tokenlake.sources.split_choice import Survey, left_over
 from tokenlake.threads import in_order
 from tokenlake.typed_json import decoder
 
@@ -176,7 +176,8 @@ class _Request:
         Raises:
             ConfigError: there is no such split.
         """
-        listing, survey = self.listing, self.survey
+        listing = self.listing  # which fills the survey
+        survey = self.survey
         has_lines = self.options.get("text_mode") == "lines"
         require_use_of_options(
             _NAME, listing, delimiter=self.source.delimiter, text_mode="lines" if has_lines else None
@@ -196,13 +197,7 @@ class _Request:
         if not survey.has_folder and split == _DEFAULT_SPLIT:
             urls |= set(survey.unnamed)
         files = [file for file in listing if file.url in urls]
-        left_out = {
-            name: [path for path in paths if path not in urls] for name, paths in survey.splits.items()
-        }
-        told = [counted({name: paths for name, paths in left_out.items() if paths})]
-        unnamed = [path for path in survey.unnamed if path not in urls]
-        told.append(f"{files_of(len(unnamed))} in no split" if unnamed else "")
-        rest = ", ".join(part for part in told if part)
+        rest = left_over(survey.splits, survey.unnamed, urls)
         if not rest:
             return _ChosenFiles(files, None, ())
         what = f"these are the files of split {split!r}; not among them: {rest}. `split` names another one"

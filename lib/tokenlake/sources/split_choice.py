@@ -199,7 +199,8 @@ def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
     Raises:
         ConfigError: the entry has no such subset or split, or its names do not say which files are meant.
     """
-    split, is_written = source.split, source.split_from == "option"
+    split = source.split
+    is_written = source.split_from == "option"
     if not entry.is_folder and not is_written:
         if source.subset is not None:
             raise _no_subsets(entry, source.subset)
@@ -264,6 +265,19 @@ def counted(splits: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(f"{split} ({files_of(len(paths))})" for split, paths in splits.items())
 
 
+def left_over(splits: Splits, unnamed: Iterable[str], chosen: Collection[str]) -> str:
+    """Return for a message which files are not chosen: ``test (1 file), 2 files in no split``; "" for none."""
+    parts: list[str] = []
+    for split, paths in splits.items():
+        rest = [path for path in paths if path not in chosen]
+        if rest:
+            parts.append(f"{split} ({files_of(len(rest))})")
+    count = sum(path not in chosen for path in unnamed)
+    if count:
+        parts.append(f"{files_of(count)} in no split")
+    return ", ".join(parts)
+
+
 def files_of(count: int) -> str:
     """Return ``1 file`` or ``3 files``."""
     return f"{count} file" if count == 1 else f"{count} files"
@@ -277,19 +291,12 @@ def _listed(paths: Iterable[str]) -> str:
 
 def _note(entry: FilesEntry, split: str, paths: Sequence[str], found: EntrySplits) -> str:
     """Return what is read of an entry, and what is left out."""
-    chosen = set(paths)
-    others: dict[str, list[str]] = {}
-    for name, files in found.splits.items():
-        if rest := [path for path in files if path not in chosen]:
-            others[name] = rest
-    unnamed = [path for path in found.unnamed if path not in chosen]
-    left_out = [counted(others)] if others else []
-    left_out += [f"{files_of(len(unnamed))} in no split"] if unnamed else []
-    if not left_out and len(found.subsets) < 2:
+    rest = left_over(found.splits, found.unnamed, set(paths))
+    if not rest and len(found.subsets) < 2:
         return ""
-    subset = f"subset {found.subset!r}, " if found.subset is not None else ""
-    rest = f"; not read: {', '.join(left_out)}" if left_out else ""
-    return f"{entry.written}: {subset}split {split!r}, {files_of(len(paths))}{rest}"
+    subset = "" if found.subset is None else f"subset {found.subset!r}, "
+    told = f"{entry.written}: {subset}split {split!r}, {files_of(len(paths))}"
+    return f"{told}; not read: {rest}" if rest else told
 
 
 def _no_subsets(entry: FilesEntry, subset: str) -> ConfigError:
