@@ -52,6 +52,26 @@ def test_integers_of_any_size_are_kept_as_numbers_in_every_unit(tmp_path: Path, 
     assert kept(built)[1] == values
 
 
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1] * 50 + [1.5], "double"),
+        ([2**60] * 50 + [1.5], "large_string"),
+        ([None] * 50 + [-(2**70)], "decimal128(38, 0)"),
+    ],
+)
+def test_a_type_does_not_depend_on_where_units_begin(
+    tmp_path: Path, tokenizer_dir: Path, values: list[Any], kind: str
+):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": f"a {i}", "x": x} for i, x in enumerate(values)])
+    for unit_size in (300, 1 << 20):
+        config = settings(tmp_path / str(unit_size), tokenizer_dir, path, additional_fields=["x"])
+        config["source"] = {"unit_size": unit_size}
+        built = build_here(config)
+        assert kept(built)[0] == kind
+        assert (len(built.files()) > 3) == (unit_size == 300)
+
+
 def test_a_late_integer_beyond_64_bits_names_the_type_that_holds_it(tmp_path: Path, tokenizer_dir: Path):
     records = [*({"text": "a", "x": 1} for _ in range(3000)), {"text": "late", "x": 2**64}]
     path = write_jsonl(tmp_path / "a.jsonl", records)

@@ -117,6 +117,13 @@ def test_a_wrong_delimiter_is_named_with_the_right_one(
     assert len(dicts(right)) == (0 if delimiter == "," else 1)
 
 
+def test_a_wrong_delimiter_is_named_where_the_header_has_others_too(tmp_path: Path):
+    path = written(tmp_path, b"id;text;price, net\n1;a;1,5\n", "in.csv")
+    with pytest.raises(UnsuitableFileError, match=r"no column 'text'; ';' seems .* Set delimiter: \";\","):
+        read(path)
+    assert texts(read(path, delimiter=";")) == ["a"]
+
+
 def test_a_column_may_be_called_like_several_where_the_delimiter_is_declared(tmp_path: Path):
     path = written(tmp_path, b"a;b\n1;2\n", "in.csv")
     assert dicts(rows(path, delimiter=",")) == [{"a;b": "1;2"}]

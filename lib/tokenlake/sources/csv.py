@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, final
 
@@ -151,6 +151,9 @@ def _header(file: InputFile, block: CsvBlock, want: Want, delimiter: str) -> tup
     there = frozenset(names)
     for name in (*want.names(names), *(() if want.text is None else (want.text,))):
         if name not in there:
+            if (other := _delimiter_beside(name, names, delimiter)) is not None:
+                told = f"it has no column {name!r}; {other!r} seems to separate its cells, not {delimiter!r}"
+                raise unsuitable(file, told, f"set delimiter: {json.dumps(other)}", line=line)
             raise no_column(
                 file, name, list(map(repr, names)), " (content_field)" if name == want.text else ""
             )
@@ -168,6 +171,15 @@ def _likely_delimiter(header: str, declared: str | None, delimiter: str) -> str 
         return None
     others = [other for other in _DELIMITERS if other != delimiter and other in header]
     return max(others, key=header.count, default=None)
+
+
+def _delimiter_beside(name: str, names: Sequence[str], delimiter: str) -> str | None:
+    """Return what else would make a column `name` of one of the names of a header, None for nothing."""
+    for cell in names:
+        for other in _DELIMITERS:
+            if other != delimiter and other in cell and name in cell.split(other):
+                return other
+    return None
 
 
 def _fault(data: bytearray, record: CsvRecord, columns: int, limit: int) -> Fault | None:

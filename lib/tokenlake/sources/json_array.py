@@ -91,7 +91,7 @@ class ElementReader:
         begin = len(data) - len(text)
         wrapped = None
         if text.startswith(b"{"):
-            wrapped = start_of_records(self._file, ByteStream(self._input))
+            wrapped = start_of_records(self._file, ByteStream(self._input).read)
         if wrapped is not None:
             text = self._skip_to(wrapped, data)
             begin = wrapped

@@ -7,16 +7,16 @@ objects. One such list is the records. Of several nobody knows which is meant, s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 import orjson
 
 from tokenlake.sources.inputs import InputFile, unsuitable
 from tokenlake.sources.json_borders import WINDOW_BYTES, BorderScanner
 
-if TYPE_CHECKING:
-    from tokenlake.sources.opening import ByteStream
+Read = Callable[[int], bytes]
+"""Returns so many of the next bytes of a file, decompressed; fewer only at the end."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 _SPACE: Final = b" \t\r\n"
@@ -50,11 +50,11 @@ class Wrapper(NamedTuple):
         return not self.keys or not _RECORD_FIELDS.isdisjoint(self.fields)
 
 
-def find_wrapper(stream: ByteStream) -> Wrapper | None:
+def find_wrapper(read: Read) -> Wrapper | None:
     """Return what a file holds that is one object and nothing else; None for any other file.
 
     Args:
-        stream: the file, from its beginning.
+        read: of the file, from its beginning.
 
     Raises:
         DamagedFileError: its compressed stream is broken.
@@ -62,7 +62,7 @@ def find_wrapper(stream: ByteStream) -> Wrapper | None:
     keys: list[str] = []
     starts: list[int] = []
     fields: list[str] = []
-    for start, head in _members(stream):
+    for start, head in _members(read):
         if start < 0 or len(fields) == _MOST_MEMBERS:
             return None
         member = _MEMBER.match(head)
@@ -79,13 +79,13 @@ def find_wrapper(stream: ByteStream) -> Wrapper | None:
     return Wrapper(tuple(keys), tuple(starts), tuple(fields)) if fields else None
 
 
-def _members(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
+def _members(read: Read) -> Iterator[tuple[int, bytes]]:
     """Yield the offset and the first bytes of each member of the object that is the whole file.
 
     The last pair is (-1, b"") where the file is something else.
     """
     scanner = BorderScanner()
-    window = stream.read(WINDOW_BYTES)
+    window = read(WINDOW_BYTES)
     begin = window.removeprefix(_BOM).lstrip(_SPACE)
     if not begin.startswith(b"{"):
         yield -1, b""
@@ -103,34 +103,34 @@ def _members(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
             at, head, start = end + 1, b"", offset + end + 1
         if borders.close is not None:
             is_object = window[borders.close : borders.close + 1] == b"}"
-            if not is_object or not _ends(stream, window[at:]):
+            if not is_object or not _ends(read, window[at:]):
                 yield -1, b""
             return
         head += window[at : at + max(_HEAD_BYTES - len(head), 0)]
         offset += len(window)
-        window = stream.read(WINDOW_BYTES)
+        window = read(WINDOW_BYTES)
     yield -1, b""  # the file ends inside of it
 
 
-def _ends(stream: ByteStream, rest: bytes) -> bool:
+def _ends(read: Read, rest: bytes) -> bool:
     """Return whether nothing but space is left of a file."""
     while rest:
         if rest.strip(_SPACE):
             return False
-        rest = stream.read(WINDOW_BYTES)
+        rest = read(WINDOW_BYTES)
     return True
 
 
-def start_of_records(file: InputFile, stream: ByteStream) -> int | None:
+def start_of_records(file: InputFile, read: Read) -> int | None:
     """Return the offset of the list of records in a file that is one object around them; None for another file.
 
     Args:
-        stream: the file, from its beginning.
+        read: of the file, from its beginning.
 
     Raises:
         UnsuitableFileError: there are several such lists.
     """
-    wrapper = find_wrapper(stream)
+    wrapper = find_wrapper(read)
     if wrapper is None or wrapper.is_record:
         return None
     if len(wrapper.keys) > 1:

@@ -349,5 +349,5 @@ def _is_around_records(head: bytes, data: InputBytes) -> bool:
     _, _, following = head.partition(b"\n")
     if not head.startswith(b"{") or following.strip(SPACE):  # a second line
         return False
-    wrapper = find_wrapper(ByteStream(data))
+    wrapper = find_wrapper(ByteStream(data).read)
     return wrapper is not None and not wrapper.is_record

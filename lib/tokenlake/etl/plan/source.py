@@ -349,14 +349,22 @@ def _types(
     Raises:
         ConfigError: no record has a field, or columns of a file cannot become the type that is declared for them.
     """
+    names = [name for name, _ in source.kept]
     types: dict[str, ColumnType] = {}
     seen: dict[str, None] = {}
-    firsts = [whole[0] for whole in islice(by_file(groups), _KEPT_FILES)]
-    for rows in _first_rows(source, firsts):
-        of_rows = _types_of(rows, [name for name, _ in source.kept], seen)
-        _join_types(types, of_rows)
-        if not rows.has_objects:
-            _check_declared(source, of_rows, declared)
+    # The values of all records together have a type that does not depend on where units and blocks begin.
+    values: dict[str, list[Any]] = {}
+    for rows in _first_rows(source, list(islice(by_file(groups), _KEPT_FILES))):
+        seen.update(dict.fromkeys(_names(rows)))
+        if rows.has_objects:
+            for name in names:
+                values.setdefault(name, []).extend(row[name] for row in rows.objects if name in row)
+            continue
+        schema = rows.columns.schema
+        stated = {name: column_type(schema.field(name).type) for name in names if name in schema.names}
+        _check_declared(source, stated, declared)
+        _join_types(types, stated)
+    _join_types(types, {name: type_of(some) for name, some in values.items() if some})
     missing = [name for name, _ in source.kept if name not in types]
     if missing:
         there = ", ".join(islice(seen, _SHOWN)) or "no fields"
@@ -393,34 +401,30 @@ def _join_types(types: dict[str, ColumnType], more: Mapping[str, ColumnType]) ->
     types.update({name: joined(types.get(name, NULL), kind) for name, kind in more.items()})
 
 
-def _first_rows(source: ResolvedSource, parts: Sequence[FileRange]) -> Iterator[Rows]:
-    """Yield the first records of some files, after the source's steps."""
+def _first_rows(source: ResolvedSource, files: Sequence[Sequence[FileRange]]) -> Iterator[Rows]:
+    """Yield the first records of some files, after the source's steps; the same ones however files are cut.
+
+    Args:
+        files: the ranges of each file.
+    """
     from tokenlake.etl.unit.documents import rows_of
 
     chain = open_chain(source.texts)
     every = replace(source, where=None, on_bad_record="quarantine")
     left = _RECORDS
-    for part in parts:
+    for ranges in files:
+        file = ranges[0].file
         # Whether the file itself says what its fields hold.
-        stated = not chain.steps and (part.file.facts.schema or part.file.format == "text")
-        count = 1 if stated else left
-        limited = replace(part, rows=count if part.rows is None else min(count, part.rows))
+        stated = not chain.steps and (file.facts.schema or file.format == "text")
         columns = tuple(name for name, _ in source.kept) if stated else None
-        for batch in read_rows(limited, every, columns):
-            yield chain.on_rows(rows_of(batch.table)).rows
-            left -= batch.rows_read
-        if left <= 0:
-            return
-
-
-def _types_of(rows: Rows, names: Sequence[str], seen: dict[str, None]) -> dict[str, ColumnType]:
-    """Return the types of the fields that are there; note in `seen` what others there are."""
-    seen.update(dict.fromkeys(_names(rows)))
-    if not rows.has_objects:
-        schema = rows.columns.schema
-        return {name: column_type(schema.field(name).type) for name in names if name in schema.names}
-    found = {name: [row[name] for row in rows.objects if name in row] for name in names}
-    return {name: type_of(values) for name, values in found.items() if values}
+        for part in ranges[:1] if stated else ranges:
+            count = 1 if stated else left
+            limited = replace(part, rows=count if part.rows is None else min(count, part.rows))
+            for batch in read_rows(limited, every, columns):
+                yield chain.on_rows(rows_of(batch.table)).rows
+                left -= batch.rows_read
+            if left <= 0:
+                return
 
 
 def type_of(values: list[Any]) -> ColumnType:
