@@ -108,7 +108,7 @@ DATASET: Final[dict[str, Option]] = {
     ),
     "content_field": Option(
         value="body",
-        told=dict.fromkeys(("source", "rows"), "Text files put their text in `content_field`"),
+        told=dict.fromkeys(("source", "rows"), "whose `content_field` holds the text"),
         told_kinds={"source": tuple(kind for kind in KINDS if kind != "txt"), "rows": ("txt",)},
     ),
     "delimiter": Option(value=";"),
@@ -129,6 +129,7 @@ DATASET: Final[dict[str, Option]] = {
     "truncation_strategy": Option(value="word", beside=SHORT),
     "truncation_side": Option(value="left", beside=SHORT),
     "shard_column": Option(value="lang", beside={"save_path": "{folder}/out", "additional_fields": ["lang"]}),
+    "field_types": Option(value={"text": "string"}, beside={"additional_fields": ["text"]}),
     "num_shards": Option(value=2, told={"rows": "files for each split, of this source alone"}),
     "on_bad_record": Option(value="quarantine", beside={"where": FAILING}),
     "max_bad_fraction": Option(value=0.5, beside={"on_bad_record": "quarantine"}),

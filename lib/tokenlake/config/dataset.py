@@ -301,11 +301,16 @@ class DatasetConfig(Section):
         return tuple(entries)
 
     @model_serializer(mode="wrap")
-    def _without_default_split(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a split that nobody wrote: written, it would select files by their names."""
+    def _without_unwritten(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out options that mean something else where they are written than where they are not.
+
+        A written split selects files by their names; a written text mode holds for rows and builds alike.
+        """
         dumped: dict[str, Any] = handler(self)
         if self.split_from == "default":
             dumped.pop("split", None)
+        if "text_mode" not in self.model_fields_set:
+            dumped.pop("text_mode", None)
         return dumped
 
     @property
@@ -389,7 +394,7 @@ def is_hub_id(name: str) -> bool:
 def names_text(name: str) -> bool:
     """Return whether a path, glob or URL names text files, compressed or not."""
     stem = name.lower()
-    for ending in (".gz", ".zst", ".zstd", ".lz4"):
+    for ending in (".gz", ".bz2", ".xz", ".zst", ".zstd", ".lz4"):
         stem = stem.removesuffix(ending)
     facts = FORMATS["text"]
     return stem.endswith((*facts.extensions, *facts.prose))
