@@ -181,9 +181,13 @@ class BuildSession:
         claim = Catalog(store).claim(plan.dataset, plan.fingerprint, {}, after=after)
         session = cls(plan, store, claim.version, claim.status, on_event)
         if claim.status != "committed":
-            if whole is not None:
-                session._log.asked(Asked.of(whole, plan.fingerprint))
-            session._prepare()
+            try:
+                if whole is not None:
+                    session._log.asked(Asked.of(whole, plan.fingerprint))
+                session._prepare()
+            except BaseException as error:
+                session.failed(error)
+                raise
         else:
             # Killed right after its commit, a run leaves a temporary name; a store that is only read keeps it.
             with contextlib.suppress(errors.StoreError):
@@ -300,13 +304,13 @@ class BuildSession:
         return manifest
 
     def failed(self, error: BaseException) -> None:
-        """Keep why this run ends, for who lists the store; a run that was cancelled has not failed."""
-        if (
-            self.status != "committed"
-            and isinstance(error, Exception)
-            and not isinstance(error, errors.CancelledError)
-        ):
-            with contextlib.suppress(errors.StoreError):
+        """Keep why this run ends, for who lists the store: that it failed, or that it was cancelled."""
+        if self.status == "committed":
+            return
+        with contextlib.suppress(errors.StoreError):
+            if isinstance(error, errors.CancelledError | KeyboardInterrupt):
+                self._log.cancelled()
+            elif isinstance(error, Exception):
                 self._log.failed(error)
 
     def _accept(

@@ -6,9 +6,10 @@ import difflib
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -114,7 +115,8 @@ def sql(
                 connection.execute(f"set allowed_paths = [{', '.join(map(literal, readable))}]")
                 connection.execute("set enable_external_access = false")
                 connection.execute("set lock_configuration = true")
-                return _plain_integers(_result(connection, statement, memory))
+                answer = partial(_result, connection, statement, memory)
+                return _plain_integers(_interruptible(connection, answer))
 
         try:
             _check_reads_only(statement)
@@ -132,6 +134,21 @@ def sql(
             return run(wanted, VerifiedFiles(catalog.store, spill / "copies", on_verified))
         except duckdb.Error as error:
             raise _explained(error, statement, known) from error
+
+
+def _interruptible(connection: Any, work: Callable[[], pa.Table]) -> pa.Table:
+    """Do what a connection is to do, and end it when Ctrl-C is pressed.
+
+    DuckDB looks for signals between its calls only, and a query is one call. So the query runs in a thread of its own,
+    and this one waits.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="tokenlake-sql") as threads:
+        future = threads.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            connection.interrupt()
+            raise
 
 
 def _result(connection: Any, statement: str, memory: int) -> pa.Table:
