@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import gc
 import json
 import os
@@ -12,7 +13,7 @@ import textwrap
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from tokenlake._version import __version__
 from tokenlake.cli import COMMANDS, overview
@@ -142,7 +143,7 @@ def _called(tokens: Sequence[str]) -> int | Failure:
         why = f" ({error})" if str(error) else ""
         return Failure("MemoryError", f"there is not enough memory{why}; finished units are kept", 1)
     except Exception as error:
-        return _bug(error)
+        return _refusal_of_the_system(error) or _bug(error)
 
 
 def _told(result: int | Failure, tokens: Sequence[str]) -> int:
@@ -165,10 +166,42 @@ def _told(result: int | Failure, tokens: Sequence[str]) -> int:
     return result.code
 
 
+_NO_THREAD: Final = "can't start new thread"  # Python's words
+_SHORT_OF: Final = frozenset({errno.EAGAIN, errno.ENOMEM})
+
+
+def _refusal_of_the_system(error: Exception) -> Failure | None:
+    """Return what to say of an error with which the system refuses memory, a thread or a process; else None."""
+    is_refused = isinstance(error, OSError) and error.errno in _SHORT_OF
+    if not is_refused and not (isinstance(error, RuntimeError) and str(error) == _NO_THREAD):
+        return None
+    return Failure(
+        type(error).__name__,
+        f"the system refuses another thread, process or memory ({error}); finished units are kept",
+        1,
+        "see `ulimit -u` and `ulimit -v`, and the limits of the container; fewer --workers need less of it",
+    )
+
+
+def _unloadable(error: ImportError) -> Failure:
+    """Say that a package is there, but that the system does not load its compiled part."""
+    return Failure(
+        type(error).__name__,
+        f"a package cannot be loaded: {error}",
+        1,
+        "where that is for want of memory, see `ulimit -v`; otherwise, install the package again",
+    )
+
+
 def _missing_module(error: ImportError, what: str = "this command", extra: str = "etl") -> Failure:
     """A module of ours that cannot be imported is a bug, somebody else's is an extra to install."""
     # cyclopts wraps what a command's module raises while it is imported
-    cause = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
+    # and NumPy what its compiled part raises
+    cause: BaseException = error
+    while isinstance(cause.__cause__ or cause.__context__, ImportError):
+        cause = cast("ImportError", cause.__cause__ or cause.__context__)
+    if type(cause) is ImportError and cause.path is not None and not cause.path.endswith(".py"):
+        return _unloadable(cause)
     missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
     package = (missing or "tokenlake").partition(".")[0]
     if package == "tokenlake":

@@ -186,6 +186,8 @@ class BuildSession:
                     session._log.asked(Asked.of(whole, plan.fingerprint))
                 session._prepare()
             except BaseException as error:
+                if isinstance(error, errors.TokenlakeError):
+                    session._require_held()  # files that gc deletes are missed in many ways
                 session.failed(error)
                 raise
         else:
@@ -239,7 +241,7 @@ class BuildSession:
         """
         unit = self.plan.units[index]
         while True:
-            engine, told = self.engines.choose(unit, pool), Counter[str]()
+            engine, told = self._engine_of(unit, pool), Counter[str]()
 
             def progress(fields: dict[str, int], told: Counter[str] = told) -> None:
                 told.update(fields)
@@ -264,6 +266,14 @@ class BuildSession:
             if self._accept(unit, record, sealed, time.monotonic() - began, told):
                 return record
             self._in_vain[index].update(told)
+
+    def _engine_of(self, unit: PlannedUnit, pool: Pool) -> str:
+        """Return the engine for a unit's source, which a worker chooses by the files of the version."""
+        try:
+            return self.engines.choose(unit, pool)
+        except errors.TokenlakeError:
+            self._require_held()
+            raise
 
     def reported(self, index: int, told: Mapping[str, int] = MappingProxyType({})) -> events.Done:
         """Return what progress told of attempts in vain of a unit, with what it `told` of another; it is told once."""

@@ -85,11 +85,40 @@ def _named_servers() -> Iterator[tuple[str, str]]:
         yield f"profile {active!r} of {path}", url
 
 
+def prefect_home() -> Path:
+    """The folder of Prefect's own files, such as the database of a run's server."""
+    return Path(_expanded(os.environ.get("PREFECT_HOME") or "~/.prefect")).absolute()
+
+
+def _expanded(path: str) -> str:
+    # Unlike pathlib, it leaves a path alone whose user has no home.
+    return os.path.expanduser(path)  # noqa: PTH111
+
+
 def profiles_path() -> Path:
     """The file of the user's profiles, where there is one."""
-    home = os.environ.get("PREFECT_HOME") or "~/.prefect"
-    path = os.environ.get("PREFECT_PROFILES_PATH") or Path(home, "profiles.toml")
-    return Path(path).expanduser().absolute()
+    path = os.environ.get("PREFECT_PROFILES_PATH")
+    return Path(_expanded(path)).absolute() if path else prefect_home() / "profiles.toml"
+
+
+def require_prefect_home() -> None:
+    """Make the folder that the server of a run needs.
+
+    Raises:
+        ConfigError: it cannot be made, or not be written.
+    """
+    home = prefect_home()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        # Whether a file can be made says only an attempt: permissions do not know of file systems that are read-only.
+        with tempfile.TemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"Prefect keeps the records of runs in {home}, which cannot be written ({error.strerror}): set "
+            "PREFECT_HOME to a folder that can be, or run with --no-prefect",
+            key="PREFECT_HOME",
+        ) from error
 
 
 def import_prefect() -> None:
@@ -347,6 +376,8 @@ def launch(
             url = configured_api_url()
             if url is None and isinstance(config, str) and (found := _finished(config, overrides, on_event)):
                 return found
+            if url is None:
+                require_prefect_home()
             if on_start is not None:
                 on_start()
             profiles = {"PREFECT_PROFILES_PATH": str(profiles_path())}
