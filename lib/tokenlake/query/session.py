@@ -6,8 +6,8 @@ import difflib
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -62,6 +62,9 @@ def memory_bytes(environ: Mapping[str, str] = os.environ) -> int:
 
 _SPILLED: Final = 10  # times the memory, on the disk
 _ROWS: Final = 1 << 14  # of a result that come at once
+QUERY_THREAD: Final = "tokenlake-sql"
+"""Name of the thread that a query runs in."""
+_INTERRUPT_SECONDS: Final = 0.05
 _EXPLAIN: Final = re.compile(r"\s*explain(\s+analyze)?\b", re.IGNORECASE)
 
 
@@ -142,13 +145,32 @@ def _interruptible(connection: Any, work: Callable[[], pa.Table]) -> pa.Table:
     DuckDB looks for signals between its calls only, and a query is one call. So the query runs in a thread of its own,
     and this one waits.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="tokenlake-sql") as threads:
-        future = threads.submit(work)
+    answers: list[pa.Table] = []
+    failures: list[BaseException] = []
+    # Not `Thread.join`: where Ctrl-C interrupts it, some Pythons take the thread for ended.
+    has_ended = threading.Event()
+
+    def run() -> None:
         try:
-            return future.result()
-        except BaseException:
+            answers.append(work())
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            has_ended.set()
+
+    # A daemon: a second Ctrl-C does not wait for it.
+    thread = threading.Thread(target=run, name=QUERY_THREAD, daemon=True)
+    try:
+        thread.start()
+        has_ended.wait()
+    except BaseException:
+        # Again and again: DuckDB forgets an interrupt that comes before the query begins.
+        while thread.ident is not None and not has_ended.wait(_INTERRUPT_SECONDS):
             connection.interrupt()
-            raise
+        raise
+    if failures:
+        raise failures[0]
+    return answers[0]
 
 
 def _result(connection: Any, statement: str, memory: int) -> pa.Table:
