@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from tests.tokenizer_guard import hostile
 from tests.tokenizers import tokenizer_samples as samples
+from tokenlake.errors import TokenizerError
+from tokenlake.tokenizer_guard.backend import deliberate
 from tokenlake.tokenizer_guard.caution import reason_for_caution
 from tokenlake.tokenizer_guard.growth import Growth, growth_of
 from tokenlake.tokenizer_guard.patterns import is_plain
@@ -121,7 +123,11 @@ def test_a_text_never_grows_more_than_was_computed(parts: list[dict[str, Any]], 
     growth = growth_of(stage)
     assert growth is not None
     normalizer = samples.backend_with(stage).normalizer
-    size = len(normalizer.normalize_str(text).encode())
+    try:
+        with deliberate("normalizing"):
+            size = len(normalizer.normalize_str(text).encode())
+    except TokenizerError:  # some sequences with ByteLevel panic in `tokenizers`
+        reject()
     assert size <= growth.factor * len(text.encode()) + growth.added
 
 
