@@ -213,7 +213,7 @@ def _names() -> Iterator[tuple[str, str]]:
 
 
 def _entry(home: str, name: str) -> str:
-    value = load(home)
+    value = load(home, f"tokenlake.{name}", "docs")
     lines = [
         f"### {name}\n",
         f"`{home.partition(':')[0]}`\n",

@@ -13,6 +13,7 @@ from tokenlake._version import __version__ as __version__
 from tokenlake.lazy_names import load, stub_names
 
 _HOMES: Final = stub_names(__file__)
+_EXTRA: Final = "etl"  # installs what the build side needs; the trainer names its own
 
 # Without `open`: `from tokenlake import *` must not take the place of Python's own.
 __all__ = sorted(_HOMES.keys() - {"open"})  # pyright: ignore[reportUnsupportedDunderAll]
@@ -25,7 +26,7 @@ def __getattr__(name: str) -> Any:
         if name not in seeds.__all__:
             raise AttributeError(f"module 'tokenlake' has no attribute {name!r}")
         home = f"{seeds.__name__}:{name}"
-    value = load(home)
+    value = load(home, f"tokenlake.{name}", _EXTRA)
     globals()[name] = value
     return value
 

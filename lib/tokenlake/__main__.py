@@ -3,6 +3,13 @@
 Without ``-P`` Python itself looks for modules in the current folder first.
 """
 
-from tokenlake.cli.app import main
+import os
 
-raise SystemExit(main())
+try:
+    from tokenlake.cli.app import main
+except KeyboardInterrupt:  # Ctrl-C before there is anything to end
+    os.write(2, b"interrupted\n")
+    os._exit(130)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -18,7 +18,7 @@ __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = load(_HOMES[name])
+    value = load(_HOMES[name], f"tokenlake.{name}", "etl")
     globals()[name] = value
     return value
 

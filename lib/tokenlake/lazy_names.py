@@ -8,9 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from tokenlake.errors import MissingExtraError
+
+_OURS: Final = "tokenlake"
 
 
 def stub_names(module: str) -> dict[str, str]:
@@ -25,10 +27,28 @@ def stub_names(module: str) -> dict[str, str]:
         return {words[5]: f"{words[1]}:{words[3]}" for words in map(str.split, stub) if len(words) == 6}
 
 
-def load(home: str) -> Any:
-    """Return what is defined at ``module:name``."""
+def load(home: str, public: str, extra: str) -> Any:
+    """Return what is defined at ``module:name``.
+
+    Args:
+        home: place of the definition, as ``module:name``.
+        public: name by which it was asked for, for the message.
+        extra: extra of Tokenlake that installs what the module needs.
+
+    Raises:
+        MissingExtraError: a package is missing; the message has the line that installs it.
+    """
     module, _, name = home.partition(":")
-    return getattr(import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == _OURS:  # a module of ours that is not there is a fault of the installation
+            raise
+        raise MissingExtraError(
+            f"{public} needs {missing or error}, which is missing: pip install 'tokenlake[{extra}]'",
+            package=missing,
+        ) from error
 
 
 def lazy_names(package: str, homes: Mapping[str, str], extra: str) -> Callable[[str], Any]:
@@ -45,12 +65,7 @@ def lazy_names(package: str, homes: Mapping[str, str], extra: str) -> Callable[[
     def value_of(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        try:
-            return load(homes[name])
-        except ModuleNotFoundError as error:
-            raise MissingExtraError(
-                f"{package}.{name} needs {error.name}, which is missing: pip install 'tokenlake[{extra}]'"
-            ) from error
+        return load(homes[name], f"{package}.{name}", extra)
 
     return value_of
 

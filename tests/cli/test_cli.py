@@ -107,6 +107,21 @@ def test_ls_tells_why_a_build_failed_until_it_is_resumed(
     assert (opened.status, line["state"], line["error"]) == ("resumed", "running", None)
 
 
+@pytest.mark.parametrize("error", [CancelledError("cancelled"), KeyboardInterrupt()])
+def test_ls_tells_that_a_build_was_cancelled_until_it_is_resumed(
+    error: BaseException, capsys: Output, config: Path, tmp_path: Path
+) -> None:
+    settings = yaml.safe_load(config.read_text())
+    BuildSession.open(settings).failed(error)
+    (line,) = _json(capsys, "ls", "--store", str(tmp_path / "store"))
+    assert (line["state"], line["error"]) == ("cancelled", None)
+    assert main(["ls", "--store", str(tmp_path / "store")]) == 0
+    assert re.search(r"cancelled \d+ seconds? ago; 0 units done", capsys.readouterr().out)
+    BuildSession.open(settings)
+    (line,) = _json(capsys, "ls", "--store", str(tmp_path / "store"))
+    assert line["state"] == "running"
+
+
 @pytest.mark.parametrize("workers", ["-1", "0", "many"])
 def test_workers_that_are_no_number_of_processes(capsys: Output, config: Path, workers: str) -> None:
     assert main(["run", "--no-prefect", str(config), "--workers", workers]) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -18,10 +19,11 @@ from tests.store.support import build_store, copy_store, files
 from tests.store.support import settings as build_settings
 from tests.store.test_catalog import commit
 from tokenlake.cli.app import main
-from tokenlake.errors import IntegrityError, NotFoundError, VersionConflictError
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.etl.commit import require_held
 from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.session import BuildSession
+from tokenlake.etl.worker import InProcessPool
 from tokenlake.integrity.verify import verify
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import Claim, ClaimResult, VersionInfo, closing_note
@@ -185,6 +187,28 @@ def test_a_build_that_wakes_up_learns_that_it_was_swept(tmp_path: Path, tokenize
     result = build_dataset(config, workers=1)
     assert result.version == 2
     assert verify(store, "small", 2, deep=True).ok
+
+
+def test_a_build_that_gc_sweeps_before_its_first_unit_says_so(
+    tmp_path: Path, tokenizer_dir: Path, capsys: Output
+) -> None:
+    few_inputs(tmp_path)
+    session = BuildSession.open(build_settings(tmp_path, tokenizer_dir))
+    assert main(["gc", "--grace", "0", "--store", str(tmp_path / "store")]) == 0
+    with pytest.raises(VersionConflictError, match="run the build again: it begins a new version") as caught:
+        session.run_unit(0, InProcessPool())
+    assert caught.value.exit_code == 1
+
+
+def test_a_file_that_vanishes_while_it_is_written_is_no_missing_object(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    temp = store.temp("small/v1")
+    temp.unlink()
+    digest = hashlib.sha256(b"").hexdigest()
+    with pytest.raises(StoreError, match=r"removed while it was written.*`gc`") as caught:
+        store.publish(temp, "small/v1/claim.json", digest)
+    assert caught.value.exit_code == 1
 
 
 def test_resuming_an_old_build_makes_it_young(tmp_path: Path, tokenizer_dir: Path) -> None:

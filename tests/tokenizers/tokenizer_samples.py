@@ -184,3 +184,11 @@ def backend(tokenizer_json: bytes, literal: bool) -> Any:
 def large(texts: list[str] | tuple[str, ...]) -> pa.LargeStringArray:
     """Return texts as Arrow."""
     return pa.array(list(texts), pa.large_string())
+
+
+def backend_with(normalizer: Spec) -> Any:
+    """Return a `tokenizers.Tokenizer` with a normalizer of this form, and a model that knows no text."""
+    from tokenizers import Tokenizer
+
+    model = {"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"}
+    return Tokenizer.from_str(json.dumps({"model": model, "normalizer": normalizer}))

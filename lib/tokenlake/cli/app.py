@@ -5,25 +5,24 @@ from __future__ import annotations
 import difflib
 import errno
 import gc
-import io
 import json
 import os
+import signal
 import sys
 import textwrap
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TextIO, final
+from typing import Any, Final, cast, final
 
 from tokenlake._version import __version__
 from tokenlake.cli import COMMANDS, overview
-from tokenlake.errors import MissingExtraError, TokenlakeError, to_json
+from tokenlake.cli.streams import encodable_json, output_problem, restart_with_utf8, take_over
+from tokenlake.errors import CancelledError, MissingExtraError, TokenlakeError, to_json
 from tokenlake.markup import printable, printable_json
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
 _HELP: Final = ("--help", "-h")
+_INTERRUPT: Final = KeyboardInterrupt.__name__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,12 +32,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if arguments is not None:
         return _told(_run(arguments), arguments)
+    restart_with_utf8()
     # Plans and manifests are a million objects and no garbage; looking for it takes a sixth of the time.
     gc.set_threshold(100_000, 50, 50)
     output = take_over()
-    code = _told(_run(sys.argv[1:]), sys.argv[1:])
+    result = _run(sys.argv[1:])
+    is_interrupted = isinstance(result, Failure) and result.code == CancelledError.exit_code
+    if is_interrupted:
+        # What was begun has ended; another Ctrl-C must not cut the message off.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = _told(result, sys.argv[1:])
     problem = output_problem(output)
-    return _told(Failure("OSError", problem, code or 1), sys.argv[1:]) if problem else code
+    if problem is not None:
+        code = _told(Failure("OSError", problem, code or 1), sys.argv[1:])
+    if is_interrupted:
+        # Where Ctrl-C fell into code that Python was given as text (a dataclass), the interpreter ends by the signal
+        # itself, whoever handled the exception. And it would wait for threads.
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 @final
@@ -85,7 +97,15 @@ class Failure:
 
 
 def _run(tokens: Sequence[str]) -> int | Failure:
-    """Do what the arguments say."""
+    """Do what the arguments say, until somebody presses Ctrl-C."""
+    try:
+        return _called(tokens)
+    except KeyboardInterrupt:
+        return Failure(_INTERRUPT, "interrupted", CancelledError.exit_code)
+
+
+def _called(tokens: Sequence[str]) -> int | Failure:
+    """Call the command that the arguments name."""
     name = tokens[0] if tokens else "--help"
     if name in _HELP and len(tokens) < 2:
         sys.stdout.write(overview())
@@ -119,13 +139,11 @@ def _run(tokens: Sequence[str]) -> int | Failure:
         return Failure(told["type"], message, error.exit_code, textwrap.dedent(hint), told["details"])
     except ImportError as error:
         return _missing_module(error)
-    except KeyboardInterrupt:
-        return Failure("KeyboardInterrupt", "interrupted", 130)
     except MemoryError as error:  # Arrow's is one, too
         why = f" ({error})" if str(error) else ""
         return Failure("MemoryError", f"there is not enough memory{why}; finished units are kept", 1)
     except Exception as error:
-        return _bug(error)
+        return _refusal_of_the_system(error) or _bug(error)
 
 
 def _told(result: int | Failure, tokens: Sequence[str]) -> int:
@@ -134,7 +152,10 @@ def _told(result: int | Failure, tokens: Sequence[str]) -> int:
         return result
     if "--json" in tokens:
         text = json.dumps(result.to_json(), ensure_ascii=False, default=str)
-        sys.stderr.write(printable_json(text) + "\n")
+        sys.stderr.write(encodable_json(printable_json(text), sys.stderr) + "\n")
+        return result.code
+    if result.type == _INTERRUPT:
+        sys.stderr.write(f"{result.message}\n")
         return result.code
     sys.stderr.write(printable(result.trace))
     heading = "cancelled:" if result.type == "CancelledError" else "error:"
@@ -145,10 +166,42 @@ def _told(result: int | Failure, tokens: Sequence[str]) -> int:
     return result.code
 
 
+_NO_THREAD: Final = "can't start new thread"  # Python's words
+_SHORT_OF: Final = frozenset({errno.EAGAIN, errno.ENOMEM})
+
+
+def _refusal_of_the_system(error: Exception) -> Failure | None:
+    """Return what to say of an error with which the system refuses memory, a thread or a process; else None."""
+    is_refused = isinstance(error, OSError) and error.errno in _SHORT_OF
+    if not is_refused and not (isinstance(error, RuntimeError) and str(error) == _NO_THREAD):
+        return None
+    return Failure(
+        type(error).__name__,
+        f"the system refuses another thread, process or memory ({error}); finished units are kept",
+        1,
+        "see `ulimit -u` and `ulimit -v`, and the limits of the container; fewer --workers need less of it",
+    )
+
+
+def _unloadable(error: ImportError) -> Failure:
+    """Say that a package is there, but that the system does not load its compiled part."""
+    return Failure(
+        type(error).__name__,
+        f"a package cannot be loaded: {error}",
+        1,
+        "where that is for want of memory, see `ulimit -v`; otherwise, install the package again",
+    )
+
+
 def _missing_module(error: ImportError, what: str = "this command", extra: str = "etl") -> Failure:
     """A module of ours that cannot be imported is a bug, somebody else's is an extra to install."""
     # cyclopts wraps what a command's module raises while it is imported
-    cause = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
+    # and NumPy what its compiled part raises
+    cause: BaseException = error
+    while isinstance(cause.__cause__ or cause.__context__, ImportError):
+        cause = cast("ImportError", cause.__cause__ or cause.__context__)
+    if type(cause) is ImportError and cause.path is not None and not cause.path.endswith(".py"):
+        return _unloadable(cause)
     missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
     package = (missing or "tokenlake").partition(".")[0]
     if package == "tokenlake":
@@ -169,65 +222,3 @@ def _bug(error: Exception) -> Failure:
         "and running the same command again resumes it",
         trace=scrub(traceback.format_exc()),
     )
-
-
-# The standard streams: closed, full, or left by their reader, they stop no command half-way. What a command returns
-# does not depend on who reads its output: a build goes on, and `verify ... | head` still ends with 3 where something is
-# damaged. A reader that left, or an output that was closed from the beginning, is no error; a full disk is reported at
-# the end.
-
-_NOBODY: Final = frozenset({errno.EPIPE, errno.ECONNRESET})
-
-
-@final
-class Outlet(io.RawIOBase):
-    """A descriptor that takes everything; after an error it keeps the error and drops the rest."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self.error: OSError | None = None
-
-    def writable(self) -> bool:
-        return True
-
-    def isatty(self) -> bool:
-        return os.isatty(self._descriptor)
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def write(self, data: ReadableBuffer, /) -> int:
-        if self.error is None:
-            try:
-                return os.write(self._descriptor, data)
-            except OSError as error:
-                self.error = error
-        return memoryview(data).nbytes
-
-
-def take_over() -> Outlet:
-    """Put outlets in the place of standard output and error; return that of the output.
-
-    Closed descriptors are opened on the null device: the next file to be opened would get their number, and with it
-    what a library prints.
-    """
-    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is where descriptor 0 is closed
-        os.open(os.devnull, os.O_RDONLY)
-    outlet, sys.stdout = _opened(sys.stdout)
-    _, sys.stderr = _opened(sys.stderr)
-    return outlet
-
-
-def output_problem(outlet: Outlet) -> str | None:
-    """Return what kept the output from being written, once it is flushed; None where that is no mistake."""
-    sys.stdout.flush()
-    if outlet.error is None or outlet.error.errno in _NOBODY:
-        return None
-    return f"cannot write to standard output: {outlet.error.strerror}"
-
-
-def _opened(old: TextIO | None) -> tuple[Outlet, io.TextIOWrapper]:
-    outlet = Outlet(os.open(os.devnull, os.O_WRONLY) if old is None else old.fileno())
-    encoding, errors = (old.encoding, old.errors) if old is not None else ("utf-8", "replace")
-    lines = outlet.isatty() or old is sys.stderr
-    return outlet, io.TextIOWrapper(io.BufferedWriter(outlet), encoding, errors, line_buffering=lines)

@@ -119,6 +119,7 @@ def _state(line: dict[str, Any]) -> str:
     said = {
         "running": f"running, last change {age} ago",
         "idle": f"idle for {age}",
+        "cancelled": f"cancelled {age} ago",
         "failed": f"failed {age} ago: {textwrap.shorten(error or '', _SHOWN_ERROR, placeholder=' ...')}",
     }
     return f"{said[line['state']]}; {numbers.plural(line['units_done'], 'unit')} done"

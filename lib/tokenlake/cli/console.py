@@ -33,6 +33,7 @@ from rich.text import Text
 from tokenlake import numbers
 from tokenlake._version import __version__
 from tokenlake.cli import ABOUT, CODES, COMMANDS
+from tokenlake.cli.streams import encodable_json
 from tokenlake.config.values import default_store, is_local, store_overrides
 from tokenlake.errors import IntegrityError
 from tokenlake.markup import printable, printable_json
@@ -95,7 +96,7 @@ class Data:
 def print_json(value: object) -> None:
     """Print ``value`` as indented JSON on stdout; what JSON lacks (dates, decimals) becomes text."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    sys.stdout.write(printable_json(text) + "\n")
+    sys.stdout.write(encodable_json(printable_json(text), sys.stdout) + "\n")
 
 
 def emit(value: object, json: bool, show: Callable[[], object]) -> None:
@@ -204,6 +205,7 @@ app = App(
     group_parameters=_OPTIONS,
     version=f"tokenlake {__version__}",
     version_flags=["--version", "-V"],
+    suppress_keyboard_interrupt=False,  # the command line says that it was interrupted
 )
 for _name, (_where, _, _help) in COMMANDS.items():
     app.command(f"tokenlake.cli.{_where}", name=_name, help=_help)

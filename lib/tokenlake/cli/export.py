@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, counting, emit, note, print_json
+from tokenlake.cli.streams import can_show
 from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.export.version import export_version
@@ -58,6 +60,7 @@ def peek(
         print_json([_as_json(sequence, decoders, names) for sequence in sequences])
         return 0
     console = stdout()
+    rule, learned = ("── ", "▸ ") if can_show("─▸", sys.stdout) else ("-- ", "> ")
     for index, sequence in enumerate(sequences):
         if index:
             console.print()
@@ -68,9 +71,9 @@ def peek(
             # -- code  asyncio/events.py:0  ids 0-511, or -- chosen  pairs/a.jsonl:0  12 tokens of a preference
             part = (f"{segment.part}  " if segment.part else "", "bold")
             where, ids = (printable(segment.origin(names)), "cyan"), (f"  {segment.place(begin)}", "dim")
-            console.print(Text.assemble(("── ", "dim"), part, where, ids))
+            console.print(Text.assemble((rule, "dim"), part, where, ids))
             for in_loss, run in segment.runs():
-                mark = ("▸ " if segment.learned is not None and in_loss else "", "bold green")
+                mark = (learned if segment.learned is not None and in_loss else "", "bold green")
                 console.print(Text.assemble(mark, _body(decoders[segment.source].text(run), full)))
             begin += len(segment.ids)
         for field, value in sequence.kept.items():

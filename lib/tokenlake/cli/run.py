@@ -16,6 +16,7 @@ from rich.text import Text
 
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, emit, note, with_store
+from tokenlake.cli.training import training_lines
 from tokenlake.config.values import default_store
 from tokenlake.errors import CancelledError, MissingExtraError
 from tokenlake.prefect.server import launch
@@ -168,13 +169,9 @@ def _print(result: BuildResult, tallies: Sequence[RunTally]) -> None:
     # A name without a number is the newest version. A build that was resumed, or was there already, may be older.
     name = result.dataset if result.status == "built" else f"{result.dataset}@v{result.version}"
     commands = [f"tokenlake {command} {name}{store}" for command in ("peek", "report", "verify")]
-    path = f"{result.path.removesuffix(f'/v{result.version}')}@v{result.version}"
-    training = [
-        "import tokenlake as tl",
-        f"for batch in tl.DataLoader(tl.open({path!r}), batch_size=8, seed=0):",
-        '    batch["input_ids"]  # also segment_ids, positions, loss_mask; sharding= puts them on devices',
-    ]
-    for title, lines in (("Next", commands), ("Train", training)):
+    for title, lines in (("Next", commands), ("Train", training_lines(root, manifest))):
+        if not lines:
+            continue
         console.print(Text(f"\n{title}", style="bold"))
         for line in lines:
             console.print(Text(line), soft_wrap=True)  # a wrapped command could not be copied

@@ -35,7 +35,7 @@ from tokenlake.etl.job import produced_by
 from tokenlake.store.address import address_of_build, open_store
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import FAILED
+from tokenlake.store.claims import CANCELLED, FAILED
 from tokenlake.store.layout import RUNS, Layout
 from tokenlake.typed_json import decoder
 
@@ -279,6 +279,10 @@ class RunLog:
     def failed(self, error: Exception) -> None:
         """Note, at once, why the run ends."""
         self._put(f"{self.run_id}{FAILED}", {"error": hide(str(error)), "type": type(error).__name__})
+
+    def cancelled(self) -> None:
+        """Note, at once, that the run was cancelled: nobody is to wait for it."""
+        self._put(f"{self.run_id}{CANCELLED}", {"cancelled": True})
 
     def finished(self, unit: int, seconds: float, stages: Mapping[str, float]) -> None:
         """Note the wall time of a unit, and of its stages."""

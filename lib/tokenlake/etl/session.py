@@ -184,9 +184,15 @@ class BuildSession:
         claim = Catalog(store).claim(plan.dataset, plan.fingerprint, {}, after=after)
         session = cls(plan, store, claim.version, claim.status, on_event)
         if claim.status != "committed":
-            if whole is not None:
-                session._log.asked(Asked.of(whole, plan.fingerprint))
-            session._prepare()
+            try:
+                if whole is not None:
+                    session._log.asked(Asked.of(whole, plan.fingerprint))
+                session._prepare()
+            except BaseException as error:
+                if isinstance(error, errors.TokenlakeError):
+                    session._require_held()  # files that gc deletes are missed in many ways
+                session.failed(error)
+                raise
         else:
             # Killed right after its commit, a run leaves a temporary name; a store that is only read keeps it.
             with contextlib.suppress(errors.StoreError):
@@ -238,7 +244,7 @@ class BuildSession:
         """
         unit = self.plan.units[index]
         while True:
-            engine, told = self.engines.choose(unit, pool), Counter[str]()
+            engine, told = self._engine_of(unit, pool), Counter[str]()
 
             def progress(fields: dict[str, int], told: Counter[str] = told) -> None:
                 told.update(fields)
@@ -263,6 +269,14 @@ class BuildSession:
             if self._accept(unit, record, sealed, time.monotonic() - began, told):
                 return record
             self._in_vain[index].update(told)
+
+    def _engine_of(self, unit: PlannedUnit, pool: Pool) -> str:
+        """Return the engine for a unit's source, which a worker chooses by the files of the version."""
+        try:
+            return self.engines.choose(unit, pool)
+        except errors.TokenlakeError:
+            self._require_held()
+            raise
 
     def reported(self, index: int, told: Mapping[str, int] = MappingProxyType({})) -> events.Done:
         """Return what progress told of attempts in vain of a unit, with what it `told` of another; it is told once."""
@@ -303,13 +317,13 @@ class BuildSession:
         return manifest
 
     def failed(self, error: BaseException) -> None:
-        """Keep why this run ends, for who lists the store; a run that was cancelled has not failed."""
-        if (
-            self.status != "committed"
-            and isinstance(error, Exception)
-            and not isinstance(error, errors.CancelledError)
-        ):
-            with contextlib.suppress(errors.StoreError):
+        """Keep why this run ends, for who lists the store: that it failed, or that it was cancelled."""
+        if self.status == "committed":
+            return
+        with contextlib.suppress(errors.StoreError):
+            if isinstance(error, errors.CancelledError | KeyboardInterrupt):
+                self._log.cancelled()
+            elif isinstance(error, Exception):
                 self._log.failed(error)
 
     def _accept(

@@ -21,7 +21,7 @@ from tokenlake.store.base import ReadStore
 from tokenlake.store.diff import changes
 from tokenlake.store.layout import CONFIG, MANIFEST, Layout, tokenizer_path
 from tokenlake.store.manifest import Manifest
-from tokenlake.tokenizers.engines import deliberate
+from tokenlake.tokenizer_guard.backend import deliberate
 from tokenlake.tokenizers.files import KEPT_FILES, TokenizerFiles
 from tokenlake.tokenizers.fingerprint import describe, special_ids
 

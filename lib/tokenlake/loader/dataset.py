@@ -19,7 +19,6 @@ from tokenlake.arrays import Int64, offsets_of
 from tokenlake.errors import (
     ConfigError,
     IntegrityError,
-    MissingExtraError,
     NotFoundError,
     StoreError,
     TokenlakeError,
@@ -35,6 +34,7 @@ from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog, parted
 from tokenlake.store.layout import TOKENIZER, Layout
 from tokenlake.store.manifest import Manifest
+from tokenlake.tokenizer_guard.backend import open_tokenizer
 
 _CACHE_BYTES: Final = 64 << 20
 
@@ -110,9 +110,13 @@ class Dataset:
     def tokenizer(self) -> Any:
         """The version's own tokenizer, a ``tokenizers.Tokenizer``.
 
+        A tokenizer of an unusual form, which could take any time or memory, runs in a bounded process. It is a
+        :class:`~tokenlake.tokenizer_guard.process.BoundedTokenizer` then, with the most common of the same methods.
+
         Raises:
             MissingExtraError: ``tokenizers`` is not installed.
             NotFoundError: the version has none.
+            TokenizerError: the file is no tokenizer's, or loading it takes too much time or memory.
             ConfigError: its sources have different ones.
         """
         where = f"{self.manifest.dataset}@v{self.manifest.version}"
@@ -125,13 +129,9 @@ class Dataset:
             raise NotFoundError(f"{where} holds no {TOKENIZER}/tokenizer.json; its ids cannot be decoded")
         if len(set(found.values())) > 1:
             raise ConfigError(f"the sources of {where} have different tokenizers: {', '.join(sorted(found))}")
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise MissingExtraError("a tokenizer needs tokenizers: pip install 'tokenlake[etl]'") from error
         path, digest = min(found.items())
         layout = Layout(self.manifest.dataset, self.manifest.version)
-        return Tokenizer.from_buffer(verified_bytes(self._store, layout, path, digest))
+        return open_tokenizer(f"{where}/{path}", verified_bytes(self._store, layout, path, digest))
 
     def __len__(self) -> int:
         return self._rows.rows

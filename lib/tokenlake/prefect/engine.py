@@ -188,6 +188,9 @@ class LocalEngine:
         self.workers = self.pool.workers
         self.is_part = pool is not None
         self._opening: Future[BuildSession] = Future()
+        self._session: BuildSession | None = (
+            None  # as soon as it is open, whether or not anybody waits for it
+        )
         self.blocks: tuple[str, ...] = ()
         self._provided = threading.Event()
         self._part: LocalEngine | None = None
@@ -340,8 +343,9 @@ class LocalEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            if not self._cancelled and self._opening.done() and not self._opening.exception():
-                self._opening.result().failed(error)
+            if self._session is not None:
+                # After a cancellation, whatever was raised is its consequence.
+                self._session.failed(CancelledError(_CANCELLED) if self._cancelled else error)
             self.cancel()
         if not self.is_part:
             self.pool.close()
@@ -363,9 +367,13 @@ class LocalEngine:
                 session = BuildSession.open(config, on_event=self._tell)
             except BaseException as error:  # whoever asks for the session gets it
                 self._opening.set_exception(error)
-            else:
-                session.announce(self.pool)
-                self._opening.set_result(session)
+                return
+            self._session = session
+            if self._cancelled:
+                session.failed(CancelledError(_CANCELLED))
+                return
+            session.announce(self.pool)
+            self._opening.set_result(session)
 
     def _build_unit(self, unit: int, progress: ProgressLog) -> UnitRecord:
         session = self.session()

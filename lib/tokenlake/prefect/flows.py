@@ -311,11 +311,13 @@ def run_flow(
     workers: int | None,
     on_event: Watcher | None,
     units_on: EngineName | None = None,
+    on_engine: Callable[[LocalEngine], None] | None = None,
 ) -> BuildResult:
     """Run the configuration's flow; see :func:`.server.launch`.
 
     Args:
         served: waits for a server of the run's own, and returns what settings access it; None: the configured one.
+        on_engine: gets the engine of the run, which can be cancelled from then on.
     """
     request = resolve_request(config, overrides=overrides)
     run = tokenize if request.is_text_build else mix
@@ -325,6 +327,8 @@ def run_flow(
         engine = stack.enter_context(
             LocalEngine(request, workers=workers, engine=units_on, on_event=on_event or ignore)
         )
+        if on_engine is not None:
+            on_engine(engine)
         if served is not None:
             # For a process that had imported Prefect, and with it the settings, before.
             access: dict[Any, str] = dict(served())

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tokenlake.etl.engines import EngineName
     from tokenlake.etl.events import Watcher
     from tokenlake.etl.runner import BuildResult
+    from tokenlake.prefect.engine import LocalEngine
 
 #: Seconds for a running server to answer.
 _ANSWER_SECONDS: Final = 5.0
@@ -84,11 +85,40 @@ def _named_servers() -> Iterator[tuple[str, str]]:
         yield f"profile {active!r} of {path}", url
 
 
+def prefect_home() -> Path:
+    """The folder of Prefect's own files, such as the database of a run's server."""
+    return Path(_expanded(os.environ.get("PREFECT_HOME") or "~/.prefect")).absolute()
+
+
+def _expanded(path: str) -> str:
+    # Unlike pathlib, it leaves a path alone whose user has no home.
+    return os.path.expanduser(path)  # noqa: PTH111
+
+
 def profiles_path() -> Path:
     """The file of the user's profiles, where there is one."""
-    home = os.environ.get("PREFECT_HOME") or "~/.prefect"
-    path = os.environ.get("PREFECT_PROFILES_PATH") or Path(home, "profiles.toml")
-    return Path(path).expanduser().absolute()
+    path = os.environ.get("PREFECT_PROFILES_PATH")
+    return Path(_expanded(path)).absolute() if path else prefect_home() / "profiles.toml"
+
+
+def require_prefect_home() -> None:
+    """Make the folder that the server of a run needs.
+
+    Raises:
+        ConfigError: it cannot be made, or not be written.
+    """
+    home = prefect_home()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        # Whether a file can be made says only an attempt: permissions do not know of file systems that are read-only.
+        with tempfile.TemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"Prefect keeps the records of runs in {home}, which cannot be written ({error.strerror}): set "
+            "PREFECT_HOME to a folder that can be, or run with --no-prefect",
+            key="PREFECT_HOME",
+        ) from error
 
 
 def import_prefect() -> None:
@@ -213,7 +243,13 @@ class EmbeddedServer:
         return self.access
 
     def stop(self) -> None:
-        """End the server politely, and after some seconds anyway."""
+        """End the server politely, and after some seconds anyway; one that is still starting, at once."""
+        if not self._came_up:
+            # It is importing Prefect and holds nothing yet, and it would take seconds to notice that it is to end.
+            self.kill()
+            self._process.wait()
+            # Where nobody listens any more, the question for its health is answered at once: there is no server.
+            self._listening.close()
         self._end()
         self._log.close()
 
@@ -302,6 +338,7 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
     process.stdin.close()
 
 
+_RESUMES: Final = "cancelled; finished units are kept, and the same command resumes the run"
 _CANCELLING: Final = "\ncancelling; Ctrl-C again ends at once\n"
 _ENDED: Final = "\nended; finished units are kept, and the same command resumes the run\n"
 _SHOW_CURSOR: Final = "\x1b[?25h"  # which progress bars hide
@@ -333,23 +370,31 @@ def launch(
         TokenlakeError: what the run failed with.
     """
     settings = {key: value for key, value in CLIENT_SETTINGS.items() if key not in os.environ}
+    interrupts = _Interrupts()
     try:
-        url = configured_api_url()
-        if url is None and isinstance(config, str) and (found := _finished(config, overrides, on_event)):
-            return found
-        if on_start is not None:
-            on_start()
-        with _environment(settings | {"PREFECT_PROFILES_PATH": str(profiles_path())}), _server(url) as server:
-            with _no_collection():  # takes a second, in which the server starts
-                import_prefect()
-                from tokenlake.prefect.flows import run_flow
-            with _ended_by_a_second_interrupt(server):
+        with interrupts.handled():
+            url = configured_api_url()
+            if url is None and isinstance(config, str) and (found := _finished(config, overrides, on_event)):
+                return found
+            if url is None:
+                require_prefect_home()
+            if on_start is not None:
+                on_start()
+            profiles = {"PREFECT_PROFILES_PATH": str(profiles_path())}
+            with _environment(settings | profiles), _server(url, interrupts) as server:
+                # Takes a second, in which the server starts.
+                with _no_collection(), interrupts.deferred():
+                    import_prefect()
+                    from tokenlake.prefect.flows import run_flow
                 served = None if server is None else server.wait
-                return run_flow(served, config, overrides, workers, on_event, engine)
+                return run_flow(served, config, overrides, workers, on_event, engine, interrupts.set_engine)
     except KeyboardInterrupt:
-        raise CancelledError(
-            "cancelled; finished units are kept, and the same command resumes the run"
-        ) from None
+        raise CancelledError(_RESUMES) from None
+    except Exception:
+        # The exception of a Ctrl-C becomes another one where it falls into a callback of C code.
+        if interrupts.has_begun:
+            raise CancelledError(_RESUMES) from None
+        raise
 
 
 def _finished(config: str, overrides: Sequence[str], on_event: Watcher | None) -> BuildResult | None:
@@ -370,12 +415,13 @@ def _finished(config: str, overrides: Sequence[str], on_event: Watcher | None) -
 
 
 @contextmanager
-def _server(url: str | None) -> Generator[EmbeddedServer | None]:
+def _server(url: str | None, interrupts: _Interrupts) -> Generator[EmbeddedServer | None]:
     """A server of our own for as long as the context lasts; None where one is configured."""
     if url is not None:
         yield None
         return
     server = EmbeddedServer()
+    interrupts.server = server
     try:
         with _environment(server.access):
             yield server
@@ -397,31 +443,71 @@ def _environment(values: Mapping[str, str]) -> Generator[None]:
                 os.environ[key] = value
 
 
-@contextmanager
-def _ended_by_a_second_interrupt(server: EmbeddedServer | None) -> Generator[None]:
-    """The first Ctrl-C cancels, which a server that hangs can delay; the second one ends this process at once."""
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # whoever called sees to it
-        return
+@final
+class _Interrupts:
+    """What Ctrl-C does during a run: the first cancels, which a server can delay; the second ends this process.
 
-    def end(number: int, frame: object) -> NoReturn:
-        if server is not None:
-            server.kill()
+    The exception that Python raises for Ctrl-C can be lost: an import that runs a callback, or C code of a library that
+    calls Python, may swallow it or make another of it. So the message comes from the handler itself, the engine is
+    told to cancel, and :attr:`has_begun` remembers it.
+
+    Attributes:
+        server: server that ends with this process; None as long as there is none.
+        has_begun: whether Ctrl-C was pressed.
+    """
+
+    def __init__(self) -> None:
+        self.server: EmbeddedServer | None = None
+        self.has_begun = False
+        self._engine: LocalEngine | None = None
+        self._is_deferred = False
+
+    def set_engine(self, engine: LocalEngine) -> None:
+        """Have the first Ctrl-C cancel an engine."""
+        self._engine = engine
+        if self.has_begun:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def deferred(self) -> Generator[None]:
+        """Have Ctrl-C raise its exception at the end of the context, not inside of it."""
+        self._is_deferred = True
+        try:
+            yield
+        finally:
+            self._is_deferred = False
+        if self.has_begun:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def handled(self) -> Generator[None]:
+        """Answer Ctrl-C for as long as the context lasts, unless whoever called sees to it."""
+        ours = threading.current_thread() is threading.main_thread()
+        if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        signal.signal(signal.SIGINT, self._cancel)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _cancel(self, number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, self._end)
+        self.has_begun = True
+        os.write(2, _CANCELLING.encode())
+        if self._engine is not None:
+            # Not here: this thread may hold the locks that it takes.
+            threading.Thread(target=self._engine.cancel, name="cancel", daemon=True).start()
+        if not self._is_deferred:
+            raise KeyboardInterrupt
+
+    def _end(self, number: int, frame: object) -> NoReturn:
+        if self.server is not None:
+            self.server.kill()
         os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}{_ENDED}".encode())
         # The workers end with their parent. Nothing else may be waited for: threads of Prefect's least of all.
         os._exit(CancelledError.exit_code)
-
-    def cancel(number: int, frame: object) -> NoReturn:
-        signal.signal(signal.SIGINT, end)
-        os.write(2, _CANCELLING.encode())
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, cancel)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

@@ -6,10 +6,11 @@ import difflib
 import os
 import re
 import tempfile
+import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,6 +64,9 @@ def memory_bytes(environ: Mapping[str, str] = os.environ) -> int:
 
 _SPILLED: Final = 10  # times the memory, on the disk
 _ROWS: Final = 1 << 14  # of a result that come at once
+QUERY_THREAD: Final = "tokenlake-sql"
+"""Name of the thread that a query runs in."""
+_INTERRUPT_SECONDS: Final = 0.05
 _EXPLAIN: Final = re.compile(r"\s*explain(\s+analyze)?\b", re.IGNORECASE)
 
 
@@ -121,7 +125,8 @@ def sql(
                 connection.execute(f"set allowed_paths = [{', '.join(map(literal, readable))}]")
                 connection.execute("set enable_external_access = false")
                 connection.execute("set lock_configuration = true")
-                return _plain_integers(_result(connection, statement, memory))
+                answer = partial(_result, connection, statement, memory)
+                return _plain_integers(_interruptible(connection, answer))
 
         try:
             _check_reads_only(statement)
@@ -146,6 +151,40 @@ def sql(
 
 def _warn(layout: Layout, error: IntegrityError) -> None:
     warnings.warn(f"{layout.prefix} is left out: {error}", stacklevel=4)
+
+
+def _interruptible(connection: Any, work: Callable[[], pa.Table]) -> pa.Table:
+    """Do what a connection is to do, and end it when Ctrl-C is pressed.
+
+    DuckDB looks for signals between its calls only, and a query is one call. So the query runs in a thread of its own,
+    and this one waits.
+    """
+    answers: list[pa.Table] = []
+    failures: list[BaseException] = []
+    # Not `Thread.join`: where Ctrl-C interrupts it, some Pythons take the thread for ended.
+    has_ended = threading.Event()
+
+    def run() -> None:
+        try:
+            answers.append(work())
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            has_ended.set()
+
+    # A daemon: a second Ctrl-C does not wait for it.
+    thread = threading.Thread(target=run, name=QUERY_THREAD, daemon=True)
+    try:
+        thread.start()
+        has_ended.wait()
+    except BaseException:
+        # Again and again: DuckDB forgets an interrupt that comes before the query begins.
+        while thread.ident is not None and not has_ended.wait(_INTERRUPT_SECONDS):
+            connection.interrupt()
+        raise
+    if failures:
+        raise failures[0]
+    return answers[0]
 
 
 def _result(connection: Any, statement: str, memory: int) -> pa.Table:

@@ -129,10 +129,12 @@ def _is_closed(store: ReadStore, layout: Layout, size: int) -> bool:
 # How a build fares that is not committed. Nothing here is proof: a clock may be wrong, and a run that was killed left
 # no word.
 
-BuildState: TypeAlias = Literal["running", "idle", "failed"]
+BuildState: TypeAlias = Literal["running", "idle", "failed", "cancelled"]
 
 FAILED: Final = "-failed"
 """Ends the name of the record that a failing run leaves in ``runs/``."""
+CANCELLED: Final = "-cancelled"
+"""Ends the name of the record that a cancelled run leaves there."""
 
 _QUIET: Final = 600.0  # seconds in which a build that runs has begun or finished some file
 _STAMP: Final = len("20260101T000000Z")
@@ -144,7 +146,8 @@ class Unfinished:
     """A build without a manifest.
 
     Attributes:
-        state: failed, if the last run left word of it; else running, if something changed in the last ten minutes.
+        state: failed or cancelled, if the last run left word of it; else running, if something changed in the last ten
+            minutes.
         units: finished ones.
         seconds: since something changed, by the storage's clock; None where it does not say.
         error: of the last run, if it failed.
@@ -166,8 +169,13 @@ def unfinished(store: ReadStore, layout: Layout) -> Unfinished:
     units = sum(path.startswith(f"{LEDGER}/") and ledger_unit(path) is not None for path in paths)
     last = _last(info for info in objects if layout.path(info.key).startswith(f"{RUNS}/"))
     error = _told(store, last, "error") if last is not None and _is_failure(last) else None
-    running = seconds is not None and seconds < _QUIET
-    state: BuildState = "failed" if error else "running" if running else "idle"
+    state: BuildState = "idle"
+    if error:
+        state = "failed"
+    elif last is not None and _is_cancellation(last):
+        state = "cancelled"
+    elif seconds is not None and seconds < _QUIET:
+        state = "running"
     return Unfinished(state, units, seconds, None if error is None else str(error))
 
 
@@ -175,7 +183,8 @@ def _last(runs: Iterable[ObjectInfo]) -> ObjectInfo | None:
     """Return the newest record of a run: by the start of the run, then by when it was written."""
 
     def when(info: ObjectInfo) -> tuple[str, float, bool]:
-        return info.key.rpartition("/")[2][:_STAMP], info.modified or 0.0, _is_failure(info)
+        is_ending = _is_failure(info) or _is_cancellation(info)
+        return info.key.rpartition("/")[2][:_STAMP], info.modified or 0.0, is_ending
 
     return max(runs, key=when, default=None)
 
@@ -190,6 +199,10 @@ def _told(store: ReadStore, run: ObjectInfo, key: str) -> Any:
 
 def _is_failure(info: ObjectInfo) -> bool:
     return info.key.endswith(f"{FAILED}.json")
+
+
+def _is_cancellation(info: ObjectInfo) -> bool:
+    return info.key.endswith(f"{CANCELLED}.json")
 
 
 _FINISHED: Final = re.compile(r".*/[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\.json")

@@ -39,6 +39,9 @@ _NOT_THERE = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTS
 """What a file system says of a call that it does not have."""
 
 
+_PUBLISH = "publish"
+
+
 @final
 class os_errors:  # noqa: N801 - it stands where contextlib's functions stand, at a fifth of their time
     """Turn OSError into StoreError (NotFoundError where nothing is there) with the key and a hint."""
@@ -54,6 +57,12 @@ class os_errors:  # noqa: N801 - it stands where contextlib's functions stand, a
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, FileNotFoundError) and self._action == _PUBLISH:
+            raise StoreError(
+                f"cannot publish {self._key}: the file was removed while it was written ({error.filename}). "
+                "`gc` with a short grace period does that to a build that is running; run the build again",
+                key=self._key,
+            ) from error
         if isinstance(error, FileNotFoundError):
             raise NotFoundError(
                 f"cannot {self._action} {self._key}: there is no such object ({error.filename})",
@@ -312,13 +321,13 @@ class LocalStore(Store):
             self.check_temp(temp, key)
 
         def written(put: Put) -> None:
-            with os_errors("publish", put.key):
+            with os_errors(_PUBLISH, put.key):
                 put.require_written(made_final(temps[put.key]))
 
         try:
             for put in puts:
                 if isinstance(put.data, bytes):
-                    with os_errors("publish", put.key):
+                    with os_errors(_PUBLISH, put.key):
                         if not _holds(paths[put.key], put):
                             temps[put.key] = self._new_temp(_temp_folder(paths[put.key], put.key), put.data)
             left = [put for put in puts if put.key in temps]  # of the others an equal object is there
@@ -347,7 +356,7 @@ class LocalStore(Store):
         Writers that replace or delete in one folder of this machine take turns; who creates an object takes no lock.
         A reader keeps the inode that it opened.
         """
-        with os_errors("publish", put.key):
+        with os_errors(_PUBLISH, put.key):
             self._make_durable(path.parent)
             if put.expected is None:
                 with contextlib.suppress(FileExistsError):

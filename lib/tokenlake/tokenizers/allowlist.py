@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.arrays import Int64, taken, values
+from tokenlake.tokenizer_guard.caution import model_caution
 from tokenlake.tokenizers.files import TokenizerFiles
 
 _SPACE: Final = "\u2581"
@@ -112,6 +113,10 @@ def objection(files: TokenizerFiles, engine: str = "gigatoken", *, literal: bool
 def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[str]:
     """Yield everything that is not on the list; tokenizer.json's shape itself was checked by `tokenizers`."""
     spec, model, kind = files.spec, files.spec["model"], model_type(files)
+    caution = model_caution(spec)
+    if caution is not None:
+        yield caution
+        return
     if kind != "BPE" and (engine == "gigatoken" or kind not in _MODEL_KEYS):
         yield f"the model is {kind}, only BPE is supported"
         return

@@ -37,6 +37,7 @@ import pyarrow as pa
 
 from tokenlake.arrays import Int32, Int64, Ragged, blocks, offsets_of, string_buffers
 from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError, TokenizerError
+from tokenlake.tokenizer_guard.backend import deliberate, open_tokenizer
 from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
 
@@ -84,24 +85,6 @@ Placed = tuple[Int32, Int64, Int64]
 _AFFIX_PROBES: Final = ("a", "Hello world", " two  spaces", "1")
 
 
-@contextmanager
-def deliberate(what: str) -> Generator[None]:
-    """Turn everything a Rust tokenizer raises, panics included, into a TokenizerError.
-
-    A panic arrives as `pyo3_runtime.PanicException`, a BaseException that `except Exception` misses.
-    """
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, TokenizerError, MissingExtraError):
-        raise
-    except Exception as error:
-        raise TokenizerError(f"{what}: {type(error).__name__}: {error}") from error
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise TokenizerError(f"{what}: the tokenizer's Rust code panicked: {error}") from None
-
-
 @final
 class ReferenceEngine:
     """`tokenizers.Tokenizer` of a tokenizer.json, with ids as numpy arrays.
@@ -120,7 +103,7 @@ class ReferenceEngine:
         self.files = files
         self.literal: Final = literal
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads else "false")
-        self._backend: Any = load_backend(files.name, files.json_bytes)
+        self._backend: Any = load_backend(files.name, files.json_bytes, files.spec)
         dropout = files.spec["model"].get("dropout")
         if dropout:
             raise TokenizerError(
@@ -229,17 +212,18 @@ class ReferenceEngine:
         return found or ((), ())
 
 
-def load_backend(name: str, tokenizer_json: bytes) -> Any:
-    """Return the `tokenizers.Tokenizer` of a tokenizer.json, which neither cuts nor pads."""
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise MissingExtraError("tokenizing needs tokenizers: pip install 'tokenlake[etl]'") from error
-    with deliberate(f"tokenizer {name!r}: tokenizer.json cannot be loaded"):
-        backend = tokenizers.Tokenizer.from_buffer(tokenizer_json)
-        backend.no_truncation()
-        backend.no_padding()
-        return backend
+def load_backend(name: str, tokenizer_json: bytes, spec: dict[str, Any] | None = None) -> Any:
+    """Return the `tokenizers.Tokenizer` of a tokenizer.json, which neither cuts nor pads.
+
+    A tokenizer of an unusual form runs in a process of its own, with the same methods: see
+    :func:`~tokenlake.tokenizer_guard.backend.open_tokenizer`.
+
+    Args:
+        name: name of the tokenizer, for messages.
+        tokenizer_json: content of the file.
+        spec: parsed and checked form of the same file, where the caller has it.
+    """
+    return open_tokenizer(name, tokenizer_json, spec)
 
 
 def _trims(stage: dict[str, Any] | None) -> bool:

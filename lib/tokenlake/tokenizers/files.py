@@ -19,10 +19,15 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Final, cast, final
 
-import orjson
-
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, MissingExtraError, SourceNotFoundError, TokenizerError
+from tokenlake.tokenizer_guard.shape import (
+    TOKENIZER_JSON,
+    parse_json_object,
+    require_config_shape,
+    require_size,
+    require_tokenizer_shape,
+)
 
 SLOW_FILES: Final = (
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", "tekken.json"),
@@ -76,7 +81,6 @@ def converted(folder: Path, name: str) -> dict[str, bytes]:
     return files
 
 
-TOKENIZER_JSON: Final = "tokenizer.json"
 KEPT_FILES: Final = (
     TOKENIZER_JSON,
     "tokenizer_config.json",
@@ -127,7 +131,7 @@ class TokenizerFiles:
         name = name if name is not None else str(folder)
         there = {path.name for path in folder.iterdir() if path.is_file()}
         if TOKENIZER_JSON in there or there.isdisjoint(SLOW_FILES):
-            found = {file: (folder / file).read_bytes() for file in KEPT_FILES if file in there}
+            found = {file: read_bounded(folder / file, name) for file in KEPT_FILES if file in there}
         else:
             made = converted(folder, name)
             found = {file: made[file] for file in KEPT_FILES if file in made}
@@ -140,15 +144,28 @@ class TokenizerFiles:
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """The parsed tokenizer.json (do not modify)."""
-        return self._parse(TOKENIZER_JSON)
+        """The parsed tokenizer.json (do not modify).
+
+        Raises:
+            TokenizerError: it does not have the shape of a tokenizer's file.
+        """
+        spec = self._parse(TOKENIZER_JSON)
+        require_tokenizer_shape(self.name, spec)
+        return spec
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The parsed tokenizer_config.json over special_tokens_map.json; empty without them."""
-        return self._parse("special_tokens_map.json") | {
-            key: value for key, value in self._parse("tokenizer_config.json").items() if value is not None
-        }
+        """The parsed tokenizer_config.json over special_tokens_map.json; empty without them.
+
+        Raises:
+            TokenizerError: a file is no JSON object, or a named token in it is no text.
+        """
+        merged: dict[str, Any] = {}
+        for file in ("special_tokens_map.json", "tokenizer_config.json"):
+            values = self._parse(file)
+            require_config_shape(self.name, file, values)
+            merged |= {key: value for key, value in values.items() if value is not None}
+        return merged
 
     @property
     def added_tokens(self) -> list[dict[str, Any]]:
@@ -258,20 +275,17 @@ class TokenizerFiles:
         return None if token is None else self._ids.get(token)
 
     def _parse(self, file: str) -> dict[str, Any]:
-        data = self.files.get(file, b"{}")
-        try:
-            parsed: Any = orjson.loads(data)  # four times as fast
-        except orjson.JSONDecodeError:
-            # Other encodings, half of a surrogate pair, or an integer of more than 64 bits.
-            try:
-                parsed = json.loads(data)
-            except ValueError as error:
-                raise TokenizerError(f"tokenizer {self.name!r}: {file} is not valid JSON: {error}") from error
-        if not isinstance(parsed, dict):
-            raise TokenizerError(
-                f"tokenizer {self.name!r}: {file} holds a {type(parsed).__name__}, expected an object"
-            )
-        return cast("dict[str, Any]", parsed)
+        return parse_json_object(self.name, file, self.files.get(file, b"{}"))
+
+
+def read_bounded(path: Path, name: str) -> bytes:
+    """Return the content of a tokenizer's file.
+
+    Raises:
+        TokenizerError: it is larger than any tokenizer's.
+    """
+    require_size(name, path.name, path.stat().st_size)
+    return path.read_bytes()
 
 
 def _rebuild(name: str, files: dict[str, bytes], revision: str | None) -> TokenizerFiles:
@@ -308,7 +322,7 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
                 f"another .json file of this form, or one of {', '.join(SLOW_FILES)}",
                 tokenizer=name,
             )
-        return TokenizerFiles(name=name, files={TOKENIZER_JSON: path.read_bytes()})
+        return TokenizerFiles(name=name, files={TOKENIZER_JSON: read_bounded(path, name)})
     repo, _, revision = name.partition("@")
     if _HUB_ID.fullmatch(repo) is None or repo.endswith(_FILE_SUFFIXES):
         raise SourceNotFoundError(

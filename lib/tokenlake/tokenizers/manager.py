@@ -222,10 +222,16 @@ def content_hash(files: TokenizerFiles) -> str:
 
 @final
 class Decoder:
-    """Decodes ids of one version; special tokens stay visible."""
+    """Decodes ids of one version; special tokens stay visible.
 
-    def __init__(self, tokenizer_json: bytes) -> None:
+    Args:
+        tokenizer_json: content of the version's tokenizer.json.
+        name: where it is from, for messages.
+    """
+
+    def __init__(self, tokenizer_json: bytes, name: str) -> None:
         self._json = tokenizer_json
+        self._name = name
 
     @classmethod
     def of(cls, store: ReadStore, manifest: Manifest, source: str | None = None) -> Self:
@@ -257,11 +263,15 @@ class Decoder:
         """
         layout = Layout(manifest.dataset, manifest.version)
         found = _tokenizers(manifest, "") if files is None else files
-        return [cls(verified_bytes(store, layout, path, digest)) for digest, path in found.items()]
+        decoders: list[Self] = []
+        for digest, path in found.items():
+            name = f"{manifest.dataset}@v{manifest.version}/{path}"
+            decoders.append(cls(verified_bytes(store, layout, path, digest), name))
+        return decoders
 
     @cached_property
     def _tokenizer(self) -> Any:
-        return load_backend("of the version", self._json)
+        return load_backend(self._name, self._json)
 
     def text(self, ids: Iterable[int]) -> str:
         """Decode one run of ids; bytes that are no whole character become U+FFFD."""

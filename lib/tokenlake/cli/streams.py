@@ -1,0 +1,120 @@
+"""The standard streams of the process, and the encoding of its texts.
+
+Closed, full, or left by their reader, they stop no command half-way. What a command returns does not depend on who
+reads its output: a build goes on, and ``verify ... | head`` still ends with 3 where something is damaged. A reader that
+left, or an output that was closed from the beginning, is no error; a full disk is reported at the end.
+
+A character that the encoding of a stream lacks is escaped: ``\\xe9`` on an ASCII terminal. JSON escapes it in its own
+way, so that it stays JSON.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import io
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Final, TextIO, final
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_NOBODY: Final = frozenset({errno.EPIPE, errno.ECONNRESET})
+_UTF8: Final = "utf-8"
+
+
+@final
+class Outlet(io.RawIOBase):
+    """A descriptor that takes everything; after an error it keeps the error and drops the rest."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        if self.error is None:
+            try:
+                return os.write(self._descriptor, data)
+            except OSError as error:
+                self.error = error
+        return memoryview(data).nbytes
+
+
+def take_over() -> Outlet:
+    """Put outlets in the place of standard output and error; return that of the output.
+
+    Closed descriptors are opened on the null device: the next file to be opened would get their number, and with it
+    what a library prints.
+    """
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is where descriptor 0 is closed
+        os.open(os.devnull, os.O_RDONLY)
+    outlet, sys.stdout = _opened(sys.stdout)
+    _, sys.stderr = _opened(sys.stderr)
+    return outlet
+
+
+def output_problem(outlet: Outlet) -> str | None:
+    """Return what kept the output from being written, once it is flushed; None where that is no mistake."""
+    sys.stdout.flush()
+    if outlet.error is None or outlet.error.errno in _NOBODY:
+        return None
+    return f"cannot write to standard output: {outlet.error.strerror}"
+
+
+def _opened(old: TextIO | None) -> tuple[Outlet, io.TextIOWrapper]:
+    outlet = Outlet(os.open(os.devnull, os.O_WRONLY) if old is None else old.fileno())
+    encoding = _UTF8 if old is None else old.encoding
+    is_line_buffered = outlet.isatty() or old is sys.stderr
+    # Not the error handler of the old stream: "strict" fails on what a terminal lacks.
+    errors = "backslashreplace"
+    buffer = io.BufferedWriter(outlet)
+    return outlet, io.TextIOWrapper(buffer, encoding, errors, line_buffering=is_line_buffered)
+
+
+def can_show(text: str, stream: TextIO) -> bool:
+    """Return whether the encoding of a stream has all characters of a text."""
+    encoding = stream.encoding or _UTF8
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def encodable_json(text: str, stream: TextIO) -> str:
+    """Return JSON in which what the encoding of a stream lacks is escaped as JSON does, ``\\u00e9``."""
+    if can_show(text, stream):
+        return text
+    characters: list[str] = []
+    for character in text:
+        escaped = character if can_show(character, stream) else json.dumps(character)[1:-1]
+        characters.append(escaped)
+    return "".join(characters)
+
+
+def restart_with_utf8() -> None:
+    """Start this program again where Python takes names of files for something else than UTF-8.
+
+    That is so with ``LC_ALL=C PYTHONUTF8=0`` alone. A name such as ``größe.jsonl`` in a configuration would not be the
+    one on the disk. The terminal keeps its encoding.
+    """
+    if codecs.lookup(sys.getfilesystemencoding()).name == _UTF8 or sys.flags.utf8_mode:
+        return
+    output = sys.stdout or sys.stderr
+    environment = {
+        "PYTHONIOENCODING": f"{output.encoding if output else _UTF8}:backslashreplace",
+        **os.environ,
+        "PYTHONUTF8": "1",  # for the workers, too
+    }
+    os.execve(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], environment)

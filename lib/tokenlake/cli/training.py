@@ -1,0 +1,45 @@
+"""The lines of Python that ``tokenlake run`` prints: they train on what was built, as they stand."""
+
+from __future__ import annotations
+
+from tokenlake.loader.batch import check_columns
+from tokenlake.loader.ragged_batch import ragged_columns
+from tokenlake.reading.version import StoredRows
+from tokenlake.store.address import open_read_store
+from tokenlake.store.manifest import Manifest
+
+_BATCH_SIZE = 8
+
+
+def training_lines(root: str, manifest: Manifest) -> list[str]:
+    """Return lines that read batches of a version.
+
+    Args:
+        root: address of the store.
+        manifest: manifest of the version.
+
+    Returns:
+        Nothing where the version has no rows.
+    """
+    splits = list(manifest.splits)
+    if not splits:
+        return []
+    split = "train" if "train" in splits else splits[0]
+    # `tl.open` finds a split by itself where it is named train, or is the only one.
+    needs_split = split != "train" and len(splits) > 1
+    address = f"{root}/{manifest.dataset}@v{manifest.version}"
+    opened = f"tl.open({address!r}, split={split!r})" if needs_split else f"tl.open({address!r})"
+    first, *others = _columns(root, manifest, split)
+    others_told = f"also {', '.join(others)}; " if others else ""
+    return [
+        "import tokenlake as tl",
+        f"for batch in tl.DataLoader({opened}, batch_size={_BATCH_SIZE}, seed=0):",
+        f'    batch["{first}"]  # {others_told}sharding= puts them on devices',
+    ]
+
+
+def _columns(root: str, manifest: Manifest, split: str) -> tuple[str, ...]:
+    """Return the columns that a loader gives where none are named."""
+    if manifest.kind == "packed":
+        return check_columns(None)
+    return ragged_columns(StoredRows(open_read_store(root), manifest, split), None)

@@ -1,0 +1,65 @@
+"""Loading a tokenizer.json: into this process where it is harmless, else into one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tokenlake.errors import MissingExtraError, TokenizerError
+from tokenlake.tokenizer_guard.caution import reason_for_caution
+from tokenlake.tokenizer_guard.process import BoundedTokenizer
+from tokenlake.tokenizer_guard.shape import TOKENIZER_JSON, parse_json_object, require_tokenizer_shape
+
+
+@contextmanager
+def deliberate(what: str) -> Generator[None]:
+    """Turn everything a Rust tokenizer raises, panics included, into a TokenizerError.
+
+    A panic arrives as `pyo3_runtime.PanicException`, a BaseException that `except Exception` misses.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, TokenizerError, MissingExtraError):
+        raise
+    except Exception as error:
+        raise TokenizerError(f"{what}: {type(error).__name__}: {error}") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{what}: the tokenizer's Rust code panicked: {error}") from None
+
+
+def open_tokenizer(name: str, tokenizer_json: bytes, spec: Mapping[str, Any] | None = None) -> Any:
+    """Return a tokenizer that neither cuts nor pads.
+
+    Args:
+        name: name of the tokenizer, for messages.
+        tokenizer_json: content of the file.
+        spec: parsed and checked form of the same file, where the caller has it.
+
+    Returns:
+        A `tokenizers.Tokenizer` where every part has a known harmless form, else a
+        :class:`~tokenlake.tokenizer_guard.process.BoundedTokenizer`.
+
+    Raises:
+        MissingExtraError: `tokenizers` is not installed.
+        TokenizerError: the file is not a tokenizer's, cannot be loaded, or takes too much time or memory to load.
+    """
+    if spec is None:
+        spec = parse_json_object(name, TOKENIZER_JSON, tokenizer_json)
+        require_tokenizer_shape(name, spec)
+    reason = reason_for_caution(spec)
+    if reason is not None:
+        return BoundedTokenizer(name, tokenizer_json, reason)
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise MissingExtraError(
+            "a tokenizer needs the package tokenizers, which is missing: pip install tokenizers"
+        ) from error
+    with deliberate(f"tokenizer {name!r}: {TOKENIZER_JSON} cannot be loaded"):
+        backend: Any = tokenizers.Tokenizer.from_buffer(tokenizer_json)
+        backend.no_truncation()
+        backend.no_padding()
+    return backend

@@ -1,0 +1,150 @@
+"""Regular expressions of a tokenizer: which ones are known not to backtrack without end.
+
+`tokenizers` runs them by Oniguruma, which backtracks. The time of an expression such as ``(a+)+$`` doubles with every
+character of a text. Whether an expression does that is hard to decide in general, so only plain ones are accepted:
+no quantifier that repeats a group, no reference back, and few quantifiers in each alternative. The expressions of
+published models are plain, except for the ones in :data:`KNOWN`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KNOWN: Final = frozenset(
+    {
+        " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+",  # BLOOM: a class in a class
+    }
+)
+"""Expressions of published models that are not plain by the rules below, and do not backtrack."""
+
+MAX_LENGTH: Final = 4096
+MAX_UNBOUNDED: Final = 3
+"""Most quantifiers without an upper bound in one alternative: the time grows with the length to this power."""
+MAX_OPTIONAL: Final = 6
+"""Most quantifiers with an upper bound in one alternative: each may double the time."""
+MAX_GROUPS: Final = 4
+"""Most groups in one alternative: each may multiply the time by its own alternatives."""
+_MAX_REPEAT: Final = 64
+_LOOKING: Final = ("?=", "?!", "?<=", "?<!")
+
+
+def is_plain(pattern: str) -> bool:
+    """Return whether an expression is known not to backtrack for long.
+
+    Example:
+        ``\\s+(?!\\S)|\\p{N}{1,3}`` is plain; ``(a+)+``, ``(a)\\1`` and ``a?a?a?a?a?a?a?aaaaaaa`` are not.
+    """
+    if pattern in KNOWN:
+        return True
+    return len(pattern) <= MAX_LENGTH and _Scan(pattern).is_plain()
+
+
+class _Scan:
+    """One pass over an expression, which counts what may backtrack in each of its alternatives."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._place = 0
+        self._depth = 0  # of open groups
+        self._start_alternative()
+
+    def is_plain(self) -> bool:
+        while self._place < len(self._pattern):
+            if not self._step():
+                return False
+        return self._depth == 0
+
+    def _start_alternative(self) -> None:
+        self._unbounded = self._optional = self._groups = 0
+
+    def _step(self) -> bool:
+        """Read one element; return False where the expression is not plain."""
+        character = self._pattern[self._place]
+        if character == "\\":
+            return self._read_escape()
+        if character == "[":
+            return self._read_class()
+        if character == "(":
+            return self._open_group()
+        if character == ")":
+            return self._close_group()
+        if character in "*+?{":
+            return self._read_quantifier()
+        if character == "|" and self._depth == 0:
+            self._start_alternative()
+        self._place += 1
+        return True
+
+    def _read_escape(self) -> bool:
+        following = self._pattern[self._place + 1 : self._place + 2]
+        # References back (\1, \k<name>) and calls of groups (\g<name>).
+        if following == "" or following in "123456789kg":
+            return False
+        self._place += 2
+        if following in "pPxu" and self._pattern[self._place : self._place + 1] == "{":
+            end = self._pattern.find("}", self._place)
+            if end < 0:
+                return False
+            self._place = end + 1
+        return True
+
+    def _read_class(self) -> bool:
+        self._place += 1
+        while self._place < len(self._pattern):
+            character = self._pattern[self._place]
+            if character == "]":
+                self._place += 1
+                return True
+            if character == "[":  # a class in a class
+                return False
+            self._place += 2 if character == "\\" else 1
+        return False
+
+    def _open_group(self) -> bool:
+        self._place += 1
+        self._depth += 1
+        following = self._pattern[self._place : self._place + 3]
+        is_looking = following.startswith(_LOOKING)
+        if not is_looking:
+            self._groups += 1
+        if following.startswith("?"):
+            if following[1:2] in ("(", "P", "&", "R", "~", ""):  # conditions, names, calls, absent groups
+                return False
+            # What follows up to a colon are options or the kind of the group, no quantifier.
+            self._place += 1
+            while self._place < len(self._pattern) and self._pattern[self._place] in ":=!<>imsx-":
+                is_last = self._pattern[self._place] in ":=!>"
+                self._place += 1
+                if is_last:
+                    break
+        return self._groups <= MAX_GROUPS
+
+    def _close_group(self) -> bool:
+        self._place += 1
+        self._depth -= 1
+        following = self._pattern[self._place : self._place + 1]
+        return self._depth >= 0 and (following == "" or following not in "*+{")
+
+    def _read_quantifier(self) -> bool:
+        character = self._pattern[self._place]
+        is_unbounded = character in "*+"
+        has_choice = True
+        self._place += 1
+        if character == "{":
+            end = self._pattern.find("}", self._place)
+            bounds = self._pattern[self._place : max(end, self._place)].split(",")
+            if not all(bound.isdecimal() or bound == "" for bound in bounds) or len(bounds) > 2:
+                return True  # a brace that stands for itself
+            self._place = end + 1
+            is_unbounded = bounds[-1] == "" or int(bounds[-1]) > _MAX_REPEAT
+            has_choice = len(bounds) > 1  # {3} leaves none
+        # A sign after a quantifier: ``+?`` is lazy and ``++`` possessive; more of them repeat a repetition.
+        if self._pattern[self._place : self._place + 1] in ("?", "+"):
+            self._place += 1
+        if self._pattern[self._place : self._place + 1] in ("*", "+", "{"):
+            return False
+        if is_unbounded:
+            self._unbounded += 1
+        elif has_choice:
+            self._optional += 1
+        return self._unbounded <= MAX_UNBOUNDED and self._optional <= MAX_OPTIONAL

@@ -1,0 +1,188 @@
+"""Ctrl-C, and a system that refuses memory, threads or processes: a code and a sentence, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli import interrupted
+from tests.store.support import build_store
+from tokenlake.cli import COMMANDS
+from tokenlake.cli.app import main
+from tokenlake.query.session import QUERY_THREAD, sql
+
+ENDLESS = "select sum(x) from range(300000000000) t(x)"
+RESULT = "select x from range(300000000000) t(x)"
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, dict[str, Any]]:
+    """What each command ends with, by event."""
+    done = subprocess.run([sys.executable, interrupted.__file__], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_ctrl_c_ends_every_command_with_130_and_a_word(outcomes: dict[str, dict[str, Any]]) -> None:
+    found = outcomes["Ctrl-C"]
+    as_json = found.pop("ls --json")
+    assert found == {name: [130, "interrupted\n"] for name in COMMANDS}
+    assert as_json[0] == 130
+    assert json.loads(as_json[1])["message"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("event", "sentence"),
+    [
+        ("no thread", "error: the system refuses another thread, process or memory (can't start new thread)"),
+        ("no process", "error: the system refuses another thread, process or memory"),
+        ("no memory", "error: there is not enough memory; finished units are kept\n"),
+        ("no library", "error: a package cannot be loaded: package.so: failed to map segment"),
+    ],
+)
+def test_what_the_system_refuses_is_a_sentence(
+    outcomes: dict[str, dict[str, Any]], event: str, sentence: str
+) -> None:
+    for name, (code, written) in outcomes[event].items():
+        assert code == 1, name
+        assert written.startswith(sentence), (name, written)
+
+
+@contextmanager
+def ctrl_c_when(is_time: Callable[[], bool]) -> Iterator[None]:
+    """Press Ctrl-C once, as soon as it is time."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.01):
+            if is_time():
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def is_querying() -> bool:
+    return any(thread.name == QUERY_THREAD for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("statement", [ENDLESS, RESULT])
+def test_ctrl_c_ends_a_query(statement: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ctrl_c_when(is_querying), pytest.raises(KeyboardInterrupt):
+        sql(tmp_path, statement)
+    with ctrl_c_when(is_querying):
+        assert main(["sql", statement, "--store", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_ctrl_c_in_a_process_is_its_exit_code() -> None:
+    # A dataclass is made of a text; Python ends by the signal itself where Ctrl-C falls into one.
+    code = (
+        "import signal, sys\n"
+        "from tokenlake.cli import app\n"
+        "def called(tokens):\n"
+        "    exec('signal.raise_signal(signal.SIGINT)', {'signal': signal})\n"
+        "app._called = called\n"
+        "raise SystemExit(app.main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+# -- Encodings
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
+    return build_store(tmp_path_factory.mktemp("encodings"), tokenizer_dir)
+
+
+SHOWN = """
+import sys
+from tokenlake.cli.app import main
+from tokenlake.cli.streams import take_over
+take_over()
+for arguments in [
+    ["ls"],
+    ["show", "small"],
+    ["peek", "small", "-n", "1"],
+    ["explain", "small", "--step", "0", "--batch-size", "1"],
+    ["sql", "select 'na\\u00efve \\u2603' as x"],
+    ["sql", "--csv", "select 'na\\u00efve \\u2603' as x"],
+]:
+    assert main(arguments) == 0, arguments
+assert main(["show", "n\\u00f6ne"]) == 2
+sys.stdout.flush()
+"""
+AS_JSON = """
+import sys
+from tokenlake.cli.app import main
+from tokenlake.cli.streams import take_over
+take_over()
+assert main(["sql", "--json", "select 'na\\u00efve \\u2603 \\U0001f600' as x"]) == 0
+assert main(["show", "n\\u00f6ne\\u2603", "--json"]) == 2
+sys.stdout.flush()
+"""
+
+
+def run_with(code: str, encoding: str, store: Path) -> tuple[str, str]:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "TOKENLAKE_STORE": str(store)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode(encoding), done.stderr.decode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"), [("ascii", "na\\xefve \\u2603"), ("latin-1", "na\u00efve \\u2603")]
+)
+def test_what_a_terminal_cannot_show_is_escaped(encoding: str, text: str, store: Path) -> None:
+    out, error = run_with(SHOWN, encoding, store)
+    assert out.count(text) == 2
+    assert "\n-- " in out
+    assert "names no dataset" in error
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_json_stays_json_in_every_encoding(encoding: str, store: Path) -> None:
+    out, error = run_with(AS_JSON, encoding, store)
+    assert json.loads(out) == [{"x": "na\u00efve \u2603 \U0001f600"}]
+    assert "n\u00f6ne\u2603" in json.loads(error)["message"]
+
+
+def test_names_of_files_are_utf_8_whatever_the_locale_says(tmp_path: Path, tokenizer_dir: Path) -> None:
+    folder = tmp_path / "gr\u00fcn"
+    folder.mkdir()
+    (folder / "t\u00ebxt.jsonl").write_text('{"text": "words"}\n' * 4)
+    (tmp_path / "tok\u00ebnizer").symlink_to(tokenizer_dir)
+    config = tmp_path / "c\u00f6nf.yaml"
+    config.write_text(
+        "name: green\ndatasets: [{data_files: gr\u00fcn/t\u00ebxt.jsonl, tokenizer: tok\u00ebnizer}]\n"
+        "pack: {enabled: true, seq_length: 16}\n",
+        "utf-8",
+    )
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    environment.pop("PYTHONIOENCODING", None)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "tokenlake", "plan", str(config)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    done.stdout.decode("ascii")  # the terminal's encoding stays

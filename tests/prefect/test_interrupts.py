@@ -1,0 +1,112 @@
+"""Ctrl-C while a run starts, and the folder that its server needs."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lazily import lazily
+from tokenlake.errors import CancelledError, ConfigError
+
+server: Any = lazily("tokenlake.prefect.server")
+
+Output = pytest.CaptureFixture[str]
+ANSWER = "\ncancelling; Ctrl-C again ends at once\n"
+
+
+class Engine:
+    """Stands for an engine: it only notes that it was cancelled."""
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+def test_ctrl_c_is_answered_at_once_and_raised(capfd: Output) -> None:
+    interrupts = server._Interrupts()
+    with pytest.raises(KeyboardInterrupt), interrupts.handled():
+        signal.raise_signal(signal.SIGINT)
+    assert capfd.readouterr().err == ANSWER
+    assert interrupts.has_begun
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_in_an_import_is_answered_at_once_and_raised_behind_it(capfd: Output) -> None:
+    interrupts = server._Interrupts()
+    steps: list[str] = []
+    with pytest.raises(KeyboardInterrupt), interrupts.handled(), interrupts.deferred():
+        signal.raise_signal(signal.SIGINT)
+        steps.append(capfd.readouterr().err)
+        steps.append("the import ends")
+    assert steps == [ANSWER, "the import ends"]
+
+
+def test_an_engine_is_cancelled_though_a_callback_swallows_the_exception(capfd: Output) -> None:
+    interrupts = server._Interrupts()
+    engine = Engine()
+    with interrupts.handled():
+        interrupts.set_engine(engine)
+        with contextlib.suppress(KeyboardInterrupt):  # as an import's callback does
+            signal.raise_signal(signal.SIGINT)
+        assert engine.cancelled.wait(10)
+    assert capfd.readouterr().err == ANSWER
+
+
+def test_an_engine_that_comes_after_ctrl_c_is_not_begun() -> None:
+    interrupts = server._Interrupts()
+    interrupts.has_begun = True
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.set_engine(Engine())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_whatever_ctrl_c_becomes_the_run_was_cancelled(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: Output
+) -> None:
+    def interrupted() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise error("Error calling function") from None
+
+    monkeypatch.setenv("PREFECT_API_URL", "")
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    with pytest.raises(CancelledError, match="the same command resumes the run"):
+        server.launch({"name": "set"}, on_start=interrupted)
+    assert capfd.readouterr().err == ANSWER
+
+
+def test_a_server_that_is_still_starting_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    starting = server.EmbeddedServer()
+    process = starting._process
+    starting.stop()
+    assert process.returncode == -signal.SIGKILL
+    assert not starting._watcher.is_alive()
+
+
+@pytest.mark.parametrize("home", ["file/below", "file"])
+def test_a_folder_that_prefect_cannot_write_is_a_sentence(
+    home: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("PREFECT_API_URL", "")
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / home))
+    with pytest.raises(ConfigError, match=r"cannot be written \(.*\): set PREFECT_HOME .*--no-prefect"):
+        server.launch({"name": "set"})
+
+
+def test_a_folder_that_is_not_there_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "a" / "b"))
+    server.require_prefect_home()
+    assert (tmp_path / "a" / "b").is_dir()
+    assert list((tmp_path / "a" / "b").iterdir()) == []

@@ -1,0 +1,1 @@
+"""Tests of what bounds tokenizers of other people."""
