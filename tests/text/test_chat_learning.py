@@ -92,7 +92,11 @@ def test_marks_and_prefixes_find_the_same(template):
 
 
 def test_without_a_prompt_the_header_of_a_turn_is_told_by_other_words():
-    """The answer "A" is also the first letter of its header."""
+    """The answer "a" is also the first letter of its header, and "assistant" a word of it."""
+    counted = "{{ messages | length }}{% for m in messages %}{{ '|' ~ m.content }}{% endfor %}"
+    messages = [{"role": "user", "content": "A or B?"}, {"role": "assistant", "content": "assistant"}]
+    assert learned(HEADED, messages) == ["assistant\n"]
+    assert learned(counted, messages) == ["assistant"]
     messages = [{"role": "user", "content": "A or B?"}, {"role": "assistant", "content": "a"}]
     assert learned(HEADED, messages) == ["a\n"]
     longer = [*messages, messages[0], {"role": "assistant", "content": "B a"}]
@@ -122,17 +126,12 @@ def test_a_prompt_that_goes_on_where_the_turn_does_not_ends_where_both_are_alike
     assert learned(thinks, messages) == said
 
 
-def test_a_template_that_changes_earlier_turns_is_refused_unless_it_did_not():
+def test_what_a_template_keeps_of_an_earlier_turn_is_learned():
     plain, thoughtful = conversation(1, turns=2), conversation(2, turns=2)
     thoughtful[1]["content"] = "<think>hm</think>so"
     assert len(learned(THINKING, plain)) == 2
-    told = reason(THINKING, thoughtful)
-    assert told.startswith(
-        "turns_not_found: the chat template renders turn 2 in another way when others follow"
-    )
-    assert "{% generation %}" in told
-    assert "loss: all" in told
-    assert learned(THINKING, thoughtful, loss="all") != []
+    assert learned(THINKING, thoughtful)[0] == "so<|im_end|>"
+    assert learned(THINKING, thoughtful[:2]) == ["<think>hm</think>so<|im_end|>"]
 
 
 @pytest.mark.parametrize(
@@ -140,17 +139,16 @@ def test_a_template_that_changes_earlier_turns_is_refused_unless_it_did_not():
     [
         (
             "{% for m in messages %}{{ '|' ~ m.role ~ '|' ~ (m.content | upper) }}{% endfor %}",
-            "it cannot be told where in turn 2",
+            "turn 2 (assistant): the chat template does not render its content",
         ),
         (
-            "{{ messages | length }}{% for m in messages %}{{ '|' ~ m.content }}{% endfor %}",
-            "before turn 2 in another way",
+            "{% for m in messages %}{{ m.role + '\\n' }}{% endfor %}",
+            "turn 2 (assistant): the chat template does not render its content",
         ),
-        ("{% for m in messages %}{{ m.role + '\\n' }}{% endfor %}", "it cannot be told where in turn 2"),
         (
             "{% for m in messages %}{{ '<' ~ m.role ~ '>' ~ (m.content | upper) }}{% endfor %}"
             "{% if add_generation_prompt %}<assistant>{% endif %}",
-            "does not hold what the assistant says in turn 2",
+            "turn 2 (assistant): the chat template does not render its content",
         ),
     ],
 )
@@ -162,9 +160,8 @@ def test_turns_that_cannot_be_told_are_refused(template, told):
 def test_an_assistant_that_begins_is_learned_where_the_template_can_begin_with_nothing():
     messages = [{"role": "assistant", "content": "Welcome"}, *conversation(1)]
     assert learned(CHATML, messages)[0] == "Welcome<|im_end|>"
-    assert "fails on the conversation before turn 1" in reason(
-        "{{ messages[0].role }}{% for m in messages %}{{ m.content }}{% endfor %}", messages
-    )
+    looks = "{{ messages[0].role }}{% for m in messages %}{{ ': ' ~ m.content }}{% endfor %}"
+    assert learned(looks, messages) == [m["content"] for m in messages if m["role"] == "assistant"]
 
 
 def test_nothing_and_everything_are_not_learned():
