@@ -174,7 +174,10 @@ def _refuse_empty(turn: Turn, index: int) -> None:
 
 
 def _text_or_parts(content: Any, index: int) -> str | list[Any]:
-    """Return a content, a text or a list of text parts; BadRecordError where it is neither."""
+    """Return a content, a text or a list of text parts; BadRecordError where it is neither.
+
+    Parts that are all blank become one text: where a template prints a list, no words would show it.
+    """
     if not isinstance(content, list):
         return _text(content, "content", index)
     parts: list[Any] = []
@@ -194,7 +197,8 @@ def _text_or_parts(content: Any, index: int) -> str | list[Any]:
                 "parts, such as images, cannot become tokens",
             )
         parts.append({"type": "text", "text": fields["text"]})
-    return parts
+    text = "".join(part["text"] for part in parts)
+    return parts if text.strip() else text
 
 
 def _with_calls(fields: Turn, index: int) -> Turn:

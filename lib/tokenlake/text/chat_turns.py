@@ -149,7 +149,7 @@ class _Extent:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Words:
+class _LastWords:
     """The last words before a turn.
 
     Attributes:
@@ -370,10 +370,13 @@ class _Conversation:
         size = _behind(tails[0], tails[1], self.text[place.end : limit])
         return None if size is None else place.end + size
 
-    def _previous_end(self, index: int, limit: int) -> _Words | None:
+    def _previous_end(self, index: int, limit: int) -> _LastWords | None:
         """Return the last words before a turn; None where the text holds none before `limit`."""
         for at in range(index - 1, -1, -1):
             marked = mark_turn(self.messages[at], self.salt)
+            if not marked.items:  # a blank content, whose place a mark shows all the same
+                item = Item("content", "its content", "", f"{self.salt}0x")
+                marked = MarkedTurn({**self.messages[at], "content": item.mark}, (item,))
             whole = self._with(at, marked.message)
             items = [item for item in marked.items if item.mark in whole]
             if not items:
@@ -383,7 +386,7 @@ class _Conversation:
                 continue
             mark = max((item.mark for item in items), key=whole.rfind)
             messages = [*self.messages[:at], marked.message, *self.messages[at + 1 : index]]
-            return _Words(extent.stop, messages, mark, extent.quote)
+            return _LastWords(extent.stop, messages, mark, extent.quote)
         return None
 
     def _behind_empty_reasoning(self, index: int, start: int, limit: int) -> int:
@@ -413,13 +416,11 @@ class _Conversation:
         return asked[len(begun) :] if asked.startswith(begun) else None
 
     def _behind_header(self, index: int, limit: int) -> int | None:
-        """Return where a turn begins that is a call, in a template without a prompt: where words would begin."""
+        """Return where a turn begins that is a call, and that no prompt before it tells: where words would begin."""
         mark = f"{self.salt}x"
         spoken = {"role": ASSISTANT, "content": mark}
         head, found, _ = self._alone(index, spoken).partition(mark)
-        if not found:
-            return None
-        if self.text.startswith(head) and len(head) <= limit:
+        if found and self.text.startswith(head) and len(head) <= limit:
             return len(head)
         place = self._previous_end(index, limit)
         if place is None:
@@ -427,7 +428,15 @@ class _Conversation:
         rendered = self._render([*place.messages, spoken]).partition(mark)[0]
         header = rendered.rpartition(place.mark)[2][place.quote :]
         begin = place.end + len(header)
-        return begin if begin <= limit and self.text.startswith(header, place.end) else None
+        if begin <= limit and self.text.startswith(header, place.end):
+            return begin
+        # What makes the assistant speak elsewhere in the conversation.
+        for at in assistant_turns(self.messages):
+            prompt = self._prompt(at)
+            begin = self.text.rfind(prompt, place.end, limit) if prompt else -1
+            if prompt and begin >= 0:
+                return begin + len(prompt)
+        return None
 
     # ---- where it ends -----------------------------------------------------------------------------------
 
