@@ -121,6 +121,16 @@ def test_a_conversation_of_which_no_turn_is_learned_is_a_bad_record():
     assert refused(CHATML, turns).startswith("nothing_to_learn: no turn of the assistant is to be learned")
 
 
+def test_answers_that_are_compared_have_no_turns_without_weight():
+    rows = tokenlake.PreferenceRows("dpo", speaking(CHATML))
+    pair = {"prompt": [user("hi")], "chosen": [assistant("yes", weight=0)], "rejected": [assistant("no")]}
+    with pytest.raises(BadRecordError, match="bad_weight: a turn of an answer is not to be learned"):
+        rows.expand(pair)
+    assert rows.expand({**pair, "chosen": [assistant("yes", weight=1)]})
+    before = [user("hi"), assistant("BAD", weight=0), user("again")]
+    assert rows.expand({**pair, "prompt": before, "chosen": [assistant("yes")]})
+
+
 def test_a_turn_that_is_not_learned_may_be_one_that_the_template_hides():
     hides = CHATML.replace(
         "{%- for message in messages %}", "{%- for message in messages if message.content != 'no' %}"

@@ -131,8 +131,8 @@ def _with_joined_parts(message: dict[str, Any]) -> dict[str, Any]:
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    texts = [str(part.get("text", "")) for part in cast("list[dict[str, Any]]", content)]
-    return {**message, "content": "".join(texts)}
+    texts = [part.get("text") for part in cast("list[Any]", content) if isinstance(part, dict)]
+    return {**message, "content": "".join(text for text in texts if isinstance(text, str))}
 
 
 def _with_one_part(message: dict[str, Any]) -> dict[str, Any]:
@@ -176,7 +176,12 @@ def _with_json(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _json(arguments: Any) -> Any:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    if isinstance(arguments, str):
+        return arguments
+    try:
+        return json.dumps(arguments, ensure_ascii=False)
+    except TypeError:  # a value that is no JSON, such as a date
+        return arguments
 
 
 def _is_silent_call(message: dict[str, Any]) -> bool:

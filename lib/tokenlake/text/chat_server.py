@@ -200,6 +200,12 @@ class OpenedTemplate:
         Raises:
             BadRecordError: the template, or what bears loss, cannot be had of what is given.
         """
+        try:
+            return self._answer(op, *given)
+        except RecursionError as error:
+            raise BadRecordError("the conversation is nested too deep", reason=ERROR) from error
+
+    def _answer(self, op: str, *given: Any) -> dict[str, Any]:
         if op == "skeleton":
             found = skeleton(given[0], self.program.render, self._with_loss) if self._has_skeletons else None
             return {} if found is None else dataclasses.asdict(found)

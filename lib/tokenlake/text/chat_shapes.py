@@ -18,7 +18,7 @@ from typing import Any, Final, final
 
 from tokenlake.errors import BadRecordError
 from tokenlake.text.chat_marks import Item, mark_turn
-from tokenlake.text.chat_template import CharSpan, Message
+from tokenlake.text.chat_template import NO_DATA, CharSpan, Message
 
 Find = Callable[[str, Sequence[Message]], tuple[CharSpan, ...]]
 """Finds spans in the rendering of a conversation, given both."""
@@ -100,7 +100,7 @@ class Shapes:
         self, purpose: str, messages: Sequence[Message], tools: list[Any] | None, find: Find
     ) -> _Shape | None:
         """Return the shape of marked messages; None where nothing can be found for it."""
-        text = json.dumps([purpose, messages, tools])
+        text = json.dumps([purpose, messages, tools], default=_kind_of)
         key = hashlib.blake2b(text.encode(), digest_size=16).digest()
         if key not in self._known:
             if len(self._known) >= _MOST_SHAPES:
@@ -119,6 +119,11 @@ class Shapes:
         shape = _Shape(parts, starts[:-1], spans)
         is_inside = any(shape.parts and _is_inside(shape, place) for span in spans for place in span)
         return None if is_inside else shape
+
+
+def _kind_of(value: Any) -> str:
+    """Return what stands in a key for a value that is no JSON, of which a template sees nothing but its kind."""
+    return f"{NO_DATA} {value.kind}"
 
 
 def _is_inside(shape: _Shape, place: int) -> bool:
