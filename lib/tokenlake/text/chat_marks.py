@@ -38,7 +38,7 @@ class Item:
         title: how an error names it.
         words: text that the rendering must hold as it is: the words, or the name of the function that is called.
         mark: what stands in its place in the marked turn.
-        lead: what the content has before the words: a tag that opens its reasoning.
+        lead: what the content has before the words, such as a tag that opens its reasoning.
     """
 
     kind: _Kind
@@ -140,8 +140,9 @@ class _Marker:
             thought, tag, answer = text.partition(closing)
             before, tag_before, inside = thought.rpartition(opening)
             title = f"its reasoning (before {closing})"
-            inside = self._words(inside, "reasoning", title, (before + tag_before).lstrip())
-            return before + tag_before + inside + tag + self._words(answer, "content", "its content")
+            lead = before + tag_before
+            marked = lead + self._words(inside, "reasoning", title, lead) + tag
+            return marked + self._words(answer, "content", "its content", lead + inside + tag)
         return self._words(text, "content", "its content")
 
     def _words(self, text: str, kind: _Kind, title: str, lead: str = "") -> str:
@@ -150,7 +151,7 @@ class _Marker:
         if not words or kind not in self._kinds:
             return text
         left, right = text.split(words, 1) if len(words) < len(text) else ("", "")
-        return left + self._add(kind, title, words, lead + left if lead else "") + right
+        return left + self._add(kind, title, words, (lead + left).lstrip()) + right
 
     def _add(self, kind: _Kind, title: str, words: str, lead: str = "") -> str:
         mark = f"{self._salt}{self._marks}x"

@@ -319,13 +319,14 @@ class _Conversation:
 
     def _begin(self, index: int, extent: _Extent) -> int:
         """Return where a turn begins, whose words begin at ``extent.start``."""
-        start = self._behind_prompt(index, extent.start)
+        words = extent.start
+        if self.text.endswith(extent.first.lead, 0, words):
+            words -= len(extent.first.lead)
+        start = self._behind_prompt(index, words)
         if start is not None:
             return self._behind_empty_reasoning(index, start, extent.start)
         if extent.first.kind != "call":
-            lead = extent.first.lead
-            is_led = self.text.endswith(lead, 0, extent.start)
-            return extent.start - len(lead) if is_led else extent.start
+            return words
         start = self._behind_header(index, extent.start)
         if start is not None:
             return start
