@@ -70,6 +70,10 @@ class MarkedTurn:
     message: Message
     items: tuple[Item, ...]
 
+    def is_in(self, rendered: str) -> bool:
+        """Return whether a rendering of the marked turn holds all of its items."""
+        return all(item.is_in(rendered) for item in self.items)
+
 
 def unused_salt(values: Sequence[Any]) -> str:
     """Return what marks can begin with: a word that no text of the values holds."""

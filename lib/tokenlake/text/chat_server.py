@@ -64,7 +64,14 @@ from tokenlake.text.chat_template import (
     texts_in,
     with_texts,
 )
-from tokenlake.text.chat_turns import NOT_RENDERED, THINKING_SWITCHES, TurnFinder, assistant_turns, without
+from tokenlake.text.chat_turns import (
+    NOT_RENDERED,
+    THINKING_SWITCHES,
+    TurnFinder,
+    assistant_turns,
+    generation_prompt,
+    without,
+)
 from tokenlake.text.chat_weights import ASSISTANT, is_learned
 
 _MARK: Final = re.compile(f"{OPEN}([0-3])([0-9]+)\ue001")
@@ -183,15 +190,8 @@ class OpenedTemplate:
         self._tokens = tokens
         marks = OPEN in opening["text"] + json.dumps(variables, ensure_ascii=False)
         self._has_skeletons = not (self.program.compiled.captures or marks)
-        self._finder = TurnFinder(
-            render=self._text,
-            endings=tuple(filter(None, tokens)),
-            has_prompt="add_generation_prompt" in self.program.text,
-            is_prompted=self._prompted,
-            switches=tuple(name for name in THINKING_SWITCHES if name in self.program.compiled.names),
-            learns_empty_reasoning=opening["learn_empty_reasoning"],
-            masks_reasoning=opening["mask_reasoning"],
-        )
+        self._learns_empty_reasoning: bool = opening["learn_empty_reasoning"]
+        self._masks_reasoning: bool = opening["mask_reasoning"]
         self._shapes = Shapes(partial(self._text, add_generation_prompt=self._prompted))
 
     def answer(self, op: str, *given: Any) -> dict[str, Any]:
@@ -221,6 +221,28 @@ class OpenedTemplate:
             return dataclasses.asdict(self._whole(messages, tools, variables))
         given_messages = [cleaned(message) for message in messages]
         return dataclasses.asdict(self.program.render(given_messages, tools, **variables))
+
+    @cached_property
+    def _finder(self) -> TurnFinder:
+        names = self.program.compiled.names
+        prompt = generation_prompt(self._text)
+        blocks: list[str] = []
+        for switch in THINKING_SWITCHES:
+            if self._learns_empty_reasoning or switch not in names:
+                continue
+            unthinking = generation_prompt(self._text, **{switch: False})
+            block = unthinking[len(prompt) :]
+            if prompt and unthinking.startswith(prompt) and block.strip():
+                blocks.append(block)
+        return TurnFinder(
+            render=self._text,
+            endings=tuple(filter(None, self._tokens)),
+            has_prompt="add_generation_prompt" in self.program.text,
+            is_prompted=self._prompted,
+            prompt=prompt,
+            empty_blocks=tuple(blocks),
+            masks_reasoning=self._masks_reasoning,
+        )
 
     @cached_property
     def _forgery(self) -> _ForgeryScan:
@@ -327,7 +349,7 @@ class OpenedTemplate:
         spans = list(made.loss)
         for index in assistant_turns(messages):
             is_masked = index not in learned
-            if not is_masked and not self._finder.masks_reasoning:
+            if not is_masked and not self._masks_reasoning:
                 continue
             words = self._finder.words(made.text, messages, tools, index)
             if words is None:
@@ -352,7 +374,7 @@ class OpenedTemplate:
         for index, message in enumerate(messages):
             is_assistant = message.get("role") == ASSISTANT
             is_masked = is_learned(message) is False
-            is_thinking = is_assistant and self._finder.masks_reasoning
+            is_thinking = is_assistant and self._masks_reasoning
             if not is_masked and not is_thinking:
                 continue
             if is_assistant:

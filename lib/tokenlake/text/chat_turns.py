@@ -18,18 +18,22 @@ does not matter then, because both texts hold the whole conversation.
    with the first special token behind the words.
 
 Blanks behind a special token that ends a turn bear no loss.
+
+Most templates render the beginning of a conversation as they render it alone. Where that holds for a turn, steps 1
+and 3 give both its ends, and one rendering with marks in all turns shows that nothing is left out.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from tokenlake.errors import BadRecordError
+from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.text.chat_marks import Item, MarkedTurn, Render, calls_of, mark_turn, unused_salt
-from tokenlake.text.chat_template import UNFOUND, CharSpan, Message, shared_length
+from tokenlake.text.chat_template import UNFOUND, CharSpan, Message, shared_length, texts_in
 from tokenlake.text.chat_weights import ASSISTANT
 
 NOT_RENDERED: Final = "not_rendered"
@@ -54,8 +58,8 @@ class TurnFinder:
         endings: texts of the special tokens.
         has_prompt: whether the template looks at ``add_generation_prompt``.
         is_prompted: whether renderings end with a generation prompt.
-        switches: variables of the template that say whether a model is to think.
-        learns_empty_reasoning: whether an empty block of reasoning that a prompt may supply bears loss.
+        prompt: what makes the assistant speak after a question; "" where that cannot be told.
+        empty_blocks: what prompts may supply beyond that: an empty block of reasoning.
         masks_reasoning: whether reasoning bears no loss.
     """
 
@@ -63,8 +67,8 @@ class TurnFinder:
     endings: tuple[str, ...]
     has_prompt: bool
     is_prompted: bool
-    switches: tuple[str, ...] = ()
-    learns_empty_reasoning: bool = False
+    prompt: str = ""
+    empty_blocks: tuple[str, ...] = ()
     masks_reasoning: bool = False
 
     def spans(
@@ -81,9 +85,12 @@ class TurnFinder:
                 what stands around it (``turns_not_found``).
         """
         conversation = _Conversation(self, text, messages, tools)
+        rendered = conversation.rendered(turns)
         spans: list[CharSpan] = []
         for index in turns:
-            turn = conversation.turn(index)
+            marked = rendered.get(index)
+            turn = None if marked is None else conversation.stable_turn(index, marked)
+            turn = turn or conversation.turn(index)
             if spans and spans[-1][1] > turn[0]:
                 raise BadRecordError(
                     f"turn {index + 1} and the assistant's turn before it overlap in the rendered text, so it cannot "
@@ -188,6 +195,43 @@ class _Conversation:
     def __post_init__(self) -> None:
         self.salt = unused_salt([self.text, self.messages, self.tools])
 
+    def rendered(self, turns: Sequence[int]) -> dict[int, MarkedTurn]:
+        """Return the turns, marked, of which the template leaves nothing out; found by one rendering for all."""
+        marked: dict[int, MarkedTurn] = {}
+        messages = list(self.messages)
+        for index in turns:
+            marked[index] = mark_turn(self.messages[index], f"{self.salt}{index}y")
+            messages[index] = marked[index].message
+        try:
+            whole = self._render(messages, prompt=self.finder.is_prompted)
+        except BadRecordError:
+            return {}
+        return {index: turn for index, turn in marked.items() if turn.items and turn.is_in(whole)}
+
+    def stable_turn(self, index: int, marked: MarkedTurn) -> CharSpan | None:
+        """Return where a turn begins and ends, where the text begins as the conversation up to the turn does.
+
+        Args:
+            index: of the turn.
+            marked: the turn; all of its items are in the text.
+        """
+        text = self.text
+        prompt = self.finder.prompt
+        is_tagged = any(item.lead for item in marked.items)
+        before = None if is_tagged or not prompt else self._before(index, prompt=True)
+        if before is None or not before.endswith(prompt) or not text.startswith(before):
+            return None
+        is_last = index + 1 == len(self.messages) and not self.finder.is_prompted
+        upto = text if is_last else self._before(index + 1, prompt=False)
+        if upto is None or not text.startswith(upto) or len(upto) <= len(before):
+            return None
+        start = self._behind_empty_reasoning(len(before), len(upto))
+        stop = self._trimmed(start, len(upto))
+        said = text[start:stop]
+        if not all(item.words in said for item in marked.items):
+            return None
+        return start, stop
+
     def turn(self, index: int) -> CharSpan:
         """Return where a turn of the assistant begins and ends.
 
@@ -240,9 +284,14 @@ class _Conversation:
         """Require that a turn with calls does not hold what answers them; BadRecordError where it does."""
         if not calls_of(self.messages[index]):
             return
+        said = self.text[start:stop]
         for at in range(index + 1, len(self.messages)):
             if self.messages[at].get("role") == ASSISTANT:
                 return
+            if not any(
+                _is_spelled(text.strip(), said) for text in texts_in(self.messages[at].get("content"))
+            ):
+                continue
             words = self.words(at)
             if words is not None and words[0] < stop and start < words[1]:
                 role = self.messages[at].get("role")
@@ -324,7 +373,7 @@ class _Conversation:
             words -= len(extent.first.lead)
         start = self._behind_prompt(index, words)
         if start is not None:
-            return self._behind_empty_reasoning(index, start, extent.start)
+            return self._behind_empty_reasoning(start, extent.start)
         if extent.first.kind != "call":
             return words
         start = self._behind_header(index, extent.start)
@@ -351,6 +400,9 @@ class _Conversation:
         if asked is None:
             return None
         if self.text.startswith(asked) and len(asked) <= limit and not self.text[len(asked) : limit].strip():
+            return len(asked)
+        is_prompt = bool(self.finder.prompt) and asked.endswith(self.finder.prompt)
+        if is_prompt and self.text.startswith(asked) and len(asked) <= limit:
             return len(asked)
         begun = self._before(index, prompt=False)
         if begun is None:
@@ -390,31 +442,13 @@ class _Conversation:
             return _LastWords(extent.stop, messages, mark, extent.quote)
         return None
 
-    def _behind_empty_reasoning(self, index: int, start: int, limit: int) -> int:
+    def _behind_empty_reasoning(self, start: int, limit: int) -> int:
         """Return where a turn begins behind the empty reasoning that a prompt supplies, where the text has it there."""
-        is_blank = not self.text[start:limit].strip()
-        if is_blank or self.finder.learns_empty_reasoning or not self.finder.has_prompt:
-            return start
-        usual = self._prompt(index)
-        for switch in self.finder.switches:
-            prompt = self._prompt(index, **{switch: False})
-            if usual is None or prompt is None or not prompt.startswith(usual):
-                continue
-            block = prompt[len(usual) :]
+        for block in self.finder.empty_blocks:
             end = start + len(block)
-            if block.strip() and end <= limit and self.text.startswith(block, start):
+            if end <= limit and self.text.startswith(block, start):
                 return end
         return start
-
-    def _prompt(self, index: int, **variables: Any) -> str | None:
-        """Return the generation prompt before a turn; None where the template fails on the turns before."""
-        messages = self.messages[:index]
-        try:
-            asked = self._render(messages, prompt=True, **variables)
-            begun = self._render(messages, **variables)
-        except BadRecordError:
-            return None
-        return asked[len(begun) :] if asked.startswith(begun) else None
 
     def _behind_header(self, index: int, limit: int) -> int | None:
         """Return where a turn begins that is a call, and that no prompt before it tells: where words would begin."""
@@ -431,13 +465,24 @@ class _Conversation:
         begin = place.end + len(header)
         if begin <= limit and self.text.startswith(header, place.end):
             return begin
-        # What makes the assistant speak elsewhere in the conversation.
-        for at in assistant_turns(self.messages):
-            prompt = self._prompt(at)
-            begin = self.text.rfind(prompt, place.end, limit) if prompt else -1
-            if prompt and begin >= 0:
-                return begin + len(prompt)
-        return None
+        # What makes the assistant speak elsewhere.
+        prompt = self.finder.prompt
+        begin = self.text.rfind(prompt, place.end, limit) if prompt else -1
+        if begin >= 0:
+            return begin + len(prompt)
+        return self._behind_turn_before(place, limit)
+
+    def _behind_turn_before(self, place: _LastWords, limit: int) -> int | None:
+        """Return where the turn before ends, where the template gives the next one no header at all.
+
+        That is so where nothing of the usual prompt stands between both turns.
+        """
+        gap = self.text[place.end : limit]
+        names = [token for token in self.finder.endings if token in self.finder.prompt]
+        names = names or self.finder.prompt.split()[:1]
+        tail = self._render(place.messages).rpartition(place.mark)[2][place.quote :]
+        is_bare = bool(names) and gap.startswith(tail) and not any(name in gap for name in names)
+        return place.end + len(tail) if is_bare else None
 
     # ---- where it ends -----------------------------------------------------------------------------------
 
@@ -519,6 +564,28 @@ def _behind(asked: str, begun: str, text: str) -> int | None:
             break
         size += len(tag)
     return size
+
+
+def _is_spelled(words: str, text: str) -> bool:
+    """Return whether a text holds words, as they are or as JSON."""
+    quoted = json.dumps(words, ensure_ascii=False)[1:-1]
+    return bool(words) and (words in text or quoted in text)
+
+
+def generation_prompt(render: Render, **variables: Any) -> str:
+    """Return what a template makes the assistant speak with after a question; "" where that cannot be told.
+
+    Args:
+        render: as of :class:`TurnFinder`.
+        variables: of the template.
+    """
+    question = [{"role": "user", "content": "Hello"}]
+    try:
+        begun = render(question, None, add_generation_prompt=False, **variables)
+        asked = render(question, None, add_generation_prompt=True, **variables)
+    except (BadRecordError, ConfigError):
+        return ""
+    return asked[len(begun) :] if asked.startswith(begun) else ""
 
 
 def _shared_end(left: str, right: str) -> int:
