@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.text import chat_families
 from tests.text.chat_samples import (
     CHATML,
     HEADED,
@@ -211,3 +212,63 @@ def test_the_renderer_needs_a_template_and_a_way_with_special_tokens():
         ChatRenderer(ResolvedChat(), speaking(CHATML), "fail")
     with pytest.raises(ConfigError, match="'literal' is not possible for conversations"):
         ChatRenderer(ResolvedChat(template=CHATML), speaking(CHATML), "literal")
+
+
+CALL = {"function": {"name": "add", "arguments": {"a": 1}}}
+ASKED = [{"role": "user", "content": "1 + 1?"}]
+RESULT = {"role": "tool", "content": "two"}
+
+
+def test_a_result_inside_the_turn_that_called_is_never_learned():
+    """Some templates put what a tool answers between a call and the words beside it."""
+    inside = (
+        "{%- for m in messages %}{%- if m.role == 'assistant' %}<a>{{ m.tool_calls[0].function | tojson }}"
+        "{{ '<t>' + messages[loop.index].content if not loop.last }}{{ m.content }}<end>{% elif m.role == 'user' %}"
+        "<u>{{ m.content }}{%- endif %}{%- endfor %}{%- if add_generation_prompt %}<a>{%- endif %}"
+    )
+    turns = [*ASKED, {"role": "assistant", "content": "so", "tool_calls": [CALL]}, RESULT]
+    assert "renders turn 3 (tool) inside turn 2" in reason(inside, turns)
+    assert learned(inside, turns[:2]) == ['{"name": "add", "arguments": {"a": 1}}so<end>']
+
+
+def test_a_call_begins_behind_a_prompt_that_ends_in_reasoning():
+    """The prompt of a model that thinks opens its reasoning; earlier turns are rendered without it."""
+    thinks = (
+        "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}"
+        "{%- if m.role == 'assistant' and loop.last %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
+        "{%- for call in m.tool_calls or [] %}{{- '<tool>' + call.function | tojson }}{%- endfor %}"
+        "{{- m.content + '<|im_end|>\\n' }}{%- endfor %}"
+        "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
+    )
+    turns = [*ASKED, {"role": "assistant", "content": "", "tool_calls": [CALL]}, RESULT]
+    called = '<tool>{"name": "add", "arguments": {"a": 1}}<|im_end|>'
+    assert learned(thinks, [*turns, {"role": "assistant", "content": "It is 2."}]) == [
+        called,
+        "\n</think>\n\nIt is 2.<|im_end|>",
+    ]
+
+
+def test_a_turn_without_a_header_begins_where_the_turn_before_ends():
+    bare = (
+        "{%- for m in messages %}{%- if m.role == 'assistant' %}"
+        "{{- '<s>' if loop.index0 < 2 }}{{- m.tool_calls[0].function | tojson }}</s>"
+        "{%- else %}{{- m.role + ': ' + m.content + ';' }}{%- endif %}{%- endfor %}"
+        "{%- if add_generation_prompt %}<s>{%- endif %}"
+    )
+    turns = [*ASKED, {"role": "assistant", "content": "", "tool_calls": [CALL]}, RESULT]
+    called = '{"name": "add", "arguments": {"a": 1}}</s>'
+    assert learned(bare, [*turns, *turns]) == [called, called]
+
+
+def test_words_that_a_template_looks_into_are_looked_at_by_themselves():
+    """A user's turn that is a tool's answer does not count as a question, so the first answer is a last one, too."""
+    answered = {"role": "user", "content": "<tool_response>3</tool_response>"}
+    for question, first in (
+        ({"role": "user", "content": "so?"}, "hello"),
+        (answered, "<think>\nhm\n</think>\n\nhello"),
+    ):
+        turns = [*ASKED, {"role": "assistant", "content": "hello", "reasoning_content": "hm"}, question]
+        found = learned(
+            chat_families.unmarked(chat_families.QWEN3), [*turns, {"role": "assistant", "content": "bye"}]
+        )
+        assert found == [f"{first}<|im_end|>", "bye<|im_end|>"]

@@ -349,8 +349,12 @@ class _Conversation:
 
     def _alone(self, index: int, message: Message) -> str:
         """Render the conversation up to a turn, which is the last one then; "" where the template fails on that."""
+        return self._tried([*self.messages[:index], message])
+
+    def _tried(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
+        """Render messages; "" where the template fails on them."""
         try:
-            return self._render([*self.messages[:index], message])
+            return self._render(messages, prompt=prompt)
         except BadRecordError:
             return ""
 
@@ -416,7 +420,7 @@ class _Conversation:
             return None
         tails: list[str] = []
         for prompt in (True, False):
-            rendered = self._render(place.messages, prompt=prompt)
+            rendered = self._tried(place.messages, prompt=prompt)
             if place.mark not in rendered:
                 return None
             tails.append(rendered.rpartition(place.mark)[2][place.quote :])
@@ -430,7 +434,10 @@ class _Conversation:
             if not marked.items:  # a blank content, whose place a mark shows all the same
                 item = Item("content", "its content", "", f"{self.salt}0x")
                 marked = MarkedTurn({**self.messages[at], "content": item.mark}, (item,))
-            whole = self._with(at, marked.message)
+            whole = self._tried(
+                [*self.messages[:at], marked.message, *self.messages[at + 1 :]],
+                prompt=self.finder.is_prompted,
+            )
             items = [item for item in marked.items if item.mark in whole]
             if not items:
                 continue
@@ -460,11 +467,12 @@ class _Conversation:
         place = self._previous_end(index, limit)
         if place is None:
             return None
-        rendered = self._render([*place.messages, spoken]).partition(mark)[0]
-        header = rendered.rpartition(place.mark)[2][place.quote :]
-        begin = place.end + len(header)
-        if begin <= limit and self.text.startswith(header, place.end):
-            return begin
+        rendered = self._tried([*place.messages, spoken])
+        if place.mark in rendered and mark in rendered:
+            header = rendered.partition(mark)[0].rpartition(place.mark)[2][place.quote :]
+            begin = place.end + len(header)
+            if begin <= limit and self.text.startswith(header, place.end):
+                return begin
         # What makes the assistant speak elsewhere.
         prompt = self.finder.prompt
         begin = self.text.rfind(prompt, place.end, limit) if prompt else -1
@@ -480,8 +488,14 @@ class _Conversation:
         gap = self.text[place.end : limit]
         names = [token for token in self.finder.endings if token in self.finder.prompt]
         names = names or self.finder.prompt.split()[:1]
-        tail = self._render(place.messages).rpartition(place.mark)[2][place.quote :]
-        is_bare = bool(names) and gap.startswith(tail) and not any(name in gap for name in names)
+        before = self._tried(place.messages)
+        tail = before.rpartition(place.mark)[2][place.quote :]
+        is_bare = (
+            bool(names)
+            and place.mark in before
+            and gap.startswith(tail)
+            and not any(name in gap for name in names)
+        )
         return place.end + len(tail) if is_bare else None
 
     # ---- where it ends -----------------------------------------------------------------------------------
