@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.text import chat_families
 from tests.text.chat_samples import (
     CHATML,
+    CONTROL,
     HEADED,
     LLAMA2,
     LLAMA3,
@@ -24,8 +26,9 @@ from tests.text.chat_samples import (
 )
 from tests.text.support import learned_texts
 from tokenlake.config.resolved import ResolvedChat
-from tokenlake.errors import ConfigError
+from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Rows
+from tokenlake.text import chat_server
 from tokenlake.text.chat_renderer import ChatRenderer
 from tokenlake.text.chat_template import ChatTemplate
 
@@ -272,3 +275,15 @@ def test_words_that_a_template_looks_into_are_looked_at_by_themselves():
             chat_families.unmarked(chat_families.QWEN3), [*turns, {"role": "assistant", "content": "bye"}]
         )
         assert found == [f"{first}<|im_end|>", "bye<|im_end|>"]
+
+
+def test_the_search_for_turns_has_an_end(monkeypatch):
+    """A conversation is rendered again for each turn, which takes long where there are thousands."""
+    given = ChatTemplate(THINKING, loss="assistant", special_tokens=CONTROL)
+    settings_of_template = json.loads(given.opening)[1]
+    monkeypatch.setattr(chat_server, "_SEARCH_SECONDS", -1)
+    monkeypatch.setattr(chat_server.resource, "setrlimit", lambda *_: None)
+    opened = chat_server.OpenedTemplate(settings_of_template)
+    with pytest.raises(BadRecordError, match="seconds of a processor to find the turns") as caught:
+        opened.answer("render_with_loss", conversation(1), None)
+    assert caught.value.details["reason"] == "template_limit"

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import resource
@@ -176,6 +177,15 @@ class Program:
         return RenderedChat("".join(parts), tuple(output.marked))
 
 
+_SEARCH_SECONDS: Final = 60
+"""Of a processor, to find the turns of one conversation."""
+
+
+@final
+class _SearchEndedError(Exception):
+    """The search for the turns of a conversation takes too long; no error of a template, which the search expects."""
+
+
 @final
 class OpenedTemplate:
     """A template with its settings, and what bears loss in what it renders."""
@@ -190,6 +200,7 @@ class OpenedTemplate:
         self._tokens = tokens
         marks = OPEN in opening["text"] + json.dumps(variables, ensure_ascii=False)
         self._has_skeletons = not (self.program.compiled.captures or marks)
+        self._search_ends = math.inf  # on the clock of the process
         self._learns_empty_reasoning: bool = opening["learn_empty_reasoning"]
         self._masks_reasoning: bool = opening["mask_reasoning"]
         self._shapes = Shapes(partial(self._text, add_generation_prompt=self._prompted))
@@ -200,10 +211,18 @@ class OpenedTemplate:
         Raises:
             BadRecordError: the template, or what bears loss, cannot be had of what is given.
         """
+        self._search_ends = time.process_time() + _SEARCH_SECONDS
         try:
             return self._answer(op, *given)
         except RecursionError as error:
             raise BadRecordError("the conversation is nested too deep", reason=ERROR) from error
+        except _SearchEndedError as error:
+            raise BadRecordError(
+                f"it took more than {_SEARCH_SECONDS} seconds of a processor to find the turns of the conversation in "
+                "its rendering, which is rendered again for each of them; expected fewer turns, or {% generation %} in "
+                "the template",
+                reason=LIMIT,
+            ) from error
 
     def _answer(self, op: str, *given: Any) -> dict[str, Any]:
         if op == "skeleton":
@@ -318,6 +337,9 @@ class OpenedTemplate:
         return self.program.render(messages, tools, add_generation_prompt=prompt)
 
     def _text(self, messages: Sequence[Message], tools: list[Any] | None, **variables: Any) -> str:
+        """Render a conversation once more, to find its turns."""
+        if time.process_time() > self._search_ends:
+            raise _SearchEndedError
         return self.program.render(messages, tools, **variables).text
 
     def _require_rendered(
