@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.text import chat_families
 from tests.text.chat_samples import (
     CHATML,
+    CONTROL,
     HEADED,
     LLAMA2,
     LLAMA3,
@@ -23,8 +26,9 @@ from tests.text.chat_samples import (
 )
 from tests.text.support import learned_texts
 from tokenlake.config.resolved import ResolvedChat
-from tokenlake.errors import ConfigError
+from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Rows
+from tokenlake.text import chat_server
 from tokenlake.text.chat_renderer import ChatRenderer
 from tokenlake.text.chat_template import ChatTemplate
 
@@ -92,7 +96,11 @@ def test_marks_and_prefixes_find_the_same(template):
 
 
 def test_without_a_prompt_the_header_of_a_turn_is_told_by_other_words():
-    """The answer "A" is also the first letter of its header."""
+    """The answer "a" is also the first letter of its header, and "assistant" a word of it."""
+    counted = "{{ messages | length }}{% for m in messages %}{{ '|' ~ m.content }}{% endfor %}"
+    messages = [{"role": "user", "content": "A or B?"}, {"role": "assistant", "content": "assistant"}]
+    assert learned(HEADED, messages) == ["assistant\n"]
+    assert learned(counted, messages) == ["assistant"]
     messages = [{"role": "user", "content": "A or B?"}, {"role": "assistant", "content": "a"}]
     assert learned(HEADED, messages) == ["a\n"]
     longer = [*messages, messages[0], {"role": "assistant", "content": "B a"}]
@@ -122,17 +130,12 @@ def test_a_prompt_that_goes_on_where_the_turn_does_not_ends_where_both_are_alike
     assert learned(thinks, messages) == said
 
 
-def test_a_template_that_changes_earlier_turns_is_refused_unless_it_did_not():
+def test_what_a_template_keeps_of_an_earlier_turn_is_learned():
     plain, thoughtful = conversation(1, turns=2), conversation(2, turns=2)
     thoughtful[1]["content"] = "<think>hm</think>so"
     assert len(learned(THINKING, plain)) == 2
-    told = reason(THINKING, thoughtful)
-    assert told.startswith(
-        "turns_not_found: the chat template renders turn 2 in another way when others follow"
-    )
-    assert "{% generation %}" in told
-    assert "loss: all" in told
-    assert learned(THINKING, thoughtful, loss="all") != []
+    assert learned(THINKING, thoughtful)[0] == "so<|im_end|>"
+    assert learned(THINKING, thoughtful[:2]) == ["<think>hm</think>so<|im_end|>"]
 
 
 @pytest.mark.parametrize(
@@ -140,17 +143,16 @@ def test_a_template_that_changes_earlier_turns_is_refused_unless_it_did_not():
     [
         (
             "{% for m in messages %}{{ '|' ~ m.role ~ '|' ~ (m.content | upper) }}{% endfor %}",
-            "it cannot be told where in turn 2",
+            "turn 2 (assistant): the chat template does not render its content",
         ),
         (
-            "{{ messages | length }}{% for m in messages %}{{ '|' ~ m.content }}{% endfor %}",
-            "before turn 2 in another way",
+            "{% for m in messages %}{{ m.role + '\\n' }}{% endfor %}",
+            "turn 2 (assistant): the chat template does not render its content",
         ),
-        ("{% for m in messages %}{{ m.role + '\\n' }}{% endfor %}", "it cannot be told where in turn 2"),
         (
             "{% for m in messages %}{{ '<' ~ m.role ~ '>' ~ (m.content | upper) }}{% endfor %}"
             "{% if add_generation_prompt %}<assistant>{% endif %}",
-            "does not hold what the assistant says in turn 2",
+            "turn 2 (assistant): the chat template does not render its content",
         ),
     ],
 )
@@ -162,9 +164,8 @@ def test_turns_that_cannot_be_told_are_refused(template, told):
 def test_an_assistant_that_begins_is_learned_where_the_template_can_begin_with_nothing():
     messages = [{"role": "assistant", "content": "Welcome"}, *conversation(1)]
     assert learned(CHATML, messages)[0] == "Welcome<|im_end|>"
-    assert "fails on the conversation before turn 1" in reason(
-        "{{ messages[0].role }}{% for m in messages %}{{ m.content }}{% endfor %}", messages
-    )
+    looks = "{{ messages[0].role }}{% for m in messages %}{{ ': ' ~ m.content }}{% endfor %}"
+    assert learned(looks, messages) == [m["content"] for m in messages if m["role"] == "assistant"]
 
 
 def test_nothing_and_everything_are_not_learned():
@@ -214,3 +215,75 @@ def test_the_renderer_needs_a_template_and_a_way_with_special_tokens():
         ChatRenderer(ResolvedChat(), speaking(CHATML), "fail")
     with pytest.raises(ConfigError, match="'literal' is not possible for conversations"):
         ChatRenderer(ResolvedChat(template=CHATML), speaking(CHATML), "literal")
+
+
+CALL = {"function": {"name": "add", "arguments": {"a": 1}}}
+ASKED = [{"role": "user", "content": "1 + 1?"}]
+RESULT = {"role": "tool", "content": "two"}
+
+
+def test_a_result_inside_the_turn_that_called_is_never_learned():
+    """Some templates put what a tool answers between a call and the words beside it."""
+    inside = (
+        "{%- for m in messages %}{%- if m.role == 'assistant' %}<a>{{ m.tool_calls[0].function | tojson }}"
+        "{{ '<t>' + messages[loop.index].content if not loop.last }}{{ m.content }}<end>{% elif m.role == 'user' %}"
+        "<u>{{ m.content }}{%- endif %}{%- endfor %}{%- if add_generation_prompt %}<a>{%- endif %}"
+    )
+    turns = [*ASKED, {"role": "assistant", "content": "so", "tool_calls": [CALL]}, RESULT]
+    assert "renders turn 3 (tool) inside turn 2" in reason(inside, turns)
+    assert learned(inside, turns[:2]) == ['{"name": "add", "arguments": {"a": 1}}so<end>']
+
+
+def test_a_call_begins_behind_a_prompt_that_ends_in_reasoning():
+    """The prompt of a model that thinks opens its reasoning; earlier turns are rendered without it."""
+    thinks = (
+        "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}"
+        "{%- if m.role == 'assistant' and loop.last %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
+        "{%- for call in m.tool_calls or [] %}{{- '<tool>' + call.function | tojson }}{%- endfor %}"
+        "{{- m.content + '<|im_end|>\\n' }}{%- endfor %}"
+        "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
+    )
+    turns = [*ASKED, {"role": "assistant", "content": "", "tool_calls": [CALL]}, RESULT]
+    called = '<tool>{"name": "add", "arguments": {"a": 1}}<|im_end|>'
+    assert learned(thinks, [*turns, {"role": "assistant", "content": "It is 2."}]) == [
+        called,
+        "\n</think>\n\nIt is 2.<|im_end|>",
+    ]
+
+
+def test_a_turn_without_a_header_begins_where_the_turn_before_ends():
+    bare = (
+        "{%- for m in messages %}{%- if m.role == 'assistant' %}"
+        "{{- '<s>' if loop.index0 < 2 }}{{- m.tool_calls[0].function | tojson }}</s>"
+        "{%- else %}{{- m.role + ': ' + m.content + ';' }}{%- endif %}{%- endfor %}"
+        "{%- if add_generation_prompt %}<s>{%- endif %}"
+    )
+    turns = [*ASKED, {"role": "assistant", "content": "", "tool_calls": [CALL]}, RESULT]
+    called = '{"name": "add", "arguments": {"a": 1}}</s>'
+    assert learned(bare, [*turns, *turns]) == [called, called]
+
+
+def test_words_that_a_template_looks_into_are_looked_at_by_themselves():
+    """A user's turn that is a tool's answer does not count as a question, so the first answer is a last one, too."""
+    answered = {"role": "user", "content": "<tool_response>3</tool_response>"}
+    for question, first in (
+        ({"role": "user", "content": "so?"}, "hello"),
+        (answered, "<think>\nhm\n</think>\n\nhello"),
+    ):
+        turns = [*ASKED, {"role": "assistant", "content": "hello", "reasoning_content": "hm"}, question]
+        found = learned(
+            chat_families.unmarked(chat_families.QWEN3), [*turns, {"role": "assistant", "content": "bye"}]
+        )
+        assert found == [f"{first}<|im_end|>", "bye<|im_end|>"]
+
+
+def test_the_search_for_turns_has_an_end(monkeypatch):
+    """A conversation is rendered again for each turn, which takes long where there are thousands."""
+    given = ChatTemplate(THINKING, loss="assistant", special_tokens=CONTROL)
+    settings_of_template = json.loads(given.opening)[1]
+    monkeypatch.setattr(chat_server, "_SEARCH_SECONDS", -1)
+    monkeypatch.setattr(chat_server.resource, "setrlimit", lambda *_: None)
+    opened = chat_server.OpenedTemplate(settings_of_template)
+    with pytest.raises(BadRecordError, match="seconds of a processor to find the turns") as caught:
+        opened.answer("render_with_loss", conversation(1), None)
+    assert caught.value.details["reason"] == "template_limit"

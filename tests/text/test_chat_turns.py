@@ -85,7 +85,11 @@ def test_input_and_output_with_a_system_message_are_three_messages():
         ([NARRATOR], "unknown_role", "'narrator' is unknown, expected one of system, developer, user"),
         ([{"role": "user"}], "no_content", "turn 1: its content is missing or null"),
         ([{"from": "human", "value": None}], "no_content", "missing or null"),
-        ([{"role": "user", "content": [{"type": "text"}]}], "content_not_text", "its content is a list"),
+        (
+            [{"role": "user", "content": [{"type": "text"}]}],
+            "content_not_text",
+            "part 1 of its content is of type 'text', with text that is null",
+        ),
         ([{"role": "user", "content": 7}], "content_not_text", "its content is a int"),
         ([{"input": "x", "output": None}], "no_content", "its output is missing or null"),
         ([{"input": "x", "output": ["y"]}], "content_not_text", "its output is a list"),

@@ -37,6 +37,16 @@ class ResolvedChat:
     loss: Literal["assistant", "all"] = "assistant"
     template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     add_generation_prompt: bool = False
+    mask_reasoning: bool = False
+    learn_empty_reasoning: bool = False
+
+    def identity(self) -> dict[str, Any]:
+        """Return what of it counts as identity, JSON-able; options of later releases count only where they are set."""
+        options = asdict(self)
+        for name in ("mask_reasoning", "learn_empty_reasoning"):
+            if not options[name]:
+                del options[name]
+        return options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +172,10 @@ class ResolvedTexts:
 
     def identity(self) -> dict[str, Any]:
         """Return what of it is set, JSON-able; nothing for plain text."""
-        return {key: value for key, value in asdict(self).items() if value and key != "left_open"}
+        parts = {key: value for key, value in asdict(self).items() if value and key != "left_open"}
+        if self.chat is not None:
+            parts["chat"] = self.chat.identity()
+        return parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

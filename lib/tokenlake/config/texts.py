@@ -370,7 +370,15 @@ class ChatConfig(Section):
     """Names of roles to rename, {theirs: user, assistant, system or tool}; beside the usual ones."""
 
     loss: Literal["assistant", "all"] = "assistant"
-    """Which tokens bear loss: those of the assistant's turns, or all."""
+    """Which tokens bear loss: those of the assistant's turns, or all. A turn with `weight: 0` or `train: false` bears
+    none."""
+
+    mask_reasoning: Switch = False
+    """Put no loss on the reasoning of a turn; its answer and its calls stay."""
+
+    learn_empty_reasoning: Switch = False
+    """Put loss on the empty block of reasoning that a turn without reasoning begins with, though at inference a prompt
+    supplies it (enable_thinking: false)."""
 
     template_kwargs: Variables | None = None
     """Further variables of the template; strftime_now is the date that the function of this name says."""

@@ -23,7 +23,14 @@ from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError, TemplateMismatchError, TokenlakeError
 from tokenlake.markup import is_encodable
 from tokenlake.sources.rows import Fault, Row, Rows
-from tokenlake.text.chat_messages import ConversationReader, Turn, in_field, tools_of, without_nulls
+from tokenlake.text.chat_messages import (
+    ConversationReader,
+    Turn,
+    in_field,
+    texts_in_calls,
+    tools_of,
+    without_nulls,
+)
 from tokenlake.text.chat_template import (
     DEFAULT,
     FORGED,
@@ -81,7 +88,7 @@ class SpecialTokenGuard:
         strings: list[str] = []
         owners: list[int] = []
         for index, value in enumerate(values):
-            texts = [*texts_in(value)]
+            texts = [*texts_in(value), *texts_in_calls(value)]
             texts += [self._normalize(text) for text in texts] if self._normalize else []
             strings += texts
             owners += [index] * len(texts)
@@ -312,6 +319,8 @@ class ChatRenderer:
             loss=chat.loss,
             special_tokens=files.special_tokens,
             guarded=special_tokens_in_text == "fail",
+            learn_empty_reasoning=chat.learn_empty_reasoning,
+            mask_reasoning=chat.mask_reasoning,
         )
         guard = SpecialTokenGuard.of(files, special_tokens_in_text)
         self._conversations = Conversations(self.template, self._reader.roles, guard)
@@ -434,7 +443,7 @@ class ChatTemplateTransform(Transform):
             turns, schemas = self._reader.read(messages), tools_of(tools)
         for fault in self._guard.faults([(turns, schemas)]).values():
             raise BadRecordError(fault.detail, reason=fault.reason)
-        made = self._template.render(turns, schemas, add_generation_prompt=self._prompt)
+        made = self._template.render_whole(turns, schemas, add_generation_prompt=self._prompt)
         return {**rest, self._output: made.text}
 
     def _field(self, row: Row) -> str | None:

@@ -5,12 +5,14 @@ name; requests for it render conversations, or ask for a skeleton. Whatever a te
 ends this process after too much time, and memory that it is refused ends it as well. Who asked sees that from outside
 (:mod:`tokenlake.text.chat_template`).
 
-What bears loss is what the assistant says: its words, the calls it makes, and the token that ends its turn; not the
-prompt that makes it speak (``<|im_start|>assistant``), nor blanks between that end and the next turn.
+What bears loss is what the assistant says: its words, its reasoning, the calls it makes, and the token that ends its
+turn; not the prompt that makes it speak (``<|im_start|>assistant``), nor blanks between that end and the next turn. A
+turn whose weight is 0 bears none (:mod:`tokenlake.text.chat_weights`).
 
-A template with ``{% generation %}`` marks that itself. With any other, the conversation is rendered again up to each
-assistant's turn, with and without it: the difference is the turn. That holds only where a rendering begins as the
-shorter one does, so each is compared with the whole text, and each span must hold the turn's own words.
+A template with ``{% generation %}`` marks that itself. With any other, turns are found by
+:mod:`tokenlake.text.chat_turns`, once for all conversations of a shape (:mod:`tokenlake.text.chat_shapes`). A
+conversation is given to the template in the first of its forms (:mod:`tokenlake.text.chat_forms`) of which the template
+leaves nothing out.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import resource
@@ -32,10 +35,12 @@ from typing import Any, Final, cast, final
 import jinja2
 
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError, to_json
+from tokenlake.text.chat_forms import cleaned, forms, is_special
 from tokenlake.text.chat_sandbox import (
     ERROR,
     NAME,
     OPEN,
+    REFUSED,
     LookedInto,
     NoData,
     Output,
@@ -45,29 +50,35 @@ from tokenlake.text.chat_sandbox import (
     mark,
     with_clock,
 )
+from tokenlake.text.chat_shapes import Shapes
 from tokenlake.text.chat_template import (
     FORGED,
     LIMIT,
     NO_DATA,
     OUT_OF_MEMORY,
-    UNFOUND,
     CharSpan,
     Limits,
     Message,
     RenderedChat,
     Skeleton,
     Slot,
-    shared_length,
     texts_in,
     with_texts,
 )
+from tokenlake.text.chat_turns import (
+    NOT_RENDERED,
+    THINKING_SWITCHES,
+    TurnFinder,
+    assistant_turns,
+    generation_prompt,
+    without,
+)
+from tokenlake.text.chat_weights import ASSISTANT, is_learned
 
-_THOUGHTS: Final = ("reasoning_content", "thinking", "reasoning")
 _MARK: Final = re.compile(f"{OPEN}([0-3])([0-9]+)\ue001")
 _SPLIT: Final = re.compile(f"({OPEN}[0-3][0-9]+\ue001)")
 Render = Callable[[Sequence[Message]], RenderedChat]
-_OTHER_WORDS: Final = "\ue000words\ue000"
-_REMEDY: Final = "mark the assistant's turns in the template with {% generation %}, or set chat.loss: all"
+Make = Callable[[Sequence[Message]], RenderedChat]
 _JOINING: Final = re.compile(r"\b(?:replace|join|striptags)\b")
 _BREAK: Final = "\u2060"  # a word joiner: no blank, so that nothing strips it
 
@@ -102,7 +113,7 @@ class Program:
         """Render a conversation.
 
         Args:
-            messages: dicts of plain data (JSON), as ``role`` and ``content``.
+            messages: dicts of plain data (JSON), as ``role`` and ``content``, as the template gets them.
             tools: JSON schemas of what may be called.
             variables: of this conversation; ``add_generation_prompt`` is False unless given.
 
@@ -112,7 +123,7 @@ class Program:
             ConfigError: the template asks for today's date, and none was given.
         """
         given = {
-            "messages": [_without_nulls(message) for message in messages],
+            "messages": list(messages),
             "tools": tools,
             "documents": None,
             "add_generation_prompt": False,
@@ -166,13 +177,13 @@ class Program:
         return RenderedChat("".join(parts), tuple(output.marked))
 
 
-def _without_nulls(message: Message) -> dict[str, Any]:
-    """Return a message's fields; a thought is there under each of the names that templates know it by."""
-    fields = {name: value for name, value in message.items() if value is not None}
-    thought = next((fields[name] for name in _THOUGHTS if name in fields), None)
-    if thought is not None:
-        return {"thinking": thought, **fields, "reasoning_content": thought}
-    return fields
+_SEARCH_SECONDS: Final = 60
+"""Of a processor, to find the turns of one conversation."""
+
+
+@final
+class _SearchEndedError(Exception):
+    """The search for the turns of a conversation takes too long; no error of a template, which the search expects."""
 
 
 @final
@@ -184,13 +195,15 @@ class OpenedTemplate:
         self.program = Program(opening["text"], variables, Limits(**opening["limits"]), opening["learned"])
         self._loss: str | None = opening["loss"]
         self._prompted = bool(variables.get("add_generation_prompt"))  # renderings end with a prompt
-        self._has_prompt = "add_generation_prompt" in self.program.text
         tokens: list[str] = opening["special_tokens"]
-        self._endings = tuple(filter(None, tokens))  # blanks behind one that ends a turn bear no loss
         self._guarded: bool = opening["guarded"]
         self._tokens = tokens
         marks = OPEN in opening["text"] + json.dumps(variables, ensure_ascii=False)
         self._has_skeletons = not (self.program.compiled.captures or marks)
+        self._search_ends = math.inf  # on the clock of the process
+        self._learns_empty_reasoning: bool = opening["learn_empty_reasoning"]
+        self._masks_reasoning: bool = opening["mask_reasoning"]
+        self._shapes = Shapes(partial(self._text, add_generation_prompt=self._prompted))
 
     def answer(self, op: str, *given: Any) -> dict[str, Any]:
         """Return the answer to a request.
@@ -198,6 +211,20 @@ class OpenedTemplate:
         Raises:
             BadRecordError: the template, or what bears loss, cannot be had of what is given.
         """
+        self._search_ends = time.process_time() + _SEARCH_SECONDS
+        try:
+            return self._answer(op, *given)
+        except RecursionError as error:
+            raise BadRecordError("the conversation is nested too deep", reason=ERROR) from error
+        except _SearchEndedError as error:
+            raise BadRecordError(
+                f"it took more than {_SEARCH_SECONDS} seconds of a processor to find the turns of the conversation in "
+                "its rendering, which is rendered again for each of them; expected fewer turns, or {% generation %} in "
+                "the template",
+                reason=LIMIT,
+            ) from error
+
+    def _answer(self, op: str, *given: Any) -> dict[str, Any]:
         if op == "skeleton":
             found = skeleton(given[0], self.program.render, self._with_loss) if self._has_skeletons else None
             return {} if found is None else dataclasses.asdict(found)
@@ -209,7 +236,32 @@ class OpenedTemplate:
                 self._forgery.check(made.text, given[0], self.program.render_row)
             return dataclasses.asdict(made)
         messages, tools, variables = given
-        return dataclasses.asdict(self.program.render(messages, tools, **variables))
+        if op == "render_whole":
+            return dataclasses.asdict(self._whole(messages, tools, variables))
+        given_messages = [cleaned(message) for message in messages]
+        return dataclasses.asdict(self.program.render(given_messages, tools, **variables))
+
+    @cached_property
+    def _finder(self) -> TurnFinder:
+        names = self.program.compiled.names
+        prompt = generation_prompt(self._text)
+        blocks: list[str] = []
+        for switch in THINKING_SWITCHES:
+            if self._learns_empty_reasoning or switch not in names:
+                continue
+            unthinking = generation_prompt(self._text, **{switch: False})
+            block = unthinking[len(prompt) :]
+            if prompt and unthinking.startswith(prompt) and block.strip():
+                blocks.append(block)
+        return TurnFinder(
+            render=self._text,
+            endings=tuple(filter(None, self._tokens)),
+            has_prompt="add_generation_prompt" in self.program.text,
+            is_prompted=self._prompted,
+            prompt=prompt,
+            empty_blocks=tuple(blocks),
+            masks_reasoning=self._masks_reasoning,
+        )
 
     @cached_property
     def _forgery(self) -> _ForgeryScan:
@@ -220,24 +272,54 @@ class OpenedTemplate:
 
         Raises:
             BadRecordError: as :meth:`Program.render`; nothing bears loss (``nothing_to_learn``), or all of it does
-                (``everything_to_learn``), it cannot be told what does (``turns_not_found``), or the template puts a
-                special token together (``special_token_in_text``).
+                (``everything_to_learn``), it cannot be told what does (``turns_not_found``), the template leaves out
+                what a turn says (``not_rendered``) or puts a special token together (``special_token_in_text``).
         """
+        return _in_first_form(messages, lambda form: self._form_with_loss(form, tools))
+
+    def _whole(
+        self, messages: Sequence[Message], tools: list[Any] | None, variables: dict[str, Any]
+    ) -> RenderedChat:
+        """Render a conversation of which nothing may be left out, without a look at what bears loss."""
+        is_prompted = bool(variables.get("add_generation_prompt"))
+        finder = dataclasses.replace(self._finder, is_prompted=is_prompted)
+
+        def render(form: Sequence[Message]) -> RenderedChat:
+            made = self.program.render(form, tools, **variables)
+            finder.require_rendered(made.text, form, tools, _special_turns(form))
+            return made
+
+        return _in_first_form(messages, render)
+
+    def _form_with_loss(self, messages: Sequence[Message], tools: list[Any] | None) -> RenderedChat:
+        """Render a conversation in one form; BadRecordError as :meth:`_with_loss`."""
         made = self._render(messages, tools, prompt=self._prompted)
-        text, loss = made.text, made.loss
+        text = made.text
         if self._loss is None:
+            self._require_rendered(text, messages, tools, _special_turns(messages))
             return made
         if self._guarded:
             again = partial(self._render, prompt=self._prompted)
             self._forgery.check(text, [messages, tools], lambda given: again(*given))
         if self._loss == "all":
-            if not text:
-                raise BadRecordError("the chat template renders no text", reason="nothing_to_learn")
-            return RenderedChat(text, ((0, len(text)),))
-        if not self.program.compiled.marked:
-            loss = self._turns(text, messages, tools)
-        if not any(message["role"] == "assistant" for message in messages):
+            return self._all(text, messages, tools)
+        spoken = [*assistant_turns(messages)]
+        learned = [index for index in spoken if is_learned(messages[index]) is not False]
+        if self.program.compiled.marked:
+            self._require_rendered(text, messages, tools, _special_turns(messages))
+            loss = self._marked_spans(made, messages, tools, learned)
+        else:
+            loss = self._turns(text, messages, tools, learned)
+            others = [index for index in _special_turns(messages) if index not in learned]
+            self._require_rendered(text, messages, tools, others)
+        if not spoken:
             raise BadRecordError("the conversation has no turn of an assistant", reason="nothing_to_learn")
+        if not learned:
+            raise BadRecordError(
+                "no turn of the assistant is to be learned: each has weight: 0, train: false, loss: false or masked: "
+                "true; take the row out, or one of these fields",
+                reason="nothing_to_learn",
+            )
         if not loss:
             told = "the chat template marks nothing as the assistant's"
             raise BadRecordError(told, reason="nothing_to_learn")
@@ -254,74 +336,109 @@ class OpenedTemplate:
     ) -> RenderedChat:
         return self.program.render(messages, tools, add_generation_prompt=prompt)
 
-    def _turns(self, text: str, messages: Sequence[Message], tools: list[Any] | None) -> tuple[CharSpan, ...]:
-        """Return the assistant's turns in `text`, the rendering of `messages` by a template without marks."""
-        found: list[CharSpan] = []
+    def _text(self, messages: Sequence[Message], tools: list[Any] | None, **variables: Any) -> str:
+        """Render a conversation once more, to find its turns."""
+        if time.process_time() > self._search_ends:
+            raise _SearchEndedError
+        return self.program.render(messages, tools, **variables).text
+
+    def _require_rendered(
+        self, text: str, messages: Sequence[Message], tools: list[Any] | None, turns: Sequence[int]
+    ) -> None:
+        """Require that the template leaves out nothing that some turns say."""
+
+        def check(rendered: str, given: Sequence[Message]) -> tuple[CharSpan, ...]:
+            self._finder.require_rendered(rendered, given, tools, turns)
+            return ()
+
+        if turns:
+            self._shapes.spans(f"rendered {turns}", text, messages, tools, check)
+
+    def _turns(
+        self, text: str, messages: Sequence[Message], tools: list[Any] | None, turns: Sequence[int]
+    ) -> tuple[CharSpan, ...]:
+        """Return what bears loss of some of the assistant's turns, in a template without marks."""
+
+        def find(rendered: str, given: Sequence[Message]) -> tuple[CharSpan, ...]:
+            return self._finder.spans(rendered, given, tools, turns)
+
+        return self._shapes.spans(f"turns {turns}", text, messages, tools, find)
+
+    def _marked_spans(
+        self, made: RenderedChat, messages: Sequence[Message], tools: list[Any] | None, learned: Sequence[int]
+    ) -> tuple[CharSpan, ...]:
+        """Return what the template marks, without turns that are not to be learned, and without masked reasoning."""
+        spans = list(made.loss)
+        for index in assistant_turns(messages):
+            is_masked = index not in learned
+            if not is_masked and not self._masks_reasoning:
+                continue
+            words = self._finder.words(made.text, messages, tools, index)
+            if words is None:
+                continue
+            left: list[CharSpan] = []
+            for span in spans:
+                hole: CharSpan | None = None
+                if span[0] < words[1] and words[0] < span[1]:
+                    hole = span
+                    if not is_masked:
+                        hole = self._finder.reasoning(made.text, messages, tools, index, span)
+                left += without(span, hole)
+            spans = left
+        return tuple(spans)
+
+    def _all(self, text: str, messages: Sequence[Message], tools: list[Any] | None) -> RenderedChat:
+        """Return the text with loss on all of it but turns that are not to be learned, and masked reasoning."""
+        if not text:
+            raise BadRecordError("the chat template renders no text", reason="nothing_to_learn")
+        self._require_rendered(text, messages, tools, _special_turns(messages))
+        holes: list[CharSpan] = []
         for index, message in enumerate(messages):
-            if message["role"] == "assistant":
-                whole = index + 1 == len(messages) and not self._prompted
-                after = text if whole else self._render(messages[: index + 1], tools).text
-                found.append(self._turn(text, after, messages[: index + 1], tools))
-        if any(left[1] > right[0] for left, right in pairwise(found)):
-            raise BadRecordError("the assistant's turns overlap in the rendered text", reason=UNFOUND)
-        return tuple(found)
+            is_assistant = message.get("role") == ASSISTANT
+            is_masked = is_learned(message) is False
+            is_thinking = is_assistant and self._masks_reasoning
+            if not is_masked and not is_thinking:
+                continue
+            if is_assistant:
+                finder = dataclasses.replace(self._finder, masks_reasoning=False)
+                (turn,) = finder.spans(text, messages, tools, [index])
+                hole = turn if is_masked else self._finder.reasoning(text, messages, tools, index, turn)
+            else:
+                hole = self._finder.words(text, messages, tools, index)
+            holes += [] if hole is None else [hole]
+        spans: list[CharSpan] = [(0, len(text))]
+        for hole in holes:
+            spans = [piece for span in spans for piece in without(span, hole)]
+        if not spans:
+            raise BadRecordError("no turn is to be learned", reason="nothing_to_learn")
+        return RenderedChat(text, tuple(spans))
 
-    def _turn(self, text: str, after: str, messages: Sequence[Message], tools: list[Any] | None) -> CharSpan:
-        """Return where the last of `messages` lies, whose rendering is `after`."""
-        before = self._before(after, messages[:-1], tools)
-        if not text.startswith(after):
-            raise _untold(
-                f"the chat template renders turn {len(messages)} in another way when others follow", messages
-            )
-        words = str(messages[-1].get("content") or "").strip()
-        start, end = before, len(after.rstrip())
-        if not self._has_prompt and words and not after[before:].lstrip().startswith(words):
-            # What stands before the assistant's words is no part of the turn; no prompt tells it here.
-            other = [*messages[:-1], {**messages[-1], "content": _OTHER_WORDS}]
-            begun, found, _ = self._render(other, tools).text.partition(_OTHER_WORDS)
-            if not found or not after.startswith(begun + words):
-                raise BadRecordError(
-                    f"it cannot be told where in turn {len(messages)} the assistant begins to speak: {_REMEDY}",
-                    reason=UNFOUND,
-                )
-            start = len(begun)
-        stop = end if end > before and after.endswith(self._endings, before, end) else len(after)
-        if start >= stop or words not in after[start:stop]:
-            raise BadRecordError(
-                f"the rendered text does not hold what the assistant says in turn {len(messages)}, so it cannot be "
-                f"told what bears loss: {_REMEDY}",
-                reason=UNFOUND,
-            )
-        return start, stop
 
-    def _before(self, after: str, messages: Sequence[Message], tools: list[Any] | None) -> int:
-        """Return how much of `after` is there before the assistant, who speaks next, says anything."""
-        turn = len(messages) + 1
+_OTHER_FORM: Final = (ERROR, REFUSED, NOT_RENDERED)
+"""Reasons for which a conversation may be rendered in another form."""
+
+
+def _in_first_form(messages: Sequence[Message], make: Make) -> RenderedChat:
+    """Return what is made of the first form of a conversation that the template takes.
+
+    Raises:
+        BadRecordError: it takes none; the error says what is left out, where it is that.
+    """
+    errors: list[BadRecordError] = []
+    for form in forms(messages):
         try:
-            asked = self._render(messages, tools, prompt=self._has_prompt).text
-            if after.startswith(asked):
-                return len(asked)
-            begun = self._render(messages, tools).text
+            return make(form)
         except BadRecordError as error:
-            raise BadRecordError(
-                f"the chat template fails on the conversation before turn {turn}, so what the assistant says in it "
-                f"cannot be told: {error}; {_REMEDY}",
-                reason=UNFOUND,
-            ) from error
-        # The prompt may go on where the turn does not (an empty thought): what they share is the prompt.
-        shared = shared_length(asked, after)
-        if not after.startswith(begun) or shared <= len(begun):
-            raise _untold(
-                f"the chat template renders the conversation before turn {turn} in another way when the turn follows",
-                messages,
-            )
-        return shared
+            if error.details.get("reason") not in _OTHER_FORM:
+                raise
+            errors.append(error)
+    lost = [error for error in errors if error.details.get("reason") == NOT_RENDERED]
+    raise (lost or errors)[0]
 
 
-def _untold(why: str, messages: Sequence[Message]) -> BadRecordError:
-    return BadRecordError(
-        f"{why}, so what the assistant says in it cannot be told: {_REMEDY}", reason=UNFOUND
-    )
+def _special_turns(messages: Sequence[Message]) -> list[int]:
+    """Return the indices of the turns that have more than words."""
+    return [index for index, message in enumerate(messages) if is_special(message)]
 
 
 @final

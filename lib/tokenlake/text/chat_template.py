@@ -117,6 +117,8 @@ class ChatTemplate:
         special_tokens: texts of the tokenizer's special tokens.
         guarded: whether one that the template puts together of a conversation's own texts is an error.
         learned: a variable that is marked wherever it is output, in a template without marks of its own.
+        learn_empty_reasoning: whether an empty block of reasoning that a prompt may supply bears loss, too.
+        mask_reasoning: whether reasoning bears no loss.
 
     Raises:
         ConfigError: the template cannot be compiled, asks for other files, or has ``{% generation %}`` where its
@@ -133,6 +135,8 @@ class ChatTemplate:
         guarded: bool = False,
         limits: Limits | None = None,
         learned: str | None = None,
+        learn_empty_reasoning: bool = False,
+        mask_reasoning: bool = False,
     ) -> None:
         self.limits: Final = limits or Limits()
         given = {
@@ -143,6 +147,8 @@ class ChatTemplate:
             "special_tokens": special_tokens,
             "guarded": guarded,
             "learned": learned,
+            "learn_empty_reasoning": learn_empty_reasoning,
+            "mask_reasoning": mask_reasoning,
         }
         self.opening: Final = _request("open", given)
         """What a process must know of the template before it renders."""
@@ -175,6 +181,23 @@ class ChatTemplate:
             ConfigError: the template asks for today's date, and none was given, or it ends every process that runs it.
         """
         (made,) = self._ask([_request("render", messages, tools, variables)])
+        if isinstance(made, TokenlakeError):
+            raise made
+        return made
+
+    def render_whole(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None = None, **variables: Any
+    ) -> RenderedChat:
+        """Render one conversation, of which the template must leave nothing out, as :meth:`render`.
+
+        A conversation is given to the template in another form where it takes that alone
+        (:mod:`tokenlake.text.chat_forms`).
+
+        Raises:
+            BadRecordError: as :meth:`render`; the template leaves out what a turn says (``not_rendered``).
+            ConfigError: as :meth:`render`.
+        """
+        (made,) = self._ask([_request("render_whole", messages, tools, variables)])
         if isinstance(made, TokenlakeError):
             raise made
         return made

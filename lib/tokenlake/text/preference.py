@@ -32,6 +32,7 @@ from tokenlake.text.chat_template import (
     shared_length,
     templates_of,
 )
+from tokenlake.text.chat_weights import BAD_WEIGHT, is_learned
 from tokenlake.text.preference_ids import Joiner, preference_batch
 from tokenlake.text.transform import ExpandTransform, Rendered, fault_of
 from tokenlake.tokenizers.encoder import Encoder
@@ -179,6 +180,22 @@ def _filled(judgement: Judgement) -> Judgement:
     return judgement
 
 
+def _require_learned(judgement: Judgement) -> None:
+    """Require that no turn of an answer says that it is not learned: answers are compared as a whole.
+
+    Raises:
+        BadRecordError: one says so (``bad_weight``).
+    """
+    for answer in judgement.answers:
+        for turn in answer if isinstance(answer, list) else ():
+            if is_learned(turn) is False:
+                unusable(
+                    BAD_WEIGHT,
+                    "a turn of an answer is not to be learned (weight: 0, train: false, loss: false or masked: true), "
+                    "but preferences compare whole answers; take that field out, or the turn",
+                )
+
+
 def _is_empty(value: Value) -> bool:
     """Say whether a text is blank, or a conversation has no turn that says or calls anything."""
     if isinstance(value, str):
@@ -276,6 +293,8 @@ class PreferenceRenderer:
                 given = {name: value_of(columns[name][row], names[name]) for name in _FIELDS}
                 tools = tools_of(columns["tools"][row])
                 made = judgements(given, columns["label"][row], self._settings.method)
+                for judgement in made:
+                    _require_learned(judgement)
             except BadRecordError as error:
                 bad[row] = fault_of(error)
             else:

@@ -161,7 +161,7 @@ def _settle_chat(
     if chat.loss == "assistant" and not renderer.template.marked:
         notes.append(
             "the chat template has no generation marks; what the assistant says is found, and verified, by rendering "
-            "each conversation up to each of its turns"
+            "conversations again with marks in the place of its words"
         )
     others = [name for name, text in templates_of(tokenizer).items() if text != chat.template]
     if others:

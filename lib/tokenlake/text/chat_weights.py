@@ -1,0 +1,76 @@
+"""Fields of a turn that say whether it is learned.
+
+| field | values | who writes it |
+|---|---|---|
+| ``weight`` | 0 or 1 | OpenAI's fine-tuning format |
+| ``train`` | true or false | axolotl |
+| ``loss`` | true or false | ms-swift, XTuner |
+| ``masked`` | true or false; true: not learned | torchtune |
+
+A number between 0 and 1 would be a weight of the loss, which a mask cannot hold, so it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tokenlake.errors import BadRecordError
+
+ASSISTANT: Final = "assistant"
+BAD_WEIGHT: Final = "bad_weight"
+"""The reason of rows whose turns have a weight that cannot act."""
+
+_LEARNED: Final = ("weight", "train", "loss")
+_MASKED: Final = "masked"
+_DETAIL: Final = "train_detail"
+FIELDS: Final = frozenset((*_LEARNED, _MASKED, _DETAIL))
+"""Fields of a turn that this module reads."""
+
+
+def is_learned(turn: Mapping[str, Any]) -> bool | None:
+    """Return whether a turn asks to be learned; None where it does not say.
+
+    Raises:
+        BadRecordError: a field has another value than yes or no, or two fields contradict each other (``bad_weight``).
+    """
+    answers: dict[str, bool] = {}
+    for name in (*_LEARNED, _MASKED):
+        value = turn.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, bool | int | float) or value not in (0, 1):
+            raise BadRecordError(
+                f"its {name} is {value!r}, expected 0 or 1 (or true, false): a loss mask holds yes or no; leave other "
+                "weights out, or round them",
+                reason=BAD_WEIGHT,
+            )
+        answers[name] = (not value) if name == _MASKED else bool(value)
+    if len(set(answers.values())) > 1:
+        fields = " and ".join(f"{name}: {turn[name]!r}" for name in answers)
+        raise BadRecordError(f"it has {fields}, which contradict each other; keep one", reason=BAD_WEIGHT)
+    return next(iter(answers.values()), None)
+
+
+def check_weight(turn: Mapping[str, Any]) -> None:
+    """Require that what a turn says about its loss can act.
+
+    Raises:
+        BadRecordError: a value is no yes or no, another role than the assistant asks to be learned, or parts of a turn
+            have weights of their own (``bad_weight``).
+    """
+    if FIELDS.isdisjoint(turn):
+        return
+    if turn.get(_DETAIL):
+        raise BadRecordError(
+            f"its {_DETAIL} gives parts of the turn weights of their own, which is not supported; expected "
+            "train: true or false for the whole turn",
+            reason=BAD_WEIGHT,
+        )
+    if is_learned(turn) and turn.get("role") != ASSISTANT:
+        fields = ", ".join(f"{name}: {turn[name]!r}" for name in sorted(FIELDS) if turn.get(name) is not None)
+        raise BadRecordError(
+            f"it is a turn of {turn.get('role')} with {fields}, but only an assistant's turns can be learned one by "
+            "one; take the field out, or set chat.loss: all to learn whole conversations",
+            reason=BAD_WEIGHT,
+        )
