@@ -332,3 +332,16 @@ def test_paths_workers_engines_and_other_runtime_options_are_no_identity(
     dataset: dict[str, Any], sections: dict[str, Any]
 ) -> None:
     assert ids(build(dataset, **{**PACKED, **sections})) == ids(build(**PACKED))
+
+
+@pytest.mark.parametrize(
+    ("template", "loss", "counts"),
+    [
+        ("{{ messages }}", "assistant", True),
+        ("{{ messages }}", "all", False),
+        ("{%- generation %}{{ messages }}{% endgeneration %}", "assistant", False),
+    ],
+)
+def test_the_rules_that_find_turns_count_where_they_are_used(template: str, loss: Any, counts: bool) -> None:
+    """Masks of earlier rules, which put loss on some headers, are not taken over."""
+    assert ("turns" in ResolvedChat(template=template, loss=loss).identity()) == counts

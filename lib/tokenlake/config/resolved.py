@@ -6,6 +6,7 @@ parts of the jobs of :mod:`tokenlake.etl.job`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -19,6 +20,14 @@ if TYPE_CHECKING:  # a worker gets neither
 
 MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")
 """Fields that hold a conversation, in the order in which they are looked for."""
+
+
+_GENERATION: Final = re.compile(r"\{%[-+]?\s*generation\b")
+"""What a chat template writes around the words of the assistant."""
+
+_TURNS: Final = 2
+"""Version of the rules that find turns in the text of a template without such marks. The first one put loss on some
+headers, so that units that it made are not used again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +55,9 @@ class ResolvedChat:
         for name in ("mask_reasoning", "learn_empty_reasoning"):
             if not options[name]:
                 del options[name]
+        is_marked = self.template is not None and _GENERATION.search(self.template) is not None
+        if self.loss == "assistant" and not is_marked:
+            options["turns"] = _TURNS
         return options
 
 
