@@ -68,6 +68,8 @@ found = {
     "batch": outcome(lambda: next(iter(tl.DataLoader(dataset, batch_size=2, seed=0)))["input_ids"].shape),
     "decode": outcome(lambda: dataset.decode(0)),
     "verify": outcome(lambda: tl.verify(sys.argv[2])),
+    "https": outcome(lambda: tl.open("https://127.0.0.1:1/lake/set")),
+    "s3": outcome(lambda: tl.open("s3://lake/set")),
 }
 print(json.dumps(found))
 """
@@ -168,5 +170,9 @@ def test_decoding_needs_tokenizers_and_nothing_else(
         "MissingExtraError",
         "a tokenizer needs the package tokenizers, which is missing: pip install tokenizers",
     ]
+    for scheme, extra in (("https", "http"), ("s3", "s3")):
+        kind, message = without[scheme]
+        assert kind == "MissingExtraError"
+        assert message.endswith(f"needs a package that is missing: pip install 'tokenlake[{extra}]'")
     beside = run(USES, where, beside=("tokenizers",))
     assert beside["decode"][0] == "ok"

@@ -65,7 +65,11 @@ def check_scheme(scheme: str, option: str) -> None:
 INSTALLED_BY: Final = dict.fromkeys(("az", "abfs", "abfss"), "'tokenlake[azure]'")
 """Schemes that fsspec alone reads to what `pip` installs for them."""
 
-EXTRAS: Final = {"s3": "'tokenlake[s3]'", "gs": "'tokenlake[gcs]'", "http": "aiohttp", "https": "aiohttp"}
+EXTRAS: Final = {
+    "s3": "'tokenlake[s3]'",
+    "gs": "'tokenlake[gcs]'",
+    **dict.fromkeys(("http", "https"), "'tokenlake[http]'"),
+}
 """What has to be installed for the schemes that have a client of their own."""
 
 BUCKETS: Final = ("s3", "s3a", "gs", "gcs")

@@ -80,13 +80,14 @@ def client_at(url: objects.Url, options: Mapping[str, Any], failures: Failures) 
     key = hashlib.sha256(text.encode()).hexdigest()
     with _LOCK:
         if key not in _OPEN:
+            _require_package(url, failures)
             kind = _CLIENTS.get(url.scheme, FsspecClient)
             _OPEN[key] = kind(_filesystem(url, kind.arguments(resolved), failures), resolved, failures)
         return _OPEN[key]
 
 
-def _filesystem(url: objects.Url, arguments: dict[str, Any], failures: Failures) -> Any:
-    """Return fsspec's file system of a URL; errors as of :func:`client_at`."""
+def _require_package(url: objects.Url, failures: Failures) -> None:
+    """Raise MissingExtraError if the package for the scheme of a URL is missing, ConfigError for an unknown scheme."""
     try:
         fsspec.get_filesystem_class(get_protocol(str(url)))
     except ValueError:
@@ -99,6 +100,10 @@ def _filesystem(url: objects.Url, arguments: dict[str, Any], failures: Failures)
         extra = {**objects.EXTRAS, **objects.INSTALLED_BY}.get(url.scheme, package)
         install = str(error) if extra == "fsspec" else f"pip install {extra}"
         raise MissingExtraError(f"{url.scheme}:// needs a package that is missing: {install}") from error
+
+
+def _filesystem(url: objects.Url, arguments: dict[str, Any], failures: Failures) -> Any:
+    """Return fsspec's file system of a URL; errors as of :func:`client_at`."""
     given = {**arguments, "use_listings_cache": False, "skip_instance_cache": True}
     try:
         with warnings.catch_warnings():
