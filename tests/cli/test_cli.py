@@ -367,7 +367,7 @@ def test_a_run_with_nothing_to_do_starts_no_server(
     assert main(["run", str(config)]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("small v1 exists already with the same inputs and settings: nothing to do")
-    assert "tokenlake verify small --store" in captured.out and "Prefect" not in captured.err
+    assert "tokenlake verify small@v1 --store" in captured.out and "Prefect" not in captured.err
     for more in (["-s", "pack.seq_length=32"], ["--store", str(tmp_path / "else")]):
         assert main(["run", str(config), *more]) == CancelledError.exit_code
     text.write_text('{"text": "a lake holds more water"}\n')

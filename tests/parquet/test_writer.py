@@ -117,7 +117,7 @@ def test_segment_ids_are_indices_too() -> None:
     assert _arrow(data).equals(whole)
 
 
-@pytest.mark.parametrize("wrong", [1 << 16, 1 << 30, -1])
+@pytest.mark.parametrize("wrong", [1 << 16, 1 << 30])
 def test_ids_that_16_bits_do_not_hold_are_plain(wrong: int, tmp_path: Path) -> None:
     ids = np.zeros((2, 1 << 16), np.int32)
     table = packed_rows(2, 1 << 16)

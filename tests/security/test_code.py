@@ -39,7 +39,6 @@ MODULES: Final = {
         "tokenlake/cli/run.py",
         "tokenlake/text/steps.py",  # functions that a user's own configuration names
     ),
-    "importlib.abc": ("tokenlake/etl/worker.py",),  # hides a module
 }
 BUILTINS: Final = frozenset({"eval", "exec", "compile", "__import__", "execfile"})
 #: (object, attribute) of calls that unpickle, run or load what they are given.

@@ -71,7 +71,7 @@ URL with a password | :// | [A-Za-z][\w+.-]{0,30}://[^\s/:@'"<>{}\[\]()]{0,64}:(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _SecretShape:
     """What the credentials of one issuer look like.
 
     Attributes:
@@ -90,12 +90,12 @@ class _Shape:
 _PHRASES: Final = frozenset({"Google service account", "private key", "signed URL", "URL with a password"})
 
 
-def _parsed_shapes() -> tuple[_Shape, ...]:
-    shapes: list[_Shape] = []
+def _parsed_shapes() -> tuple[_SecretShape, ...]:
+    shapes: list[_SecretShape] = []
     for line in _SHAPES.strip().splitlines():
         kind, hints, pattern = line.split(" | ", 2)
         compiled = re.compile(pattern, re.ASCII)
-        shapes.append(_Shape(kind, tuple(hints.split()), compiled, kind not in _PHRASES))
+        shapes.append(_SecretShape(kind, tuple(hints.split()), compiled, kind not in _PHRASES))
     return tuple(shapes)
 
 
@@ -219,7 +219,7 @@ def _encodings(secret: str) -> set[str]:
     return encodings
 
 
-def _matches(shape: _Shape, text: str) -> Iterator[tuple[int, int]]:
+def _matches(shape: _SecretShape, text: str) -> Iterator[tuple[int, int]]:
     """Yield where credentials of a shape begin and end."""
     if not any(hint in text for hint in shape.hints):
         return

@@ -17,6 +17,8 @@ from typing import Any, Final, Literal, Self, cast, final
 import pyarrow as pa
 
 from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.load import load_config
+from tokenlake.config.resolve import resolve_source
 from tokenlake.config.stages import DEFAULT_MAX_LENGTH, PackStageConfig, TokenizerConfig
 from tokenlake.config.values import expected
 from tokenlake.errors import ConfigError
@@ -31,6 +33,7 @@ from tokenlake.rowwise.files import ArrowShardedSource, DataFiles, JsonShardedSo
 from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, known_length
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
 from tokenlake.rowwise.tokenized import TokenizedShardedSource
+from tokenlake.sources.listing import list_inputs
 from tokenlake.store.address import open_store
 from tokenlake.text.cut import CutCount, warn_of_cut
 
@@ -499,10 +502,18 @@ def _configuration(
         "source": {name: rest.pop(name) for name in _SOURCE if name in rest},
         "pack": _packing(pack, max_length or chosen.get("max_length")),
     }
-    if rest.get("type") in _MAY_BE_TEXT:
-        rest.setdefault("text_mode", "lines")
     dataset = {"name": "files", "data_files": data_files, "tokenizer": chosen, **rest}
-    return {"name": _DATASET, "datasets": [dataset], **sections}
+    config = {"name": _DATASET, "datasets": [dataset], **sections}
+    if "text_mode" not in rest and rest.get("type") in _MAY_BE_TEXT and _has_text_files(config):
+        dataset["text_mode"] = "lines"
+    return config
+
+
+def _has_text_files(config: Mapping[str, Any]) -> bool:
+    """Return whether the only source of a configuration has text files, without reading them."""
+    pipeline = load_config(config)
+    source = resolve_source(pipeline, pipeline.datasets[0])
+    return any(file.format == "text" for file in list_inputs(source, hashed=False))
 
 
 def _packing(pack: object, max_length: int | None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ _MOST_SHAPES: Final = 1024
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _TurnShape:
     """The rendering of a shape.
 
     Attributes:
@@ -72,7 +72,7 @@ class Shapes:
 
     def __init__(self, render: Callable[[Sequence[Message], list[Any] | None], str]) -> None:
         self._render = render
-        self._known: dict[bytes, _Shape | None] = {}
+        self._known: dict[bytes, _TurnShape | None] = {}
 
     def spans(
         self, purpose: str, text: str, messages: Sequence[Message], tools: list[Any] | None, find: Find
@@ -98,7 +98,7 @@ class Shapes:
 
     def _shape(
         self, purpose: str, messages: Sequence[Message], tools: list[Any] | None, find: Find
-    ) -> _Shape | None:
+    ) -> _TurnShape | None:
         """Return the shape of marked messages; None where nothing can be found for it."""
         text = json.dumps([purpose, messages, tools], default=_kind_of)
         key = hashlib.blake2b(text.encode(), digest_size=16).digest()
@@ -108,7 +108,7 @@ class Shapes:
             self._known[key] = self._found(messages, tools, find)
         return self._known[key]
 
-    def _found(self, messages: Sequence[Message], tools: list[Any] | None, find: Find) -> _Shape | None:
+    def _found(self, messages: Sequence[Message], tools: list[Any] | None, find: Find) -> _TurnShape | None:
         try:
             rendered = self._render(messages, tools)
             spans = find(rendered, messages)
@@ -116,7 +116,7 @@ class Shapes:
             return None
         parts = tuple(_MARK.split(rendered))
         starts = tuple(accumulate(map(len, parts), initial=0))
-        shape = _Shape(parts, starts[:-1], spans)
+        shape = _TurnShape(parts, starts[:-1], spans)
         is_inside = any(shape.parts and _is_inside(shape, place) for span in spans for place in span)
         return None if is_inside else shape
 
@@ -126,7 +126,7 @@ def _kind_of(value: Any) -> str:
     return f"{NO_DATA} {value.kind}"
 
 
-def _is_inside(shape: _Shape, place: int) -> bool:
+def _is_inside(shape: _TurnShape, place: int) -> bool:
     """Return whether a place lies inside a mark."""
     part = bisect_right(shape.starts, place) - 1
     return part % 2 == 1 and place > shape.starts[part]

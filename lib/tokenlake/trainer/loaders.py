@@ -126,7 +126,7 @@ def _is_endless(loader: BatchLoader) -> bool:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _LoaderShape:
     """How many rows the batches of a loader have.
 
     Attributes:
@@ -140,31 +140,31 @@ class _Shape:
     full_batches: int | None = None
 
 
-def _shape_of(loader: BatchLoader) -> _Shape:
+def _shape_of(loader: BatchLoader) -> _LoaderShape:
     """Return the shape of a loader; one that does not say is checked batch by batch."""
     plan: BatchPlan | None = getattr(loader, "plan", None)
     if plan is not None:
         return _shape_of_plan(plan)
     size: int | None = getattr(loader, "batch_size", None)
     if size is None:
-        return _Shape(())
+        return _LoaderShape(())
     if getattr(loader, "drop_last", True) or _is_endless(loader):
-        return _Shape((size,))
+        return _LoaderShape((size,))
     return _with_last_batch(size, getattr(loader, "rows", None))
 
 
-def _shape_of_plan(plan: BatchPlan) -> _Shape:
+def _shape_of_plan(plan: BatchPlan) -> _LoaderShape:
     options = plan.options
     hosts = 1 if options.host is None else options.host[1]
     sizes = tuple(size // hosts for size in plan.batch_sizes)
     if options.pad_last or options.drop_last or plan.batches_in(0) is None:
-        return _Shape(sizes)
+        return _LoaderShape(sizes)
     if len(sizes) != 1 or hosts > 1:
-        return _Shape(sizes, last_rows=None)
+        return _LoaderShape(sizes, last_rows=None)
     return _with_last_batch(sizes[0], plan.steps.rows)
 
 
-def _with_last_batch(size: int, rows: int | None) -> _Shape:
+def _with_last_batch(size: int, rows: int | None) -> _LoaderShape:
     if rows is None:
-        return _Shape((size,), last_rows=None)
-    return _Shape((size,), last_rows=rows % size, full_batches=rows // size)
+        return _LoaderShape((size,), last_rows=None)
+    return _LoaderShape((size,), last_rows=rows % size, full_batches=rows // size)
