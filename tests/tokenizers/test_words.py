@@ -30,6 +30,7 @@ from tokenlake.tokenizers.words import engine as word_engine
 from tokenlake.tokenizers.words import table as word_table
 from tokenlake.tokenizers.words.engine import WordEngine
 from tokenlake.tokenizers.words.kernels import LONGEST
+from tokenlake.tokenizers.words.merging import LONGEST_MERGED, Merger
 from tokenlake.tokenizers.words.rules import objection_to_words
 
 
@@ -203,15 +204,61 @@ def test_any_text(name: str) -> None:
     files = form(name)
     assert objection_to_words(files, literal=True) is None
     engine = WordEngine(files)
-    same_ids(engine, list(samples.hard_texts()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Merger, "of", lambda *_arguments, **_options: None)
+        asking = WordEngine(files)
+    for some in (engine, asking):
+        same_ids(some, list(samples.hard_texts()))
 
     @settings(max_examples=20)
     @given(TEXTS)
     def check(texts: list[str]) -> None:
         same_ids(engine, texts)
         same_ids(engine, texts[::-1])  # all words known
+        same_ids(asking, texts)
 
     check()
+
+
+MERGED = {
+    **dict.fromkeys(BYTE_LEVEL_FORMS, True),
+    **dict.fromkeys(SENTENCEPIECE_FORMS, True),
+    "missing bytes": False,
+}
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_words_are_merged_where_merges_decide_alone(name: str) -> None:
+    merger = Merger.of(form(name), is_sentencepiece=name in SENTENCEPIECE_FORMS)
+    assert (merger is not None) == MERGED[name]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=60),
+    st.lists(st.text("abcd", max_size=30), max_size=12),
+    st.booleans(),
+)
+def test_any_merges(picks: list[tuple[int, int]], words: list[str], ignores_merges: bool) -> None:
+    """Draw merges of four letters by number; the reference and the merges here give the same ids."""
+    tokens = list("abcd")
+    merges: list[list[str]] = []
+    for first, second in picks:
+        pair = [tokens[first % len(tokens)], tokens[second % len(tokens)]]
+        if pair not in merges:
+            merges.append(pair)
+            if "".join(pair) not in tokens:
+                tokens.append("".join(pair))
+
+    def change(spec: Spec) -> None:
+        base = [token for token in spec["model"]["vocab"] if len(token) == 1]
+        vocab = {token: number for number, token in enumerate(dict.fromkeys([*base, *tokens]))}
+        spec["model"] |= {"vocab": vocab, "merges": merges, "ignore_merges": ignores_merges}
+        spec.update(pre_tokenizer=BYTES, added_tokens=[])
+
+    files = samples.changed(samples.byte_level(), change)
+    assert Merger.of(files, is_sentencepiece=False) is not None
+    same_ids(WordEngine(files), [*words, *tokens])
 
 
 def test_slices_of_arrays_and_empty_ones() -> None:
@@ -335,7 +382,8 @@ def test_texts_of_many_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_long_words(name: str) -> None:
     drawn = random.Random(3)
     texts = ["".join(drawn.choices("ab", (9, 1), k=LONGEST + extra)) for extra in (-1, 0, 1, 5000)]
-    texts += ["a" * size for size in (7, 8, 9, 15, 16, 17, LONGEST, LONGEST + 1)]
+    sizes = (7, 8, 9, 15, 16, 17, LONGEST_MERGED, LONGEST_MERGED + 1, LONGEST, LONGEST + 1)
+    texts += ["a" * size for size in sizes]
     engine = WordEngine(form(name))
     same_ids(engine, [*texts, "ab", *texts])
     same_ids(engine, texts)
@@ -363,6 +411,7 @@ def test_a_full_table_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_words_whose_ids_never_came_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Merger, "of", lambda *_arguments, **_options: None)
     encode = WordEngine.encode_words
     failures = ["no ids"]
 
@@ -404,13 +453,13 @@ def test_large_texts_of_other_tokenizers_get_it() -> None:
 
 
 def test_a_wrong_word_condemns_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = WordEngine.encode_words
+    right = Merger.encode
 
-    def wrong(self: WordEngine, words: list[str]) -> Any:
-        offsets, ids = right(self, words)
+    def wrong(self: Merger, *words: Any) -> Any:
+        offsets, ids = right(self, *words) or pytest.fail("a long word")
         return offsets, np.where(ids == ids[0], ids[0] + 1, ids)
 
-    monkeypatch.setattr(WordEngine, "encode_words", wrong)
+    monkeypatch.setattr(Merger, "encode", wrong)
     with pytest.raises(EngineMismatchError, match="engine 'words' differs"):
         choose_engine(form("deepseek"), "words")
     assert "words failed" in choose_engine(form("deepseek"), size=gate.CACHED_WORDS_FROM).reason

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import chain
 from threading import Lock
 from typing import Any, Final, Protocol, final
@@ -53,6 +54,7 @@ class WordEngine:
             from tokenlake.tokenizers import segment_kernels
             from tokenlake.tokenizers.words import kernels
             from tokenlake.tokenizers.words.added import AddedTokens
+            from tokenlake.tokenizers.words.merging import Merger
             from tokenlake.tokenizers.words.table import WordTable
         except ImportError as error:
             raise MissingExtraError(
@@ -77,8 +79,8 @@ class WordEngine:
         self._lay_out: Any = segment_kernels.lay_out
         self._rules = rules
         self._added = AddedTokens(files, literal=literal)
-        self._backend: Any = load_backend(files.name, rules.bare.json_bytes)
-        self._table = WordTable(self.encode_words)
+        merger = Merger.of(files, is_sentencepiece=rules.is_sentencepiece)
+        self._table = WordTable(merger, self.encode_words)
         self._one_thread = Lock()
         self._kinds = _combining_classes() if rules.composes else None
         self._first: _Stage
@@ -128,6 +130,11 @@ class WordEngine:
         if self._reference is None:
             self._reference = ReferenceEngine(self.files, literal=self._literal)
         return self._reference
+
+    @cached_property
+    def _backend(self) -> Any:
+        """The reference implementation of the model alone."""
+        return load_backend(self.files.name, self._rules.model_alone(self.files))
 
     def encode_words(self, words: list[str]) -> tuple[Int64, Int32]:
         """Return the ids of words by the reference implementation."""

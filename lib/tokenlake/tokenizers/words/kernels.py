@@ -27,7 +27,17 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tokenlake.tokenizers.segment_kernels import HALF, LOW, ONE, code_point, equal, hash_of, load, short_hash
+from tokenlake.tokenizers.segment_kernels import (
+    HALF,
+    LOW,
+    ONE,
+    code_point,
+    equal,
+    hash_of,
+    load,
+    merge,
+    short_hash,
+)
 from tokenlake.tokenizers.unigram_kernels import branch_of
 from tokenlake.tokenizers.words.automaton import BEGIN, CUT, MATCH, STATE_SHIFT, STOP, UNMATCHED
 
@@ -487,3 +497,80 @@ def find_added(
                 n += 1
             i = end
     return n
+
+
+@njit(cache=True)
+def add_whole_words(data: Any, edges: Any, slots: Any) -> None:
+    """Put the numbers of words, plus one, into a table.
+
+    Args:
+        data, edges: uint8 and int64[n + 1], the words, with eight more bytes behind the last.
+        slots: int32[capacity], zeros; gets the words' numbers, counted from 1.
+    """
+    mask = np.uint64(len(slots) - 1)
+    for number in range(len(edges) - 1):
+        _, hashed = hash_of(data, edges[number], edges[number + 1] - edges[number])
+        at = hashed & mask
+        while slots[at] != 0:
+            at = (at + ONE) & mask
+        slots[at] = number + 1
+
+
+@njit(cache=True)
+def _whole_word(data: Any, start: Any, size: Any, known: Any, edges: Any, slots: Any) -> Any:
+    """Return the number of a word in a table of :func:`add_whole_words`, -1 for none."""
+    mask = np.uint64(len(slots) - 1)
+    _, hashed = hash_of(data, start, size)
+    at = hashed & mask
+    while slots[at] != 0:
+        number = slots[at] - 1
+        first = edges[number]
+        if edges[number + 1] - first == size:
+            i = 0
+            while i < size and known[first + i] == data[start + i]:
+                i += 1
+            if i == size:
+                return number
+        at = (at + ONE) & mask
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def merge_words(
+    data: Any,
+    cuts: Any,
+    new: Any,
+    known: Any,
+    known_edges: Any,
+    known_slots: Any,
+    known_ids: Any,
+    points: Any,
+    byte_ids: Any,
+    merges: Any,
+    ranks: Any,
+    offsets: Any,
+    ids: Any,
+) -> Any:
+    """Encode words by byte pair encoding; return the number of their ids.
+
+    Args:
+        data, cuts, new: The texts, the edges of all words, and the numbers of those that are encoded.
+        known, known_edges, known_slots, known_ids: Words that have an id as a whole, from :func:`add_whole_words`.
+        points, byte_ids, merges, ranks: As of :func:`tokenlake.tokenizers.segment_kernels.merge`.
+        offsets: int64[n + 1], gets where the ids of each word end.
+        ids: int32, with room for as many ids as the words have bytes.
+    """
+    at = 0
+    for k in range(len(new)):
+        start = cuts[new[k]]
+        stop = cuts[new[k] + 1]
+        number = -1
+        if len(known_ids) > 0:
+            number = _whole_word(data, start, stop - start, known, known_edges, known_slots)
+        if number >= 0:
+            ids[at] = known_ids[number]
+            at += 1
+        else:
+            at += merge(data, start, stop, points, byte_ids, merges, ids, at, ranks)
+        offsets[k + 1] = at
+    return at

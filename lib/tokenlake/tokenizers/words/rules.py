@@ -18,7 +18,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, final
 
@@ -32,7 +31,7 @@ from tokenlake.tokenizers.allowlist import (
     only_wraps,
     unknown_keys,
 )
-from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
+from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.words.automaton import Splitter, classes_of, compile_tree
 from tokenlake.tokenizers.words.classes import stage_class, symbols_of
 from tokenlake.tokenizers.words.expressions import (
@@ -56,6 +55,7 @@ _METASPACE_KEYS: Final = frozenset(("type", "replacement", "prepend_scheme", "sp
 # Bytes that occur in UTF-8 outside ASCII.
 _WIDE_BYTES: Final = (*range(0x80, 0xC0), *range(0xC2, 0xF5))
 _ASCII: Final = 128
+_MOST_KNOWN: Final = 4
 
 
 @final
@@ -70,7 +70,6 @@ class SplitRules:
         prefix: Which parts of a text get a space in front: "never" any, "every" one, the "first" part of a text.
         only_if_missing: Whether only parts that do not begin with a space get one.
         composes: Whether texts are normalized to NFC.
-        bare: tokenizer.json that encodes one word.
     """
 
     splitters: tuple[Splitter, ...]
@@ -79,7 +78,25 @@ class SplitRules:
     prefix: str
     only_if_missing: bool
     composes: bool
-    bare: TokenizerFiles
+
+    def model_alone(self, files: TokenizerFiles) -> bytes:
+        """Return the tokenizer.json of the same model without anything else: it encodes one word."""
+        alone = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+        spec = {
+            **files.spec,
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [],
+            "normalizer": _REPLACE if self.is_sentencepiece else None,
+            "pre_tokenizer": None if self.is_sentencepiece else alone,
+            "post_processor": None,
+            "decoder": None,
+        }
+        return orjson.dumps(spec)
+
+
+# A look at the merges of a large vocabulary takes a tenth of a second, and several ask.
+_KNOWN: Final[dict[bytes, SplitRules]] = {}
 
 
 def objection_to_words(files: TokenizerFiles, *, literal: bool) -> str | None:
@@ -103,12 +120,16 @@ def split_rules_of(files: TokenizerFiles) -> SplitRules:
     Raises:
         UnsupportedError: The tokenizer has a part that is not reproduced here.
     """
-    return _rules_of_json(files.json_bytes)
+    rules = _KNOWN.get(files.json_bytes)
+    if rules is None:
+        rules = _read(files)
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[files.json_bytes] = rules
+    return rules
 
 
-@lru_cache(maxsize=4)
-def _rules_of_json(tokenizer_json: bytes) -> SplitRules:
-    files = TokenizerFiles(name="a tokenizer", files={TOKENIZER_JSON: tokenizer_json})
+def _read(files: TokenizerFiles) -> SplitRules:
     spec = files.spec
     if model_type(files) != "BPE":
         raise UnsupportedError(f"the model is {model_type(files)}, only BPE is supported")
@@ -173,7 +194,6 @@ def _read_splits(files: TokenizerFiles) -> SplitRules:
         # What lies between matches is dropped; the same as keeping it only where there is nothing.
         if stage.get("behavior") == "Removed" and not splitter.covers_all:
             raise UnsupportedError("the pre_tokenizer's Split removes text")
-    alone = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     return SplitRules(
         splitters=tuple(splitters),
         is_sentencepiece=False,
@@ -181,7 +201,6 @@ def _read_splits(files: TokenizerFiles) -> SplitRules:
         prefix="every" if has_prefix else "never",
         only_if_missing=True,
         composes=bool(normalizers),
-        bare=_bare(files, normalizer=None, pre_tokenizer=alone),
     )
 
 
@@ -231,7 +250,6 @@ def _read_sentencepiece(files: TokenizerFiles) -> SplitRules:
             prefix=prefix,
             only_if_missing=False,
             composes=False,
-            bare=_bare(files, normalizer=_REPLACE, pre_tokenizer=None),
         )
     if normalizer:
         raise UnsupportedError(f"the normalizer is {kind_of(spec.get('normalizer'))} beside a pre_tokenizer")
@@ -252,7 +270,6 @@ def _read_sentencepiece(files: TokenizerFiles) -> SplitRules:
         prefix="every" if scheme == "always" else scheme,
         only_if_missing=True,
         composes=False,
-        bare=_bare(files, normalizer=_REPLACE, pre_tokenizer=None),
     )
 
 
@@ -276,18 +293,3 @@ def _require_byte_tokens(model: dict[str, Any]) -> None:
         raise UnsupportedError("a merge uses a byte token")
     if not BYTE_TOKENS.isdisjoint("".join(pair) for pair in pairs if pair[0][:1] in ("", "<")):
         raise UnsupportedError("a merge makes a byte token")
-
-
-def _bare(files: TokenizerFiles, *, normalizer: Any, pre_tokenizer: Any) -> TokenizerFiles:
-    """Return the same model with other stages, no added tokens and nothing around a text."""
-    spec = {
-        **files.spec,
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": normalizer,
-        "pre_tokenizer": pre_tokenizer,
-        "post_processor": None,
-        "decoder": None,
-    }
-    return TokenizerFiles(name=files.name, files={TOKENIZER_JSON: orjson.dumps(spec)})

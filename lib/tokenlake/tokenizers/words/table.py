@@ -1,7 +1,8 @@
 """The table of words: each distinct word is encoded once, and its ids are looked up from then on.
 
-Words that a block of text brings for the first time are encoded together, by the function that the table is made with.
-The table is bounded: when it is full it is emptied, and the words that come next are encoded again.
+Words that a block of text brings for the first time are encoded together: by the merges of the tokenizer where they
+decide alone, else by the reference. The table is bounded: when it is full it is emptied, and the words that come next
+are encoded again.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import numpy as np
 
 from tokenlake.arrays import Int32, Int64, UInt8, UInt64
 from tokenlake.tokenizers.words import kernels
+from tokenlake.tokenizers.words.merging import Merger
 
-EncodeWords = Callable[[list[str]], tuple[Int64, Int32]]
+AskForIds = Callable[[list[str]], tuple[Int64, Int32]]
 """Texts to (offsets, ids): int64[n + 1] and int32[total]."""
 
 _FIRST_CAPACITY: Final = 1 << 14
@@ -30,11 +32,13 @@ class WordTable:
     """Words and their ids.
 
     Args:
-        encode: Encodes words that the table does not hold.
+        merger: Encodes words by the merges of the tokenizer; None where the reference encodes all.
+        ask: Encodes words by the reference.
     """
 
-    def __init__(self, encode: EncodeWords) -> None:
-        self._encode = encode
+    def __init__(self, merger: Merger | None, ask: AskForIds) -> None:
+        self._merger = merger
+        self._ask_for_ids = ask
         self._found: UInt64 = np.empty(0, np.uint64)
         self._new: Int64 = np.empty(0, np.int64)
         self.clear()
@@ -112,10 +116,12 @@ class WordTable:
     def _add(self, laid: UInt8, cuts: Int64, fresh: int, settled: UInt64) -> None:
         """Encode the new words of a block, and note where their ids are in `settled`."""
         new = self._new[:fresh]
-        begins = cuts[new].tolist()
-        ends = cuts[new + 1].tolist()
-        words = [laid[begin:end].tobytes().decode() for begin, end in zip(begins, ends, strict=True)]
-        offsets, ids = self._encode(words)
+        encoded = None
+        if self._merger is not None:
+            encoded = self._merger.encode(laid, cuts, new)
+        if encoded is None:
+            encoded = self._ask(laid, cuts, new)
+        offsets, ids = encoded
         size = int((cuts[new + 1] - cuts[new]).sum())
         self._make_room(size // _BYTES_PER_ENTRY + fresh + len(ids))
         self._used = kernels.add_words(
@@ -131,6 +137,13 @@ class WordTable:
             self._used,
             settled,
         )
+
+    def _ask(self, laid: UInt8, cuts: Int64, new: Int64) -> tuple[Int64, Int32]:
+        """Encode words by the reference."""
+        begins = cuts[new].tolist()
+        ends = cuts[new + 1].tolist()
+        words = [laid[begin:end].tobytes().decode() for begin, end in zip(begins, ends, strict=True)]
+        return self._ask_for_ids(words)
 
     def _make_room(self, entries: int) -> None:
         """Make the pool large enough for so many more entries."""
