@@ -59,14 +59,13 @@ def pieces_of(splitter: Splitter, texts: list[str], block: int) -> list[list[str
     encoded = [text.encode() for text in texts]
     edges = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     data = np.frombuffer(b"".join(encoded) + bytes(8), np.uint8)
-    tables = (splitter.by_byte, splitter.by_symbol, splitter.symbol_of, splitter.symbols, splitter.at_end)
     made: list[list[str]] = [[] for _ in texts]
     part = 0
     place = 0
     while part < len(texts):
         cuts = np.empty(2 * int(edges[-1]) + 2 * block + 2, np.int64)
         counts = np.zeros(len(edges), np.int64)
-        part, place, count = kernels.split(data, edges, part, place, block, *tables, cuts, counts)
+        part, place, count = kernels.split(data, edges, part, place, block, *splitter.tables, cuts, counts)
         for begin, end in zip(cuts[:count].tolist(), cuts[1 : count + 1].tolist(), strict=True):
             row = int(np.searchsorted(edges, begin, "right")) - 1
             made[row].append(bytes(data[begin:end]).decode())

@@ -26,6 +26,7 @@ from tokenlake.etl.runner import build_dataset
 from tokenlake.tokenizers import gate
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.offsets import TokenSizes
 from tokenlake.tokenizers.words import engine as word_engine
 from tokenlake.tokenizers.words import table as word_table
 from tokenlake.tokenizers.words.engine import WordEngine
@@ -465,15 +466,41 @@ def test_a_wrong_word_condemns_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "words failed" in choose_engine(form("deepseek"), size=gate.CACHED_WORDS_FROM).reason
 
 
-@pytest.mark.parametrize("name", ["gpt-2", "deepseek", "gemma", "nfc"])
-def test_places_and_long_documents(name: str) -> None:
+PLACED = (
+    "gpt-2",
+    "deepseek",
+    "starcoder",
+    "nfc",
+    "no normalizers",
+    "missing bytes",
+    "gemma",
+    "gemini",
+    "metaspace",
+)
+
+
+@pytest.mark.parametrize("mode", ["literal", "encode"])
+@pytest.mark.parametrize("name", PLACED)
+def test_places_follow_from_ids(name: str, mode: str) -> None:
     files = form(name)
-    texts = samples.large(list(samples.hard_texts()[::5]))
+    assert TokenSizes.of(files, literal=mode == "literal") is not None
+    texts = samples.large([*samples.hard_texts()[::4], "e\u0301 \u212b", SPACE * 3, "a</s>b <s>", "\x00\xff"])
     fast, slow = (
-        Encoder(files, engine=engine, add_special_tokens=False) for engine in ("words", "tokenizers")
+        Encoder(files, engine=engine, add_special_tokens=False, special_tokens_in_text=mode)
+        for engine in ("words", "tokenizers")
     )
     for made, expected in zip(fast.encode_places(texts)[1:], slow.encode_places(texts)[1:], strict=True):
         assert np.array_equal(made, expected)
+
+
+def test_places_do_not_follow_from_ids_where_a_space_is_made_up() -> None:
+    assert TokenSizes.of(form("a space in front"), literal=True) is None
+
+
+@pytest.mark.parametrize("name", ["gpt-2", "deepseek", "gemma"])
+def test_long_documents(name: str) -> None:
+    files = form(name)
+    fast = Encoder(files, engine="words", add_special_tokens=False)
     long = pa.array(["\n\n".join(samples.hard_texts())], pa.large_string())
     pieces = fast.encode_long(long)
     if pieces is not None:

@@ -71,6 +71,7 @@ class Splitter:
         symbol_of: uint8[0x110000], the symbol of each code point.
         symbols: Number of symbols.
         at_end: uint8[states], 1 where a match ends at the end of the text.
+        quiet: uint8[256], 1 for bytes of characters at which text outside of matches goes on, whatever follows them.
         covers_all: Whether every character of every text belongs to a match.
     """
 
@@ -79,7 +80,13 @@ class Splitter:
     symbol_of: UInt8
     symbols: int
     at_end: UInt8
+    quiet: UInt8
     covers_all: bool
+
+    @property
+    def tables(self) -> tuple[UInt16, UInt16, UInt8, int, UInt8, UInt8]:
+        """The tables in the order of the arguments of :func:`tokenlake.tokenizers.words.kernels.split`."""
+        return self.by_byte, self.by_symbol, self.symbol_of, self.symbols, self.at_end, self.quiet
 
 
 def classes_of(tree: Node) -> list[str]:
@@ -369,5 +376,25 @@ class _States:
             symbol_of=symbol_of,
             symbols=symbols,
             at_end=at_end,
+            quiet=_quiet_bytes(by_symbol[UNMATCHED] == UNMATCHED << STATE_SHIFT, symbol_of),
             covers_all=covers_all,
         )
+
+
+def _quiet_bytes(is_quiet: Bools, symbol_of: UInt8) -> UInt8:
+    """Return the bytes that only characters outside of matches have in UTF-8: uint8[256].
+
+    Args:
+        is_quiet: bool[symbols], whether text outside of matches goes on at a symbol.
+        symbol_of: uint8[0x110000], the symbol of each code point.
+    """
+    quiet = np.zeros(256, np.uint8)
+    quiet[:_ASCII] = is_quiet[symbol_of[:_ASCII]]
+    # Bytes that go on with a character are reached only behind a quiet first byte.
+    quiet[0x80:0xC0] = 1
+    # (first byte, bits of the code point below it)
+    for first, count, shift in ((0xC0, 32, 6), (0xE0, 16, 12), (0xF0, 8, 18)):
+        for number in range(count):
+            points = symbol_of[number << shift : (number + 1) << shift]
+            quiet[first + number] = len(points) > 0 and bool(np.all(is_quiet[points]))
+    return quiet

@@ -212,7 +212,7 @@ class _Expressions:
             cuts = np.append(edges[part:last][filled], edges[last])
             counts[part + 1 : last + 1] = np.cumsum(filled)
             return last, int(edges[last]), len(cuts) - 1, cuts, counts
-        tables = _tables(self._splitters[0])
+        tables = self._splitters[0].tables
         cuts = self._cuts[0]
         part, place, words = self._kernels.split(laid, edges, part, place, BLOCK_BYTES, *tables, cuts, counts)
         cuts = cuts[: words + 1]
@@ -222,17 +222,10 @@ class _Expressions:
             if size + 2 > len(room):
                 room = np.empty(size + 2, np.int64)
             inner = np.zeros(len(cuts), np.int64)
-            _, _, words = self._kernels.split(
-                laid, cuts, 0, cuts[0], size + 1, *_tables(splitter), room, inner
-            )
+            _, _, words = self._kernels.split(laid, cuts, 0, cuts[0], size + 1, *splitter.tables, room, inner)
             counts[first + 1 : part + 1] = inner[counts[first + 1 : part + 1]]
             cuts = room[: words + 1]
         return part, place, words, cuts, counts
-
-
-def _tables(splitter: Splitter) -> tuple[Any, ...]:
-    """Return the tables of a splitter in the order of the arguments of the compiled loop."""
-    return splitter.by_byte, splitter.by_symbol, splitter.symbol_of, splitter.symbols, splitter.at_end
 
 
 @final

@@ -94,6 +94,7 @@ def split(
     symbol_of: Any,
     symbols: Any,
     at_end: Any,
+    quiet: Any,
     cuts: Any,
     counts: Any,
 ) -> Any:
@@ -104,7 +105,7 @@ def split(
         edges: int64[n + 1], the parts.
         part, place: The part and byte to begin at.
         limit: About how many bytes are split: up to the first cut before that, or after it where there is none.
-        by_byte, by_symbol, symbol_of, symbols, at_end: Tables of a :class:`Splitter`.
+        by_byte, by_symbol, symbol_of, symbols, at_end, quiet: Tables of a :class:`Splitter`.
         cuts: int64, gets the edges of the pieces; two entries more than twice the limit, or than there are bytes.
         counts: int64[n + 1], gets the number of pieces up to the end of each part that was finished.
 
@@ -132,6 +133,11 @@ def split(
             # 1. Follow the table; a cut is written always and counted where it is one, without a branch.
             stopped = False
             while i < bound:
+                if state == UNMATCHED:
+                    while i < bound and quiet[data[np.uint64(i)]] != 0:
+                        i += 1
+                    if i >= bound:
+                        break
                 byte = np.uint64(data[np.uint64(i)])
                 if byte < _ASCII:
                     entry = np.int64(by_byte[np.uint64(state) << _ASCII_BITS | byte])
