@@ -19,7 +19,7 @@ from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.words import kernels
 from tokenlake.tokenizers.words.rules import MARK
 
-LONGEST_MERGED: Final = 1024
+LONGEST_MERGED: Final = 2048
 """Bytes of the longest word that is merged: the time grows with the square of the length."""
 _POINTS: Final = 0x110000
 _BYTES: Final = 256
