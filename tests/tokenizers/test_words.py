@@ -296,6 +296,7 @@ FLAGS = st.fixed_dictionaries(
         "rstrip": st.integers(0, 9).map(lambda drawn: drawn == 0),
     }
 )
+PLAIN = {"special": False, "single_word": False, "lstrip": False, "rstrip": False}
 NAMES = ("gpt-2", "deepseek", "nfc", "a space in front", "llama-2", "gemma", "metaspace")
 TOKEN_TEXT = st.lists(
     st.sampled_from([*TOKENS, "a", "b", "c", " ", "\n", "x", "e\u0301", "word", "\u0301", "<"]), max_size=12
@@ -325,6 +326,28 @@ def test_added_tokens(name: str, tokens: dict[str, Spec], texts: list[str], lite
     files = samples.changed(base, add)
     if objection_to_words(files, literal=literal) is None:
         same_ids(WordEngine(files, literal=literal), texts, literal=literal)
+
+
+def test_tokens_of_raw_text_come_before_those_of_normalized_text() -> None:
+    def add(spec: Spec) -> None:
+        for number, (content, is_normalized) in enumerate((("ab", True), ("bc", False)), 9000):
+            spec["model"]["vocab"][content] = number
+            spec["added_tokens"].append(
+                {"id": number, "content": content, "normalized": is_normalized, **PLAIN}
+            )
+
+    files = samples.changed(form("gpt-2"), add)
+    engine = WordEngine(files)
+    same_ids(engine, ["abc", "xabcx", "ab bc abbc"])
+    assert 9001 in engine.encode(samples.large(["abc"])).ids
+
+
+def test_a_pair_that_is_there_twice_has_no_rank_of_its_own() -> None:
+    twice = samples.changed(
+        form("gpt-2"),
+        lambda spec: spec["model"].update(merges=[*spec["model"]["merges"], spec["model"]["merges"][0]]),
+    )
+    assert Merger.of(twice, is_sentencepiece=False) is None
 
 
 @pytest.mark.parametrize("mode", ["literal", "encode"])
