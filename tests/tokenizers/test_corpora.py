@@ -5,6 +5,8 @@ The suite takes a sample of every corpus; `benchmarks/check_ids.py` sweeps them 
 
 from __future__ import annotations
 
+import lzma
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -67,3 +69,28 @@ def test_decode_gives_real_text_back(files: TokenizerFiles, shared_data: Path) -
     encoder = Encoder(files, engine="gigatoken")
     for text in documents(shared_data)[::40]:
         assert encoder.decode(encoder.encode(pa.array([text], pa.large_string())).ids) == text
+
+
+SHARED = ("deepseek_v3", "deepseek_v4", "gemini", "gemma3", "gptoss", "llama3_1", "qwen3", "tekken")
+"""Tokenizers of models that people train, in the folder `tokenizers` of the shared data."""
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_cached_words_equal_the_reference(name: str, shared_data: Path) -> None:
+    packed = (shared_data / "tokenizers" / name / "tokenizer.json.xz").read_bytes()
+    files = TokenizerFiles(name=name, files={"tokenizer.json": lzma.decompress(packed)})
+    added = [token["content"] for token in files.added_tokens[::40]]
+    texts = [
+        *samples.hard_texts()[::5],
+        *documents(shared_data)[::3],
+        "".join(added),
+        " ".join(added),
+        "\n\n\n",
+    ]
+    for mode in ("literal", "encode"):
+        encoder = Encoder(files, engine="words", special_tokens_in_text=mode, add_special_tokens=False)
+        encoded = encoder.encode(samples.large(texts))
+        expected = samples.reference_ids(files, texts, literal=mode == "literal")
+        made = [encoded.ids[start:stop].tolist() for start, stop in pairwise(encoded.offsets.tolist())]
+        for text, ids, wanted in zip(texts, made, expected, strict=True):
+            assert ids == wanted, text[:200]

@@ -60,7 +60,7 @@ def test_where_segments_cannot_run_gigatoken_does(monkeypatch: pytest.MonkeyPatc
 
 
 def test_unknown_requests_are_refused() -> None:
-    with pytest.raises(ConfigError, match="'auto', 'segments', 'gigatoken', 'tokenizers'"):
+    with pytest.raises(ConfigError, match="'auto', 'words', 'segments', 'gigatoken', 'tokenizers'"):
         choose_engine(BYTE(), "fast")
     with pytest.raises(ConfigError, match="special_tokens_in_text"):
         choose_engine(BYTE(), "auto", "drop")

@@ -200,7 +200,7 @@ class ResolvedTokenizer:
         long_documents: what becomes of a document that has more.
         truncation_strategy, truncation_side: where a document is cut, for ``truncate``.
         special_tokens_in_text: ``literal``, ``encode`` or ``fail``.
-        engine: ``auto``, ``segments``, ``gigatoken`` or ``tokenizers``; never changes the ids.
+        engine: ``auto``, ``words``, ``segments``, ``gigatoken`` or ``tokenizers``; never changes the ids.
         padding: of unpacked rows: to `max_length`, or to the longest of their row group.
         padding_side: None until the plan asked the tokenizer.
         attention_mask: whether unpacked rows say which of their ids are not padding.
@@ -212,7 +212,7 @@ class ResolvedTokenizer:
     max_length: int
     trust_remote_code: bool
     special_tokens_in_text: Literal["literal", "encode", "fail"]
-    engine: Literal["auto", "segments", "gigatoken", "tokenizers"]
+    engine: Literal["auto", "words", "segments", "gigatoken", "tokenizers"]
     long_documents: Literal["keep", "truncate", "split", "drop"] = "keep"
     truncation_strategy: Literal["simple", "word", "sentence", "smart"] = "simple"
     truncation_side: Literal["right", "left"] = "right"

@@ -180,9 +180,9 @@ class TokenizeStageConfig(Section):
     remove_columns: tuple[Text, ...] | None = None
     """Columns to drop after tokenizing; a build keeps none but `additional_fields`, and refuses one in both."""
 
-    engine: Literal["auto", "segments", "gigatoken", "tokenizers"] = "auto"
-    """auto: the fastest engine that is proven exact for the tokenizer (segments for large inputs), else the reference,
-    tokenizers. Never changes the ids."""
+    engine: Literal["auto", "words", "segments", "gigatoken", "tokenizers"] = "auto"
+    """auto: the fastest engine that is proven exact for the tokenizer (words and segments for large inputs), else the
+    reference, tokenizers. Never changes the ids."""
 
     special_tokens_in_text: SpecialTokensInText = "literal"
     """A special token's text in a document: literal (plain text; in conversations fail), encode (the token), fail (a

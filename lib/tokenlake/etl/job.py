@@ -420,14 +420,17 @@ def last_told() -> str:
 @cache
 def produced_by(engine: str | None = None) -> dict[str, str]:
     """Name to version of the writer and, where one is given, of the tokenizer engine."""
-    # The segment cache is the writer's own code.
-    names = ["pyarrow", *([engine] if engine and engine != "segments" else [])]
+    names = ["pyarrow"]
+    if engine == "words":
+        names.append("tokenizers")  # where its ids and character classes come from
+    elif engine and engine != "segments":  # the segment cache is the writer's own code
+        names.append(engine)
     return {"tokenlake": __version__} | {name: _version(name) for name in names}
 
 
 def other_versions(wanted: Mapping[str, str]) -> list[str]:
     """Return what this process has other versions of than those, for people; it would make other bytes."""
-    here = {name: produced_by(name)[name] for name in wanted} | produced_by()
+    here = {name: _version(name) for name in wanted} | produced_by()
     return [
         f"{name} {here[name]} (the plan has {version})"
         for name, version in sorted(wanted.items())

@@ -113,7 +113,7 @@ def run_threads(work: Callable[[], None], pool: Pool, count: int, over: threadin
 
 
 #: A worker that has grown past this is replaced after its job: fast engines never shrink their caches.
-RSS_LIMIT: Final = 768 << 20
+RSS_LIMIT: Final = 1 << 30
 
 #: At the end of its input, the process ends its whole group, itself included.
 _WATCH: Final = "import os; os.read(0, 1); os.killpg(0, 9)"

@@ -32,7 +32,8 @@ from tokenlake.store.manifest import Manifest
 
 MakePlan = Callable[[], Plan]
 
-_ENGINES: Final = ("gigatoken", REFERENCE)
+_OWN_ENGINES: Final = ("words", "segments")
+_PACKAGED_ENGINES: Final = ("gigatoken", REFERENCE)
 _SHOWN: Final = 5  # inputs that a message names
 
 
@@ -289,7 +290,8 @@ def exact(built: UnitRecord, others: Iterable[UnitRecord], sha256: str) -> UnitR
     """
     # As it came out, as the others have it, and as another engine would be.
     writers = [(record.engine, record.produced_by) for record in (built, *others)]
-    for engine in _ENGINES:
+    writers.extend((engine, produced_by(engine)) for engine in _OWN_ENGINES)
+    for engine in _PACKAGED_ENGINES:
         with contextlib.suppress(PackageNotFoundError):
             version(engine)
             writers.append((engine, produced_by(engine)))

@@ -120,7 +120,7 @@ def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[s
     if kind != "BPE" and (engine == "gigatoken" or kind not in _MODEL_KEYS):
         yield f"the model is {kind}, only BPE is supported"
         return
-    yield from _unknown_keys(spec, kind)
+    yield from unknown_keys(spec, kind)
     if kind == "WordPiece":
         yield from _word_piece_objections(spec)
     elif kind == "Unigram":
@@ -135,25 +135,25 @@ def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[s
             yield from _byte_level_objections(spec)
     yield from _added_token_objections(files, literal)
     if not only_wraps(spec.get("post_processor")):
-        yield f"the post_processor is {_kind(spec.get('post_processor'))} and does more than wrap a document"
+        yield f"the post_processor is {kind_of(spec.get('post_processor'))} and does more than wrap a document"
 
 
 def _word_piece_objections(spec: dict[str, Any]) -> Iterator[str]:
     normalizer, stage = spec.get("normalizer"), spec.get("pre_tokenizer")
     if normalizer is not None and normalizer.get("type") != "BertNormalizer":
-        yield f"the normalizer is {_kind(normalizer)}, expected none or BertNormalizer"
+        yield f"the normalizer is {kind_of(normalizer)}, expected none or BertNormalizer"
     if stage != {"type": "BertPreTokenizer"}:
-        yield f"the pre_tokenizer is {_kind(stage)}, expected BertPreTokenizer"
+        yield f"the pre_tokenizer is {kind_of(stage)}, expected BertPreTokenizer"
 
 
 def _unigram_objections(spec: dict[str, Any], added: list[str]) -> Iterator[str]:
     for part in flat(spec.get("normalizer"), "normalizers"):
         if part["type"] not in _IN_WORDS and not (part["type"] == "Replace" and _keeps_spaces(part)):
-            yield f"the normalizer holds {_kind(part)}, not a form known to keep words apart"
+            yield f"the normalizer holds {kind_of(part)}, not a form known to keep words apart"
     stages = flat(spec.get("pre_tokenizer"), "pretokenizers")
     *before, metaspace = stages or [{}]
     if before not in ([], [{"type": "WhitespaceSplit"}]) or not _is_splitting(metaspace):
-        yield f"the pre_tokenizer is {_kind(spec.get('pre_tokenizer'))}, expected Metaspace that splits"
+        yield f"the pre_tokenizer is {kind_of(spec.get('pre_tokenizer'))}, expected Metaspace that splits"
     elif added and metaspace.get("prepend_scheme") == "first":
         yield "the pre_tokenizer puts a space before the first of the pieces that added tokens make of a text"
 
@@ -180,7 +180,7 @@ def _is_splitting(stage: dict[str, Any]) -> bool:
     )
 
 
-def _unknown_keys(spec: dict[str, Any], kind: str) -> Iterator[str]:
+def unknown_keys(spec: dict[str, Any], kind: str) -> Iterator[str]:
     """Yield keys that this release has not heard of: they may mean something."""
     added: list[dict[str, Any]] = spec.get("added_tokens") or []
     parts = [("tokenizer.json", spec, _TOP_KEYS), ("model", spec["model"], _MODEL_KEYS[kind])]
@@ -222,9 +222,9 @@ def _byte_level_objections(spec: dict[str, Any]) -> Iterator[str]:
         yield f"a merge makes {foreign!r}, which is not byte-level text"
     normalizer = spec.get("normalizer")
     if normalizer not in (None, {"type": "NFC"}):
-        yield f"the normalizer is {_kind(normalizer)}, expected none or NFC"
+        yield f"the normalizer is {kind_of(normalizer)}, expected none or NFC"
     if not _is_known_split(spec.get("pre_tokenizer")):
-        yield f"the pre_tokenizer is {_kind(spec.get('pre_tokenizer'))}, not a form known to be equal"
+        yield f"the pre_tokenizer is {kind_of(spec.get('pre_tokenizer'))}, not a form known to be equal"
 
 
 def _is_known_split(stage: dict[str, Any] | None) -> bool:
@@ -271,11 +271,11 @@ def _sentencepiece_objections(spec: dict[str, Any]) -> Iterator[str]:
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
     if stage is None:
         if normalizer not in ({"type": "Sequence", "normalizers": [prepend, replace]}, replace):
-            yield f"the normalizer is {_kind(normalizer)}, not a form known to be equal"
+            yield f"the normalizer is {kind_of(normalizer)}, not a form known to be equal"
     elif normalizer is not None:
-        yield f"the normalizer is {_kind(normalizer)} beside a pre_tokenizer"
+        yield f"the normalizer is {kind_of(normalizer)} beside a pre_tokenizer"
     elif not _is_known_metaspace(stage):
-        yield f"the pre_tokenizer is {_kind(stage)}, not a form known to be equal"
+        yield f"the pre_tokenizer is {kind_of(stage)}, not a form known to be equal"
 
 
 def _is_known_metaspace(stage: dict[str, Any]) -> bool:
@@ -336,11 +336,11 @@ def _overlaps(contents: list[str]) -> Iterator[str]:
                     return
 
 
-def _kind(stage: dict[str, Any] | None) -> str:
+def kind_of(stage: dict[str, Any] | None) -> str:
     if stage is None:
         return "missing"
     inner = stage.get("normalizers") or stage.get("pretokenizers") or stage.get("processors")
-    return f"{stage.get('type')}[{', '.join(map(_kind, inner))}]" if inner else str(stage.get("type"))
+    return f"{stage.get('type')}[{', '.join(map(kind_of, inner))}]" if inner else str(stage.get("type"))
 
 
 Ranges = tuple[tuple[int, int], ...]
@@ -371,10 +371,15 @@ _NO_ROWS: Final = np.empty(0, np.int64)
 
 @final
 class UnicodeGuard:
-    """Finds the documents that hold a code point on which the engines disagree for a tokenizer."""
+    """Finds the documents that hold a code point on which the engines disagree for a tokenizer.
 
-    def __init__(self, files: TokenizerFiles) -> None:
-        unaware = files.spec["model"].get("byte_fallback") or model_type(files) != "BPE"
+    Args:
+        files: The tokenizer.
+        engine: The fast engine. Cached words read their character classes from `tokenizers`, so that they agree on all.
+    """
+
+    def __init__(self, files: TokenizerFiles, engine: str = "gigatoken") -> None:
+        unaware = engine == "words" or files.spec["model"].get("byte_fallback") or model_type(files) != "BPE"
         composing: Ranges = () if files.spec.get("normalizer") is None else COMPOSING
         self.ranges: Ranges = () if unaware else (*SPLITTING, *composing)
         self._class = "[" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in self.ranges) + "]"

@@ -47,6 +47,7 @@ from tokenlake.tokenizers.engines import (
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import Located, Locator, Spans
 from tokenlake.tokenizers.segments import SegmentEngine
+from tokenlake.tokenizers.words.engine import WordEngine
 
 
 def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
@@ -252,12 +253,29 @@ PIECE_BYTES: Final = 4 << 20
 #: The share of the text that is compared with the reference, 30 to 60 times slower than the fast engine.
 SAMPLE_RATE: Final = 0.0004
 
-ENGINES: Final = ("segments", "gigatoken", "tokenizers")
+ENGINES: Final = ("words", "segments", "gigatoken", "tokenizers")
 SPECIAL_TOKENS_IN_TEXT: Final = ("literal", "encode", "fail")
 
 
-def fast_engine(engine: str, files: TokenizerFiles, *, literal: bool, threads: bool = False) -> IdEngine:
-    """Return "segments" or "gigatoken" for a tokenizer that is on the allow-list."""
+def fast_engine(
+    engine: str,
+    files: TokenizerFiles,
+    *,
+    literal: bool,
+    threads: bool = False,
+    reference: ReferenceEngine | None = None,
+) -> IdEngine:
+    """Return a fast engine for a tokenizer that it supports.
+
+    Args:
+        engine: "words", "segments" or "gigatoken".
+        files: The tokenizer.
+        literal: Whether special tokens are plain text.
+        threads: Whether one call may use all cores; gigatoken only.
+        reference: The reference of the same tokenizer, where it is loaded already.
+    """
+    if engine == "words":
+        return WordEngine(files, literal=literal, reference=reference)
     if engine == "segments":
         return SegmentEngine(files, literal=literal)
     return GigatokenEngine(files, literal=literal, threads=threads)
@@ -269,7 +287,7 @@ class Encoder:
 
     Args:
         files: the tokenizer.
-        engine: "tokenizers", or "segments" or "gigatoken" if the gate chose it.
+        engine: "tokenizers", or "words", "segments" or "gigatoken" if the gate chose it.
         special_tokens_in_text: "literal": their strings are plain text; "encode": they become control ids;
             "fail": as literal, and the caller refuses the rows of `Encoded.special_docs`.
         add_special_tokens: whether :attr:`prefix` and :attr:`suffix` are what the post-processor adds; else
@@ -305,16 +323,15 @@ class Encoder:
         self.files = files
         self.engine = engine
         if loaded is None:
-            fast = (
-                None
-                if engine == "tokenizers"
-                else fast_engine(engine, files, literal=literal, threads=threads)
-            )
-            loaded = ReferenceEngine(files, literal=literal, threads=threads), fast
+            reference = ReferenceEngine(files, literal=literal, threads=threads)
+            fast = None
+            if engine != "tokenizers":
+                fast = fast_engine(engine, files, literal=literal, threads=threads, reference=reference)
+            loaded = reference, fast
         self._reference, self._fast = loaded
         self._found_locator = locator
         self._literal = literal
-        self._guard = UnicodeGuard(files)
+        self._guard = UnicodeGuard(files, engine)
         self._sampler = Sampler(sample_rate, engine)
         self._specials = SpecialScan(files.special_tokens)
         affixes = self._reference.affixes() if add_special_tokens else ((), ())

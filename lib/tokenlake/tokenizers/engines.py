@@ -142,6 +142,14 @@ class ReferenceEngine:
             (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, np.int32)
 
+    def normalized(self, text: str) -> str:
+        """Return a text as the tokenizer's normalizer changes it."""
+        normalizer: Any = self._backend.normalizer
+        if normalizer is None:
+            return text
+        with deliberate(f"tokenizer {self.files.name!r}: normalizing"):
+            return normalizer.normalize_str(text)
+
     def places(self, text: pa.LargeStringArray) -> list[Placed]:
         """Return (ids, start, stop) of every row: int32[k], int64[k], int64[k]; places are UTF-8 bytes.
 

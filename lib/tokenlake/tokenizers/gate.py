@@ -1,8 +1,9 @@
 """The exactness gate: which engine a tokenizer may use.
 
-A fast engine is chosen only if tokenizer.json is on the allow-list (:mod:`tokenlake.tokenizers.allowlist`) and
-then gives the reference's ids on adversarial texts and on samples of the documents to come. While the build
-runs, :class:`~tokenlake.tokenizers.encoder.Encoder` keeps checking.
+A fast engine is chosen only if tokenizer.json is on the allow-list (:mod:`tokenlake.tokenizers.allowlist`), or its
+splitting rules can be compiled (:mod:`tokenlake.tokenizers.words`), and it then gives the reference's ids on
+adversarial texts and on samples of the documents to come. While the build runs,
+:class:`~tokenlake.tokenizers.encoder.Encoder` keeps checking.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Final, final
@@ -32,12 +33,15 @@ from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import adversarial_texts
 from tokenlake.tokenizers.offsets import Locator
 from tokenlake.tokenizers.segments import is_sentencepiece
+from tokenlake.tokenizers.words.rules import objection_to_words
 
 REQUESTS: Final = ("auto", *ENGINES)
 SEGMENTS_FROM: Final = 160 << 20
 """Bytes of text from which on the segment cache is worth its start, a CPU second in each process."""
 WORDS_FROM: Final = 16 << 20
 """The same for WordPiece and Unigram, for which there is only the reference otherwise."""
+CACHED_WORDS_FROM: Final = 4 << 20
+"""The same for cached words, where there is only the reference otherwise."""
 # The reference encodes 2-4 MB/s: with this the probe stays below two seconds.
 SAMPLE_BYTES: Final = 2 << 20
 _ADDED_TOKENS: Final = 512
@@ -45,13 +49,13 @@ _APART: Final = 1024  # texts that are probed a few at a time
 # Offsets cost the reference three times as much as ids alone.
 _PLACED: Final = 10
 _PLACED_BYTES: Final = 1 << 18
-_PACKAGES: Final = ("gigatoken", "tokenizers", "numpy", "pyarrow")
+_PACKAGES: Final = ("gigatoken", "tokenizers", "numba", "numpy", "pyarrow")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """Which engine runs ("segments", "gigatoken" or "tokenizers"), and why."""
+    """Which engine runs ("words", "segments", "gigatoken" or "tokenizers"), and why."""
 
     engine: str
     reason: str
@@ -75,10 +79,11 @@ def choose_encoder(
         requested: "auto", or one of :data:`~tokenlake.tokenizers.encoder.ENGINES`.
         special_tokens_in_text: "literal", "encode" or "fail"; as in the build.
         sample_texts: documents of the build; the first :data:`SAMPLE_BYTES` of them are used.
-        size: about how many bytes of text there are; "auto" takes "segments" from :data:`SEGMENTS_FROM` on.
+        size: about how many bytes of text there are; "auto" takes "segments" from :data:`SEGMENTS_FROM` on, and "words"
+            from :data:`CACHED_WORDS_FROM` on.
         add_special_tokens: as of :class:`Encoder`.
         places: the probe also compares where tokens lie: for builds that need :meth:`Encoder.encode_spans`.
-        known: probes that need not be made again; those of gigatoken are looked up and remembered.
+        known: probes that need not be made again; those of gigatoken and words are looked up and remembered.
 
     Raises:
         ConfigError: an unknown request or mode.
@@ -110,58 +115,119 @@ def _chosen(
 ) -> tuple[EngineChoice, IdEngine | None, Locator | None]:
     if requested == "tokenizers":
         return EngineChoice("tokenizers", "requested"), None, None
-    files, literal, asked = reference.files, reference.literal, requested != "auto"
-    words = model_type(files) != "BPE"
-    large = size >= (WORDS_FROM if words else SEGMENTS_FROM) and (words or is_sentencepiece(files))
-    engine = requested if asked else "segments" if large else "gigatoken"
-    why_not = objection(files, engine, literal=literal)
-    if why_not is not None:
-        if not asked:
-            return EngineChoice("tokenizers", f"not for {engine}: {why_not}"), None, None
-        raise TokenizerError(
-            f"tokenizer {files.name!r}: engine {engine!r} is requested, but {why_not}; its ids could differ "
-            "from the reference. Use engine: auto or engine: tokenizers",
-            tokenizer=files.name,
-            reason=why_not,
-        )
+    files = reference.files
+    literal = reference.literal
+    if requested == "auto":
+        engine, why_not = _fastest(files, size, literal=literal)
+        if engine is None:
+            return EngineChoice("tokenizers", why_not), None, None
+    else:
+        engine = requested
+        reason = _objection(files, engine, literal=literal)
+        if reason is not None:
+            raise TokenizerError(
+                f"tokenizer {files.name!r}: engine {engine!r} is requested, but {reason}; its ids could differ "
+                "from the reference. Use engine: auto or engine: tokenizers",
+                tokenizer=files.name,
+                reason=reason,
+            )
     try:
         try:
-            fast = fast_engine(engine, files, literal=literal)
+            fast = fast_engine(engine, files, literal=literal, reference=reference)
         except MissingExtraError:  # gigatoken does where the segment cache cannot run and nobody asked for it
-            if asked or engine != "segments" or words:
+            is_replaceable = engine == "segments" and requested == "auto" and model_type(files) == "BPE"
+            if not is_replaceable or objection(files, literal=literal) is not None:
                 raise
-            engine, fast = "gigatoken", fast_engine("gigatoken", files, literal=literal)
-        # The segment cache is for large inputs, of which a probe is no part worth remembering.
-        known = known if engine == "gigatoken" else None
+            engine = "gigatoken"
+            fast = fast_engine("gigatoken", files, literal=literal)
+        locator = Locator(reference, engine) if places else None
         texts = [*_made_up(files), *_bounded(sample_texts)]
-        key, locator = "", Locator(reference, engine) if places else None
-        if known is not None:
-            # A probe depends on nothing else; a text that is another asks the engines again.
-            digest, settings = hashlib.sha256(_world()), repr((engine, literal, places)).encode()
-            for part in (files.json_bytes, settings, *(text.encode() for text in texts)):
-                digest.update(len(part).to_bytes(8, "little") + part)
-            key = digest.hexdigest()
-        if known is None or not known.contains(key):
-            probe(engine, fast, reference, sample_texts)
-            if locator is not None:
-                probe_places(engine, fast, locator, sample_texts)
-            if known is not None:
+        # The segment cache is for large inputs, of which a probe is no part worth remembering.
+        if known is None or engine == "segments":
+            _compare(engine, fast, reference, sample_texts, locator)
+        else:
+            key = _probe_key(files, texts, (engine, literal, places))
+            if not known.contains(key):
+                _compare(engine, fast, reference, sample_texts, locator)
                 known.put(key, True)
     except (TokenizerError, MissingExtraError) as error:
         if requested == engine:
             raise
         return EngineChoice("tokenizers", f"{engine} failed: {error}"), None, None
-    compared = len(_unguarded(files, texts))
+    compared = len(_unguarded(files, texts, engine))
     reason = f"on the allow-list, equal to the reference on {compared:,} probe texts"
+    if engine == "words":
+        reason = f"its splits are compiled, equal to the reference on {compared:,} probe texts"
     return EngineChoice(engine, reason), fast, locator
+
+
+def _fastest(files: TokenizerFiles, size: int, *, literal: bool) -> tuple[str | None, str]:
+    """Return the fastest engine for a tokenizer and so many bytes of text, or None and why there is none."""
+    if model_type(files) != "BPE":
+        candidate = "segments" if size >= WORDS_FROM else "gigatoken"
+    else:
+        is_large = size >= SEGMENTS_FROM and is_sentencepiece(files)
+        candidate = "segments" if is_large else "gigatoken"
+    reason = objection(files, candidate, literal=literal)
+    if reason is None:
+        return candidate, ""
+    why_not = f"not for {candidate}: {reason}"
+    if model_type(files) != "BPE":
+        return None, why_not
+    if size < CACHED_WORDS_FROM:
+        return None, f"{why_not}; words are cached from {CACHED_WORDS_FROM >> 20} MiB of text on"
+    reason = objection_to_words(files, literal=literal)
+    if reason is None:
+        return "words", ""
+    return None, f"{why_not}; not for words: {reason}"
+
+
+def _objection(files: TokenizerFiles, engine: str, *, literal: bool) -> str | None:
+    """Return why an engine does not support a tokenizer, or None."""
+    if engine == "words":
+        return objection_to_words(files, literal=literal)
+    return objection(files, engine, literal=literal)
+
+
+def _compare(
+    engine: str,
+    fast: IdEngine,
+    reference: ReferenceEngine,
+    sample_texts: Sequence[str],
+    locator: Locator | None,
+) -> None:
+    """Compare ids, and where a locator is given places, with the reference.
+
+    Raises:
+        EngineMismatchError: On the first difference.
+    """
+    probe(engine, fast, reference, sample_texts)
+    if locator is not None:
+        probe_places(engine, fast, locator, sample_texts)
+
+
+def _probe_key(files: TokenizerFiles, texts: Sequence[str], settings: tuple[str, bool, bool]) -> str:
+    """Return a hash of everything that the result of a probe depends on."""
+    digest = hashlib.sha256(_world())
+    for part in (files.json_bytes, repr(settings).encode(), *(text.encode() for text in texts)):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
 
 
 @cache
 def _world() -> bytes:
     """Return the versions and the code that a probe depends on; the code, because versions stay while it is written."""
-    code = sorted(Path(__file__).parent.glob("*.py"))
-    facts = [__version__, platform.python_version(), platform.machine(), *map(version, _PACKAGES)]
+    code = sorted(Path(__file__).parent.rglob("*.py"))
+    facts = [__version__, platform.python_version(), platform.machine(), *map(_installed, _PACKAGES)]
     return hashlib.sha256("\n".join(facts).encode() + b"".join(path.read_bytes() for path in code)).digest()
+
+
+def _installed(package: str) -> str:
+    """Return the version of a package, "" where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def probe(engine: str, fast: IdEngine, reference: ReferenceEngine, sample_texts: Sequence[str] = ()) -> int:
@@ -170,7 +236,7 @@ def probe(engine: str, fast: IdEngine, reference: ReferenceEngine, sample_texts:
     Raises:
         EngineMismatchError: on the first difference.
     """
-    texts = _unguarded(reference.files, [*_made_up(reference.files), *_bounded(sample_texts)])
+    texts = _unguarded(reference.files, [*_made_up(reference.files), *_bounded(sample_texts)], engine)
     # A few at a time, then all at once: engines may do these in different ways.
     strings = [str(text) for text in texts]
     edges = [*range(0, min(len(texts), _APART), FEW), len(texts)]
@@ -187,7 +253,7 @@ def probe_places(engine: str, fast: IdEngine, locator: Locator, sample_texts: Se
         EngineMismatchError: on the first difference.
     """
     files = locator.reference.files
-    texts = _unguarded(files, [*_made_up(files)[::_PLACED], *_bounded(sample_texts, _PLACED_BYTES)])
+    texts = _unguarded(files, [*_made_up(files)[::_PLACED], *_bounded(sample_texts, _PLACED_BYTES)], engine)
     pairs = zip(locator.of_texts(fast, texts), locator.reference.places(texts), strict=True)
     for text, (made, expected) in zip(texts, pairs, strict=True):
         require_equal(engine, str(text), expected, made)
@@ -198,10 +264,10 @@ def _made_up(files: TokenizerFiles) -> list[str]:
     return [*adversarial_texts(), *(f"a{token}b {token} {token}{token}" for token in added)]
 
 
-def _unguarded(files: TokenizerFiles, texts: list[str]) -> pa.LargeStringArray:
+def _unguarded(files: TokenizerFiles, texts: list[str], engine: str) -> pa.LargeStringArray:
     array = text_of_strings(texts)
     free = np.ones(len(texts), np.bool_)
-    free[UnicodeGuard(files).rows(array)] = False
+    free[UnicodeGuard(files, engine).rows(array)] = False
     return select(array, free)
 
 

@@ -1,10 +1,11 @@
 """Spans of texts, where the tokens of a text lie in its bytes, and which of them a span touches.
 
-In the forms of the allow-list a token's bytes are a function of its id. Byte-level BPE spells every byte of a text by
-one character of its alphabet. SentencePiece forms write a blank as U+2581 and what the vocabulary lacks as ``<0xE4>``,
-a byte each; the blank that they put before a piece of text (all of the text, or what lies between two added tokens)
-holds none. So the places of a batch's tokens are one cumulative sum; where it does not end at the text's last byte (a
-text that holds U+2581 itself), the row is odd, and the reference engine gives its places.
+In the forms of the allow-list, and of most tokenizers whose words can be cached, a token's bytes follow from its id.
+Byte-level BPE spells every byte of a text by one character of its alphabet. SentencePiece forms write a blank as U+2581
+and what the vocabulary lacks as ``<0xE4>``, a byte each; the blank that they put before a piece of text (all of the
+text, or what lies between two added tokens) holds none. So the places of a batch's tokens are one cumulative sum;
+where it does not end at the text's last byte (a text that holds U+2581 itself), the row is odd, and the reference
+engine gives its places.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from typing import Final, Self, cast, final
+from typing import Any, Final, Self, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +34,10 @@ from tokenlake.arrays import (
     taken,
     values,
 )
-from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, objection
+from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, flat, objection
 from tokenlake.tokenizers.engines import BATCH_BYTES, IdEngine, Placed, ReferenceEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.words.rules import objection_to_words, split_rules_of
 
 _BLOCK: Final = 1 << 18  # tokens that are located at a time
 _CONTINUES: Final = 0x80  # of the form 10xxxxxx: not the first byte of a character
@@ -237,7 +239,7 @@ class TokenSizes:
     """The sizes of a tokenizer's ids, and where its made-up blanks are.
 
     Args:
-        files: a tokenizer of the allow-list.
+        files: a tokenizer of the allow-list, or one whose words can be cached.
         literal: special tokens are never matched in a text.
     """
 
@@ -257,16 +259,18 @@ class TokenSizes:
         self._table, self._has_added = table, bool(added)
         # Which pieces of text get a blank: "never" any, "every" one, the "first", "always" (those without one).
         self._blanks = "never"
-        if marked and spec.get("pre_tokenizer") is not None:
-            self._blanks = spec["pre_tokenizer"]["prepend_scheme"]
+        stage: dict[str, Any] = spec.get("pre_tokenizer") or {}
+        if marked and stage.get("type") == "Metaspace":
+            self._blanks = stage["prepend_scheme"]
         elif marked and spec["normalizer"]["type"] == "Sequence":
             self._blanks = "every"
-        self._composes = spec.get("normalizer") == {"type": "NFC"}
+        self._composes = flat(spec.get("normalizer"), "normalizers") == [{"type": "NFC"}]
 
     @classmethod
     def of(cls, files: TokenizerFiles, *, literal: bool) -> TokenSizes | None:
         """Return the sizes of a tokenizer, or None where an id alone does not tell them."""
-        if objection(files, literal=literal) is not None:
+        is_known = objection(files, literal=literal) is None or _keeps_bytes(files, literal=literal)
+        if not is_known:
             return None
         vocab, marked = files.spec["model"]["vocab"], files.spec["model"].get("byte_fallback")
         for token in files.matched_tokens(literal=literal):
@@ -354,6 +358,14 @@ class TokenSizes:
         other = np.flatnonzero(~values(pc.string_is_ascii(text)))
         texts = cast("list[str]", taken(text, other).to_pylist())
         return other[[not unicodedata.is_normalized("NFC", value) for value in texts]]
+
+
+def _keeps_bytes(files: TokenizerFiles, *, literal: bool) -> bool:
+    """Whether the words of a tokenizer can be cached, and their tokens spell every byte and nothing else."""
+    if objection_to_words(files, literal=literal) is not None:
+        return False
+    rules = split_rules_of(files)
+    return rules.is_sentencepiece or rules.prefix == "never"
 
 
 def whole_characters(text: pa.LargeStringArray, start: Int64, stop: Int64) -> tuple[Int64, Int64]:

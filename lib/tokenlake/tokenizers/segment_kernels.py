@@ -27,6 +27,7 @@ MARK = 0x2581
 LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
 ONE = np.uint64(1)
+EIGHT = np.uint64(8)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 MIX = np.uint64(0x9E3779B97F4A7C15)
 _STIR = np.uint64(0xD6E8FEB86659FD93)
@@ -51,7 +52,7 @@ def _loading(_context: Any, array: Any, place: Any) -> Any:
     return types.uint64(array, types.intp), codegen
 
 
-_load: Any = intrinsic(_loading)
+load: Any = intrinsic(_loading)
 
 
 @njit(cache=True, inline="always")
@@ -68,7 +69,7 @@ def add_pairs(bits: Any, first: Any, second: Any) -> None:
 
 
 @njit(cache=True, inline="always")
-def _point(data: Any, i: Any, mark: Any) -> Any:
+def code_point(data: Any, i: Any, mark: Any) -> Any:
     """Return the code point that begins at byte i of valid UTF-8, a space for `mark`, and how many bytes it has."""
     c = np.int64(data[i])
     if c < _ASCII:
@@ -131,19 +132,22 @@ def find_tokens(
 
 
 @njit(cache=True)
-def lay_out(data: Any, begins: Any, stops: Any, led: Any, once: Any, laid: Any, starts: Any) -> Any:
+def lay_out(
+    data: Any, begins: Any, stops: Any, led: Any, once: Any, mark: Any, laid: Any, starts: Any
+) -> Any:
     """Copy texts to `laid` end to end, those of `led` that are not empty behind a space; return the size.
 
     Args:
         begins, stops: int64[n], where the texts lie in `data`.
         led: uint8[n], 1 for those before which a space is put; with `once` only where they begin with none.
+        mark: the code point that counts as a space, -1 for none.
         starts: int64[n + 1], gets where each begins in `laid`, and where the last one ends.
     """
     end = 0
     for row in range(len(begins)):
         starts[row] = end
         a, b = begins[row], stops[row]
-        if led[row] and a < b and not (once and _point(data, a, MARK)[0] == _SPACE):
+        if led[row] and a < b and not (once and code_point(data, a, mark)[0] == _SPACE):
             laid[end] = _SPACE
             end += 1
         laid[end : end + b - a] = data[a:b]
@@ -187,7 +191,7 @@ def cut(
                 break
             cuts[n] = i - begin
             n += 1
-            c, width = _point(data, i, mark)
+            c, width = code_point(data, i, mark)
             i += width
             bound = min(stop, limit)
             while i < bound:
@@ -198,14 +202,14 @@ def cut(
                     n += 1 - np.int64(ascii_pairs[c << 7 | d])
                     i += 1
                 else:
-                    d, width = _point(data, i, mark)
+                    d, width = code_point(data, i, mark)
                     if not _joined(ascii_pairs, bits, spaced, c, d):
                         cuts[n] = i - begin
                         n += 1
                     i += width
                 c = d
             while i < stop:  # to the end of a segment that reaches over the limit
-                d, width = _point(data, i, mark)
+                d, width = code_point(data, i, mark)
                 if not _joined(ascii_pairs, bits, spaced, c, d):
                     break
                 i += width
@@ -219,31 +223,40 @@ def cut(
 
 
 @njit(cache=True, inline="always")
-def _hash(data: Any, start: Any, size: Any) -> Any:
+def short_hash(key: Any, size: Any) -> Any:
+    """Return the hash of a segment of at most eight bytes, which is its own key."""
+    mixed = (key ^ np.uint64(size)) * MIX
+    return mixed ^ (mixed >> HALF)
+
+
+@njit(cache=True, inline="always")
+def hash_of(data: Any, start: Any, size: Any) -> Any:
     """Return the key of a segment and its hash."""
     if size <= 8:
-        key = _load(data, start) & (_ALL >> np.uint64(64 - 8 * size))
-        mixed = (key ^ np.uint64(size)) * MIX
-        return key, mixed ^ (mixed >> HALF)
-    mixed, at, last = np.uint64(size), start, start + size - 8
+        key = load(data, start) & (_ALL >> np.uint64(64 - 8 * np.int64(size)))
+        return key, short_hash(key, size)
+    mixed = np.uint64(size)
+    at = np.uint64(start)
+    last = at + mixed - EIGHT
     while at < last:
-        mixed = (mixed ^ _load(data, at)) * MIX
+        mixed = (mixed ^ load(data, at)) * MIX
         mixed ^= mixed >> HALF
-        at += 8
-    mixed = (mixed ^ _load(data, last)) * _STIR
+        at += EIGHT
+    mixed = (mixed ^ load(data, last)) * _STIR
     mixed ^= mixed >> HALF
     return mixed, mixed
 
 
 @njit(cache=True, inline="always")
-def _equal(keys: Any, one: Any, data: Any, other: Any, size: Any) -> Any:
+def equal(keys: Any, one: Any, data: Any, other: Any, size: Any) -> Any:
     """Whether segments of more than eight bytes are equal."""
-    at = 0
-    while at < size - 8:
-        if _load(keys, one + at) != _load(data, other + at):
+    at = np.uint64(0)
+    last = np.uint64(size) - EIGHT
+    while at < last:
+        if load(keys, np.uint64(one) + at) != load(data, np.uint64(other) + at):
             return False
-        at += 8
-    return _load(keys, one + size - 8) == _load(data, other + size - 8)
+        at += EIGHT
+    return load(keys, np.uint64(one) + last) == load(data, np.uint64(other) + last)
 
 
 @njit(cache=True)
@@ -263,7 +276,7 @@ def look_up(
     mask, fresh = len(table) - 1, 0
     for k in range(n):
         start, size = begin + cuts[k], np.int64(cuts[k + 1] - cuts[k])
-        key, hashed = _hash(data, start, size)
+        key, hashed = hash_of(data, start, size)
         at = np.int64(hashed & np.uint64(mask))
         while True:
             about = table[at, 1]
@@ -279,7 +292,7 @@ def look_up(
             if (
                 table[at, 0] == key
                 and (about & LOW) == np.uint64(size)
-                and (size <= 8 or _equal(keys, np.int64(table[at, 2]), data, start, size))
+                and (size <= 8 or equal(keys, np.int64(table[at, 2]), data, start, size))
             ):
                 break
             at = (at + 1) & mask
@@ -293,7 +306,7 @@ def move(old: Any, table: Any, keys: Any) -> None:
     mask = len(table) - 1
     for slot in range(len(old)):
         if old[slot, 1] != 0:
-            _, hashed = _hash(keys, np.int64(old[slot, 2]), np.int64(old[slot, 1] & LOW))
+            _, hashed = hash_of(keys, np.int64(old[slot, 2]), np.int64(old[slot, 1] & LOW))
             at = np.int64(hashed & np.uint64(mask))
             while table[at, 1] != 0:
                 at = (at + 1) & mask
@@ -342,7 +355,7 @@ def merge(
     """
     n, i = 0, start
     while i < stop:
-        point, width = _point(data, i, MARK)
+        point, width = code_point(data, i, MARK)
         if points[point] >= 0:
             ids[at + n] = points[point]
             n += 1

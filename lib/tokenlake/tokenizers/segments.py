@@ -148,7 +148,7 @@ class SegmentEngine:
         # Eight bytes are read at once, wherever a segment begins.
         laid = np.empty(int((stops - begins).sum()) + rows + 8, np.uint8)
         starts, ends = np.empty(rows + 1, np.int64), np.empty(rows, np.int32)
-        size = self._run.lay_out(data, begins, stops, led, model.once, laid, starts)
+        size = self._run.lay_out(data, begins, stops, led, model.once, self._run.MARK, laid, starts)
         ids, found = np.empty(size + 2, np.int32), np.zeros(rows + 1, np.int64)
         row = begin = at = 0
         rule = (model.ascii, model.bits, model.spaced, model.mark)

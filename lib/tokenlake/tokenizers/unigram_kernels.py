@@ -14,7 +14,7 @@ from tokenlake.tokenizers.segment_kernels import HALF, LOW, MIX, ONE, put
 
 
 @njit(cache=True, inline="always")
-def _branch(branches: Any, node: Any, byte: Any) -> Any:
+def branch_of(branches: Any, node: Any, byte: Any) -> Any:
     """Return the slot of a node's branch in a table of branches, or of where it would be."""
     key = np.uint64(node) << np.uint64(8) | np.uint64(byte)
     mask = np.uint64(len(branches) - 1)
@@ -36,7 +36,7 @@ def add_pieces(branches: Any, data: Any, offsets: Any, ends: Any) -> Any:
     for piece in range(len(offsets) - 1):
         node = 0
         for i in range(offsets[piece], offsets[piece + 1]):
-            at = _branch(branches, node, data[i])
+            at = branch_of(branches, node, data[i])
             if branches[at, 1] == 0:
                 branches[at, 0] = np.uint64(node) << np.uint64(8) | np.uint64(data[i])
                 branches[at, 1] = np.uint64(nodes)
@@ -96,7 +96,7 @@ def search_new(
             width = len(prefix) if at < len(prefix) else 1
             single, node, end = False, 0, at
             while end < n:
-                node = np.int64(branches[_branch(branches, node, word[end]), 1])
+                node = np.int64(branches[branch_of(branches, node, word[end]), 1])
                 if node == 0:
                     break
                 end += 1

@@ -1,0 +1,149 @@
+"""Encode new words here instead of asking the reference, which takes ten times as long.
+
+Byte pair encoding is simple: of all neighbours in a word the pair with the lowest rank is merged, the leftmost of
+several, until no pair has a rank. That is all there is to it where every character has an id, no pair has two ranks,
+and the model does not mark where words begin or end. The gate compares the ids with the reference's before a build, and
+samples are compared while it runs.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, Final, Self, final
+
+import numpy as np
+
+from tokenlake.arrays import Int32, Int64, UInt8, UInt64, offsets_of
+from tokenlake.tokenizers import segment_kernels
+from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.words import kernels
+from tokenlake.tokenizers.words.rules import MARK
+
+LONGEST_MERGED: Final = 2048
+"""Bytes of the longest word that is merged: the time grows with the square of the length."""
+_POINTS: Final = 0x110000
+_BYTES: Final = 256
+
+
+@final
+class Merger:
+    """The merges of one tokenizer.
+
+    Args:
+        points: int32[0x110000], the id of each character, -1 for one that becomes the ids of its bytes.
+        byte_ids: int32[256], the id of each byte.
+        merges: uint64[capacity, 2], see :func:`tokenlake.tokenizers.segment_kernels.add_merges`.
+        whole: Words that have an id as a whole, whatever the merges make of them; empty where merges decide.
+    """
+
+    def __init__(self, points: Int32, byte_ids: Int32, merges: UInt64, whole: dict[bytes, int]) -> None:
+        self._points = points
+        self._byte_ids = byte_ids
+        self._merges = merges
+        self._ranks = np.empty(LONGEST_MERGED, np.int64)
+        # The words with an id, laid end to end, and a table of their numbers.
+        edges = offsets_of([len(word) for word in whole])
+        self._whole_ids = np.fromiter(whole.values(), np.int32, len(whole))
+        self._whole_edges = edges
+        self._whole_data = np.frombuffer(bytearray(b"".join(whole) + bytes(8)), np.uint8)
+        self._whole_slots = np.zeros(1 << (2 * len(whole) + 2).bit_length(), np.int32)
+        kernels.add_whole_words(self._whole_data, edges, self._whole_slots)
+
+    @classmethod
+    def of(cls, files: TokenizerFiles, *, is_sentencepiece: bool) -> Self | None:
+        """Return the merges of a tokenizer, or None where they do not follow from its vocabulary and merges alone."""
+        model = files.spec["model"]
+        vocab: dict[str, int] = model["vocab"]
+        if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+            return None
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+        if any(len(pair) != 2 for pair in pairs):
+            return None
+        points = np.full(_POINTS, -1, np.int32)
+        byte_ids = np.full(_BYTES, -1, np.int32)
+        whole: dict[bytes, int] = {}
+        try:
+            if is_sentencepiece:
+                _fill_characters(vocab, points, byte_ids)
+            else:
+                alphabet = _byte_alphabet()
+                byte_ids[:] = [vocab[character] for character in alphabet]
+                if model.get("ignore_merges"):
+                    whole = _whole_words(vocab, alphabet)
+            left = np.fromiter((vocab[first] for first, _ in pairs), np.int32, len(pairs))
+            right = np.fromiter((vocab[second] for _, second in pairs), np.int32, len(pairs))
+            joined = np.fromiter((vocab[first + second] for first, second in pairs), np.int32, len(pairs))
+        except KeyError:
+            # A byte or a part of a merge is not in the vocabulary.
+            return None
+        merges = np.zeros((1 << max(4, (2 * len(pairs)).bit_length()), 2), np.uint64)
+        segment_kernels.add_merges(merges, left, right, joined)
+        if np.count_nonzero(merges[:, 1]) != len(pairs):
+            # A pair is there twice.
+            return None
+        return cls(points, byte_ids, merges, whole)
+
+    def encode(self, laid: UInt8, cuts: Int64, new: Int64) -> tuple[Int64, Int32] | None:
+        """Return the offsets (int64[n + 1]) and ids (int32[total]) of words, or None where one is too long.
+
+        Args:
+            laid: Texts, with at least eight bytes behind the last word.
+            cuts: The edges of all words.
+            new: int64[n], the numbers of the words that are encoded.
+        """
+        sizes = cuts[new + 1] - cuts[new]
+        if sizes.max(initial=0) > LONGEST_MERGED:
+            return None
+        ids = np.empty(int(sizes.sum()), np.int32)
+        offsets = np.zeros(len(new) + 1, np.int64)
+        total = kernels.merge_words(
+            laid,
+            cuts,
+            new,
+            self._whole_data,
+            self._whole_edges,
+            self._whole_slots,
+            self._whole_ids,
+            self._points,
+            self._byte_ids,
+            self._merges,
+            self._ranks,
+            offsets,
+            ids,
+        )
+        return offsets, ids[:total]
+
+
+def _fill_characters(vocab: dict[str, int], points: Int32, byte_ids: Int32) -> None:
+    """Note the ids of characters and of bytes of a vocabulary in SentencePiece's style."""
+    for token, number in vocab.items():
+        if len(token) == 1:
+            points[ord(token)] = number
+    points[ord(" ")] = points[ord(MARK)]
+    for byte in range(_BYTES):
+        byte_ids[byte] = vocab.get(f"<0x{byte:02X}>", -1)
+
+
+def _byte_alphabet() -> str:
+    """Return the characters that byte-level tokenizers write for the bytes 0 to 255."""
+    printed = list(chain(range(33, 127), range(161, 173), range(174, 256)))
+    characters: list[str] = []
+    unprinted = 0
+    for byte in range(_BYTES):
+        if byte in printed:
+            characters.append(chr(byte))
+        else:
+            characters.append(chr(_BYTES + unprinted))
+            unprinted += 1
+    return "".join(characters)
+
+
+def _whole_words(vocab: dict[str, int], alphabet: str) -> dict[bytes, int]:
+    """Return the words that the tokens of a byte-level vocabulary spell."""
+    bytes_of: dict[int, Any] = {ord(character): chr(byte) for byte, character in enumerate(alphabet)}
+    known = frozenset(alphabet)
+    words: dict[bytes, int] = {}
+    for token, number in vocab.items():
+        if token and known.issuperset(token):
+            words[token.translate(bytes_of).encode("latin-1")] = number
+    return words
