@@ -23,6 +23,7 @@ from typing import Any, Final, final
 
 import orjson
 
+from tokenlake.tokenizer_guard.caution import reason_for_caution
 from tokenlake.tokenizers.allowlist import (
     BYTE_TOKENS,
     flat,
@@ -131,6 +132,10 @@ def split_rules_of(files: TokenizerFiles) -> SplitRules:
 
 def _read(files: TokenizerFiles) -> SplitRules:
     spec = files.spec
+    # Such a tokenizer runs in a bounded process, which only encodes and decodes.
+    caution = reason_for_caution(spec)
+    if caution is not None:
+        raise UnsupportedError(caution)
     if model_type(files) != "BPE":
         raise UnsupportedError(f"the model is {model_type(files)}, only BPE is supported")
     for reason in unknown_keys(spec, "BPE"):
