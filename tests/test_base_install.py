@@ -42,9 +42,12 @@ def outcome(work):
 """
 
 NAMES = """
+import importlib
 import tokenlake as tl
 from tokenlake import easydel
 found = {name: outcome(lambda: getattr(tl, name)) for name in [*dir(tl), *easydel.__all__]}
+for path in ("transforms", "utils", "distributed", "execution", "core.config"):
+    found[path] = outcome(lambda: importlib.import_module(f"tokenlake.{path}"))
 print(json.dumps(found))
 """
 

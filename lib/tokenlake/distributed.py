@@ -8,9 +8,12 @@ from typing import Any, Final
 
 from tokenlake.config.values import whole_number
 from tokenlake.errors import NotAvailableError
-from tokenlake.rowwise.shards import Row
-from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.lazy_names import naming_extra
 from tokenlake.threads import Prefetched
+
+with naming_extra("tokenlake.distributed", "etl"):
+    from tokenlake.rowwise.shards import Row
+    from tokenlake.rowwise.source import ShardedDataSource
 
 _OF_RAY: Final = ("RayPreprocessor", "RayTokenizeWorker", "tokenize_with_ray")
 

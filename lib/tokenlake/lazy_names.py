@@ -6,7 +6,8 @@ A stub beside a module lists its names: type checkers read that file, and the mo
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final
 
@@ -39,8 +40,23 @@ def load(home: str, public: str, extra: str) -> Any:
         MissingExtraError: a package is missing; the message has the line that installs it.
     """
     module, _, name = home.partition(":")
-    try:
+    with naming_extra(public, extra):
         return getattr(import_module(module), name)
+
+
+@contextmanager
+def naming_extra(public: str, extra: str) -> Generator[None]:
+    """Say which extra installs the package that an import misses.
+
+    Args:
+        public: Name of what is imported, for the message.
+        extra: Extra of Tokenlake that installs what it needs.
+
+    Raises:
+        MissingExtraError: A package is missing; the message has the line that installs it.
+    """
+    try:
+        yield
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing == _OURS:  # a module of ours that is not there is a fault of the installation

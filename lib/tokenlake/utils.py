@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tokenlake.rowwise.files import DatasetType, expand_data_files
+from tokenlake.lazy_names import naming_extra
+
+with naming_extra("tokenlake.utils", "etl"):
+    from tokenlake.rowwise.files import DatasetType, expand_data_files
 
 
 def glob_files(pattern: str, recursive: bool = True) -> list[str]:
