@@ -76,7 +76,8 @@ class Environment:
 
 
 ENVIRONMENTS = (
-    Environment("lowest", SHORT, resolution="lowest-direct", demo=True),
+    # Newer Pythons have no wheels of the lowest versions.
+    Environment("lowest", SHORT, python="3.11", resolution="lowest-direct", demo=True),
     Environment("newest", SHORT, demo=True),
     Environment("python-3.12", SHORT, python="3.12", demo=True),
     Environment("python-3.13", SHORT, python="3.13", demo=True),
@@ -186,17 +187,21 @@ def installed_versions(python: Path) -> Iterator[str]:
 
 def find_python(version: str | None) -> str | None:
     """Return the path of an interpreter of a version, or None where this machine has none."""
-    if version is None:
+    if version is None or version == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
     on_path = shutil.which(f"python{version}")
     candidates = [Path(on_path)] if on_path else list[Path]()
     # What pyenv puts on the path runs only the versions that are switched on; the others lie beside it.
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     candidates += sorted(pyenv.glob(f"versions/{version}.*/bin/python"))
+    code = "import sys; print(*sys.version_info[:2], sep='.'); print(sys.executable)"
     for candidate in candidates:
-        finished = subprocess.run([candidate, "--version"], check=False, capture_output=True, text=True)
-        if finished.returncode == 0 and finished.stdout.startswith(f"Python {version}."):
-            return str(candidate)
+        finished = subprocess.run([candidate, "-c", code], check=False, capture_output=True, text=True)
+        if finished.returncode != 0:
+            continue
+        found_version, executable = finished.stdout.splitlines()
+        if found_version == version:
+            return executable
     return None
 
 
