@@ -401,8 +401,11 @@ def test_numbers_are_what_the_json_module_reads(numbers: list[str], nested: bool
         (record,) = cast("Any", parsed.rows).objects
         assert repr(record) == repr(json.loads(line))
         (row,) = cast("Any", parsed.rows).columns.to_pylist()
-        stored = row["x"] if not isinstance(row["x"], str) else json.loads(row["x"])
-        assert stored == json.loads(line)["x"]
+        expected = json.loads(line)["x"]
+        # Numbers that no column of Arrow holds are kept as JSON text.
+        is_json_text = isinstance(row["x"], str) and not isinstance(expected, str)
+        stored = json.loads(row["x"]) if is_json_text else row["x"]
+        assert stored == expected
 
 
 def test_a_number_that_nobody_wants_alters_none_of_those_that_are_wanted() -> None:

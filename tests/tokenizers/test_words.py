@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from tests.tokenizers.tokenizer_mutations import MUTATIONS
 from tests.tokenizers.tokenizer_samples import SPACE, Spec, choose_engine
 from tokenlake.errors import EngineMismatchError, TokenizerError
 from tokenlake.etl.runner import build_dataset
-from tokenlake.tokenizers import gate
+from tokenlake.tokenizers import encoder, gate
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import TokenSizes
@@ -476,17 +477,24 @@ def test_large_texts_of_other_tokenizers_get_it() -> None:
     )
 
 
+class WrongOnOneWord:
+    """The engine, which takes one word for another."""
+
+    def __init__(self, files: TokenizerFiles, **options: Any) -> None:
+        self._engine = WordEngine(files, **options)
+
+    def encode(self, text: pa.LargeStringArray) -> Any:
+        return self._engine.encode(pc.replace_substring(text, "the", "teh"))
+
+
 def test_a_wrong_word_condemns_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Merger.encode
-
-    def wrong(self: Merger, *words: Any) -> Any:
-        offsets, ids = right(self, *words) or pytest.fail("a long word")
-        return offsets, np.where(ids == ids[0], ids[0] + 1, ids)
-
-    monkeypatch.setattr(Merger, "encode", wrong)
+    monkeypatch.setattr(encoder, "WordEngine", WrongOnOneWord)
+    documents = samples.training_texts()
     with pytest.raises(EngineMismatchError, match="engine 'words' differs"):
-        choose_engine(form("deepseek"), "words")
-    assert "words failed" in choose_engine(form("deepseek"), size=gate.CACHED_WORDS_FROM).reason
+        choose_engine(form("deepseek"), "words", "literal", documents)
+    choice = choose_engine(form("deepseek"), "auto", "literal", documents, gate.CACHED_WORDS_FROM)
+    assert choice.engine == "tokenizers"
+    assert "words failed" in choice.reason
 
 
 PLACED = (
