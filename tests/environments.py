@@ -137,9 +137,16 @@ def run(environment: Environment, interpreter: str) -> bool:
 def run_demo(python: Path) -> bool:
     """Run the demo in a folder of its own; print what it says if it fails."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(python), "-m", "tokenlake.demo", folder]
+        # An older Prefect cannot open the database of a newer one.
+        environment = {**os.environ, "PREFECT_HOME": f"{folder}/prefect"}
         finished = subprocess.run(
-            command, cwd=ROOT, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [str(python), "-m", "tokenlake.demo", f"{folder}/demo"],
+            cwd=ROOT,
+            env=environment,
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
     if finished.returncode != 0:
         print(finished.stdout, flush=True)

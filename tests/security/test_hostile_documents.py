@@ -166,12 +166,15 @@ def test_other_documents_stop_no_command_either(
         damages |= {name: sealed(plain[:-1] + b',"zzz":' + part + b"}") for name, part in parts.items()}
     for name, data in damages.items():
         path.write_bytes(data)
-        # To verify a version is to verify the tags of its dataset, too.
-        alone = ("verify",) if kind != "tag" else ()
-        for command in ("ls", "show", "gc", "sql of a table", "sql of rows", "peek", *alone):
+        # To show or verify a version is to read the tags of its dataset, too.
+        alone = ("show", "verify") if kind != "tag" else ()
+        for command in ("ls", "gc", "sql of a table", "sql of rows", "peek", *alone):
             assert app.main([*COMMANDS[command][0], "--store", str(store)]) == 0, (name, command)
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err and "this is a bug" not in captured.err
+        if kind == "tag":
+            assert app.main(["show", "small@v1", "--store", str(store)]) != 0
+            assert FILES[kind] in capsys.readouterr().err
         assert app.main(["verify", "small@v1", "--store", str(store)]) == 3, name
         assert FILES[kind].rpartition("/")[2] in capsys.readouterr().out
 

@@ -29,7 +29,6 @@ from tokenlake.integrity.findings import RepairProgress, RepairReport, VerifyRep
 from tokenlake.integrity.repair import repair as repair_version
 from tokenlake.integrity.verify import named_version
 from tokenlake.integrity.verify import verify as check
-from tokenlake.markup import printable
 from tokenlake.reading.version import stored_schema
 from tokenlake.reports import Table, facts, label, listed
 from tokenlake.reports import dataset as tables
@@ -70,11 +69,7 @@ def show(
     if json:
         print_json(manifest.to_json())
         return 0
-    tags: list[str] = []
-    try:
-        tags = [tag.tag for tag in catalog.tags(manifest.dataset) if tag.version == manifest.version]
-    except IntegrityError as error:
-        note(f"the tags of {manifest.dataset} are left out: {printable(str(error))}")
+    tags = [tag.tag for tag in catalog.tags(manifest.dataset) if tag.version == manifest.version]
     tagged = f", tagged {', '.join(tags)}" if tags else ""
     heading = (f"{manifest.dataset} v{manifest.version}", "bold")
     stdout().print(Text.assemble(heading, f"  {manifest.kind}, committed{tagged}\n"))
