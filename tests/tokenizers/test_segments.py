@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builds import config_of
 from tests.tokenizers import tokenizer_samples as samples
+from tests.tokenizers.engine_builds import check_same_bytes
 from tests.tokenizers.tokenizer_samples import SPACE
-from tokenlake.etl.runner import build_dataset
 from tokenlake.tokenizers import segments
 from tokenlake.tokenizers.encoder import fast_engine
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -129,17 +126,4 @@ def test_a_full_table_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_build_with_it_has_the_bytes_of_one_with_the_reference(tmp_path: Path) -> None:
-    folder = samples.save(samples.sentencepiece(), tmp_path / "tokenizer")
-    texts = tmp_path / "in.jsonl"
-    texts.write_text("".join(json.dumps({"text": text}) + "\n" for text in samples.training_texts()))
-    made: dict[str, dict[str, str]] = {}
-    for engine in ("segments", "tokenizers"):
-        config = config_of(tmp_path / engine, texts, folder, pack=128) | {"tokenize": {"engine": engine}}
-        version = Path(build_dataset(config, workers=1).path)
-        made[engine] = {
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in version.glob("data/*.parquet")
-        }
-        (record,) = (json.loads(path.read_text()) for path in version.glob("ledger/*.json"))
-        assert record["engine"] == engine
-    assert made["segments"] == made["tokenizers"] != {}
+    check_same_bytes("segments", samples.sentencepiece(), tmp_path)

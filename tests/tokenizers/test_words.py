@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builds import config_of
 from tests.tokenizers import tokenizer_samples as samples
+from tests.tokenizers.engine_builds import check_same_bytes
 from tests.tokenizers.test_mutations import REFUSED
 from tests.tokenizers.tokenizer_mutations import MUTATIONS
 from tests.tokenizers.tokenizer_samples import SPACE, Spec, choose_engine
 from tokenlake.errors import EngineMismatchError, TokenizerError
-from tokenlake.etl.runner import build_dataset
 from tokenlake.tokenizers import encoder, gate
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -540,17 +537,4 @@ def test_long_documents(name: str) -> None:
 
 
 def test_a_build_with_it_has_the_bytes_of_one_with_the_reference(tmp_path: Path) -> None:
-    folder = samples.save(form("deepseek"), tmp_path / "tokenizer")
-    texts = tmp_path / "in.jsonl"
-    texts.write_text("".join(json.dumps({"text": text}) + "\n" for text in samples.training_texts()))
-    made: dict[str, dict[str, str]] = {}
-    for engine in ("words", "tokenizers"):
-        config = config_of(tmp_path / engine, texts, folder, pack=128) | {"tokenize": {"engine": engine}}
-        version = Path(build_dataset(config, workers=1).path)
-        made[engine] = {
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in version.glob("data/*.parquet")
-        }
-        (record,) = (json.loads(path.read_text()) for path in version.glob("ledger/*.json"))
-        assert record["engine"] == engine
-    assert made["words"] == made["tokenizers"] != {}
+    check_same_bytes("words", form("deepseek"), tmp_path)
