@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -290,6 +291,70 @@ def test_a_renamed_mixture_finds_the_tokens_that_are_there(
         "mixed.code.tokens",
         "mixed.text.tokens",
         "other.rare.tokens",
+    ]
+
+
+def move_config(config: Config, folder: Path) -> Config:
+    """Leave the name to the configuration's file, which has another one in another folder."""
+    return {key: value for key, value in config.items() if key != "name"}
+
+
+def move_data(config: Config, folder: Path) -> Config:
+    """Read equal files below another folder."""
+    for dataset in config["datasets"]:
+        target = folder / "elsewhere" / dataset["name"]
+        shutil.copytree(dataset["data_files"], target)
+        dataset["data_files"] = str(target)
+    return config
+
+
+def use_globs(config: Config, folder: Path) -> Config:
+    """Name the same files by a pattern."""
+    for dataset in config["datasets"]:
+        dataset["data_files"] += "/*.jsonl"
+    return config
+
+
+def copy_tokenizer(config: Config, folder: Path) -> Config:
+    """Use equal files of the tokenizer in another folder."""
+    shutil.copytree(config["default_tokenizer"], folder / "copied")
+    return {**config, "default_tokenizer": str(folder / "copied")}
+
+
+def rename_input(config: Config, folder: Path) -> Config:
+    """Give one input file another name, which the rows of its documents record."""
+    move_data(config, folder)
+    moved = Path(config["datasets"][0]["data_files"])
+    (moved / "a.jsonl").rename(moved / "b.jsonl")
+    return config
+
+
+@pytest.mark.parametrize(
+    ("change", "tokenized"),
+    [
+        (move_config, set[str]()),
+        (move_data, set[str]()),
+        (use_globs, set[str]()),
+        (copy_tokenizer, set[str]()),
+        (rename_input, {"code"}),
+    ],
+)
+def test_sources_of_a_mixture_are_found_by_their_content(
+    change: Any, tokenized: set[str], root: Path, built: Path, tokenizer_dir: Path, pool: WorkerPool
+) -> None:
+    """`root` has the tokens of a configuration named `mixed`; the one that is built has another name."""
+    splits = {"splits": {"train": 0.9, "validation": 0.1}}
+    config = raw(built, tokenizer_dir, name="other", source=splits, save={"output_dir": str(root / "store")})
+    (root / "folder").mkdir()
+    file = root / "folder" / "other.yaml"
+    file.write_text(json.dumps(change(config, root)))
+    events: list[Event] = []
+    result = build_dataset(file, pool=pool, on_event=events.append)
+    finished = {event.source for event in events if isinstance(event, UnitFinished)}
+    assert result.dataset == "other"
+    assert finished & SOURCES.keys() == tokenized
+    assert [parent.dataset for parent in result.manifest.parents] == [
+        f"other.{name}.tokens" if name in tokenized else f"mixed.{name}.tokens" for name in SOURCES
     ]
 
 
