@@ -492,7 +492,12 @@ def _shell(command: str, store: Path) -> subprocess.CompletedProcess:
     ("arguments", "said"),
     [
         (["runn"], "there is no command 'runn'; did you mean 'run'?"),
+        (["build"], "there is no command 'build'; did you mean 'run'?"),
+        (["list"], "did you mean 'ls'?"),
+        (["status"], "did you mean 'ls'?"),
         (["ls", "--foo"], "--foo"),
+        (["peek", "small", "-n", "-3"], "Must be >= 1"),
+        (["peek", "small", "-n", "0"], "Must be >= 1"),
         (["peek", "small", "-n", "x"], "x"),
         (["show", "smal"], "did you mean small?"),
         (["show", "small@v9"], "small@v9"),

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, final
 
 from cyclopts import Parameter
@@ -509,7 +510,31 @@ def clean(
             cleaning.sign(pool, on_progress=lambda fields: counter.add(int(fields.get("bytes", 0))))
     result = cleaning.settle()
     emit(result.to_json(), json, lambda: _print(result))
+    if not json:
+        _note_use_of_list(cleaning.config, result.output, config)
     return 0
+
+
+def _note_use_of_list(config: PipelineConfig, output: str, config_file: str) -> None:
+    """Say on stderr how a build leaves out the documents of a list that `tokenlake clean` wrote.
+
+    Args:
+        config: Configuration of the run.
+        output: Path of the list.
+        config_file: File that the configuration was read from.
+    """
+    list_file = Path(output).absolute()
+    unaware = [
+        dataset.name
+        for dataset in config.datasets
+        if dataset.exclude is None or Path(dataset.exclude).absolute() != list_file
+    ]
+    run = f"tokenlake run {near(config_file)}"
+    if unaware:
+        names = ", ".join(map(str, unaware))
+        note(f"next: write `exclude: {near(output)}` under {names} of `datasets`, then `{run}`")
+    else:
+        note(f"next: `{run}` builds without these documents")
 
 
 def _print(result: CleanResult) -> None:
