@@ -287,9 +287,12 @@ def test_the_command_says_what_is_left_out(tmp_path: Path, capsys: pytest.Captur
     path.write_text(json.dumps(config))
     run(config)
     assert main(["clean", str(path)]) == 0
-    told = capsys.readouterr().out
-    assert "1 document to leave out; 2 of 3 rows kept" in told
-    assert re.search(r"duplicate +1 +33\.33%", told)
+    printed = capsys.readouterr()
+    assert "1 document to leave out; 2 of 3 rows kept" in printed.out
+    assert re.search(r"duplicate +1 +33\.33%", printed.out)
+    assert re.search(
+        r"next: write `exclude: \S+` under a of `datasets`, then `tokenlake run \S+set.yaml`", printed.err
+    )
     assert main(["clean", str(path), "--json", "--set", "clean.exact=none"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["kept"], told["removed"], told["units_found"]) == (3, {}, 1)

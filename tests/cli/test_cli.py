@@ -9,10 +9,12 @@ import os
 import random
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -228,11 +230,17 @@ def test_data_is_shown_as_text(capsys: Output, sql: list[str], out: str) -> None
     assert capsys.readouterr().out == out
 
 
-def test_plan_estimates_and_writes_nothing(capsys: Output, config: Path, tmp_path: Path) -> None:
+def test_plan_estimates_and_writes_nothing(
+    capsys: Output, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = _json(capsys, "plan", str(config), "--set", "pack.seq_length=32")
     assert (plan["name"], plan["units"], [s["files"] for s in plan["sources"]]) == ("small", 2, [2, 1])
     assert main(["plan", str(config)]) == 0
     assert "of 64 tokens" in capsys.readouterr().out
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    assert main(["plan", str(config)]) == 0
+    assert "is on a disk with 10 B free; the build is expected to write about" in capsys.readouterr().err
+    monkeypatch.undo()
     assert main(["plan", str(config), "--set", "pack.seq_len=5"]) == 2
     assert "seq_len (override): unknown key; did you mean 'seq_length'?" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
@@ -492,7 +500,12 @@ def _shell(command: str, store: Path) -> subprocess.CompletedProcess:
     ("arguments", "said"),
     [
         (["runn"], "there is no command 'runn'; did you mean 'run'?"),
+        (["build"], "there is no command 'build'; did you mean 'run'?"),
+        (["list"], "did you mean 'ls'?"),
+        (["status"], "did you mean 'ls'?"),
         (["ls", "--foo"], "--foo"),
+        (["peek", "small", "-n", "-3"], "Must be >= 1"),
+        (["peek", "small", "-n", "0"], "Must be >= 1"),
         (["peek", "small", "-n", "x"], "x"),
         (["show", "smal"], "did you mean small?"),
         (["show", "small@v9"], "small@v9"),

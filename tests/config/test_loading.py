@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tokenlake.config.key_places import SYNONYMS
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import dump_yaml
 from tokenlake.config.values import parse_duration, parse_size
@@ -295,3 +296,31 @@ def test_spans() -> None:
 def test_what_is_no_span(wrong: object) -> None:
     with pytest.raises(ConfigError, match="span of time"):
         parse_duration(wrong)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("override", "place"),
+    [
+        (
+            "on_bad_record=quarantine",
+            "on_bad_record (override): unknown key; did you mean 'source.on_bad_record'?",
+        ),
+        ("seq_length=512", "did you mean 'pack.seq_length'?"),
+        (
+            "source.seq_length=512",
+            "source.seq_length (override): unknown key; did you mean 'pack.seq_length'?",
+        ),
+        ("pack.tokenizer=gpt2", "did you mean 'datasets.0.tokenizer'?"),
+        ("datasets.0.colour=4", "datasets.0.colour (override): unknown key (known here: "),
+        ("dataset_name=wiki", "dataset_name (override): unknown key; did you mean 'name'?"),
+        ("context_length=512", "did you mean 'pack.seq_length'?"),
+        ("colour=512", "colour (override): unknown key (known here: "),
+    ],
+)
+def test_a_key_that_belongs_elsewhere_is_named_with_its_path(write: Write, override: str, place: str) -> None:
+    assert place in refusal(write(GOOD), override)
+
+
+def test_each_name_of_another_tool_stands_for_a_key_that_exists() -> None:
+    for name, path in SYNONYMS.items():
+        assert f"did you mean {path!r}?" in refusal({"datasets": [], name: 1}), name

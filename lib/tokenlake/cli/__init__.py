@@ -46,6 +46,40 @@ COMMANDS: Final = {
     "doctor": ("doctor:doctor", SETUP, "Check this machine: packages, disk, store, Hub, Prefect."),
     "completion": ("console:completion", SETUP, "Print what completes commands in bash, zsh or fish."),
 }
+SYNONYMS: Final = {
+    "add": "run",
+    "build": "run",
+    "cat": "peek",
+    "check": "verify",
+    "config": "init",
+    "create": "run",
+    "datasets": "ls",
+    "delete": "rm",
+    "describe": "show",
+    "dry-run": "plan",
+    "fix": "repair",
+    "head": "peek",
+    "info": "show",
+    "list": "ls",
+    "mix": "run",
+    "new": "init",
+    "pack": "run",
+    "query": "sql",
+    "remove": "rm",
+    "resume": "run",
+    "rows": "peek",
+    "save": "export",
+    "start": "run",
+    "status": "ls",
+    "tokenize": "run",
+    "trace": "explain",
+    "upload": "push",
+    "validate": "plan",
+    "versions": "ls",
+    "view": "peek",
+    "worker": "work",
+}
+"""Names under which other tools have our commands."""
 ABOUT: Final = "Raw text to versioned, verified, packed token datasets."
 CODES: Final = "Exit codes: 0 done, 1 failed, 2 usage or config, 3 damage found, 130 cancelled."
 _OPTIONS: Final = {

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast, final
 
 from tokenlake._version import __version__
-from tokenlake.cli import COMMANDS, overview
+from tokenlake.cli import COMMANDS, SYNONYMS, overview
 from tokenlake.cli.streams import encodable_json, output_problem, restart_with_utf8, take_over
 from tokenlake.errors import CancelledError, MissingExtraError, TokenlakeError, to_json
 from tokenlake.markup import printable, printable_json
@@ -117,8 +117,9 @@ def _called(tokens: Sequence[str]) -> int | Failure:
         return 0
     if not name.startswith(("-", "__")) and name not in COMMANDS:
         # Told here and not by cyclopts, whose message imports every command to find near matches.
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        guess = f"; did you mean {near[0]!r}?" if near else ""
+        similar = difflib.get_close_matches(name, COMMANDS, n=1)
+        meant = SYNONYMS.get(name) or next(iter(similar), None)
+        guess = f"; did you mean {meant!r}?" if meant else ""
         hint = "tokenlake --help  lists the commands"
         return Failure("UsageError", f"there is no command {name!r}{guess}", 2, hint)
     try:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, final
 
 from cyclopts import Parameter
@@ -30,7 +31,7 @@ from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.resolved import ResolvedBuild
-from tokenlake.config.values import parse_duration
+from tokenlake.config.values import is_local, parse_duration
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.cleaning import Cleaning, CleanResult
@@ -50,6 +51,7 @@ from tokenlake.reports.terminal import near, print_tables, stdout
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.draws import open_mixture
+from tokenlake.store.free_space import free_bytes
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.threads import available_cpus
 
@@ -82,17 +84,32 @@ def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, jso
     return 0
 
 
-def _about(value: float) -> str:
-    """``~1.23 M``: a guess."""
-    return f"~{numbers.short(value)}"
+def _about(value: float, margin: float | None = None) -> str:
+    """Return an estimate as text: ``~1.23 M``, or ``~1.23 M ±8%`` where its margin is known.
+
+    Args:
+        value: Estimate.
+        margin: Half of the range that probably holds the true number; None where it is not known.
+    """
+    text = f"~{numbers.short(value)}"
+    if not margin or value <= 0:
+        return text
+    return f"{text} ±{max(1, round(100 * margin / value))}%"
+
+
+def _about_documents(expected: Estimate) -> str:
+    """Return the number of documents as text: without a ``~`` where all of them were counted."""
+    if expected.documents_margin == 0:
+        return numbers.short(expected.documents)
+    return _about(expected.documents, expected.documents_margin)
 
 
 _COLUMNS: Final = (
     number("files"),
     number("units"),
     number("bytes", "size", numbers.size),
-    number("documents", "documents", _about),
-    number("tokens", "tokens", _about),
+    number("about_documents", "documents", str),
+    number("about_tokens", "tokens", str),
     label("long", "long documents"),
     label("tokenizer"),
 )
@@ -136,7 +153,13 @@ class _TextPlan:
         state = "to be built" if self.version is None else f"v{self.version} exists"
         found: list[dict[str, Any]] = []
         for line, source in zip(self._sources(), self.build.sources, strict=True):
-            shown = {"long": length_policy(source.tokenizer), "tokenizer": near(line["tokenizer"])}
+            expected = self.expected[source.name]
+            shown = {
+                "long": length_policy(source.tokenizer),
+                "tokenizer": near(line["tokenizer"]),
+                "about_documents": _about_documents(expected),
+                "about_tokens": _about(expected.tokens, expected.tokens_margin),
+            }
             found.append(line | shown | {"dataset": self.build.name, "state": state})
         return found
 
@@ -156,7 +179,8 @@ class _TextPlan:
 
     def notes(self) -> list[str]:
         name = f"{self.source}: " if self.source else ""
-        return [f"note: {name}{line}" for line in self.plan.notes]
+        disk = _notes_on_disk(self.build.store, total(self.expected).output_bytes)
+        return [f"note: {name}{line}" for line in [*self.plan.notes, *disk]]
 
     def _sources(self) -> list[dict[str, Any]]:
         units = Counter(unit.source for unit in self.plan.units)
@@ -193,13 +217,26 @@ class _TextPlan:
         files = f"{'' if exact else 'at most '}{numbers.plural(whole.files, 'file')}"
         units = numbers.plural(len(self.plan.units), "unit")
         return [
-            ("tokens", _about(whole.tokens)),
+            ("tokens", _about(whole.tokens, whole.tokens_margin)),
             ("sequences" if pack else "rows", rows),
             ("splits", ", ".join([*shares, *held])),
             ("output", f"~{numbers.size(whole.output_bytes)} in {files}"),
             ("units", f"{units} of {numbers.size(build.unit_size or 0)} or less"),
             ("fingerprint", self.plan.fingerprint),
         ]
+
+
+def _notes_on_disk(store: str, output_bytes: int) -> list[str]:
+    """Return a note where the disk of a local store has less room than a build is expected to write."""
+    if not is_local(store):
+        return []
+    free = free_bytes(Path(store))
+    if free >= output_bytes:
+        return []
+    return [
+        f"{near(store)} is on a disk with {numbers.size(free)} free; the build is expected to write about "
+        f"{numbers.size(output_bytes)}. Free some space, or name another store with --store"
+    ]
 
 
 def _plan_text(source: str, config: PipelineConfig, progress: RunProgress) -> _TextPlan:
@@ -509,7 +546,31 @@ def clean(
             cleaning.sign(pool, on_progress=lambda fields: counter.add(int(fields.get("bytes", 0))))
     result = cleaning.settle()
     emit(result.to_json(), json, lambda: _print(result))
+    if not json:
+        _note_use_of_list(cleaning.config, result.output, config)
     return 0
+
+
+def _note_use_of_list(config: PipelineConfig, output: str, config_file: str) -> None:
+    """Say on stderr how a build leaves out the documents of a list that `tokenlake clean` wrote.
+
+    Args:
+        config: Configuration of the run.
+        output: Path of the list.
+        config_file: File that the configuration was read from.
+    """
+    list_file = Path(output).absolute()
+    unaware = [
+        dataset.name
+        for dataset in config.datasets
+        if dataset.exclude is None or Path(dataset.exclude).absolute() != list_file
+    ]
+    run = f"tokenlake run {near(config_file)}"
+    if unaware:
+        names = ", ".join(map(str, unaware))
+        note(f"next: write `exclude: {near(output)}` under {names} of `datasets`, then `{run}`")
+    else:
+        note(f"next: `{run}` builds without these documents")
 
 
 def _print(result: CleanResult) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata as metadata
 import os
 import platform
-import shutil
 import socket
 import sys
 import urllib.error
@@ -30,6 +29,7 @@ from tokenlake.reports import Table, label
 from tokenlake.reports.terminal import near, print_tables
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.free_space import free_bytes, nearest_folder
 from tokenlake.threads import available_cpus
 
 State: TypeAlias = Literal["ok", "warn", "fail"]
@@ -144,9 +144,8 @@ def _processors() -> Check:
 
 def _disk(name: str, folder: Path) -> Check:
     """The free space of the disk that a folder is on, or will be."""
-    whole = folder.expanduser().absolute()
-    there = next(each for each in (whole, *whole.parents) if each.exists())
-    free = shutil.disk_usage(there).free
+    there = nearest_folder(folder)
+    free = free_bytes(folder)
     found = f"{numbers.size(free)} free at {near(str(folder))}"
     if not os.access(there, os.W_OK | os.X_OK):
         repair = f"chmod u+rwx {there}, or name another"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import orjson
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 from rich.text import Text
 
 from tokenlake import numbers
@@ -32,7 +32,7 @@ def peek(
     name: Name,
     /,
     *,
-    number: Annotated[int, Parameter(name=["-n", "--number"])] = 3,
+    number: Annotated[int, Parameter(name=["-n", "--number"], validator=validators.Number(gte=1))] = 3,
     row: int = 0,
     split: str | None = None,
     full: bool = False,
@@ -46,7 +46,7 @@ def peek(
     The version's own copy of its tokenizer decodes the rows; special tokens stay visible.
 
     Args:
-        number: How many rows. Default: 3.
+        number: Number of rows, at least 1. Default: 3.
         row: The first row; negative numbers count from the end. Default: 0.
         split: Which split. Default: train.
         full: Print whole texts.

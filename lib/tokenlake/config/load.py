@@ -15,9 +15,10 @@ from typing import Any, Final, TypeVar, cast
 from pydantic import ValidationError
 
 from tokenlake.config.dataset import DATA_MODULE, SPLIT_PLACE, DataModuleConfig, is_hub_id, names_text
+from tokenlake.config.key_places import hint_of_place
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import problems_error
-from tokenlake.config.section import DATASET_NAME, LITERALS_REFUSED, Section, path_of
+from tokenlake.config.section import DATASET_NAME, LITERALS_REFUSED, UNKNOWN_KEY, Section, path_of
 from tokenlake.config.values import did_you_mean, nearest
 from tokenlake.config.yaml_file import MAX_BYTES, YamlFile, parse_yaml
 from tokenlake.errors import ConfigError
@@ -188,7 +189,14 @@ def _validated(
         problems: list[str] = []
         overridden: list[str] = []  # the problems of what overrides say
         lines: list[int] = []  # of the file, for the other problems
-        for location, message in ((each["loc"], each["msg"]) for each in error.errors()):
+        for details in error.errors():
+            location = details["loc"]
+            message = details["msg"]
+            if details["type"] == UNKNOWN_KEY:
+                # A key that another section has is named with its path, rather than a key of a similar name.
+                place = hint_of_place(model, str(location[-1]), path_of(location))
+                if place:
+                    message = f"unknown key{place}"
             line = None if file is None else file.line_of(location)
             is_overridden = any(location[: len(place)] == place for place in places)
             where = ""

@@ -62,6 +62,8 @@ from tokenlake.config.values import (
 from tokenlake.errors import ConfigError
 
 _OURS: Final = "tokenlake"
+UNKNOWN_KEY: Final = "tokenlake_unknown_key"
+"""Type of the error about a key that a section does not have."""
 _SHOWN: Final = 80
 _RULES: Final = {
     "model_type": "must be a mapping of keys",
@@ -113,7 +115,7 @@ def _sentence(details: ErrorDetails, known: Collection[str], hidden: Collection[
         hidden: the keys whose values may be secrets and are never quoted.
     """
     kind, value, place = details["type"], details["input"], details["loc"]
-    if kind == _OURS:
+    if kind in (_OURS, UNKNOWN_KEY):
         return details["msg"]
     if kind == "extra_forbidden":
         # The value stays out: behind a mistyped `hub_token` it would be the token.
@@ -164,12 +166,13 @@ class Section(BaseModel):
         except ValidationError as error:
             known = tuple(cls.model_fields)
             # The input is left out: nothing that prints an error can then print a secret.
-            lines = [
-                InitErrorDetails(
-                    type=problem(_sentence(each, known, cls.hidden_values)), loc=each["loc"], input=None
-                )
-                for each in error.errors(include_url=False)
-            ]
+            lines: list[InitErrorDetails] = []
+            for details in error.errors(include_url=False):
+                is_unknown_key = details["type"] in ("extra_forbidden", UNKNOWN_KEY)
+                kind = UNKNOWN_KEY if is_unknown_key else _OURS
+                message = _sentence(details, known, cls.hidden_values)
+                described = PydanticCustomError(kind, cast("Any", message))
+                lines.append(InitErrorDetails(type=described, loc=details["loc"], input=None))
             raise ValidationError.from_exception_data(error.title, lines, hide_input=True) from None
 
 

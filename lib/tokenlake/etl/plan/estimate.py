@@ -1,28 +1,36 @@
-"""What a plan will come to, from a small sample of its inputs.
+"""The expected size of a plan's output, from a sample of its inputs.
 
-A few places of each source are read, and what they hold is built as a unit would build it, by the reference and in
-a temporary folder; their tokens and documents per input byte, and their bytes on disk per token, are taken for the
-whole. Nothing is written to the store, and the answer is the same every time.
+A few places of each source are read (see :mod:`tokenlake.etl.plan.sampling`), and what they hold is built as a unit
+would build it, by the reference tokenizer and in a temporary folder. Documents and text per byte of input come from all
+that was read, tokens per byte of text and bytes on disk per token from the part of it that is built. Nothing is written
+to the store, and the result is the same every time.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import chain, islice
 from tempfile import TemporaryDirectory
-from typing import Final, TypeAlias, cast, final
+from typing import Final, cast, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.compute as pc
 
 from tokenlake.columns import text_weights
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.etl.job import REFERENCE, UnitJob
 from tokenlake.etl.plan.plan import Plan, TextUnit
+from tokenlake.etl.plan.sampling import (
+    RANGE_WIDTH,
+    Floats,
+    PlaceSample,
+    Stratum,
+    read_sample,
+    standard_errors,
+    strata_of,
+    totals_of_places,
+)
 from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments
 from tokenlake.etl.unit.text import TextBuild
 from tokenlake.sources.inputs import FileRange
@@ -31,29 +39,34 @@ from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.tokenizers.encoder import Encoder
 
-Floats = npt.NDArray[np.float64]
+_SAMPLE_BYTES: Final = 1 << 20  # of text that is built, in all
+_LEAST_BYTES: Final = 16 << 10  # of text that is built, of one batch
+_RATE_BYTES: Final = 8 << 10  # of text of one place that is encoded to compare it with the other places
 
-_LEAST_PLACES, _MOST_PLACES = 8, 64  # where a source is looked at
-_READ_BYTES: Final = 64 << 20  # of input that may be read for it
-_SAMPLE_BYTES: Final = 1 << 20  # of text that is tokenized
-_LEAST_BYTES: Final = 16 << 10  # and at one place
-_MOST_BATCHES: Final = 4  # read at one place
+# Columns of the quantities that are estimated.
+_DOCUMENTS, _ROWS, _LONG, _TOKENS, _DROPPED, _STORED = range(6)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Expected size of a source or of a whole version; all but `files` are guesses from a sample.
+    """Expected size of a source or of a whole version.
+
+    Each margin is half of a range that holds the true number about 19 times of 20, as far as a sample can say: a kind
+    of text that no sampled place holds is not counted. It is None where a single place was read.
 
     Attributes:
-        documents: of the text.
-        tokens: that are written, BOS and EOS included.
-        sequences: packed rows, or rows of a document where nothing is packed.
-        output_bytes: of all shards.
-        files: shards: with `num_shards` exactly so many, else at most: a unit writes one for each split, and more
-            past `max_shard_size`.
-        long_documents: documents of more than `max_length` tokens, where they are not kept.
-        dropped_tokens: tokens that are not written because of that.
+        documents: Number of documents.
+        tokens: Number of tokens that are written, BOS and EOS included.
+        sequences: Number of packed rows, or of documents where nothing is packed.
+        output_bytes: Size of all shards.
+        files: Number of shards. Exact with `num_shards`, otherwise an upper bound: a unit writes one for each split,
+            and more past `max_shard_size`.
+        long_documents: Number of documents of more than `max_length` tokens, where these are not kept.
+        dropped_tokens: Number of tokens of these documents that are not written.
+        documents_margin: Margin of `documents`.
+        tokens_margin: Margin of `tokens`.
+        output_bytes_margin: Margin of `output_bytes`.
     """
 
     documents: int
@@ -63,8 +76,11 @@ class Estimate:
     files: int
     long_documents: int = 0
     dropped_tokens: int = 0
+    documents_margin: int | None = None
+    tokens_margin: int | None = None
+    output_bytes_margin: int | None = None
 
-    def to_json(self) -> dict[str, int]:
+    def to_json(self) -> dict[str, int | None]:
         """Return the JSON-able form."""
         return asdict(self)
 
@@ -73,118 +89,147 @@ def estimate(plan: Plan) -> dict[str, Estimate]:
     """Return an estimate for each source, in plan order.
 
     Raises:
-        SourceError: an input cannot be read.
-        TokenizerError: a tokenizer cannot be run.
+        SourceError: An input cannot be read.
+        TokenizerError: A tokenizer cannot be run.
     """
     return {source.name: _of_source(plan, source) for source in plan.build.sources}
 
 
 def total(estimates: dict[str, Estimate]) -> Estimate:
-    """Sum the estimates of all sources."""
-    parts: list[dict[str, int]] = [part.to_json() for part in estimates.values()]
-    return Estimate(**{field.name: sum(part[field.name] for part in parts) for field in fields(Estimate)})
+    """Return the sum of the estimates of all sources, whose errors are independent of each other."""
+    sums: dict[str, int | None] = {}
+    for field in fields(Estimate):
+        values = [getattr(part, field.name) for part in estimates.values()]
+        if not field.name.endswith("_margin"):
+            sums[field.name] = sum(values)
+        elif None in values:
+            sums[field.name] = None
+        else:
+            sums[field.name] = round(math.hypot(*values))
+    return Estimate(**cast("dict[str, int]", sums))
 
 
 def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
+    """Return the estimate for one source, the sum over the kinds of its files."""
     units = [unit for unit in plan.units if isinstance(unit, TextUnit) and unit.source == source.name]
-    sums = np.zeros(6)
-    for kind, (count, weight) in _kinds(units).items():
-        sums += _sample(plan, source, _spread(units, kind, count, weight), count, weight)
-    documents, rows, long, tokens, dropped, stored = sums.tolist()
+    totals = np.zeros(6)
+    squares = np.zeros(6)  # of the margins
+    for stratum in strata_of(units).values():
+        kind_totals, kind_margins = _of_stratum(plan, source, stratum)
+        totals += kind_totals
+        squares += kind_margins**2
+    margins = [None if math.isnan(square) else math.ceil(math.sqrt(square)) for square in squares.tolist()]
+    documents, rows, long, tokens, dropped, stored = totals.tolist()
     width = plan.build.width
-    sequences = math.ceil(tokens / width) if width else round(rows)
     output = math.ceil(stored)
     files = sum(unit.files or 1 for unit in units) * len(source.split_names)
     if any(unit.files is None for unit in units):
         files += output // plan.build.max_shard_size
-    return Estimate(round(documents), round(tokens), sequences, output, files, round(long), round(dropped))
+    return Estimate(
+        documents=round(documents),
+        tokens=round(tokens),
+        sequences=math.ceil(tokens / width) if width else round(rows),
+        output_bytes=output,
+        files=files,
+        long_documents=round(long),
+        dropped_tokens=round(dropped),
+        documents_margin=margins[_DOCUMENTS],
+        tokens_margin=margins[_TOKENS],
+        output_bytes_margin=margins[_STORED],
+    )
 
 
-_Kind: TypeAlias = tuple[str, str | None]
+def _of_stratum(plan: Plan, source: ResolvedSource, stratum: Stratum) -> tuple[Floats, Floats]:
+    """Return the totals of a stratum and their margins: documents, rows, long documents, tokens, dropped, bytes.
 
-
-def _kind(part: FileRange) -> _Kind:
-    """Format and compression: a byte of one is not worth a byte of another."""
-    return part.file.format, part.file.compression
-
-
-def _kinds(units: Iterable[TextUnit]) -> dict[_Kind, tuple[int, int]]:
-    """Return how many ranges there are of each kind, and their weight; there may be millions."""
-    counts, weights = Counter[_Kind](), Counter[_Kind]()
-    for part in chain.from_iterable(unit.ranges for unit in units):
-        counts[_kind(part)] += 1
-        weights[_kind(part)] += part.weight
-    return {kind: (count, weights[kind]) for kind, count in counts.items()}
-
-
-def _spread(units: Iterable[TextUnit], kind: _Kind, count: int, weight: int) -> list[FileRange]:
-    """A few ranges of a kind, evenly over all of them: the smaller they are, the more."""
-    places = min(_MOST_PLACES, max(_LEAST_PLACES, int(_READ_BYTES / max(weight / count, 1))))
-    ranges = (part for unit in units for part in unit.ranges if _kind(part) == kind)
-    return list(islice(ranges, 0, None, math.ceil(count / places)))
-
-
-def _sample(plan: Plan, source: ResolvedSource, ranges: list[FileRange], count: int, weight: int) -> Floats:
-    """Read the beginnings of ranges, tokenize a part of them, and take it for all of their kind.
-
-    Args:
-        count, weight: of all ranges of the kind.
-
-    Returns:
-        float64[6]: documents, rows that are written, long documents, ids that are written, ids that are dropped, and
-        bytes on disk.
+    1. Read places of the stratum.
+    2. Build a part of their documents: tokens per byte of text, and bytes on disk per token.
+    3. Encode a little of each place, to see how its tokens per byte differ from those of the others.
+    4. Count each place's documents and tokens, with the policy for long documents.
+    5. Add the places up where they are the whole, otherwise take the mean of their rates for it.
     """
     planned = plan.tokenizers[source.name]
     recipe = Recipe(replace(source, on_bad_record="quarantine"), planned.files)
-    found: list[Prepared] = []
-    read, documents = 0, 0.0
-    for part in ranges:
-        batches, took = _beginning_of(part, recipe)
-        found += (batch for batch in batches if len(batch.documents))
-        read += took
-        # A range that is longer than its beginning holds more of the same.
-        documents += sum(len(batch.documents) for batch in batches) * part.weight / max(took, 1)
-    if not read or not found:
-        return np.zeros(6)
+    places, is_whole = read_sample(stratum, recipe)
+    batches = [batch for place in places for batch in place.batches if len(batch.documents)]
+    if not batches:
+        return np.zeros(6), np.zeros(6)
     encoder = Encoder(
         planned.files,
         engine=REFERENCE,
         special_tokens_in_text=recipe.special_tokens_in_text,
         add_special_tokens=source.tokenizer.add_special_tokens,
     )
-    built = _built(plan, source, recipe, encoder, found)
-    ids, size = (sum(getattr(part, name) for part in built.parts) for name in ("tokens", "bytes"))
-    # A part of the documents is built, the others' ids are counted by their bytes.
-    per_byte = built.account.tokens / max(1, built.account.text_bytes)
-    lengths: Floats = np.concatenate([batch.documents.text_sizes for batch in found]) * np.float64(per_byte)
+    built = _built(plan, source, recipe, encoder, batches)
+    stored_tokens = sum(part.tokens for part in built.parts)
+    stored_bytes = sum(part.bytes for part in built.parts)
+    bytes_per_token = stored_bytes / stored_tokens if stored_tokens else 0.0
+    tokens_per_byte = built.account.tokens / max(1, built.account.text_bytes)
+    densities = _relative_densities(places, encoder)
+
+    quantities = np.zeros((len(places), 6))
+    for index, place in enumerate(places):
+        if place.documents:
+            quantities[index] = _quantities(plan, source, place, encoder, tokens_per_byte * densities[index])
+    quantities[:, _STORED] = quantities[:, _TOKENS] * bytes_per_token
+    if is_whole:
+        # All is counted but the tokens of a text, which come from the part that is built.
+        totals = quantities.sum(axis=0)
+        margins = np.zeros(6)
+        error = standard_errors(densities[:, None])[0]
+        margins[[_TOKENS, _STORED]] = RANGE_WIDTH * error * totals[[_TOKENS, _STORED]]
+        return totals, margins
+
+    rates = quantities / np.array([[place.bytes_read] for place in places], np.float64)
+    windows = np.array([[place.window_bytes] for place in places], np.float64)
+    counts = [_DOCUMENTS, _ROWS, _LONG]
+    rates[:, counts] = quantities[:, counts] / windows
+    totals, margins = totals_of_places(rates, stratum.weight)
+    if stratum.records is not None and totals[_DOCUMENTS] > 0:
+        # The files state their records: only the share of them that become documents is unknown.
+        rows_read = sum(place.rows_read for place in places)
+        documents = sum(place.documents for place in places)
+        known = stratum.records * documents / max(rows_read, 1)
+        totals[counts] *= known / totals[_DOCUMENTS]
+        margins[counts] = 0.0
+    return totals, margins
+
+
+def _quantities(
+    plan: Plan, source: ResolvedSource, place: PlaceSample, encoder: Encoder, tokens_per_byte: float
+) -> Floats:
+    """Return the quantities of a place; bytes on disk are left at 0."""
+    sizes = [batch.documents.text_sizes for batch in place.batches if len(batch.documents)]
+    lengths: Floats = np.concatenate(sizes) * np.float64(tokens_per_byte)
     options = source.tokenizer
-    if source.texts.preference is not None:  # each text with its prompt; few special tokens
+    if source.texts.preference is not None:
+        # Each text comes with its prompt; special tokens are few.
         weights = np.array(text_weights(source.texts.preference.method), np.float64)
         counted = _counted(lengths.reshape(-1, len(weights)), weights, options, 0, 1)
     else:
         around = len(encoder.prefix) + len(encoder.suffix)
-        added = around + (planned.append_eos and plan.build.pack is not None)
-        counted = _counted(lengths[:, None], np.ones(1), options, around, added)
+        has_eos = plan.tokenizers[source.name].append_eos and plan.build.pack is not None
+        counted = _counted(lengths[:, None], np.ones(1), options, around, around + has_eos)
     rows, long, tokens, dropped = counted
-    documents = documents / len(ranges) * count
-    tokens, dropped = tokens / read * weight, dropped / read * weight
-    stored = tokens * (size / ids) if ids else 0.0
-    return np.array([documents, documents * rows, documents * long, tokens, dropped, stored])
+    return np.array([place.documents, place.documents * rows, place.documents * long, tokens, dropped, 0.0])
 
 
-def _beginning_of(part: FileRange, recipe: Recipe) -> tuple[list[Prepared], int]:
-    """Return the first batches of a range, and the input bytes that they took.
+def _relative_densities(places: Sequence[PlaceSample], encoder: Encoder) -> Floats:
+    """Return the tokens per byte of text at each place, in the mean of all places: 1.1 is a tenth more.
 
-    They are read until one says how much input it took: some formats read ahead, or begin with what is left out.
+    Conversations and prompts count as 1: their tokens cannot be encoded without their structure.
     """
-    batches: list[Prepared] = []
-    read = 0
-    for batch in islice(recipe.read(part), _MOST_BATCHES):
-        batches.append(batch)
-        read += batch.bytes_read
-        if read and len(batch.documents):
-            break
-    return batches, read
+    densities = np.ones(len(places))
+    for index, place in enumerate(places):
+        documents = next((batch.documents for batch in place.batches if len(batch.documents)), None)
+        if documents is None:
+            continue
+        if documents.spans is not None:
+            return np.ones(len(places))
+        texts = _beginning(documents, _RATE_BYTES)
+        densities[index] = len(encoder.encode(texts.text).ids) / max(1, texts.text_bytes)
+    mean = densities.mean()
+    return densities / mean if mean > 0 else np.ones(len(places))
 
 
 def _built(
