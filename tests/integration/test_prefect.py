@@ -143,7 +143,7 @@ def test_deployments_run_to_committed_versions_side_by_side(
     }
     names = [task["name"] for task in tasks_of(worker, mixture) if "/" not in task["task_key"]]
     mixed_steps = {f"{step} 00000" for step in ("load", "mix", "pack", "save")}
-    assert {"plan", "unit 00000", *mixed_steps, "commit", "report"} == set(names)
+    assert {"plan", "unit 00000", *mixed_steps, "commit", "report"} <= set(names)
     assert "| all | load | mix | pack | save |" in artifact(worker, "tokens-pile")
     for told in ("### Mixture", "| code | pile.code.tokens@v1 | 25.00% |", "### Order"):
         assert told in artifact(worker, "tokens-pile")
@@ -240,9 +240,9 @@ def test_a_verification_fails_where_something_is_damaged(
         lambda: {task["name"]: task["state_type"] for task in tasks_of(worker, verification)} == expected,
         "all tasks are completed",
     )
-    found = post(worker, "events/filter", filter={"event": {"prefix": ["tokenlake.version.damaged"]}})[
-        "events"
-    ]
+    about = {"event": {"prefix": ["tokenlake.version.damaged"]}}
+    until(lambda: bool(post(worker, "events/filter", filter=about)["events"]), "the event is written down")
+    found = post(worker, "events/filter", filter=about)["events"]
     assert [(each["payload"]["name"], each["payload"]["problems"]) for each in found] == [("small@v2", 1)]
     page = artifact(worker, "verification", verification)
     assert f"data/{shard.name}" in page
