@@ -12,6 +12,8 @@ COPY deployments deployments
 RUN python -m venv /opt/tokenlake \
  && /opt/tokenlake/bin/pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"
 COPY lib lib
+COPY flows flows
+COPY tasks tasks
 RUN /opt/tokenlake/bin/pip install --no-cache-dir --no-deps --force-reinstall .
 
 FROM python:${PYTHON}-slim AS base
@@ -27,8 +29,7 @@ WORKDIR /data
 
 FROM base AS worker
 WORKDIR /app
-COPY --chown=1000:1000 flows flows
-COPY --chown=1000:1000 tasks tasks
+# The flows are installed; these name them and their configurations.
 COPY --chown=1000:1000 deployments deployments
 COPY --chown=1000:1000 prefect.yaml ./
 CMD ["prefect", "worker", "start", "--pool", "tokenlake", "--limit", "1"]

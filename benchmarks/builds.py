@@ -61,7 +61,7 @@ def environment(work: Path, cache: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return kept | {
         "PYTHONPYCACHEPREFIX": str(work / "bytecode"),
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "lib"), str(ROOT)]),
+        "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("lib", "flows", "tasks", ".")),
         "HF_HOME": str(work / "hf-home"),
         "HF_HUB_OFFLINE": "1",
         "DO_NOT_TRACK": "1",

@@ -25,6 +25,14 @@ def house() -> House:
     return measure(Path(tokenlake.__file__).parent)
 
 
+@pytest.mark.parametrize("folder", ["flows/tokenlake_flows", "tasks/tokenlake_tasks"])
+def test_flows_and_tasks_have_no_cycles_and_are_annotated(folder: str) -> None:
+    package = measure(ROOT / folder)
+    assert len(package.sources) > 10
+    assert cycles(package.edges) == []
+    assert package.annotated == len(package.functions)
+
+
 def test_no_modules_import_each_other(house: House) -> None:
     assert cycles(house.edges) == []
 
@@ -40,7 +48,9 @@ def test_every_function_is_annotated(house: House) -> None:
 def test_no_file_of_tests_imports_what_is_heavy_when_it_is_collected(house: House) -> None:
     """Each process of a run collects every file; `tests.lazily` imports what a test needs when it first uses it."""
     imported = {_name(source.path): set(_imported(source.tree.body)) for source in house.sources}
-    for path in (path for name in ("tests", "examples") for path in (ROOT / name).rglob("*.py")):
+    for path in (
+        path for name in ("tests", "examples", "flows", "tasks") for path in (ROOT / name).rglob("*.py")
+    ):
         head = _HEAD.search(path.read_text("utf-8"))
         imported[_name(path)] = set(_imported(ast.parse(head[0]).body)) if head else set[str]()
     collected = [name for name in imported if name.rpartition(".")[2].startswith(("test_", "conftest"))]
@@ -49,7 +59,8 @@ def test_no_file_of_tests_imports_what_is_heavy_when_it_is_collected(house: Hous
 
 def _name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[parts[0] == "lib" :]).removesuffix(".__init__")
+    is_source_root = parts[0] in ("lib", "flows", "tasks")
+    return ".".join(parts[is_source_root:]).removesuffix(".__init__")
 
 
 def _imported(body: Iterable[ast.stmt]) -> Iterator[str]:

@@ -87,8 +87,16 @@ def test_the_wheel_of_what_the_image_copies_is_the_wheel_of_the_checkout(tmp_pat
         names.append(set(zipfile.ZipFile(wheel).namelist()))
     assert names[0] == names[1]
     assert any(name.endswith("licenses/LICENSE") for name in names[0])
-    assert {name.split("/")[0].split("-")[0] for name in names[0]} == {"tokenlake"}
-    assert {"tokenlake/py.typed", "tokenlake/config/__init__.pyi", "tokenlake/etl/runner.py"} <= names[0]
+    packages = {name.split("/")[0].split("-")[0] for name in names[0]}
+    assert packages == {"tokenlake", "tokenlake_flows", "tokenlake_tasks"}
+    assert {
+        "tokenlake/py.typed",
+        "tokenlake/config/__init__.pyi",
+        "tokenlake/etl/runner.py",
+        "tokenlake/runs/deployments/demo.yaml",
+        "tokenlake_flows/tokenize.py",
+        "tokenlake_tasks/plan.py",
+    } <= names[0]
     assert not [name for name in names[0] if "kubernetes" in name]
 
 
@@ -102,7 +110,8 @@ def test_the_source_distribution_can_be_built_and_tested(tmp_path: Path):
         "LICENSE",
         "Makefile",
         "constraints.txt",
-        "flows/tokenization.py",
+        "flows/tokenlake_flows/tokenize.py",
+        "tasks/tokenlake_tasks/plan.py",
         "deployments/demo.yaml",
         "prefect.yaml",
     }

@@ -300,7 +300,7 @@ def test_the_command_says_what_is_left_out(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_deployments_run_reads_and_writes_where_the_worker_allows(tmp_path: Path) -> None:
     pytest.importorskip("prefect")
-    check: Any = importlib.import_module("tokenlake.prefect.policy").check_cleaning
+    check: Any = importlib.import_module("tokenlake.runs.policy").check_cleaning
     exam = {"name": "exam", "data_files": "/exams/a.jsonl"}
     clean = {"against": ["/lists/old.parquet"], "contamination": {"sets": [exam]}}
     config = load_config(
@@ -324,7 +324,7 @@ def test_a_deployments_run_reads_and_writes_where_the_worker_allows(tmp_path: Pa
 
 def test_the_page_of_a_run_has_the_account(tmp_path: Path) -> None:
     pytest.importorskip("prefect")
-    page: Any = importlib.import_module("tokenlake.prefect.maintenance").account_page
+    page: Any = importlib.import_module("tokenlake_tasks.clean").account_page
     told = page(run(config_of(tmp_path, {"a": ["one two", "One  two", "three"]})))
     assert "2 of 3 rows kept" in told and "| duplicate | 1 |" in told
 

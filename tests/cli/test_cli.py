@@ -370,7 +370,7 @@ def test_a_run_with_nothing_to_do_starts_no_server(
     config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | _only(text)))
     assert main(["run", str(config), "--no-prefect", "--workers", "1"]) == 0
     capsys.readouterr()
-    monkeypatch.setattr("tokenlake.prefect.server.EmbeddedServer", start)
+    monkeypatch.setattr("tokenlake_flows.launch.EmbeddedServer", start)
     monkeypatch.setenv("PREFECT_API_URL", "")
     assert main(["run", str(config)]) == 0
     captured = capsys.readouterr()
@@ -395,7 +395,7 @@ def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest
         on_event(BuildRequested(loaded.observability))
         return build_dataset(loaded, workers=workers, on_event=on_event)
 
-    monkeypatch.setattr("tokenlake.cli.run.launch", launch)
+    monkeypatch.setattr("tokenlake_flows.launch.launch", launch)
     assert main(["run", str(config), "-s", "pack.seq_length=32", "--workers", "1"]) == 0
     assert seen == [(str(config), ["pack.seq_length=32"], 1)]
     captured = capsys.readouterr()
@@ -427,7 +427,7 @@ def test_a_run_that_ends_early_says_what_to_do(
     def launch(config, **_):
         raise error
 
-    monkeypatch.setattr("tokenlake.cli.run.launch", launch)
+    monkeypatch.setattr("tokenlake_flows.launch.launch", launch)
     monkeypatch.setattr(sys, "argv", ["tokenlake", "run", "my config.yaml"])
     assert main(["run", str(config)]) == code
     err = capsys.readouterr().err

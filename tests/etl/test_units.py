@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.etl import job
 from tokenlake.etl.plan.plan import group_ranges
 from tokenlake.etl.planner import look_at
 from tokenlake.etl.unit.text import split_indices
@@ -129,16 +127,3 @@ def test_split_shares_are_met(shares):
     found = np.bincount(drawn, minlength=len(shares)) / 1e6
     # Fixed input, so this is exact, not probable; the bound is 5 standard deviations of a fair draw.
     assert np.abs(found - shares).max() < 5 * 0.5 / 1000
-
-
-def test_a_stopwatch_counts_no_time_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter(range(0, 100, 10))
-    monkeypatch.setattr(job, "perf_counter_ns", lambda: next(now))
-    monkeypatch.setattr(job, "SPENT", spent := Counter[str]())
-    watch = job.Stopwatch()
-    watch.spent("load")
-    spent["save"] += 4  # a file was written in the midst of packing
-    watch.spent("pack")
-    watch.restart()
-    watch.spent("tokenize")
-    assert spent == {"load": 10, "save": 4, "pack": 6, "tokenize": 10}

@@ -30,13 +30,14 @@ from tokenlake.store.catalog import Catalog
 prefect: Any = lazily("prefect")
 settings: Any = lazily("prefect.settings")
 states: Any = lazily("prefect.states")
-flows: Any = lazily("tokenlake.prefect.flows")
-prefect_server: Any = lazily("tokenlake.prefect.server")
+flows: Any = lazily("tokenlake_flows.tokenize")
+records: Any = lazily("tokenlake_flows.records")
+prefect_server: Any = lazily("tokenlake_flows.server")
 
 pytestmark = pytest.mark.integration
 
 QUICK_CHECKS = """
-from tokenlake.prefect import server
+from tokenlake_flows import server
 server.CHECK_SECONDS, server.ANSWER_SECONDS = 0.2, 2.0
 """
 
@@ -60,7 +61,7 @@ def tokenlake(environment: dict[str, str], wheel: Path, folder: Path, *arguments
             "-P",
             "-c",
             "from tokenlake.cli.app import main\ncode = main()\n"
-            "from tokenlake.prefect.request import known_configurations\nprint(known_configurations())\n"
+            "from tokenlake.runs.request import known_configurations\nprint(known_configurations())\n"
             "raise SystemExit(code)",
             *arguments,
         ],
@@ -77,14 +78,17 @@ def tokenlake(environment: dict[str, str], wheel: Path, folder: Path, *arguments
 
 def make_hostile(folder: Path) -> Path:
     """A folder with modules of its own, and with settings of Prefect that run code; return what the code makes."""
-    (folder / "flows").mkdir(parents=True)
+    folder.mkdir()
     ran = folder / "ran"
     for name in sys.stdlib_module_names | {"numpy", "pyarrow", "tokenizers", "xxhash", "sitecustomize"}:
         (folder / f"{name}.py").write_text(
             f"with open({str(ran)!r}, 'a') as ran: ran.write({name!r} + chr(10))\n"
         )
-    (folder / "flows" / "__init__.py").write_text("raise SystemExit('another flows')")
-    (folder / "tasks.py").write_text("raise SystemExit('another tasks')")
+    for name in ("flows", "tokenlake_flows"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text("raise SystemExit('other flows')")
+    for name in ("tasks", "tokenlake_tasks"):
+        (folder / f"{name}.py").write_text("raise SystemExit('other tasks')")
     handler = {"()": "os.system", "command": f"touch {ran}"}
     evil = {"version": 1, "handlers": {"evil": handler}, "root": {"handlers": ["evil"]}}
     (folder / "logging.yml").write_text(json.dumps(evil))
@@ -121,7 +125,8 @@ def test_the_wheel_runs_a_flow_in_any_folder_and_takes_nothing_from_it(
         names = {
             name for (name,) in database.execute("select name from task_run where state_type = 'COMPLETED'")
         }
-    assert names == {"plan", "unit 00000", "commit", "export", "report"}
+    steps = {f"{step} 00000" for step in ("load", "tokenize", "pack", "save")}
+    assert names == {"plan", "unit 00000", *steps, "commit", "export", "report"}
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +172,7 @@ def serving(of: int | None = None) -> list[psutil.Process]:
     found: list[psutil.Process] = []
     for child in psutil.Process(of).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # one that ends meanwhile
-            if any(part.endswith("prefect/server.py") for part in child.cmdline()):
+            if any(part == "tokenlake_flows.server_process" for part in child.cmdline()):
                 found.append(child)
     return found
 
@@ -234,7 +239,7 @@ def test_old_runs_are_forgotten_and_other_flows_are_not(server: prefect_server.E
         other = ended(theirs, {"text": "flows"})
         ours = [ended(flows.tokenize, mine) for _ in range(4)]
         waiting = client.create_flow_run(flows.tokenize, parameters=mine).id
-        flows.forget_old_runs(client, kept=2)
+        records.forget_old_runs(client, kept=2)
         assert {run.id for run in client.read_flow_runs()} == {other, waiting, *ours[2:]}
 
 
@@ -295,7 +300,7 @@ def test_a_second_interrupt_ends_a_run_whose_server_froze_and_all_that_it_starte
 def test_a_frozen_server_does_not_outlive_a_killed_parent(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    code = "from tokenlake.prefect.server import EmbeddedServer\nserver = EmbeddedServer()\ninput()"
+    code = "from tokenlake_flows.server import EmbeddedServer\nserver = EmbeddedServer()\ninput()"
     with subprocess.Popen(
         [sys.executable, "-c", code],
         env=environment | {"PREFECT_HOME": str(tmp_path)},

@@ -39,12 +39,12 @@ from tokenlake.store.layout import Layout
 from tokenlake.store.manifest import Manifest
 
 blocks: Any = lazily("prefect.blocks.system")
-flows: Any = lazily("tokenlake.prefect.flows")
-launch: Any = lazily("tokenlake.prefect.server")
-notifications: Any = lazily("tokenlake.prefect.notifications")
+flows: Any = lazily("tokenlake_flows.tokenize")
+launch: Any = lazily("tokenlake_flows.launch")
+notifications: Any = lazily("tokenlake_flows.notifications")
 handlers: Any = lazily("prefect.logging.handlers")
 settings: Any = lazily("prefect.settings")
-tasks: Any = lazily("tokenlake.prefect.tasks")
+blocks_of_run: Any = lazily("tokenlake_tasks.blocks")
 
 pytestmark = pytest.mark.integration
 
@@ -93,12 +93,21 @@ def test_deployments_run_to_committed_versions_side_by_side(
     catalog = Catalog(open_store(str(tmp_path / "store")))
 
     run = ended(worker, nightly)
-    assert (run["name"], run["state_type"]) == ("nightly", "COMPLETED")
+    assert (run["name"], run["state_type"]) == ("llama2-2048 v1", "COMPLETED")
     manifest = catalog.manifest("llama2-2048", 1)
     assert manifest.seq_length == 2048
-    tags = {task["name"]: task["tags"] for task in tasks_of(worker, nightly)}
-    assert set(tags) == {"plan", "unit 00000", "commit", "report"}
-    assert tags["unit 00000"] == ["source:data"]
+    tasks = {task["name"]: task for task in tasks_of(worker, nightly)}
+    steps = [f"{step} 00000" for step in ("load", "tokenize", "pack", "save")]
+    assert set(tasks) == {"plan", "unit 00000", *steps, "commit", "report"}
+    assert {task["state_type"] for task in tasks.values()} == {"COMPLETED"}
+    # Each step has its own times, which lie within those of the unit.
+    unit = tasks["unit 00000"]
+    for step in (tasks[name] for name in steps):
+        assert unit["start_time"] < step["start_time"] <= step["end_time"] < unit["end_time"]
+        assert step["state"]["message"].startswith("busy ")
+    begins = [tasks[name]["start_time"] for name in steps]
+    assert begins == sorted(begins) and len(set(begins)) == len(steps)
+    assert unit["tags"] == tasks["load 00000"]["tags"] == ["source:data"]
     page, report = artifact(worker, "tokens-llama2-2048"), tmp_path / "store/llama2-2048/v1/runs/report.html"
     assert f"{manifest.account.tokens:,}" in page
     for told in ("### Time by stage", "| source | units | all | load | tokenize | pack | save |"):
@@ -110,6 +119,10 @@ def test_deployments_run_to_committed_versions_side_by_side(
     assert before == {
         "plan": set(),
         "unit 00000": {ids["plan"]},
+        "load 00000": {ids["unit 00000"]},
+        "tokenize 00000": {ids["unit 00000"], ids["load 00000"]},
+        "pack 00000": {ids["unit 00000"], ids["tokenize 00000"]},
+        "save 00000": {ids["unit 00000"], ids["pack 00000"]},
         "commit": {ids["plan"], ids["unit 00000"]},
         "report": {ids["commit"]},
     }
@@ -129,7 +142,8 @@ def test_deployments_run_to_committed_versions_side_by_side(
         "pile.web.tokens v1": "COMPLETED",
     }
     names = [task["name"] for task in tasks_of(worker, mixture) if "/" not in task["task_key"]]
-    assert {"plan", "unit 00000", "commit", "report"} <= set(names)
+    mixed_steps = {f"{step} 00000" for step in ("load", "mix", "pack", "save")}
+    assert {"plan", "unit 00000", *mixed_steps, "commit", "report"} <= set(names)
     assert "| all | load | mix | pack | save |" in artifact(worker, "tokens-pile")
     for told in ("### Mixture", "| code | pile.code.tokens@v1 | 25.00% |", "### Order"):
         assert told in artifact(worker, "tokens-pile")
@@ -226,9 +240,9 @@ def test_a_verification_fails_where_something_is_damaged(
         lambda: {task["name"]: task["state_type"] for task in tasks_of(worker, verification)} == expected,
         "all tasks are completed",
     )
-    found = post(worker, "events/filter", filter={"event": {"prefix": ["tokenlake.version.damaged"]}})[
-        "events"
-    ]
+    about = {"event": {"prefix": ["tokenlake.version.damaged"]}}
+    until(lambda: bool(post(worker, "events/filter", filter=about)["events"]), "the event is written down")
+    found = post(worker, "events/filter", filter=about)["events"]
     assert [(each["payload"]["name"], each["payload"]["problems"]) for each in found] == [("small@v2", 1)]
     page = artifact(worker, "verification", verification)
     assert f"data/{shard.name}" in page
@@ -296,7 +310,7 @@ def test_a_flow_loads_a_secret_block_and_shows_it_nowhere(
         state = flows.tokenize(config=str(path), workers=1, return_state=True)
         assert state.is_completed(), state.message
     with pytest.raises(ConfigError, match="the Prefect server has no Secret block of this name"):
-        tasks.load_blocks(["no-such-block"])
+        blocks_of_run.load_blocks(["no-such-block"])
     run = _newest(here, "secretive")["id"]
     asked_for = {"flow_run_id": {"any_": [run]}}
     until(lambda: len(post(here, "logs/filter", logs=asked_for)) >= 3, "the logs are there")

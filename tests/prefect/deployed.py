@@ -25,12 +25,15 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
+SOURCES: Final = (ROOT / "lib", ROOT / "flows", ROOT / "tasks")
+"""Folders of the three packages."""
+
 # Slow enough to be interrupted: the reference engine, and a dozen units of 1 MiB.
 SLOW: Final = ("tokenize.engine=tokenizers", "source.unit_size=1MiB", "pack.seq_length=256")
 
 LAUNCH: Final = """
 import json, sys
-from tokenlake.prefect.server import launch
+from tokenlake_flows.launch import launch
 from tokenlake.errors import TokenlakeError
 
 def tell(event):
@@ -84,7 +87,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -
         "TOKENLAKE_RETRY_SECONDS": "1",
         "TOKENLAKE_LEASE_SECONDS": "6",
         "LAKE_KEY": SECRET,
-        "PYTHONPATH": f"{ROOT / 'lib'}{os.pathsep}{ROOT}",
+        "PYTHONPATH": os.pathsep.join(map(str, (*SOURCES, ROOT))),
         "PYTHONWARNINGS": "ignore",
         "NO_COLOR": "1",
     }

@@ -13,7 +13,10 @@ import pytest
 from tests.lazily import lazily
 from tokenlake.errors import CancelledError, ConfigError
 
-server: Any = lazily("tokenlake.prefect.server")
+interrupting: Any = lazily("tokenlake_flows.interrupts")
+launching: Any = lazily("tokenlake_flows.launch")
+server: Any = lazily("tokenlake_flows.server")
+settings: Any = lazily("tokenlake_flows.settings")
 
 Output = pytest.CaptureFixture[str]
 ANSWER = "\ncancelling; Ctrl-C again ends at once\n"
@@ -30,7 +33,7 @@ class Engine:
 
 
 def test_ctrl_c_is_answered_at_once_and_raised(capfd: Output) -> None:
-    interrupts = server._Interrupts()
+    interrupts = interrupting.Interrupts()
     with pytest.raises(KeyboardInterrupt), interrupts.handled():
         signal.raise_signal(signal.SIGINT)
     assert capfd.readouterr().err == ANSWER
@@ -39,7 +42,7 @@ def test_ctrl_c_is_answered_at_once_and_raised(capfd: Output) -> None:
 
 
 def test_ctrl_c_in_an_import_is_answered_at_once_and_raised_behind_it(capfd: Output) -> None:
-    interrupts = server._Interrupts()
+    interrupts = interrupting.Interrupts()
     steps: list[str] = []
     with pytest.raises(KeyboardInterrupt), interrupts.handled(), interrupts.deferred():
         signal.raise_signal(signal.SIGINT)
@@ -49,7 +52,7 @@ def test_ctrl_c_in_an_import_is_answered_at_once_and_raised_behind_it(capfd: Out
 
 
 def test_an_engine_is_cancelled_though_a_callback_swallows_the_exception(capfd: Output) -> None:
-    interrupts = server._Interrupts()
+    interrupts = interrupting.Interrupts()
     engine = Engine()
     with interrupts.handled():
         interrupts.set_engine(engine)
@@ -60,7 +63,7 @@ def test_an_engine_is_cancelled_though_a_callback_swallows_the_exception(capfd: 
 
 
 def test_an_engine_that_comes_after_ctrl_c_is_not_begun() -> None:
-    interrupts = server._Interrupts()
+    interrupts = interrupting.Interrupts()
     interrupts.has_begun = True
     with pytest.raises(KeyboardInterrupt):
         interrupts.set_engine(Engine())
@@ -79,7 +82,7 @@ def test_whatever_ctrl_c_becomes_the_run_was_cancelled(
     monkeypatch.setenv("PREFECT_API_URL", "")
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     with pytest.raises(CancelledError, match="the same command resumes the run"):
-        server.launch({"name": "set"}, on_start=interrupted)
+        launching.launch({"name": "set"}, on_start=interrupted)
     assert capfd.readouterr().err == ANSWER
 
 
@@ -102,11 +105,11 @@ def test_a_folder_that_prefect_cannot_write_is_a_sentence(
     monkeypatch.setenv("PREFECT_API_URL", "")
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / home))
     with pytest.raises(ConfigError, match=r"cannot be written \(.*\): set PREFECT_HOME .*--no-prefect"):
-        server.launch({"name": "set"})
+        launching.launch({"name": "set"})
 
 
 def test_a_folder_that_is_not_there_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "a" / "b"))
-    server.require_prefect_home()
+    settings.require_prefect_home()
     assert (tmp_path / "a" / "b").is_dir()
     assert list((tmp_path / "a" / "b").iterdir()) == []

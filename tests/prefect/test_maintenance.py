@@ -30,12 +30,16 @@ from tokenlake.observability.tally import RunTallies
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
-policy: Any = lazily("tokenlake.prefect.policy")
+policy: Any = lazily("tokenlake.runs.policy")
 
-maintenance: Any = lazily("tokenlake.prefect.maintenance")
+verifying: Any = lazily("tokenlake_tasks.verify")
+pushing: Any = lazily("tokenlake_tasks.push")
+retries: Any = lazily("tokenlake_tasks.retries")
+bounds: Any = lazily("tokenlake_tasks.bounds")
+events: Any = lazily("tokenlake_tasks.events")
 prefect_assets: Any = lazily("prefect.assets")
-assets: Any = lazily("tokenlake.prefect.tasks")
-progress: Any = lazily("tokenlake.prefect.runs")
+assets: Any = lazily("tokenlake_tasks.assets")
+progress: Any = lazily("tokenlake_flows.progress")
 
 
 @pytest.fixture(scope="module")
@@ -51,26 +55,26 @@ def report(*problems: Problem, version: int = 1) -> VerifyReport:
 
 
 def test_names_stand_for_all_their_committed_versions_or_for_one(catalog: Catalog) -> None:
-    assert maintenance.committed_versions(catalog, ()) == [("small", 1), ("small", 2)]
-    assert maintenance.committed_versions(catalog, ["small"]) == [("small", 1), ("small", 2)]
-    assert maintenance.committed_versions(catalog, ["small@v2", "small@v2"]) == [("small", 2)]
+    assert verifying.committed_versions(catalog, ()) == [("small", 1), ("small", 2)]
+    assert verifying.committed_versions(catalog, ["small"]) == [("small", 1), ("small", 2)]
+    assert verifying.committed_versions(catalog, ["small@v2", "small@v2"]) == [("small", 2)]
     with pytest.raises(NotFoundError, match="smal"):
-        maintenance.committed_versions(catalog, ["smal"])
+        verifying.committed_versions(catalog, ["smal"])
 
 
 def test_the_page_lists_every_version_and_what_is_wrong(catalog: Catalog) -> None:
     bad = report(Problem("data/x.parquet", "sha256", "aa", "bb"), version=2)
-    page = maintenance.findings([report(), bad])
+    page = verifying.findings([report(), bad])
     assert "| small v1 | intact | 3 |" in page
     assert "| small v2 | 1 problem | 3 |" in page
     assert "| small v2 | data/x.parquet | sha256 | aa | bb |" in page
-    assert "Damage" not in maintenance.findings([verify(catalog.store, "small", 1)])
+    assert "Damage" not in verifying.findings([verify(catalog.store, "small", 1)])
 
 
 def test_damage_fails_with_the_command_that_repairs_it() -> None:
-    maintenance.require_undamaged([report()])
+    verifying.require_undamaged([report()])
     with pytest.raises(IntegrityError, match=r"1 of 2 versions damaged: small@v2.*tokenlake repair small@v2"):
-        maintenance.require_undamaged(
+        verifying.require_undamaged(
             [report(), report(Problem("x", "missing", "a file", "no file"), version=2)]
         )
 
@@ -96,23 +100,20 @@ def test_a_deployment_pushes_only_where_its_worker_allows(
     if allowed is not None:
         monkeypatch.setenv("TOKENLAKE_ALLOWED_OUTPUTS", allowed)
     with nullcontext() if fine else pytest.raises(ConfigError, match=r"the repository: .*ALLOWED_OUTPUTS"):
-        policy.bounded(policy.check_repository, repo)
+        bounds.bounds_of_run().require(policy.check_repository, repo)
 
 
 def test_a_token_is_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert maintenance.token_of(maintenance.check_reference(None)) is None
+    assert pushing.token_of(pushing.check_reference(None)) is None
     monkeypatch.setenv("LAKE_HUB_TOKEN", "hf_only_for_this_test")
-    assert (
-        maintenance.token_of(maintenance.check_reference({"env": "LAKE_HUB_TOKEN"}))
-        == "hf_only_for_this_test"
-    )
+    assert pushing.token_of(pushing.check_reference({"env": "LAKE_HUB_TOKEN"})) == "hf_only_for_this_test"
     assert "only_for" not in scrub("it was hf_only_for_this_test")
     for literal in ({"token": "hf_secret"}, {"env": ""}, {"env": "A", "block": "b"}):
         with pytest.raises(ConfigError, match="name where the token is kept") as refused:
-            maintenance.check_reference(literal)
+            pushing.check_reference(literal)
         assert "hf_secret" not in str(refused.value)
     with pytest.raises(ConfigError, match="is not set"):
-        maintenance.token_of({"env": "LAKE_NOT_SET"})
+        pushing.token_of({"env": "LAKE_NOT_SET"})
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_a_token_is_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_passing_failures_are_tried_again(error: Exception, again: bool) -> None:
     state: Any = SimpleNamespace(result=lambda raise_on_failure: error)
     nothing: Any = None
-    assert maintenance.may_pass(nothing, nothing, state) is again
+    assert retries.is_worth_another_push(nothing, nothing, state) is again
 
 
 _SCHEMES = st.sampled_from(["", "s3://", "file://", "HTTPS://", "hf://datasets/", "gs://"])
@@ -160,7 +161,7 @@ def test_inputs_are_where_they_lie_and_never_thousands() -> None:
 
 def test_a_version_says_where_it_is_and_what_it_holds(catalog: Catalog) -> None:
     store, manifest = catalog.store, catalog.manifest("small", 2)
-    facts = assets.facts_of(store.url, manifest)
+    facts = events.facts_of(store.url, manifest)
     assert (facts["name"], facts["store"], facts["manifest_sha256"]) == (
         "small@v2",
         store.url,

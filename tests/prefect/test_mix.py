@@ -16,11 +16,11 @@ from tokenlake.config.resolve import first_steps, resolve
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl.events import BuildPlanned, BuildStep, Event
 
-policy: Any = lazily("tokenlake.prefect.policy")
+policy: Any = lazily("tokenlake.runs.policy")
 
-engine: Any = lazily("tokenlake.prefect.engine")
-flows: Any = lazily("tokenlake.prefect.flows")
-requests: Any = lazily("tokenlake.prefect.request")
+engine: Any = lazily("tokenlake.runs.engine")
+flows: Any = lazily("tokenlake_flows.mix")
+requests: Any = lazily("tokenlake.runs.request")
 
 MIXED: dict[str, Any] = {
     "name": "pile",

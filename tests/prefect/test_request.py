@@ -21,14 +21,12 @@ from tokenlake.etl.events import UnitProgress
 from tokenlake.etl.job import UnitJob
 from tokenlake.store.layout import Layout
 
-policy: Any = lazily("tokenlake.prefect.policy")
+policy: Any = lazily("tokenlake.runs.policy")
 
-names: Any = lazily("prefect.utilities.names")
 validation: Any = lazily("prefect.utilities.schema_tools.validation")
-requests: Any = lazily("tokenlake.prefect.request")
-engine: Any = lazily("tokenlake.prefect.engine")
-flows: Any = lazily("tokenlake.prefect.flows")
-run_state: Any = lazily("tokenlake.prefect.runs")
+requests: Any = lazily("tokenlake.runs.request")
+groups_of_units: Any = lazily("tokenlake.runs.groups")
+progress_log: Any = lazily("tokenlake.runs.progress_log")
 
 DATA = ["datasets: [{data_files: a.jsonl, name: one}]", "default_tokenizer: gpt2"]
 
@@ -58,7 +56,7 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
         tokenizer = {"default_tokenizer": "trained"} if trained else {}
         return {"datasets": [{"name": "code", "data_files": "corpus"}], **tokenizer}
 
-    monkeypatch.setattr("tokenlake.prefect.request.demo_settings", settings)
+    monkeypatch.setattr("tokenlake.runs.request.demo_settings", settings)
     yield asked
 
 
@@ -193,7 +191,7 @@ class TestRequest:
 
 @pytest.mark.parametrize("of", ["tokenize", "mix"])
 def test_the_form_offers_what_there_is_to_choose_and_takes_it_empty(of: str) -> None:
-    schema = getattr(flows, of).parameters.model_dump()
+    schema = getattr(lazily(f"tokenlake_flows.{of}"), of).parameters.model_dump()
     fields = schema["properties"]
     assert fields["config"]["anyOf"][0]["enum"] == ["", *requests.known_configurations()]
     assert fields["strategy"]["enum"] == ["", "greedy", "pool", "first_fit", "best_fit"]
@@ -226,22 +224,22 @@ def test_a_run_is_called_after_its_dataset(config: Any, name: str | None, called
 class TestGroups:
     @given(units=st.lists(st.integers(0, 10**6), max_size=700), most=st.integers(1, 300))
     def test_groups_are_the_units_in_order_and_even(self, units: list[int], most: int) -> None:
-        groups = engine.group_units(units, most)
+        groups = groups_of_units.group_units(units, most)
         assert [unit for group in groups for unit in group] == units
         assert len(groups) == min(len(units), most)
         sizes = {len(group) for group in groups}
         assert not sizes or max(sizes) - min(sizes) <= 1
 
     def test_names_hold_the_digits_of_the_files(self) -> None:
-        assert engine.group_name((17,)) == "unit 00017"
-        assert engine.group_name((17, 18, 19)) == "units 00017-00019"
+        assert groups_of_units.group_name((17,)) == "unit 00017"
+        assert groups_of_units.group_name((17, 18, 19)) == "units 00017-00019"
 
 
 class TestProgressLog:
     def test_a_line_every_ten_seconds_and_one_at_the_end(self) -> None:
         now = [0.0]
         lines: list[str] = []
-        progress = engine.ProgressLog("unit 00003", 100_000_000, lines.append, clock=lambda: now[0])
+        progress = progress_log.ProgressLog("unit 00003", 100_000_000, lines.append, clock=lambda: now[0])
         for _ in range(25):
             now[0] += 1.0
             progress.add(UnitProgress(3, "code", 2_000_000, 10, 500))
@@ -328,10 +326,3 @@ def test_a_job_of_a_plan_reads_and_runs_only_what_the_worker_of_a_pool_allows(
     ):
         with pytest.raises(ConfigError, match=message):
             policy.check_job(wrong, environment)
-
-
-def test_a_name_that_somebody_gave_is_told_from_one_that_prefect_made_up() -> None:
-    assert not [name for name in (names.generate_slug(2) for _ in range(2000)) if run_state.given_name(name)]
-    assert not [name for name in ("lambda560-forlond", "xi3-barad-dur") if run_state.given_name(name)]
-    for name in ("nightly", "my-run", "llama2-2048", "books of June", "alpha-books", "pi3"):
-        assert run_state.given_name(name) == name

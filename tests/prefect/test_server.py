@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import os
 import subprocess
 import sys
 import threading
@@ -14,9 +15,9 @@ import pytest
 
 from tests.lazily import lazily
 from tokenlake.errors import ConfigError
-from tokenlake.prefect.server import configured_api_url
+from tokenlake_flows.settings import configured_api_url
 
-notifications: Any = lazily("tokenlake.prefect.notifications")
+notifications: Any = lazily("tokenlake_flows.notifications")
 
 
 class Health(http.server.BaseHTTPRequestHandler):
@@ -110,9 +111,9 @@ def test_a_server_that_does_not_answer_is_an_error(home: Path, url: str, told: s
 
 
 def test_launching_does_not_import_prefect_before_a_server_is_on_its_way() -> None:
-    code = """import sys, tokenlake.prefect.server
+    code = """import sys, tokenlake_flows.launch
 sys.exit('prefect' in sys.modules or 'pydantic' in sys.modules)"""
-    env = {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "lib")}
+    env = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 0
 
 

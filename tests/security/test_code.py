@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 import tokenlake
 
 PACKAGE: Final = Path(tokenlake.__file__).parent
-HOUSE: Final = (PACKAGE,)
+ROOT: Final = Path(__file__).resolve().parents[2]
+HOUSE: Final = (PACKAGE, ROOT / "flows" / "tokenlake_flows", ROOT / "tasks" / "tokenlake_tasks")
 
 #: Modules that make code of bytes, or run programs. What may import one, and why.
 MODULES: Final = {
@@ -29,14 +32,16 @@ MODULES: Final = {
         "tokenlake/tokenizer_guard/process.py",  # starts the process of a tokenizer, by a fixed command
         "tokenlake/text/chat_template.py",  # starts the process that renders templates, by a fixed command
         "tokenlake/demo.py",  # runs this very command line
-        "tokenlake/prefect/server.py",  # starts our own Prefect server, by a fixed command
+        "tokenlake_flows/server.py",  # starts our own Prefect server, by a fixed command
     ),
-    "ctypes": ("tokenlake/prefect/server.py",),  # asks the kernel to end the server with its parent
+    "ctypes": ("tokenlake_flows/server_process.py",),  # asks the kernel to end the server with its parent
     "importlib": (
         "tokenlake/__init__.py",  # our own names, when they are first used
         "tokenlake/lazy_names.py",
         "tokenlake/sources/records.py",
         "tokenlake/cli/run.py",
+        "tokenlake/cli/doctor.py",
+        "tokenlake_flows/settings.py",  # Prefect, in an empty folder
         "tokenlake/text/steps.py",  # functions that a user's own configuration names
     ),
 }
@@ -176,12 +181,17 @@ def test_prefect_keeps_no_results() -> None:
     from prefect import Flow, Task
     from prefect.cache_policies import NO_CACHE
 
-    from tokenlake.prefect import flows, tasks
+    import tokenlake_flows
+    import tokenlake_tasks
 
-    known = {id(value): value for module in (flows, tasks) for value in vars(module).values()}.values()
-    found = [value for value in known if isinstance(value, Flow | Task)]
-    assert len([value for value in found if isinstance(value, Flow)]) >= 2
-    assert len(found) >= 6
+    known: dict[int, Any] = {}
+    for package in (tokenlake_flows, tokenlake_tasks):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            for value in vars(importlib.import_module(module.name)).values():
+                known[id(value)] = value
+    found = [value for value in known.values() if isinstance(value, Flow | Task)]
+    assert len([value for value in found if isinstance(value, Flow)]) == 6
+    assert len(found) >= 15
     for value in found:
         assert value.persist_result is False, value.name
         if isinstance(value, Task):

@@ -29,10 +29,10 @@ from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
 from tokenlake.store.remote import close_filesystems
 
-policy: Any = lazily("tokenlake.prefect.policy")
+policy: Any = lazily("tokenlake.runs.policy")
 
-engines: Any = lazily("tokenlake.prefect.engine")
-requests: Any = lazily("tokenlake.prefect.request")
+engines: Any = lazily("tokenlake.runs.engine")
+requests: Any = lazily("tokenlake.runs.request")
 
 SECRET = "Bearer opensesame-7d1f0c55"
 PLANTED = "planted-5b1c77e09a"

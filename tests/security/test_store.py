@@ -14,10 +14,10 @@ import pytest
 from tests.store.support import build_store, copy_store
 from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
 from tokenlake.integrity.verify import verify
-from tokenlake.prefect.server import EmbeddedServer
 from tokenlake.query.session import sql as query
 from tokenlake.store.address import open_store
 from tokenlake.store.sealed import seal
+from tokenlake_flows.server import EmbeddedServer
 
 
 @pytest.fixture(scope="module")

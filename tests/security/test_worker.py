@@ -13,9 +13,10 @@ from tests.sources.remote_support import documents, jsonl, listed
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.store import allowed as allowed_places
 
-policy: Any = lazily("tokenlake.prefect.policy")
+policy: Any = lazily("tokenlake.runs.policy")
 
-requests: Any = lazily("tokenlake.prefect.request")
+requests: Any = lazily("tokenlake.runs.request")
+bounds: Any = lazily("tokenlake_tasks.bounds")
 
 
 def check(environment: dict[str, str], output: str = "/data/out", **dataset: Any) -> None:
@@ -193,7 +194,7 @@ def test_a_folder_that_changes_after_the_check_is_held_against_the_list_again(
     source.mkdir()
     (source / "a.jsonl").write_bytes(jsonl(documents(3)))
     asked = {"name": "x", "datasets": [{"name": "s", "data_files": f"{source}/*.jsonl", "tokenizer": "gpt2"}]}
-    policy.bounded(policy.check_paths, requests.resolve_request(asked))
+    bounds.bounds_of_run().require(policy.check_paths, requests.resolve_request(asked))
     assert len(listed(f"{source}/*.jsonl")) == 1
     source.rename(folders / "raw" / "before")
     source.symlink_to(folders / "secret")
@@ -364,8 +365,8 @@ def test_secrets_that_are_not_named(
             check_options(environment, key=reference)
     monkeypatch.setenv("TOKENLAKE_ALLOWED_VARIABLES", "LAKE_*")
     with pytest.raises(ConfigError, match="is not allowed on this worker"):
-        policy.bounded(policy.check_reference, reference)  # of a push
-    policy.bounded(policy.check_reference, {"env": "LAKE_TOKEN"})
+        bounds.bounds_of_run().require(policy.check_reference, reference)  # of a push
+    bounds.bounds_of_run().require(policy.check_reference, {"env": "LAKE_TOKEN"})
 
 
 def test_secrets_that_turn_out_to_be_addresses(
@@ -375,8 +376,8 @@ def test_secrets_that_turn_out_to_be_addresses(
         check_options(key={"env": "LAKE_ADDRESS"})
     for value in ("http://elsewhere", f"{folders}/secret/a.jsonl"):
         with pytest.raises(ConfigError, match=r"\{block: lake-key\} holds an address or the path"):
-            policy.require_secret("lake-key", value)
-    policy.require_secret("lake-key", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+            bounds.bounds_of_run().require_secret("lake-key", value)
+    bounds.bounds_of_run().require_secret("lake-key", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 
 
 @pytest.fixture
@@ -387,6 +388,11 @@ def deployment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SHADOW = "root:$y$j9T$planted:19000\n"
+
+
+def resolve_bounded(config: str, files: str | None = None, **options: Any) -> Any:
+    """Resolve a request within the bounds of the current run."""
+    return requests.resolve_request(config, files, bounds=bounds.bounds_of_run(), **options)
 
 
 class TestConfigurations:
@@ -404,15 +410,15 @@ class TestConfigurations:
     @pytest.mark.parametrize("name", ["shadow", "configs/link.yaml", "configs/../shadow", "none.yaml"])
     def test_others_are_refused(self, lake: Path, name: str) -> None:
         with pytest.raises(ConfigError, match=rf"config: .* {OUTSIDE}"):
-            requests.resolve_request(f"{lake}/{name}", "a.jsonl")
+            resolve_bounded(f"{lake}/{name}", "a.jsonl")
 
     def test_without_a_list_only_our_own_are_read(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (lake / "configs" / "good.yaml").write_text("pack: {enabled: true, seq_length: 64}")
-        assert requests.resolve_request(f"{lake}/configs/good.yaml", "a.jsonl").name == "good"
+        assert resolve_bounded(f"{lake}/configs/good.yaml", "a.jsonl").name == "good"
         monkeypatch.delenv("TOKENLAKE_ALLOWED_CONFIGS")
-        assert requests.resolve_request("demo", "a.jsonl").name == "demo"
+        assert resolve_bounded("demo", "a.jsonl").name == "demo"
         with pytest.raises(ConfigError, match=OUTSIDE):
-            requests.resolve_request(f"{lake}/configs/good.yaml", "a.jsonl")
+            resolve_bounded(f"{lake}/configs/good.yaml", "a.jsonl")
 
     @pytest.mark.parametrize(
         ("text", "lines"),
@@ -432,7 +438,7 @@ class TestConfigurations:
         path = lake / "configs" / "notes.yaml"
         path.write_text(text)
         with pytest.raises(ConfigError, match=r"notes\.yaml: no valid configuration") as caught:
-            requests.resolve_request(str(path), None if "datasets" in text else "a.jsonl")
+            resolve_bounded(str(path), None if "datasets" in text else "a.jsonl")
         assert "planted" not in str(caught.value) + repr(caught.value.details)
         assert lines in str(caught.value)
 
@@ -440,9 +446,9 @@ class TestConfigurations:
         path = lake / "configs" / "notes.yaml"
         path.write_text("planted: 1\ndatasets: [{data_files: x, name: planted}]")
         with pytest.raises(ConfigError, match=r"pack\.seq_lenght \(override\): unknown key") as caught:
-            requests.resolve_request(str(path), overrides=["pack.seq_lenght=5"])
+            resolve_bounded(str(path), overrides=["pack.seq_lenght=5"])
         with pytest.raises(
             ConfigError, match=r"override of datasets\.y\.data_files: it does not fit"
         ) as fitting:
-            requests.resolve_request(str(path), overrides=["datasets.y.data_files=5"])
+            resolve_bounded(str(path), overrides=["datasets.y.data_files=5"])
         assert "planted" not in f"{caught.value} {fitting.value}"

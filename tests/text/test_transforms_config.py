@@ -27,7 +27,7 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Rows
 from tokenlake.text.steps import BUILT_IN, Guarded, load_callable, open_callable, open_chain, sealed
 
-policy: Any = lazily("tokenlake.prefect.policy")
+policy: Any = lazily("tokenlake.runs.policy")
 
 STEPS: list[dict[str, Any]] = [
     {"rename": {"old": "new"}},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata as metadata
+import importlib.util
 import os
 import platform
 import socket
@@ -24,7 +26,6 @@ from tokenlake.cache.disk import default_folder
 from tokenlake.cli.console import AsJson, StoreUrl, emit
 from tokenlake.config.values import default_store, is_local
 from tokenlake.errors import TokenlakeError, without_credentials
-from tokenlake.prefect.server import configured_api_url
 from tokenlake.reports import Table, label
 from tokenlake.reports.terminal import near, print_tables
 from tokenlake.store.address import open_store
@@ -217,14 +218,15 @@ def _prefect() -> Check:
     """The server that runs would use, and whether it answers; without one, whether a run can open a port."""
 
     def look() -> str:
-        if (url := configured_api_url()) is not None:
+        url = importlib.import_module("tokenlake_flows.settings").configured_api_url()
+        if url is not None:
             parts = urlsplit(url)
             port = parts.port or (443 if parts.scheme == "https" else 80)
             return f"{without_credentials(url)} answers on port {port}"
         with socket.create_server(("127.0.0.1", 0)):
             return "no server is set; a run starts one of its own on 127.0.0.1, on a free port"
 
-    if _version("prefect") is None:
+    if _version("prefect") is None or importlib.util.find_spec("tokenlake_flows") is None:
         return Check("Prefect", "ok", "not installed; `tokenlake run --no-prefect` needs none")
     return _tried("Prefect", look, "unset PREFECT_API_URL, or start the server: prefect server start")
 

@@ -19,7 +19,6 @@ from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, 
 from tokenlake.cli.training import training_lines
 from tokenlake.config.values import default_store
 from tokenlake.errors import CancelledError, MissingExtraError
-from tokenlake.prefect.server import launch
 from tokenlake.reports import Table, dataset, facts, label, listed, number
 from tokenlake.reports.terminal import near, print_tables, stdout
 
@@ -64,6 +63,7 @@ def run(
                 progress(event)
 
             if prefect:
+                launch = importlib.import_module("tokenlake_flows.launch").launch
                 starting = partial(progress.doing, "starting Prefect, planning")
                 options: dict[str, Any] = {"workers": workers, "engine": engine, "on_event": watch}
                 result = launch(config, overrides=overrides, on_start=starting, **options)
@@ -74,7 +74,7 @@ def run(
                 with observed.measured(request.observability, watch) as watcher:
                     result = build(request, workers=workers, engine=engine, on_event=watcher)
     except ModuleNotFoundError as error:
-        if not prefect or (error.name or "").partition(".")[0] != "prefect":
+        if not prefect or (error.name or "").partition(".")[0] not in _FLOWS:
             raise  # the library alone needs it, too
         raise MissingExtraError(_NO_PREFECT) from error
     except (KeyboardInterrupt, CancelledError):
@@ -83,6 +83,9 @@ def run(
     print_summary(result, progress.tallies, json)
     return 0
 
+
+_FLOWS: Final = ("prefect", "tokenlake_flows", "tokenlake_tasks")
+"""Packages that a run without Prefect does not need."""
 
 _NO_PREFECT: Final = """\
 running as a Prefect flow needs prefect, which is not installed

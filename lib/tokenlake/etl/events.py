@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from tokenlake.etl.step_clock import StepTime
 from tokenlake.store.ledger import UnitRecord
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class UnitFinished:
         seconds: wall time of the unit, 0 unless built now.
         progressed: what was already reported of it, by attempts in vain as well.
         stages: of a unit built now, seconds by stage: load, tokenize, mix, pack and save.
+        steps: Times of these stages, as the worker measured them.
     """
 
     unit: int
@@ -146,6 +148,22 @@ class UnitFinished:
     seconds: float = 0.0
     progressed: Done = _NOTHING
     stages: Mapping[str, float] = field(default_factory=dict[str, float])
+    steps: tuple[StepTime, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFailed:
+    """One try of a unit ended with an error.
+
+    Attributes:
+        error: Message of the error.
+        steps: Times of the stages of this try, as far as they are known. The one that raised the error says so.
+    """
+
+    unit: int
+    source: str
+    error: str
+    steps: tuple[StepTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +211,7 @@ Event: TypeAlias = (
     | UnitStarted
     | UnitProgress
     | UnitFinished
+    | UnitFailed
     | UnitRetried
     | EngineCondemned
     | Committed

@@ -11,13 +11,11 @@ process of this machine and in one of another.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -361,38 +359,8 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
     return MixtureStream(mixture, orders)
 
 
-Stage: TypeAlias = Literal["load", "tokenize", "mix", "pack", "save"]
-
-STAGES: Final[tuple[Stage, ...]] = ("load", "tokenize", "mix", "pack", "save")
-"""Of a unit's time. Load: inputs are read and parsed. Mix: rows of stored datasets are put in order. Save: files are
-written and put in their place."""
-
-
-SPENT: Final[Counter[Stage]] = Counter()
-"""Nanoseconds of the job of this process by stage: a worker does one unit at a time, in one thread. It decides no
-byte."""
-
-
-@final
-class Stopwatch:
-    """Shares the time between two calls out to stages; what files took that were written meanwhile is left out."""
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        """Count the time from now on; what passed since the last call is of no stage."""
-        self._since = perf_counter_ns() - SPENT["save"]
-
-    def spent(self, stage: Stage) -> None:
-        """Count the time since the last call for a stage."""
-        now = perf_counter_ns() - SPENT["save"]
-        SPENT[stage] += now - self._since
-        self._since = now
-
-
 Progress: TypeAlias = Callable[[dict[str, Any]], None]
-"""Told what more of a job is done: bytes, documents, tokens, microseconds of stages."""
+"""Told what more of a job is done: bytes, documents, tokens; at its end, the times of its steps."""
 
 _LISTENERS: Final[list[Callable[[str], None]]] = []
 _TOLD: Final[list[str]] = ["beginning a job"]

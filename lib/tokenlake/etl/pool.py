@@ -46,6 +46,7 @@ from tokenlake.errors import (
     from_json,
 )
 from tokenlake.etl.job import Job, Progress, SecretBlocks, WorkerAnswer, answer_of, to_line
+from tokenlake.etl.step_clock import MARK_BYTES, step_of_mark
 
 Jobs = Callable[[], Iterable[Job]]
 """Gives the jobs that will come, each call anew; making them may run others."""
@@ -201,6 +202,7 @@ class WorkerPool(Pool):
             answer = worker.ask(job, on_progress, self._seconds)
         except SilenceError:
             at = worker.at  # before its note is closed
+            step = worker.step()
             self._replace(worker)
             raise WorkerError(
                 f"worker process {worker.pid} was stuck and was killed: nothing was heard of it for {self._seconds:g} "
@@ -210,12 +212,16 @@ class WorkerPool(Pool):
                 at=at,
                 pid=worker.pid,
                 seconds=self._seconds,
+                step=step,
             ) from None
         except (OSError, EOFError, ValueError) as cause:
+            step = worker.step()  # before its note is closed
             self._replace(worker)
             if self._cancelled:
                 raise CancelledError("the build was cancelled; run it again to resume") from None
-            raise WorkerDiedError(f"worker process {worker.pid} {worker.ending()}", pid=worker.pid) from cause
+            raise WorkerDiedError(
+                f"worker process {worker.pid} {worker.ending()}", pid=worker.pid, step=step
+            ) from cause
         except BaseException:
             self._replace(worker)
             raise
@@ -374,6 +380,11 @@ class _Worker:
     def at(self) -> str:
         """What it noted that it does."""
         return self._noted().partition(b" ")[2].decode(errors="replace") or f"beginning a job ({self._op})"
+
+    def step(self) -> dict[str, Any] | None:
+        """Return the step of a unit in which it ends now, as JSON; None where it has begun none."""
+        step = step_of_mark(os.pread(self._note, MARK_BYTES, NOTE_BYTES), time.time())
+        return None if step is None else step.to_json()
 
     def _noted(self) -> bytes:
         return os.pread(self._note, NOTE_BYTES, 0).partition(b"\0")[0]

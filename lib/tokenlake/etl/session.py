@@ -28,11 +28,12 @@ from tokenlake.etl.commit import (
     remove_record,
     require_held,
 )
-from tokenlake.etl.job import NO_ENGINE, REFERENCE, STAGES, Job
+from tokenlake.etl.job import NO_ENGINE, REFERENCE, Job
 from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
 from tokenlake.etl.planner import Configuration, most_records
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.run_log import Asked, RunLog
+from tokenlake.etl.step_clock import StepTime, step_times
 from tokenlake.sources.hub_repo import hub_commits
 from tokenlake.sources.inputs import InputFile
 from tokenlake.store.address import open_store
@@ -113,6 +114,20 @@ class BadRecordBudget:
                     bad=bad,
                     rows=rows,
                 )
+
+
+def _failed(unit: PlannedUnit, error: errors.TokenlakeError, told: Mapping[str, int]) -> events.UnitFailed:
+    """Return the event for a try of a unit that ended with an error.
+
+    Args:
+        told: What the worker reported of this try.
+    """
+    steps = step_times(told)
+    last_step = error.details.get("step")
+    if last_step is not None:
+        # The worker process is gone, and reported no times itself.
+        steps = (StepTime(**last_step),)
+    return events.UnitFailed(unit.index, unit.source, str(error), steps)
 
 
 How = Literal["built", "resumed", "reused"]
@@ -258,10 +273,12 @@ class BuildSession:
                 answer = pool.run(self.plan.job(unit, self.plan.store, self._layout, engine), progress)
             except errors.EngineMismatchError as error:
                 self._in_vain[index].update(told)
+                self._emit(_failed(unit, error, told))
                 self._condemn(engine, error)
                 continue
-            except errors.TokenlakeError:
+            except errors.TokenlakeError as error:
                 self._in_vain[index].update(told)
+                self._emit(_failed(unit, error, told))
                 self._require_held()  # files that gc deletes are missed in many ways
                 raise
             sealed = answer.encode()
@@ -341,9 +358,10 @@ class BuildSession:
             self._store.put_new(self._layout.ledger(record.unit), sealed)
             self._filed[record.unit] = FileEntry.of(sealed)
             self._note(record, "built")
-        stages = {stage: told[stage] / 1e6 for stage in STAGES if told.get(stage)}
+        steps = step_times(told)
+        stages = {step.stage: step.busy for step in steps if step.busy}
         self._log.finished(unit.index, seconds, stages)
-        spent = seconds, self.reported(unit.index, told), stages
+        spent = seconds, self.reported(unit.index, told), stages, steps
         self._emit(events.UnitFinished(unit.index, unit.source, unit.bytes, record, "built", *spent))
         self._budget.check()
         return True

@@ -30,6 +30,7 @@ from tokenlake.config.resolved import ResolvedTokenizer, Signing
 from tokenlake.errors import ConfigError, StoreError, TokenlakeError, WorkerError, to_json
 from tokenlake.etl import job as jobs
 from tokenlake.etl.pool import NOTE_BYTES
+from tokenlake.etl.step_clock import CLOCK
 from tokenlake.etl.unit.documents import Recipe
 from tokenlake.etl.unit.text import TextBuild, sign_unit
 from tokenlake.store.address import StoreAddress, open_store
@@ -63,6 +64,7 @@ def main() -> None:
     voice = _Voice(parent)
     descriptor, numbers = int(sys.argv[2]), count(1)
     jobs.listen(lambda text: _note(descriptor, next(numbers), text))
+    CLOCK.on_begin = lambda mark: os.pwrite(descriptor, mark, NOTE_BYTES)
     workbench = Workbench()
     while True:
         _answer(workbench, waiting.get(), voice)
@@ -115,13 +117,12 @@ class _Voice:
 def _answer(workbench: Workbench, line: bytes, voice: _Voice) -> None:
     result, error = None, None
     try:
+        CLOCK.clear()
         job = jobs.job_of(line)
         if isinstance(job, jobs.SecretBlocks):
             provide_blocks(job.values)
             return
-        jobs.SPENT.clear()
         result = workbench.run(job, voice.progress)
-        voice.hold({stage: spent // 1000 for stage, spent in jobs.SPENT.items()})
     except TokenlakeError as wrong:
         error = _hidden(to_json(wrong))
     except MemoryError as wrong:  # Python, or Arrow, was refused memory
@@ -134,6 +135,9 @@ def _answer(workbench: Workbench, line: bytes, voice: _Voice) -> None:
     except BaseException:
         bug = scrub(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
         error = _hidden(to_json(WorkerError(bug)))
+    if error is not None:
+        CLOCK.fail()
+    voice.hold(CLOCK.fields())
     voice.say(result=result, error=error, rss=_resident())
 
 

@@ -24,7 +24,7 @@ from rich.text import Text
 from tokenlake import numbers
 from tokenlake.etl import events
 from tokenlake.etl.events import UnitFinished
-from tokenlake.etl.job import STAGES
+from tokenlake.etl.step_clock import STAGES
 from tokenlake.markup import printable, printable_json
 from tokenlake.metrics import MetricsExport, Read
 from tokenlake.observability.tally import BatchTally, RunTallies, RunTally, source_name, step_name

@@ -15,7 +15,8 @@ from typing import Final, final
 import numpy as np
 
 from tokenlake.arrays import Int64
-from tokenlake.etl.job import NO_ENGINE, MixJob, Progress, RepackJob, Stopwatch, open_stream, produced_by
+from tokenlake.etl.job import NO_ENGINE, MixJob, Progress, RepackJob, open_stream, produced_by
+from tokenlake.etl.step_clock import CLOCK
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
 from tokenlake.loader.read_ahead import batch_cache
 from tokenlake.mixing.mixture import SourceMixture
@@ -149,27 +150,26 @@ def mix_unit(
     else:
         out = DocumentsOut(job, store, SPLIT, names, np.isin(names, job.out.whole), key)
 
-    watch = Stopwatch()
-
     def take(step: MixStep) -> int:
         """Read and write the rows of a step; return how many ids they have."""
         place = (rows, step.source, step.group, step.row)
         if isinstance(out, SequencesOut):
             found = take_packed(*place, read=cache.read, bos_id=bos)
-            watch.spent("load")
+            CLOCK.begin("pack")
             return out.add(found, step.source)
         documents = take_documents(*place, read=cache.read, bos_id=bos)
-        watch.spent("load")
+        CLOCK.begin("pack")
         return out.add(documents, step.source)
 
     def write() -> None:
         totals = [each.manifest.splits[each.split] for each in rows]
         row_bytes = np.array([total.bytes / max(1, total.rows) for total in totals])
         taken, told = np.zeros(len(rows), np.int64), 0
+        CLOCK.begin("mix")
         for step in mix_steps(stream, job.start, job.stop, _step_rows(job, stream.mixture, rows)):
-            watch.spent("mix")
+            CLOCK.begin("load")
             tokens = take(step)
-            watch.spent("pack")
+            CLOCK.begin("mix")
             for source, group in step.done:
                 cache.groups.invalidate((rows[source], group))
             taken += np.bincount(step.source, minlength=len(taken))
@@ -177,7 +177,7 @@ def mix_unit(
             counts = {"documents": len(step), "tokens": tokens, "decoded_rows": cache.decoded.rows}
             progress({"bytes": more, **counts})
 
-    return _record_of(job, MIXED, [out], write, watch)
+    return _record_of(job, MIXED, [out], write)
 
 
 def _step_rows(job: MixJob, mixture: SourceMixture, parents: Sequence[StoredRows]) -> int:
@@ -202,13 +202,13 @@ def _record_of(
     source: str,
     outs: Sequence[DocumentsOut | SequencesOut],
     write: Callable[[], None],
-    watch: Stopwatch,
 ) -> UnitRecord:
     """Have the rows of a unit written, finish its parts and return its record."""
     try:
         write()
+        CLOCK.begin("pack")
         parts = [entry for out in outs for entry in out.finish()]
-        watch.spent("pack")
+        CLOCK.end()
     except BaseException:
         for out in outs:
             out.discard()
@@ -259,24 +259,23 @@ def repack_unit(
     }
     bos = job.out.prefix[0] if job.out.prefix else None
 
-    watch = Stopwatch()
-
     def write() -> None:
         for split, out in outs.items():
             rows = opened.open(parents_store, job.parent, split)
             for group in _groups(rows, job.parent_unit):
                 count = int(rows.group_rows[group])
                 source = np.zeros(count, np.int64)
+                CLOCK.begin("load")
                 place = source, np.full(count, group), np.arange(count)
                 documents = take_documents(
                     [rows], *place, read=batch_cache(0).read, bos_id=bos
                 )  # each is read once
-                watch.spent("load")
+                CLOCK.begin("pack")
                 tokens = out.add(documents, source)
-                watch.spent("pack")
+                CLOCK.end()
                 progress({"bytes": rows.bytes_of(group), "documents": count, "tokens": tokens})
 
-    return _record_of(job, job.source, list(outs.values()), write, watch)
+    return _record_of(job, job.source, list(outs.values()), write)
 
 
 def _groups(rows: StoredRows, unit: int) -> Iterator[int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import Any, Final, Literal, final
 
 import numpy as np
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.arrays import FlatRows, Int32, Int64, places
 from tokenlake.errors import StoreError
-from tokenlake.etl.job import SPENT
+from tokenlake.etl.step_clock import CLOCK
 from tokenlake.parquet.writer import RowGroupWriter, open_shard
 from tokenlake.schema import LogicalHasher
 from tokenlake.sources.rows import BadRecord
@@ -118,23 +117,21 @@ class PartWriter:
             tokens: tokens in it, padding not counted.
             documents: documents that begin in it.
         """
-        began = perf_counter_ns()
-        file = self._file or self._open()
-        self._row_groups.append(file.rows)
-        file.write(rows)
-        self._logical.update(rows)
-        self._tokens += tokens
-        self._documents += documents
-        if self._only is None and file.bytes >= self._max_bytes:
-            self._close(file)
-        SPENT["save"] += perf_counter_ns() - began
+        with CLOCK.saving():
+            file = self._file or self._open()
+            self._row_groups.append(file.rows)
+            file.write(rows)
+            self._logical.update(rows)
+            self._tokens += tokens
+            self._documents += documents
+            if self._only is None and file.bytes >= self._max_bytes:
+                self._close(file)
 
     def finish(self) -> list[ShardEntry]:
         """Publish the last part and return all entries."""
-        began = perf_counter_ns()
-        if self._file or self._only is not None:
-            self._close(self._file or self._open())
-        SPENT["save"] += perf_counter_ns() - began
+        with CLOCK.saving():
+            if self._file or self._only is not None:
+                self._close(self._file or self._open())
         return self._entries
 
     def discard(self) -> None:

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from tokenlake.arrays import Bools
 from tokenlake.errors import TooManyBadRecordsError
-from tokenlake.etl.job import Progress, SignJob, Stopwatch, UnitJob, begin, produced_by
+from tokenlake.etl.job import Progress, SignJob, UnitJob, begin, produced_by
+from tokenlake.etl.step_clock import CLOCK
 from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments, bad_record, taken
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.etl.unit.infilling import Stretches
@@ -177,7 +178,6 @@ class TextBuild:
     ) -> None:
         self._job, self._recipe, self._encoder, self._progress = job, recipe, encoder, progress
         self._batches = read or recipe.read_all
-        self._watch = Stopwatch()
         self._done: Counter[str] = Counter()
         self._waiting: list[TextDocuments] = []
         self._waiting_bytes = 0
@@ -212,10 +212,10 @@ class TextBuild:
             for parts in self._recipe.groups(job.ranges):
                 self._read(parts)
             self._flush()
-            self._watch.restart()
+            CLOCK.begin("pack")
             parts = [entry for sink in self._outputs for entry in sink.finish()]
             quarantine = self._quarantine.publish()
-            self._watch.spent("pack")
+            CLOCK.end()
         except BaseException:
             for sink in self._outputs:
                 sink.discard()
@@ -245,17 +245,17 @@ class TextBuild:
     def _read(self, parts: Sequence[FileRange]) -> None:
         """Read a range, or several that are read together, encoding whenever enough documents wait."""
         begin("reading", parts[0].file)
-        self._watch.restart()
+        CLOCK.begin("load")
         batches = self._batches(parts)
         while (batch := next(batches, None)) is not None:
             self._take(batch)
             file = batch.files[-1]
             del batch  # it may hold a text of 200 MB, which only the encoder still needs
             if self._waiting_bytes >= _ENCODE_BYTES:
-                self._watch.spent("load")
                 self._flush()
                 begin("reading", file)
-        self._watch.spent("load")
+                CLOCK.begin("load")
+        CLOCK.end()
 
     def _take(self, batch: Prepared) -> None:
         """Account for a batch and queue its documents."""
@@ -276,7 +276,7 @@ class TextBuild:
         if self._waiting:
             first = self._waiting[0]
             file = self._paths[int(first.file[0])]
-            self._watch.restart()
+            CLOCK.begin("tokenize")
             begin("encoding the documents of", file, first.position)
             del first
             # In a box, out of which texts are taken when they are encoded: they are freed before packing.
@@ -286,6 +286,7 @@ class TextBuild:
                 self._write(self._names[0], box)
             else:
                 self._write_splits(box.pop())
+            CLOCK.end()
         if self._done:
             self._progress(dict(self._done) | {"tokens": self._tally.numbers["tokens"] - before})
             self._done.clear()
@@ -330,23 +331,23 @@ class TextBuild:
 
     def _write(self, split: str, box: list[TextDocuments]) -> None:
         """Encode documents in order, long ones each by itself, and give them to their sink."""
+        CLOCK.begin("tokenize")
         if self._pairs:
             self._write_pairs(self._pairs[split], box.pop())
             return
         long = [int(row) for row in np.flatnonzero(box[0].text_sizes > _LONG_BYTES)]
         if not long:
             encoded = self._encoded(split, box.pop())
-            self._watch.spent("tokenize")
+            CLOCK.begin("pack")
             self._sinks[split].add(encoded)
-            self._watch.spent("pack")
             return
         documents = box.pop()
         edges = sorted({0, len(documents), *long, *(row + 1 for row in long)})
         for first, last in pairwise(edges):
             part = documents.slice(first, last)
             if first not in long or not self._write_long(self._sinks[split], part):
+                # Long documents are packed while they are encoded: all of this counts as tokenizing.
                 self._sinks[split].add(self._encoded(split, part))
-        self._watch.spent("tokenize")  # long documents are packed while they are encoded
 
     def _encoded(self, split: str, texts: TextDocuments) -> TokenDocuments:
         """Encode documents and account for them."""
@@ -381,9 +382,8 @@ class TextBuild:
     def _write_pairs(self, sink: PreferenceSink, documents: TextDocuments) -> None:
         """Encode the texts of documents that have several, and let their sink join them."""
         encoded = self._encoder.encode(documents.text)
-        self._watch.spent("tokenize")
+        CLOCK.begin("pack")
         joined, tally = sink.add(documents, encoded), self._tally
-        self._watch.spent("pack")
         special = 0 if self._recipe.control_tokens else encoded.special_tokens
         tally.numbers.update(
             tokens=joined.tokens, text_bytes=sink.text_bytes(documents), special_tokens_in_text=special

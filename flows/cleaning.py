@@ -1,3 +1,0 @@
-"""Entry point of the flow `clean`."""
-
-from tokenlake.prefect.maintenance import clean as clean

@@ -1,3 +1,0 @@
-"""Entry point of the flow `push`."""
-
-from tokenlake.prefect.maintenance import push as push

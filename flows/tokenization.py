@@ -1,3 +1,0 @@
-"""Entry point of the flow `tokenize`."""
-
-from tokenlake.prefect.flows import tokenize as tokenize

@@ -1,0 +1,79 @@
+"""How the flows `tokenize` and `mix` run their graphs: with an engine, progress, and a state that says how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias, cast
+
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.etl.engines import EngineName
+from tokenlake.etl.store_engine import StorePool
+from tokenlake.runs.engine import LocalEngine
+from tokenlake.runs.policy import check_paths
+from tokenlake.runs.request import require_flow
+from tokenlake_flows.cancellation import cancellable
+from tokenlake_flows.prepared import take_engine
+from tokenlake_flows.progress import progress_shown
+from tokenlake_flows.states import final_state
+from tokenlake_flows.work_runs import WorkRuns
+from tokenlake_tasks.assets import artifact_key
+from tokenlake_tasks.bounds import bounds_of_run
+from tokenlake_tasks.summary import Summary
+
+Graph: TypeAlias = Callable[[LocalEngine], Summary]
+"""Submits the tasks of a build and returns its summary."""
+
+
+def run_build(
+    flow: str,
+    graph: Graph,
+    request: Callable[..., PipelineConfig],
+    *,
+    workers: int | None,
+    executor: str | None,
+    work_runs: int | None,
+) -> Summary | State[Any]:
+    """Run a graph with the engine that a command has made ready, or with one for the parameters of a deployment's run.
+
+    Args:
+        flow: Name of the flow.
+        graph: Its tasks.
+        request: Returns the configuration that the parameters describe; takes `report` and `bounds`.
+        workers: Worker processes. 0 or None: one per core.
+        executor: Where units run. Empty or None: on this machine.
+        work_runs: Number of runs of `work/units` to start. 0 or None: none.
+    """
+    try:
+        engine = take_engine()
+        if engine is None:
+            bounds = bounds_of_run()
+            config = request(report=get_run_logger().info, bounds=bounds)
+            require_flow(flow, config)
+            bounds.require(check_paths, config)
+            # The number of worker processes is that of each run that is started. This run has none.
+            waits_for_others = executor == "store" and bool(work_runs)
+            own_workers = None if waits_for_others else workers
+            name = cast("EngineName | None", executor or None)
+            engine = LocalEngine(config, workers=own_workers, engine=name)
+        progress = progress_shown(engine, artifact_key("progress", engine.config.name or "build"))
+        helped = _helped(engine, work_runs or 0, workers or 0)
+        with engine, cancellable(engine), progress, helped:
+            return graph(engine)
+    except (KeyboardInterrupt, TokenlakeError) as error:
+        return final_state(error)
+
+
+def _helped(engine: LocalEngine, work_runs: int, workers: int) -> AbstractContextManager[object]:
+    """Have runs of `work/units` build for an engine that waits for others."""
+    if not work_runs or engine.is_part:
+        return nullcontext()
+    pool = engine.pool
+    if not isinstance(pool, StorePool):
+        why = "without the engine `store`, which waits for them"
+        raise ConfigError(f"work_runs={work_runs} {why}; set engine=store")
+    return WorkRuns(pool, work_runs, workers, get_run_logger().info)

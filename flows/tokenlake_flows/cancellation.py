@@ -1,0 +1,48 @@
+"""A build is cancelled when its flow run is cancelled on the server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from prefect import get_client
+from prefect.context import FlowRunContext
+
+from tokenlake.runs.engine import LocalEngine
+
+_LOOK_SECONDS: Final = 1.5
+"""Seconds between two looks at the state of the run."""
+
+
+@contextmanager
+def cancellable(engine: LocalEngine) -> Generator[None]:
+    """Cancel ``engine`` when the flow run is cancelled on the server.
+
+    A worker ends a deployment's run by signal; a run started by a command has no such guard and
+    looks for itself.
+    """
+    context = FlowRunContext.get()
+    run = context.flow_run if context is not None else None
+    if run is None or run.deployment_id is not None:
+        yield
+        return
+    done, own = threading.Event(), run.id
+
+    def watch() -> None:
+        # No client before the first look: a run that ends at once takes its server with it.
+        while not done.wait(_LOOK_SECONDS):
+            state = None
+            # The server may be gone for a moment; the flow's own calls decide whether that is fatal.
+            with suppress(Exception), get_client(sync_client=True) as client:
+                state = client.read_flow_run(own).state
+            if state is not None and (state.is_cancelling() or state.is_cancelled()):
+                engine.cancel()
+                return
+
+    threading.Thread(target=watch, name="cancellation", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()

@@ -1,0 +1,59 @@
+"""The flow `clean`: the list of documents that a build is to leave out."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+
+from tokenlake.config.references import provide_blocks
+from tokenlake.config.section import referenced_blocks
+from tokenlake.errors import TokenlakeError
+from tokenlake.runs.policy import check_cleaning
+from tokenlake.runs.request import DEFAULT, requested_name, resolve_request
+from tokenlake_flows.names import run_name
+from tokenlake_flows.parameters import Config, Count, Files, Text, Texts
+from tokenlake_flows.states import final_state
+from tokenlake_tasks.blocks import load_blocks
+from tokenlake_tasks.bounds import bounds_of_run
+from tokenlake_tasks.clean import Cleaned, plan_cleaning, publish_account, sign_units, write_list
+
+
+@flow(name="clean", flow_run_name=run_name(partial(requested_name, DEFAULT)), persist_result=False)
+def clean(
+    config: Config = "",
+    data_files: Files = "",
+    output: Text = "",
+    store: Text = "",
+    name: Text = "",
+    workers: Count = 0,
+    overrides: Texts = (),
+) -> Cleaned | State[Any]:
+    """List the documents that a build is to leave out (duplicates, poor text, parts of evaluation sets), as the section `clean` of a configuration says. The build takes the list by `exclude`.
+
+    Args:
+        config: Name of a file in `deployments/`, path of a YAML file, or the configuration itself. Empty: `demo`.
+        data_files: What to read instead of the configuration's data: a path, a glob, a folder, or a list of these.
+        output: Path of the list. Empty: the configuration's.
+        store: Store that keeps the signatures. Empty: the configuration's, else `TOKENLAKE_STORE`, else `./artifacts`.
+        name: Name of the dataset. Empty: the configuration's, else its file's.
+        workers: Worker processes. 0: one per core.
+        overrides: Single values of the configuration, such as `clean.minhash.bands=20`.
+    """  # noqa: E501 - a line break here is a line break in the form
+    try:
+        given = [*([f"clean.output={output}"] if output else ()), *(overrides or ())]
+        bounds = bounds_of_run()
+        log = get_run_logger().info
+        request = resolve_request(config, data_files, None, store, name, given, log, bounds=bounds)
+        bounds.require(check_cleaning, request)
+        provide_blocks(load_blocks(referenced_blocks(request)))
+        cleaning = plan_cleaning(request)
+        sign_units(cleaning, workers or 0)
+        result = write_list(cleaning)
+        publish_account(request.name or "cleaning", result)
+        return result.to_json()
+    except (KeyboardInterrupt, TokenlakeError) as error:
+        return final_state(error)

@@ -1,0 +1,100 @@
+"""One run of `tokenize` or `mix` for a command that has imported Prefect; see :mod:`tokenlake_flows.launch`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import httpx
+from prefect import get_client
+from prefect.context import SettingsContext, get_settings_context
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_API_URL
+from pydantic import SecretStr
+
+from tokenlake.errors import TokenlakeError
+from tokenlake.etl.engines import EngineName
+from tokenlake.etl.events import BuildRequested, Watcher, ignore
+from tokenlake.etl.runner import BuildResult
+from tokenlake.runs.engine import LocalEngine
+from tokenlake.runs.request import resolve_request
+from tokenlake_flows.mix import mix
+from tokenlake_flows.prepared import prepared
+from tokenlake_flows.records import drain, forget_old_runs
+from tokenlake_flows.states import result_of_flow
+from tokenlake_flows.tokenize import tokenize
+
+
+def run_flow(
+    served: Callable[[], Mapping[str, str]] | None,
+    config: str | Mapping[str, Any] | None,
+    overrides: Sequence[str],
+    workers: int | None,
+    on_event: Watcher | None,
+    units_on: EngineName | None = None,
+    on_engine: Callable[[LocalEngine], None] | None = None,
+) -> BuildResult:
+    """Run the configuration's flow; see :func:`tokenlake_flows.launch.launch`.
+
+    Args:
+        served: waits for a server of the run's own, and returns what settings access it; None: the configured one.
+        on_engine: gets the engine of the run, which can be cancelled from then on.
+    """
+    request = resolve_request(config, overrides=overrides)
+    run = tokenize if request.is_text_build else mix
+    if on_event is not None:
+        on_event(BuildRequested(request.observability))
+    with ExitStack() as stack:
+        engine = stack.enter_context(
+            LocalEngine(request, workers=workers, engine=units_on, on_event=on_event or ignore)
+        )
+        if on_engine is not None:
+            on_engine(engine)
+        if served is not None:
+            stack.enter_context(_connected_to(served()))
+        stack.enter_context(prepared(engine))
+        stored = dict(config) if isinstance(config, Mapping) else config
+        try:
+            state = run(config=stored, workers=workers, overrides=tuple(overrides), return_state=True)
+        except httpx.TransportError as cause:
+            why = f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause})"
+            how = "finished units are kept, and the same command resumes the run"
+            raise TokenlakeError(f"{why}; {how}") from cause
+        if served is not None:
+            # What was built is there, whatever becomes of the records.
+            with suppress(httpx.HTTPError, ObjectNotFound), get_client(sync_client=True) as client:
+                drain(state, client)
+                forget_old_runs(client)
+        result_of_flow(state)
+        return engine.result()
+
+
+@contextmanager
+def _connected_to(access: Mapping[str, str]) -> Generator[None]:
+    """Have Prefect use a server, also in a process that has read its settings before the server was there.
+
+    The settings are copied and not read again, because files of the working directory must not change them.
+    """
+    context = get_settings_context()
+    update = {"url": access["PREFECT_API_URL"], "auth_string": SecretStr(access["PREFECT_API_AUTH_STRING"])}
+    settings = context.settings.model_copy(update={"api": context.settings.api.model_copy(update=update)})
+    with SettingsContext(profile=context.profile, settings=settings):
+        yield
+
+
+def _forget_services() -> None:
+    """Take Prefect's services off the list of what the interpreter waits for at its end.
+
+    Their threads are not in a process that was forked off, as PyTorch's loaders are: the wait fails there, and the
+    process ends with 1.
+    """
+    awaited: list[Any] = getattr(threading, "_threading_atexits", [])
+    owners = [getattr(getattr(each, "func", each), "__self__", None) for each in awaited]
+    prefects = [type(owner).__module__.startswith("prefect.") for owner in owners]
+    awaited[:] = [each for each, theirs in zip(awaited, prefects, strict=True) if not theirs]
+
+
+os.register_at_fork(after_in_child=_forget_services)

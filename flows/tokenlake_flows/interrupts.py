@@ -1,0 +1,87 @@
+"""What Ctrl-C does during a run of a flow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NoReturn, final
+
+from tokenlake.errors import CancelledError
+from tokenlake_flows.server import EmbeddedServer
+
+if TYPE_CHECKING:
+    from tokenlake.runs.engine import LocalEngine
+
+_CANCELLING: Final = "\ncancelling; Ctrl-C again ends at once\n"
+_ENDED: Final = "\nended; finished units are kept, and the same command resumes the run\n"
+_SHOW_CURSOR: Final = "\x1b[?25h"  # which progress bars hide
+
+
+@final
+class Interrupts:
+    """What Ctrl-C does during a run: the first cancels, which a server can delay; the second ends this process.
+
+    The exception that Python raises for Ctrl-C can be lost: an import that runs a callback, or C code of a library that
+    calls Python, may swallow it or make another of it. So the message comes from the handler itself, the engine is
+    told to cancel, and :attr:`has_begun` remembers it.
+
+    Attributes:
+        server: server that ends with this process; None as long as there is none.
+        has_begun: whether Ctrl-C was pressed.
+    """
+
+    def __init__(self) -> None:
+        self.server: EmbeddedServer | None = None
+        self.has_begun = False
+        self._engine: LocalEngine | None = None
+        self._is_deferred = False
+
+    def set_engine(self, engine: LocalEngine) -> None:
+        """Have the first Ctrl-C cancel an engine."""
+        self._engine = engine
+        if self.has_begun:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def deferred(self) -> Generator[None]:
+        """Have Ctrl-C raise its exception at the end of the context, not inside of it."""
+        self._is_deferred = True
+        try:
+            yield
+        finally:
+            self._is_deferred = False
+        if self.has_begun:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def handled(self) -> Generator[None]:
+        """Answer Ctrl-C for as long as the context lasts, unless whoever called sees to it."""
+        ours = threading.current_thread() is threading.main_thread()
+        if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        signal.signal(signal.SIGINT, self._cancel)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _cancel(self, number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, self._end)
+        self.has_begun = True
+        os.write(2, _CANCELLING.encode())
+        if self._engine is not None:
+            # Not here: this thread may hold the locks that it takes.
+            threading.Thread(target=self._engine.cancel, name="cancel", daemon=True).start()
+        if not self._is_deferred:
+            raise KeyboardInterrupt
+
+    def _end(self, number: int, frame: object) -> NoReturn:
+        if self.server is not None:
+            self.server.kill()
+        os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}{_ENDED}".encode())
+        # The workers end with their parent. Nothing else may be waited for: threads of Prefect's least of all.
+        os._exit(CancelledError.exit_code)

@@ -1,0 +1,144 @@
+"""One run of a flow from a command: fast to its first unit, and nothing left behind.
+
+The order is the point. Where the version is there already, nothing is started. Else the server starts at once, in a
+process of its own, unless one runs already. It takes seconds; while it starts, this process imports Prefect, starts the
+workers and plans, and the flow then finds everything ready. So Prefect must not be imported here; its own temporary
+server would start only with the first flow, and would be waited for.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from tokenlake.errors import CancelledError, TokenlakeError
+from tokenlake_flows.interrupts import Interrupts
+from tokenlake_flows.server import CLIENT_SETTINGS, EmbeddedServer
+from tokenlake_flows.settings import (
+    configured_api_url,
+    import_prefect,
+    profiles_path,
+    require_prefect_home,
+)
+
+if TYPE_CHECKING:
+    from tokenlake.etl.engines import EngineName
+    from tokenlake.etl.events import Watcher
+    from tokenlake.etl.runner import BuildResult
+
+_RESUMES: Final = "cancelled; finished units are kept, and the same command resumes the run"
+
+
+def launch(
+    config: str | Mapping[str, Any] | None,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+    on_event: Watcher | None = None,
+    engine: EngineName | None = None,
+    on_start: Callable[[], None] | None = None,
+) -> BuildResult:
+    """Run the flow that a configuration is for, `tokenize` or `mix`, and return what it built.
+
+    A version that is there already is found without a flow, unless a server is configured, which is to have a record of
+    every run. Call it from the main thread.
+
+    Args:
+        config: path of a YAML file, name of one in ``deployments/``, or a mapping; None: the demo.
+        overrides: ``key=value`` texts.
+        workers: worker processes; None: one per core.
+        on_event: told everything that happens, from several threads.
+        engine: where units run; None: on this machine.
+        on_start: told that there will be a flow, before Prefect starts.
+
+    Raises:
+        CancelledError: Ctrl-C, or the run was cancelled on the server. It can be resumed.
+        TokenlakeError: what the run failed with.
+    """
+    settings = {key: value for key, value in CLIENT_SETTINGS.items() if key not in os.environ}
+    interrupts = Interrupts()
+    try:
+        with interrupts.handled():
+            url = configured_api_url()
+            if url is None and isinstance(config, str) and (found := _finished(config, overrides, on_event)):
+                return found
+            if url is None:
+                require_prefect_home()
+            if on_start is not None:
+                on_start()
+            profiles = {"PREFECT_PROFILES_PATH": str(profiles_path())}
+            with _environment(settings | profiles), _server(url, interrupts) as server:
+                # Takes a second, in which the server starts.
+                with _no_collection(), interrupts.deferred():
+                    import_prefect()
+                    from tokenlake_flows.command import run_flow
+                served = None if server is None else server.wait
+                return run_flow(served, config, overrides, workers, on_event, engine, interrupts.set_engine)
+    except KeyboardInterrupt:
+        raise CancelledError(_RESUMES) from None
+    except Exception:
+        # The exception of a Ctrl-C becomes another one where it falls into a callback of C code.
+        if interrupts.has_begun:
+            raise CancelledError(_RESUMES) from None
+        raise
+
+
+def _finished(config: str, overrides: Sequence[str], on_event: Watcher | None) -> BuildResult | None:
+    """What was built before by the configuration of a file; None where a flow must look."""
+    with _no_collection():
+        from tokenlake.config.load import load_config
+        from tokenlake.etl.run_log import asked_before
+    # The name of a packaged configuration, no version yet, or an error that is the flow's to tell.
+    with suppress(TokenlakeError):
+        request = load_config(config, overrides)
+        if asked_before(request):
+            from tokenlake.etl.events import BuildRequested, ignore
+            from tokenlake.etl.runner import finished_build
+
+            (on_event or ignore)(BuildRequested(request.observability))
+            return finished_build(request, on_event or ignore)
+    return None
+
+
+@contextmanager
+def _server(url: str | None, interrupts: Interrupts) -> Generator[EmbeddedServer | None]:
+    """A server of our own for as long as the context lasts; None where one is configured."""
+    if url is not None:
+        yield None
+        return
+    server = EmbeddedServer()
+    interrupts.server = server
+    try:
+        with _environment(server.access):
+            yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Generator[None]:
+    """Environment variables that are as before afterwards: a second run must not take this one's for the user's."""
+    before = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key, None)
+            if value is not None:
+                os.environ[key] = value
+
+
+@contextmanager
+def _no_collection() -> Generator[None]:
+    """Imports make many objects and no garbage; looking for it meanwhile costs a tenth of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.freeze()
+            gc.enable()

@@ -1,0 +1,76 @@
+"""Messages about failed runs and damaged versions: automations of the server that call a webhook.
+
+``python -m tokenlake_flows.notifications https://hooks.example.org/tokenlake`` creates both, or changes those that
+are there. It needs a server, and no worker: the server itself sends them.
+"""
+
+from __future__ import annotations
+
+import sys
+from inspect import cleandoc
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from prefect import get_client
+from prefect.blocks.webhook import Webhook
+from prefect.events.schemas.automations import AutomationCore
+from pydantic import SecretStr
+
+from tokenlake.config.yaml_file import parse_yaml
+from tokenlake.errors import ConfigError
+from tokenlake.runs.request import DEPLOYMENTS
+from tokenlake_flows.settings import configured_api_url
+
+#: The name of the block that holds the URL, which may be a secret.
+BLOCK: Final = "tokenlake"
+
+_FILE: Final = DEPLOYMENTS / "automations" / "notify.yaml"
+_WEBHOOK: Final = "WEBHOOK"
+
+
+def notify(url: str) -> list[str]:
+    """Have messages sent to a URL; return the names of the automations.
+
+    Raises:
+        ConfigError: it is no URL of http or https, or there is no server.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        got = f"one that begins with {parts.scheme}:" if parts.scheme else "a text that is none"
+        raise ConfigError(f"the URL of the webhook: got {got}, expected https://HOST/PATH")
+    if configured_api_url() is None:
+        raise ConfigError(
+            "no Prefect server is configured: set PREFECT_API_URL, such as http://127.0.0.1:4200/api"
+        )
+    headers: Any = {"content-type": "application/json"}
+    block: Any = Webhook(url=SecretStr(url), headers=headers)
+    block.save(BLOCK, overwrite=True)
+    named = f"block_document_id: {block._block_document_id}"
+    text = _FILE.read_text("utf-8").replace(f"block_document_id: {_WEBHOOK}", named)
+    entries: Any = parse_yaml(text, str(_FILE)).data
+    found = [AutomationCore.model_validate(entry) for entry in entries]
+    with get_client(sync_client=True) as client:
+        for automation in found:
+            for old in client.read_automations_by_name(automation.name):
+                client.delete_automation(old.id)
+            client.create_automation(automation)
+    return [automation.name for automation in found]
+
+
+def main(arguments: list[str]) -> int:
+    """Say what was created; 2 where the argument is wrong."""
+    if set(arguments) & {"-h", "--help"}:
+        sys.stdout.write(f"{cleandoc(__doc__ or '')}\n")
+        return 0
+    try:
+        if len(arguments) != 1:
+            raise ConfigError('expected one argument, the URL of a webhook that takes {"text": ...}')
+        sys.stdout.write(f"created {', '.join(notify(arguments[0]))}\n")
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,55 @@
+"""Types of the flows' parameters, with the schemas of the form that starts a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeAlias, get_args
+
+from pydantic import BaseModel, WithJsonSchema
+
+from tokenlake.config.stages import PackStageConfig, TokenizeStageConfig
+from tokenlake.etl.engines import ENGINES
+from tokenlake.runs.request import known_configurations
+
+# None is accepted, too. The schemas leave it out, so that the form which starts a run has plain fields.
+
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_FILES = {"anyOf": [{"type": "string"}, _TEXTS]}
+_SHARE = {"type": "number", "minimum": 0}
+
+
+def _by_name(values: dict[str, Any]) -> Any:
+    return WithJsonSchema({"type": "object", "additionalProperties": values})
+
+
+Text: TypeAlias = Annotated[str | None, WithJsonSchema({"type": "string"})]
+Texts: TypeAlias = Annotated[Sequence[str] | None, WithJsonSchema(_TEXTS)]
+Count: TypeAlias = Annotated[int | None, WithJsonSchema({"type": "integer", "minimum": 0})]
+Files: TypeAlias = Annotated[str | Sequence[str] | None, WithJsonSchema(_FILES)]
+_CONFIGS = {
+    "anyOf": [
+        {"title": "Known", "type": "string", "enum": ["", *known_configurations()]},
+        {"title": "File", "type": "string"},
+        {"title": "Written out", "type": "object"},
+    ]
+}
+Config: TypeAlias = Annotated[str | dict[str, Any] | None, WithJsonSchema(_CONFIGS)]
+Splits: TypeAlias = Annotated[Mapping[str, float] | None, _by_name({**_SHARE, "maximum": 1})]
+
+
+def _one_of(section: type[BaseModel], key: str) -> Any:
+    """The choices of a key of a configuration as a dropdown, which may stay empty."""
+    choices = get_args(section.model_fields[key].annotation)
+    return WithJsonSchema({"type": "string", "enum": ["", *choices]})
+
+
+Strategy: TypeAlias = Annotated[str | None, _one_of(PackStageConfig, "strategy")]
+TokenizerEngine: TypeAlias = Annotated[str | None, _one_of(TokenizeStageConfig, "engine")]
+Options: TypeAlias = Annotated[Mapping[str, Any] | None, WithJsonSchema({"type": "object"})]
+Engine: TypeAlias = Annotated[str | None, WithJsonSchema({"type": "string", "enum": ["", *ENGINES]})]
+FilesBySource: TypeAlias = Annotated[Mapping[str, str | Sequence[str]] | None, _by_name(_FILES)]
+Weights: TypeAlias = Annotated[Mapping[str, float] | None, _by_name(_SHARE)]
+Reference: TypeAlias = Annotated[
+    Mapping[str, str] | None,
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
+]

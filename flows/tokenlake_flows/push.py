@@ -1,0 +1,47 @@
+"""The flow `push`: a version goes to the Hugging Face Hub."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+
+from tokenlake.config.values import default_store
+from tokenlake.errors import TokenlakeError
+from tokenlake.runs import policy
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake_flows.names import run_name
+from tokenlake_flows.parameters import Reference, Text
+from tokenlake_flows.states import final_state
+from tokenlake_tasks.bounds import bounds_of_run
+from tokenlake_tasks.push import check_reference
+from tokenlake_tasks.push import push as push_version
+
+
+@flow(name="push", flow_run_name=run_name("{name} to {repo}".format_map), persist_result=False)
+def push(
+    name: str, repo: str, store: Text = "", revision: Text = "", token: Reference = None, strict: bool = True
+) -> dict[str, Any] | State[Any]:
+    """Upload a version to a private dataset repository of the Hugging Face Hub. One that is there already is not sent again; public repositories are for `tokenlake push --public`, which a person runs.
+
+    Args:
+        name: Dataset, or one version of it, such as `books@v3` or `books@prod`.
+        repo: `org/name`; created as a private one where there is none.
+        store: Store that holds it. Empty: `TOKENLAKE_STORE`, else `./artifacts`.
+        revision: Branch. Empty: `main`.
+        token: `{"env": NAME}` or `{"block": NAME}`, never the token. Empty: the worker's `HF_TOKEN`, else its login.
+        strict: Refuse also for what looks like a secret in sampled rows.
+    """  # noqa: E501 - a line break here is a line break in the form
+    try:
+        address = store or default_store()
+        bounds = bounds_of_run()
+        bounds.require(policy.check_store, address, {})
+        bounds.require(policy.check_repository, repo)
+        reference = check_reference(token)
+        bounds.require(policy.check_reference, reference)
+        dataset, version = Catalog(open_store(address)).resolve(name)
+        return push_version(address, dataset, version, repo, revision or "main", reference, strict).to_json()
+    except (KeyboardInterrupt, TokenlakeError) as error:
+        return final_state(error)

@@ -1,0 +1,197 @@
+"""The Prefect server of one run: a process of its own, which ends with this one.
+
+Its program is :mod:`tokenlake_flows.server_process`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, final
+
+from tokenlake import errors
+from tokenlake.errors import TokenlakeError
+from tokenlake_flows.settings import is_healthy
+
+#: Seconds for a server to come up; the first start on an empty home makes its database.
+STARTUP_SECONDS: Final = 120.0
+_STOP_SECONDS: Final = 8.0  # for a server to end before it is killed
+_MOST_STARTS: Final = 4  # of a server in one run
+CHECK_SECONDS = 5.0  # between two health checks
+ANSWER_SECONDS = 10.0  # for the answer to one
+_MOST_MISSED: Final = 3  # checks in a row that nobody answers before a server is taken for frozen, and killed
+
+#: Settings of Prefect that its client and our own server share; what the user has set stays.
+CLIENT_SETTINGS: Final = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": str(int(STARTUP_SECONDS)),
+    # Progress bars own the terminal; everything still goes to the run's log on the server.
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+}
+_SERVER_SETTINGS: Final = {
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT__SERVER_FINAL": "1",
+    "PREFECT_UI_ENABLED": "false",
+    # Block types are registered by `prefect server start`; here nobody browses them.
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
+    "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
+    # Written one by one, task runs lag behind a fast flow and are lost at its end.
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_READ_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
+}
+
+
+@final
+class EmbeddedServer:
+    """A Prefect server on loopback that ends when this process does, however that happens.
+
+    A server that dies, or no longer answers, is replaced on the same socket: a run of hours must not fail, or
+    hang on its last events, because the machine was short of memory for a moment. Other users of the machine
+    reach the socket, too; a password that is drawn for each run keeps them out.
+
+    Attributes:
+        api_url: address of its API.
+        access: what the environment of a client needs to use it: address and password.
+    """
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.api_url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/api"
+        self._password = f"tokenlake:{secrets.token_urlsafe(32)}"
+        self.access = {"PREFECT_API_URL": self.api_url, "PREFECT_API_AUTH_STRING": self._password}
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
+        self._starts_left = _MOST_STARTS
+        self._came_up = self._stopping = False
+        self._settled = threading.Event()
+        self._lock = threading.Lock()
+        self._process = self._start()
+        self._watcher = threading.Thread(target=self._watch, name="server", daemon=True)
+        self._watcher.start()
+
+    def wait(self) -> dict[str, str]:
+        """Return :attr:`access` when the server answers.
+
+        Raises:
+            TokenlakeError: it ended instead, or did not answer in time; with the end of its output.
+        """
+        self._settled.wait()
+        if not self._came_up:
+            self._end()
+            self._log.seek(0)
+            output = self._log.read().decode(errors="replace")[-4000:].strip() or "(nothing)"
+            raise TokenlakeError(f"the embedded Prefect server did not come up; its output ends:\n{output}")
+        return self.access
+
+    def stop(self) -> None:
+        """End the server politely, and after some seconds anyway; one that is still starting, at once."""
+        if not self._came_up:
+            # It is importing Prefect and holds nothing yet, and it would take seconds to notice that it is to end.
+            self.kill()
+            self._process.wait()
+            # Where nobody listens any more, the question for its health is answered at once: there is no server.
+            self._listening.close()
+        self._end()
+        self._log.close()
+
+    def kill(self) -> None:
+        """End the server at once; from any thread, or a signal's handler."""
+        self._stopping = True
+        self._process.kill()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._starts_left -= 1
+        environment = {
+            **_SERVER_SETTINGS,
+            **CLIENT_SETTINGS,
+            **{key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"},
+            # The server's own messages matter only when it fails.
+            "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "NOTSET",
+            # Not on the command line, which everybody on the machine can read.
+            "PREFECT_SERVER_API_AUTH_STRING": self._password,
+            "PYTHONPATH": _python_path(),
+        }
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "tokenlake_flows.server_process", str(self._listening.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=[self._listening.fileno()],
+            env=environment,
+            # Ctrl-C reaches the parent alone, which still has states to report.
+            start_new_session=True,
+        )
+
+    def _watch(self) -> None:
+        """Ask for the server's health until the end; replace it when it dies or is silent."""
+
+        def answers() -> bool:
+            # Until the server is up, the request waits in the socket's queue: it is answered at once then.
+            with suppress(OSError):
+                return is_healthy(self.api_url, ANSWER_SECONDS)
+            return False
+
+        up, missed = False, 0
+        while True:
+            if self._has_ended(CHECK_SECONDS if up else 0.1):
+                if not self._start_again():
+                    break
+                up, missed = False, 0
+            elif answers():
+                up, missed, self._came_up = True, 0, True
+                self._settled.set()
+            else:
+                missed += 1
+                if missed >= (_MOST_MISSED if up else STARTUP_SECONDS / ANSWER_SECONDS):
+                    self._process.kill()
+        # Whoever waits in its queue is sent away, and learns that there is no server.
+        self._listening.close()
+        self._settled.set()
+
+    def _has_ended(self, seconds: float) -> bool:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _start_again(self) -> bool:
+        """Replace the server that ended, unless nobody needs it or it said itself that it cannot start."""
+        with self._lock:
+            refuses = self._process.returncode > 0 and not self._came_up
+            if self._stopping or refuses or not self._starts_left:
+                return False
+            _close_input(self._process)
+            self._process = self._start()
+            return True
+
+    def _end(self) -> None:
+        with self._lock:
+            self._stopping = True
+        _close_input(self._process)
+        self._process.terminate()
+        if not self._has_ended(_STOP_SECONDS):
+            self._process.kill()
+        self._watcher.join()
+
+
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def _python_path() -> str:
+    """Return where this package and the library are, followed by the entries of the user's environment."""
+    packages = [str(Path(file).resolve().parents[1]) for file in (__file__, errors.__file__)]
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return os.pathsep.join(dict.fromkeys([*packages, *given]))

@@ -1,0 +1,144 @@
+"""Prefect's settings: the server that they name, found without importing Prefect, and the import itself.
+
+Settings come from the environment and the user's profile. Prefect itself also reads `.env`, prefect.toml and
+pyproject.toml of the working directory, which may hold anybody's data, and one of the settings names a file that says
+what code to run. :func:`import_prefect` keeps Prefect from reading these files.
+"""
+
+from __future__ import annotations
+
+import http.client
+import importlib
+import os
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from tokenlake.errors import ConfigError
+
+#: Seconds for a running server to answer.
+_ANSWER_SECONDS: Final = 5.0
+
+
+def configured_api_url() -> str | None:
+    """The server that the environment or the active profile names, found without importing Prefect.
+
+    Prefect takes a second to import; whether a server of our own must be started has to be known before.
+
+    Raises:
+        ConfigError: it is named but does not answer.
+    """
+    for where, url in _named_servers():
+        why = "it is not healthy"
+        try:
+            if is_healthy(url, _ANSWER_SECONDS):
+                return url
+        except OSError as cause:
+            why = str(cause)
+        raise ConfigError(
+            f"the Prefect server {url} named by {where} does not answer ({why}): start it with"
+            " `prefect server start`, or unset it, and the run starts a server of its own"
+        )
+    return None
+
+
+def _named_servers() -> Iterator[tuple[str, str]]:
+    """Where a server's address is set, in Prefect's order of precedence."""
+    key = "PREFECT_API_URL"
+    if key in os.environ:
+        # Set but empty is Prefect's way to say: none, whatever the profile says.
+        if os.environ[key]:
+            yield key, os.environ[key]
+        return
+    path, profiles = profiles_path(), dict[str, Any]()
+    with suppress(OSError):
+        try:
+            profiles = tomllib.loads(path.read_text("utf-8"))
+        except ValueError as cause:
+            raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
+    active = os.environ.get("PREFECT_PROFILE") or _lookup(profiles, "active")
+    if active and (url := _lookup(profiles, "profiles", active, key)):
+        yield f"profile {active!r} of {path}", url
+
+
+def prefect_home() -> Path:
+    """The folder of Prefect's own files, such as the database of a run's server."""
+    return Path(_expanded(os.environ.get("PREFECT_HOME") or "~/.prefect")).absolute()
+
+
+def _expanded(path: str) -> str:
+    # Unlike pathlib, it leaves a path alone whose user has no home.
+    return os.path.expanduser(path)  # noqa: PTH111
+
+
+def profiles_path() -> Path:
+    """The file of the user's profiles, where there is one."""
+    path = os.environ.get("PREFECT_PROFILES_PATH")
+    return Path(_expanded(path)).absolute() if path else prefect_home() / "profiles.toml"
+
+
+def require_prefect_home() -> None:
+    """Make the folder that the server of a run needs.
+
+    Raises:
+        ConfigError: it cannot be made, or not be written.
+    """
+    home = prefect_home()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        # Whether a file can be made says only an attempt: permissions do not know of file systems that are read-only.
+        with tempfile.TemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"Prefect keeps the records of runs in {home}, which cannot be written ({error.strerror}): set "
+            "PREFECT_HOME to a folder that can be, or run with --no-prefect",
+            key="PREFECT_HOME",
+        ) from error
+
+
+def import_prefect() -> None:
+    """Import Prefect in an empty folder, so that no file of the working directory configures it.
+
+    The first import reads the settings, once for the whole process. A process that has imported Prefect before keeps
+    its settings.
+    """
+    here = Path.cwd()
+    with TemporaryDirectory() as empty:
+        os.chdir(empty)
+        try:
+            importlib.import_module("prefect.settings")
+            importlib.import_module("prefect.context")
+        finally:
+            os.chdir(here)
+
+
+def _lookup(table: Mapping[str, Any], *keys: str) -> str | None:
+    value: Any = table
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, str) and value else None
+
+
+def is_healthy(api_url: str, seconds: float) -> bool:
+    """Whether a server says that it is well.
+
+    Raises:
+        OSError: nobody answers.
+    """
+    url = urlsplit(api_url)
+    connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    connection = connect(url.hostname or "", url.port, timeout=seconds)
+    try:
+        connection.request("GET", f"{url.path.rstrip('/')}/health")
+        # A server that wants a password is a server that is there.
+        return connection.getresponse().status in {200, 401, 403}
+    except http.client.HTTPException as cause:
+        raise OSError(f"not an HTTP server: {cause!r}") from cause
+    finally:
+        connection.close()

@@ -1,0 +1,57 @@
+"""The state that a run ends in: it says why, if the run was cancelled or failed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from prefect.client.schemas.objects import State
+from prefect.exceptions import ParameterTypeError
+from prefect.logging import get_run_logger
+from prefect.states import Cancelled, Failed
+
+from tokenlake.errors import CancelledError, TokenlakeError
+
+
+def result_of_flow(state: State[Any]) -> Any:
+    """What a flow that another one called ended with.
+
+    Raises:
+        CancelledError: it was cancelled, and whoever called it ends so, too.
+        TokenlakeError: what it failed with.
+    """
+    if state.is_cancelled():
+        raise CancelledError(state.message or "cancelled")
+    return state.result()
+
+
+def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:
+    """The state of a run that ended with ``error``, which is said in one message and no traceback."""
+    if isinstance(error, KeyboardInterrupt | CancelledError):
+        message = "Cancelled. Finished units are kept, and a run with the same parameters resumes the build."
+        get_run_logger().info(message)
+        return Cancelled(message=message)
+    message = f"{type(error).__name__}: {error}"
+    get_run_logger().error(message)
+    return Failed(data=error, message=message)
+
+
+#: What a user did wrong: the message says all, and a traceback hides it.
+_MISTAKES: Final = (TokenlakeError, ParameterTypeError)
+
+
+def _plain(record: logging.LogRecord) -> bool:
+    """A logging filter for what Prefect itself says when a task raises, and when a deployment's run has failed.
+
+    A task that fails on purpose says so in its message. How a flow ended is in its log already, when its process ends
+    with the same error.
+    """
+    if record.exc_info and isinstance(record.exc_info[1], _MISTAKES):
+        if record.name == "prefect.flow_runs":
+            return False
+        record.exc_info = None
+    return True
+
+
+logging.getLogger("prefect.task_runs").addFilter(_plain)
+logging.getLogger("prefect.flow_runs").addFilter(_plain)

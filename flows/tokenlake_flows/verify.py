@@ -1,0 +1,56 @@
+"""The flow `verify`: versions of datasets against their manifests, byte for byte."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+
+from tokenlake.config.values import default_store
+from tokenlake.errors import TokenlakeError
+from tokenlake.runs.policy import check_store
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.threads import available_cpus
+from tokenlake_flows.names import run_name
+from tokenlake_flows.parameters import Count, Text, Texts
+from tokenlake_flows.states import final_state
+from tokenlake_tasks.bounds import bounds_of_run
+from tokenlake_tasks.verify import committed_versions, publish_findings, require_undamaged
+from tokenlake_tasks.verify import verify as verify_version
+
+Verified: TypeAlias = dict[str, Any]
+"""JSON-able: how many versions and bytes were read."""
+
+
+def _verified(parameters: dict[str, Any]) -> str:
+    names = parameters.get("names") or ["all-versions"]
+    return f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+
+
+@flow(name="verify", flow_run_name=run_name(_verified), persist_result=False)
+def verify(
+    names: Texts = (), store: Text = "", deep: bool = True, workers: Count = 0
+) -> Verified | State[Any]:
+    """Verify versions of datasets: every byte against its manifest, and with `deep` every checksum, count and token. A run that finds damage fails, and says what is damaged.
+
+    Args:
+        names: Datasets, or versions such as `books@v3` or `books@prod`. Empty: everything in the store.
+        store: Store to look at. Empty: `TOKENLAKE_STORE`, else `./artifacts`.
+        deep: Also decode every row: checksums of pages, counts, provenance, logical hashes.
+        workers: Threads. 0: one per core.
+    """  # noqa: E501 - a line break here is a line break in the form
+    try:
+        address = store or default_store()
+        bounds_of_run().require(check_store, address, {})
+        opened = open_store(address)
+        versions = committed_versions(Catalog(opened), names or ())
+        threads = workers or available_cpus()
+        # One after the other: each takes all threads.
+        reports = [verify_version(opened, dataset, version, deep, threads) for dataset, version in versions]
+        publish_findings(reports)
+        require_undamaged(reports)
+        return {"versions": len(reports), "bytes": sum(report.bytes for report in reports)}
+    except (KeyboardInterrupt, TokenlakeError) as error:
+        return final_state(error)

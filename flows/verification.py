@@ -1,3 +1,0 @@
-"""Entry point of the flow `verify`."""
-
-from tokenlake.prefect.maintenance import verify as verify

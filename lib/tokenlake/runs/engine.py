@@ -1,0 +1,375 @@
+"""The local engine: the builds of one configuration, and the worker processes that do them.
+
+Whoever orchestrates the run brings threads, retries and records. Each thread borrows a worker process from our own
+pool, which survives the death of its workers.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor, as_completed, wait
+from contextlib import ExitStack, nullcontext, suppress
+from contextvars import copy_context
+from dataclasses import astuple, replace
+from types import TracebackType
+from typing import Final, Self, final
+
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.references import provide_blocks
+from tokenlake.config.section import referenced_blocks
+from tokenlake.errors import CancelledError, TokenlakeError
+from tokenlake.etl.engines import EngineName, open_pool
+from tokenlake.etl.events import (
+    Event,
+    Planning,
+    UnitFailed,
+    UnitFinished,
+    UnitProgress,
+    UnitRetried,
+    Watcher,
+    ignore,
+)
+from tokenlake.etl.pool import Pool, worth_a_retry
+from tokenlake.etl.runner import BuildResult, BuildSteps, result_of
+from tokenlake.etl.session import BuildSession
+from tokenlake.etl.step_clock import StepTime
+from tokenlake.export.plan import make_exports
+from tokenlake.observability.build import DisplayOptions, measured
+from tokenlake.observability.tally import RunTallies, source_name
+from tokenlake.reports.dataset import planning_line
+from tokenlake.runs.groups import MAX_GROUPS, MAX_TASK_RUNS, MOST_STEPS, group_name, group_units
+from tokenlake.runs.progress_log import Log, ProgressLog
+from tokenlake.runs.step_runs import StepRun, UnitTry, step_runs
+from tokenlake.store.ledger import Account, UnitRecord
+
+_PLAN_LINE_EVERY: Final = 5.0  # seconds between two lines about the plan, after the first
+
+_CANCELLED: Final = "the run was cancelled; finished units are kept, and the same command resumes the run"
+
+
+@final
+class LocalEngine:
+    """The builds of one configuration on this machine; the first one starts with the object, in the background.
+
+    Where text is mixed, the tokens of each source are built first, each by an engine of its own on the same
+    workers (:meth:`parts`). Everything else is about the last build: the mixture, or the only one.
+
+    Args:
+        config: what to build.
+        workers: worker processes; None: one per core that this process may use.
+        on_event: told everything that happens, from several threads.
+        pool: workers that others use too, and that outlive the engine; None: its own.
+        engine: where units run; None: on this machine.
+
+    Attributes:
+        pool: whoever builds the units.
+        blocks: names of the secret blocks that the last build refers to; :meth:`provide` takes their values.
+        tallies: the figures of the builds so far.
+        is_part: whether this is the build of one source, for another engine.
+
+    Raises:
+        ConfigError: a build is wrong, the last one too: hours of tokens must not come before that is known.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        *,
+        workers: int | None = None,
+        on_event: Watcher = ignore,
+        pool: Pool | None = None,
+        engine: EngineName | None = None,
+    ) -> None:
+        self.config = config
+        self._steps = BuildSteps(config, self._on_event)
+        self._steps.check()
+        self._configs = iter(self._steps)
+        self._began = time.monotonic()
+        self._watching = ExitStack()
+        # The whole run's figures, not those of a part of it.
+        counted = measured(config.observability, on_event) if pool is None else nullcontext(on_event)
+        self._told = self._watching.enter_context(counted)
+        self.tallies = RunTallies()
+        self._cancelled = False
+        self._planning: Planning | None = None
+        self._progress: dict[int, ProgressLog] = {}
+        self._failed: dict[int, TokenlakeError] = {}
+        self._records: dict[int, UnitRecord] = {}
+        self._built: dict[int, UnitFinished] = {}
+        self._tries: defaultdict[int, list[UnitTry]] = defaultdict(list)  # that are not shown yet
+        self._tries_of: Counter[int] = Counter()
+        self._task_runs_left = MAX_TASK_RUNS
+        self._result: BuildResult | None = None
+        self._lock = threading.Lock()
+        self.pool: Pool = pool or open_pool(engine, workers, config.ray)
+        self.workers = self.pool.workers
+        # One more than there are workers, so that no worker waits for a record to be published.
+        self._threads = ThreadPoolExecutor(self.workers + 1, thread_name_prefix="tokenlake-unit")
+        self.is_part = pool is not None
+        self._opening: Future[BuildSession] = Future()
+        self._session: BuildSession | None = (
+            None  # as soon as it is open, whether or not anybody waits for it
+        )
+        self.blocks: tuple[str, ...] = ()
+        self._provided = threading.Event()
+        self._part: LocalEngine | None = None
+        self._open_next()
+
+    def parts(self) -> Iterator[LocalEngine]:
+        """Yield an engine for each source that is text still; each must have committed before the next is asked for.
+
+        Raises:
+            CancelledError: :meth:`cancel` was called.
+        """
+        while (part := self._part) is not None:
+            yield part
+            self._steps.done(part.result())
+            self._open_next()
+
+    def _open_next(self) -> None:
+        """Start the next build: of one source's tokens, by an engine of its own, or the last."""
+        config, last = next(self._configs), self._steps.is_last
+        with self._lock:
+            self.raise_if_cancelled()
+            self._part = None if last else LocalEngine(config, on_event=self._on_event, pool=self.pool)
+        if last:
+            self._open(config)
+
+    def provide(self, blocks: Mapping[str, str]) -> None:
+        """Hand over the values of :attr:`blocks`; planning waits for them."""
+        provide_blocks(blocks)
+        self._provided.set()
+
+    @property
+    def display(self) -> DisplayOptions:
+        """How much of the run its configuration wants to be shown."""
+        return DisplayOptions.of(self.config.observability)
+
+    def session(self) -> BuildSession:
+        """The planned and claimed build; waits for it.
+
+        Raises:
+            TokenlakeError: what planning raised, or CancelledError.
+        """
+        return self._opening.result()
+
+    def planned(self, log: Log) -> BuildSession:
+        """:meth:`session`, with a line in the log now and then for a plan that takes a while."""
+        seconds = 1.0  # until the next line
+        while not self._opening.done():
+            with suppress(TimeoutError):
+                self._opening.exception(seconds)
+            if self._planning is not None and not self._opening.done():
+                log(f"planning: {planning_line(*astuple(self._planning))}")
+                seconds = _PLAN_LINE_EVERY
+        return self.session()
+
+    def groups(self) -> list[tuple[int, ...]]:
+        """Return the units still to do, in order, in groups of neighbours that the run can show.
+
+        There are at most :data:`MAX_GROUPS`, and fewer where a tokenizer was found wrong and units are built again.
+        """
+        with self._lock:
+            most = max(1, min(MAX_GROUPS, self._task_runs_left // (1 + MOST_STEPS)))
+            groups = group_units(self.session().pending, most)
+            self._task_runs_left -= len(groups)
+        return groups
+
+    def groups_at_once(self, groups: Sequence[Sequence[int]]) -> int:
+        """Return how many groups must be under way so that no worker waits for the next one."""
+        return 1 + math.ceil(self.workers / max(1, len(groups[-1])))
+
+    def step_runs(self, units: Sequence[int]) -> list[StepRun]:
+        """Return the steps of a group of units that are not shown yet, as far as the run has room for them."""
+        with self._lock:
+            tries = [attempt for unit in units for attempt in self._tries.pop(unit, [])]
+            shown = step_runs(units, tries)[: self._task_runs_left]
+            self._task_runs_left -= len(shown)
+        return shown
+
+    def sources_of(self, units: Sequence[int]) -> list[str]:
+        """What units are made of, each source once, in the order of the units."""
+        planned = self.session().plan.units
+        return list(dict.fromkeys(source_name(planned[unit].source).replace(" ", "-") for unit in units))
+
+    def build(self, units: Sequence[int], log: Log) -> dict[str, int | float]:
+        """Build some units, as many at a time as there are workers; those that an earlier try finished are kept.
+
+        Args:
+            units: indices of units.
+            log: gets a line at the end, and more on the way where it takes long.
+
+        Returns:
+            ``units, documents, tokens, text_bytes`` and ``seconds`` of this call, and ``load_seconds``,
+            ``tokenize_seconds``, ``mix_seconds``, ``pack_seconds`` and ``save_seconds`` of what it built.
+
+        Raises:
+            WorkerDiedError: worth another try.
+            CancelledError: :meth:`cancel` was called.
+            TokenlakeError: what a unit raised.
+        """
+        began = time.monotonic()
+        planned = self.session().plan.units
+        size = sum(planned[unit].bytes for unit in units)
+        progress = ProgressLog(group_name(units), size, log, self.display.form)
+        pending = set(self.session().pending)
+        self._build_units([unit for unit in units if unit in pending], progress)
+        total = Account.total(self._records[unit].account for unit in units)
+        spent: Counter[str] = Counter()
+        for event in self.built():
+            if event.unit in units:
+                spent.update(event.stages)
+        progress.done(total.documents, total.tokens, spent)
+        return {
+            "units": len(units),
+            "documents": total.documents,
+            "tokens": total.tokens,
+            "text_bytes": total.text_bytes,
+            "seconds": round(time.monotonic() - began, 3),
+            **{f"{stage}_seconds": round(seconds, 3) for stage, seconds in spent.items()},
+        }
+
+    def commit(self, run: Mapping[str, str] | None = None) -> BuildResult:
+        """Make the version visible, or find that it is.
+
+        Args:
+            run: which run does it, kept beside the version.
+        """
+        manifest = self.session().commit(run or {})
+        result = result_of(self.session(), manifest, time.monotonic() - self._began)
+        self._result = self._steps.done(result)
+        return self._result
+
+    def export(self) -> BuildResult:
+        """Make what the configuration asks for beside the committed version, or find that it is there."""
+        self._result = replace(self.result(), exports=make_exports(self.config, self.result().manifest))
+        return self._result
+
+    def result(self) -> BuildResult:
+        """What :meth:`commit`, or :meth:`export` after it, returned."""
+        assert self._result is not None, "not committed yet"
+        return self._result
+
+    def built(self) -> list[UnitFinished]:
+        """The units that this engine itself built, in order, with what each took."""
+        with self._lock:
+            return [self._built[unit] for unit in sorted(self._built)]
+
+    def cancel(self) -> None:
+        """Kill the workers at once; whoever waits for one gets CancelledError. Finished units stay."""
+        with self._lock:
+            self._cancelled = True
+            part = self._part
+        if part is not None:
+            part.cancel()
+        self._provided.set()
+        with suppress(InvalidStateError):
+            self._opening.set_exception(CancelledError(_CANCELLED))
+        self.pool.cancel()
+
+    def raise_if_cancelled(self) -> None:
+        """Raise CancelledError after :meth:`cancel`."""
+        if self._cancelled:
+            raise CancelledError(_CANCELLED)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            if self._session is not None:
+                # After a cancellation, whatever was raised is its consequence.
+                self._session.failed(CancelledError(_CANCELLED) if self._cancelled else error)
+            self.cancel()
+        # Cancelled, or all done: a thread that still waits for a worker ends with its pool.
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if not self.is_part:
+            self.pool.close()
+        self._watching.close()
+
+    def _open(self, config: PipelineConfig) -> None:
+        """Plan and claim the last build, in the background."""
+        self.blocks = tuple(referenced_blocks([config.datasets, config.save]))
+        if not self.blocks:
+            self._provided.set()
+        # A daemon: hashing terabytes must not keep a cancelled run alive.
+        threading.Thread(target=self._plan, args=(config,), name="plan", daemon=True).start()
+
+    def _plan(self, config: PipelineConfig) -> None:
+        # The future may have been cancelled meanwhile: then nobody waits any more.
+        with suppress(InvalidStateError):
+            try:
+                self._provided.wait()
+                session = BuildSession.open(config, on_event=self._tell)
+            except BaseException as error:  # whoever asks for the session gets it
+                self._opening.set_exception(error)
+                return
+            self._session = session
+            if self._cancelled:
+                session.failed(CancelledError(_CANCELLED))
+                return
+            session.announce(self.pool)
+            self._opening.set_result(session)
+
+    def _build_units(self, units: Sequence[int], progress: ProgressLog) -> None:
+        if len(units) == 1:
+            self._build_unit(units[0], progress)
+            return
+        builds = [
+            # With the caller's context, in which the run's log is.
+            self._threads.submit(copy_context().run, self._build_unit, unit, progress)
+            for unit in units
+        ]
+        try:
+            for build in as_completed(builds):
+                build.result()
+        except BaseException as error:
+            for build in builds:
+                build.cancel()
+            if worth_a_retry(error):
+                # The next try begins when nothing of this one is under way any more.
+                wait(builds)
+            raise
+
+    def _build_unit(self, unit: int, progress: ProgressLog) -> None:
+        session = self.session()
+        if unit in self._failed:
+            source, error = session.plan.units[unit].source, str(self._failed.pop(unit))
+            self._tell(UnitRetried(unit, source, error, session.reported(unit)))
+        self._progress[unit] = progress
+        try:
+            self._records[unit] = session.run_unit(unit, self.pool)
+        except TokenlakeError as error:
+            if worth_a_retry(error):
+                self._failed[unit] = error
+            raise
+        finally:
+            del self._progress[unit]
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, UnitProgress) and (progress := self._progress.get(event.unit)):
+            progress.add(event)
+        elif isinstance(event, Planning):
+            self._planning = event
+        elif isinstance(event, UnitFinished) and event.how == "built":
+            with self._lock:
+                self._built[event.unit] = event
+            self._note_try(event.unit, event.steps, None)
+        elif isinstance(event, UnitFailed):
+            self._note_try(event.unit, event.steps, event.error)
+        self._on_event(event)
+
+    def _note_try(self, unit: int, steps: tuple[StepTime, ...], error: str | None) -> None:
+        with self._lock:
+            self._tries_of[unit] += 1
+            self._tries[unit].append(UnitTry(unit, self._tries_of[unit], steps, error))
+
+    def _on_event(self, event: Event) -> None:
+        self.tallies.add(event)
+        self._told(event)

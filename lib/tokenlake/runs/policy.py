@@ -1,0 +1,380 @@
+"""What a deployment's parameters may reach on the machine of its worker, and beyond.
+
+Whoever may start a run on a Prefect server chooses paths on the worker's machine, and URLs that are read
+with its credentials. Its owner bounds them with environment variables of the worker, lists of folders and URLs
+separated like ``PATH``::
+
+    TOKENLAKE_ALLOWED_INPUTS=/data/raw:s3://corpora/raw:https://data.example.org:8443/sets:hf://datasets/our-org
+    TOKENLAKE_ALLOWED_OUTPUTS=/data/tokens:s3://lake/tokens:hf://datasets/our-org
+
+Functions of a configuration run on the worker's machine. Their names must match one of the patterns, separated by
+commas, of ``package.module:function``::
+
+    TOKENLAKE_ALLOWED_CALLABLES=our_callbacks.text:*,our_callbacks.rows:clean
+
+Tokenizers are files of the worker's machine or repositories of the Hub, and templates may be files. Where inputs are
+bounded, such files must lie in folders that are allowed for inputs, or for tokenizers; repositories of the Hub are
+bounded by patterns in the same list::
+
+    TOKENLAKE_ALLOWED_TOKENIZERS=/data/tokenizers:openai-community/*:our-org/tokenizer
+
+Secrets are variables of the worker's environment and Secret blocks of the server; patterns of their names::
+
+    TOKENLAKE_ALLOWED_VARIABLES=LAKE_*,HF_TOKEN
+    TOKENLAKE_ALLOWED_BLOCKS=lake-*
+
+Configurations that are files of the worker's machine must lie in ``deployments/``, or in one of these folders::
+
+    TOKENLAKE_ALLOWED_CONFIGS=/data/configurations
+
+A variable that is not set allows every path of inputs and outputs, but no function, no secret and no other folder of
+configurations. Of `storage_options` a few are known, and all others refused: a reference stands only where a credential
+does, and an address must be written out and be allowed for inputs, or for outputs. Runs that a command starts are not
+bounded: their owner could read and write these paths without us.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final, TypeVarTuple, cast, final
+from urllib.parse import unquote, urlsplit
+
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.resolve import first_steps, foreseen, resolve, resolve_source, store_of
+from tokenlake.config.resolved import ResolvedSource
+from tokenlake.config.section import BlockSecret, EnvSecret, plain_options, references
+from tokenlake.config.values import is_local
+from tokenlake.errors import ConfigError
+from tokenlake.etl.cleaning import output_of
+from tokenlake.etl.job import EngineJob, Job, SignJob, UnitJob
+from tokenlake.export.plan import exports_of
+from tokenlake.sources.allowed import require_allowed_inputs
+from tokenlake.store.allowed import INPUTS, AllowedPlaces, bound_inputs_here, entries_of
+
+_Ts = TypeVarTuple("_Ts")
+OUTPUTS: Final = "TOKENLAKE_ALLOWED_OUTPUTS"
+CALLABLES: Final = "TOKENLAKE_ALLOWED_CALLABLES"
+TOKENIZERS: Final = "TOKENLAKE_ALLOWED_TOKENIZERS"
+
+VARIABLES: Final = "TOKENLAKE_ALLOWED_VARIABLES"
+BLOCKS: Final = "TOKENLAKE_ALLOWED_BLOCKS"
+CONFIGS: Final = "TOKENLAKE_ALLOWED_CONFIGS"
+
+# The storage options that are known, by what their values are. Whatever is missing here is refused.
+_CREDENTIALS: Final = frozenset(
+    {"key", "secret", "token", "username", "password", "query", "account_key", "sas_token", "client_secret"}
+    | {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
+)
+_WORDS: Final = frozenset(
+    {"anon", "requester_pays", "project", "region", "region_name", "client_id", "tenant_id"}
+)
+_ADDRESSES: Final = frozenset({"endpoint", "endpoint_url"})
+_HEADERS: Final = frozenset(
+    {"accept", "api-key", "authorization", "cookie", "private-token", "user-agent"}
+    | {"x-api-key", "x-auth-token"}
+)
+_WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a run may reach.
+
+    Attributes:
+        environment: Variables of the worker's environment, which bound the run of a deployment. None: a run that a
+            command started, which is not bounded.
+    """
+
+    environment: Mapping[str, str] | None = None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether this is the run of a deployment."""
+        return self.environment is not None
+
+    def require(self, check: Callable[[*_Ts, Mapping[str, str]], None], *what: *_Ts) -> None:
+        """Check something that a run reaches, unless the run is not bounded.
+
+        Args:
+            check: One of this module's functions.
+            what: Arguments of `check` before the environment.
+
+        Raises:
+            ConfigError: It lies outside what the environment allows.
+        """
+        if self.environment is not None:
+            bound_inputs_here()
+            check(*what, self.environment)
+
+    def require_secret(self, name: str, value: str) -> None:
+        """Check the value of a block: whoever may start a run of a deployment can write blocks, too.
+
+        Raises:
+            ConfigError: It is an address, or the path of a file of this machine.
+        """
+        if self.is_bounded and ("://" in value or os.path.isfile(value)):  # noqa: PTH113 - no OSError
+            raise ConfigError(f"{{block: {name}}} holds an address or the path of a file, expected a secret")
+
+    @contextmanager
+    def contents_hidden(self, path: str) -> Generator[None]:
+        """Report where a file is wrong, but not its content: whoever starts a deployment's run reads the message.
+
+        Problems of the overrides, which came with the run, are reported in full.
+
+        Raises:
+            ConfigError: In place of another one.
+        """
+        try:
+            yield
+        except ConfigError as error:
+            if not self.is_bounded:
+                raise
+            override = error.details.get("override")
+            if override is not None:
+                raise ConfigError(f"{override}: it does not fit the configuration {path}") from None
+            problems: list[str] = error.details.get("problems", [])
+            messages: list[str] = list(error.details.get("overridden", ()))
+            if len(messages) < max(len(problems), 1):
+                lines = sorted(set(error.details.get("lines", ())))
+                where = ": " + ", ".join(f"line {line}" for line in lines) if lines else ""
+                messages.append(f"{path}: no valid configuration{where} (what it holds is not shown here)")
+            raise ConfigError("\n  ".join(messages)) from None
+
+
+UNBOUNDED: Final = Bounds()
+"""The bounds of a run that a command started: none."""
+
+
+def check_store(store: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Check the store that a run looks at, and the options that it opens it with."""
+    for reference in _named_secrets(options):
+        _check_reference(reference, environment)
+    _check_store(store, options, AllowedPlaces.of(environment, OUTPUTS))
+
+
+def check_repository(repo: str, environment: Mapping[str, str]) -> None:
+    """Check the Hub's repository that a run publishes in."""
+    AllowedPlaces.of(environment, OUTPUTS).require(f"hf://datasets/{repo}", "the repository")
+
+
+def check_reference(reference: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """Check the secret that a run names; empty: it names none."""
+    for each in _named_secrets({"token": reference}):
+        _check_reference(each, environment)
+
+
+def check_config(path: Path, deployments: Path, environment: Mapping[str, str]) -> None:
+    """Check the configuration's file that a run names, before it is read: in `deployments`, or in what is allowed."""
+    entries = (str(deployments), *(entries_of(environment.get(CONFIGS)) or ()))
+    AllowedPlaces(CONFIGS, entries).require(str(path), "config")
+
+
+def check_job(job: Job, environment: Mapping[str, str]) -> None:
+    """Check what a job of a plan, which lies in a store, reads and runs: whoever writes the store writes plans.
+
+    Its store is checked apart.
+    """
+    if not isinstance(job, UnitJob | EngineJob | SignJob):
+        return  # which reads its store and nothing else
+    source = job.source
+    inputs = AllowedPlaces.of(environment, INPUTS)
+    for reference in _named_secrets(source.storage_options):
+        _check_reference(reference, environment)
+    for part in job.ranges:
+        inputs.require(part.file.url, f"an input of {source.name!r}")
+    _check_options(source.storage_options, inputs, repr(source.name))
+    _check_templates(source, environment)
+    _check_functions(source, environment)
+
+
+def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
+    """Check a configuration's inputs, outputs and functions."""
+    for reference in references(config):
+        _check_reference(reference, environment)
+    for dataset in config.datasets:
+        if dataset.retokenize:
+            raise ConfigError(
+                f"datasets.{dataset.name}.retokenize: reads what a configuration in the store names, which a "
+                "deployment's run does not follow; write data_files in place of dataset"
+            )
+    first = first_steps(config)
+    builds = [resolve(step) for step in ([config] if config.is_text_build else first.values())]
+    for build in builds:
+        for source in build.sources:
+            _check_source(source, environment)
+            _check_tokenizer(source, environment)
+            _check_templates(source, environment)
+    outputs = AllowedPlaces.of(environment, OUTPUTS)
+    if config.observability.metrics_file is not None:
+        outputs.require(str(config.observability.metrics_file), "metrics_file")
+    # What is mixed is read from the store that it is written to, whatever the steps before.
+    last = builds[0] if config.is_text_build else foreseen(config)
+    _check_store(last.store, last.store_options, outputs)
+    for export in exports_of(config):
+        outputs.require(export.output_path, export.key)
+    if config.save.push_to_hub:
+        outputs.require(f"hf://datasets/{config.save.hub_repo_id}", "save.hub_repo_id")
+
+
+def check_cleaning(config: PipelineConfig, environment: Mapping[str, str]) -> None:
+    """Check the paths and functions of what the flow `clean` reads and writes."""
+    for reference in references(config):
+        _check_reference(reference, environment)
+    clean = config.clean
+    outputs = AllowedPlaces.of(environment, OUTPUTS)
+    sets = clean.contamination.sets if clean.contamination else ()
+    for dataset in (*config.datasets, *sets):
+        _check_source(resolve_source(config, dataset), environment)
+    _check_store(store_of(config), plain_options(config.save.storage_options or {}), outputs)
+    # Lists of earlier runs were outputs, too.
+    for path in (output_of(config), *clean.against):
+        outputs.require(path, "a list of documents to leave out")
+
+
+def _check_store(store: str, options: Mapping[str, Any], outputs: AllowedPlaces) -> None:
+    # As the store itself reads its address: ~ and percent signs must not lead elsewhere.
+    local = is_local(store) and "://" in store
+    outputs.require(unquote(urlsplit(store).path) if local else store, "the store")
+    _check_options(options, outputs, "the store")
+
+
+def _check_source(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    """Check what every flow reads of a source: its inputs, the options they are opened with, and its functions."""
+    inputs = AllowedPlaces.of(environment, INPUTS)
+    require_allowed_inputs(source, inputs)
+    _check_options(source.storage_options, inputs, repr(source.name))
+    _check_functions(source, environment)
+
+
+def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    name = source.tokenizer.name_or_path
+    what = f"the tokenizer of {source.name!r}"
+    if _is_file(name):
+        _folders(environment).require(name, what)
+        return
+    allowed = environment.get(TOKENIZERS)
+    if allowed is None:
+        return
+    repository, _, revision = name.partition("@")
+    patterns = [entry for entry in allowed.split(":") if entry and not entry.startswith(("/", "."))]
+    is_listed = any(fnmatchcase(repository, pattern) for pattern in patterns)
+    if not is_listed or ".." in revision.split("/"):
+        where = f"{', '.join(patterns) or 'nothing on the Hub'} ({TOKENIZERS} in the worker's environment)"
+        raise ConfigError(f"{what}: {name!r} is not allowed on this worker; expected one of {where}")
+
+
+def _check_functions(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    for name in source.texts.functions:
+        allowed = environment.get(CALLABLES, "")
+        _check_name(name, f"the function {name!r} of {source.name!r}", allowed, CALLABLES)
+
+
+def _check_templates(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    texts = source.texts
+    templates: list[str | None] = []
+    if texts.chat:
+        templates.append(texts.chat.template)
+    if texts.prompt:
+        templates.append(texts.prompt.chat_template)
+    if texts.preference:
+        templates.append(texts.preference.chat_template)
+    for template in templates:
+        # Without a brace it is the name of one of the tokenizer's, or the path of a file.
+        if template and "{" not in template and _is_file(template):
+            _folders(environment).require(template, f"the template of {source.name!r}")
+
+
+def _is_file(name: str) -> bool:
+    """Return whether a name is taken as that of a file of this machine, and not of something on the Hub."""
+    is_path = name.startswith(("/", ".", "~")) or ".." in name.split("/")
+    # No tokenizer and no template is read from a URL; the text of one may still be a path.
+    return is_path or "://" in name or Path(name).expanduser().exists()
+
+
+def _folders(environment: Mapping[str, str]) -> AllowedPlaces:
+    """Return the folders of inputs and of tokenizers."""
+    variables = [variable for variable in (TOKENIZERS, INPUTS) if variable in environment]
+    if not variables:
+        return AllowedPlaces(f"{TOKENIZERS} or {INPUTS}", None)
+    folders: list[str] = []
+    for variable in variables:
+        entries = entries_of(environment[variable]) or ()
+        folders += [entry for entry in entries if entry.startswith(("/", ".", "~"))]
+    return AllowedPlaces(f"{TOKENIZERS} or {INPUTS}", tuple(folders))
+
+
+def _check_reference(reference: EnvSecret | BlockSecret, environment: Mapping[str, str]) -> None:
+    if isinstance(reference, BlockSecret):
+        name = reference.block.removeprefix("secret/")
+        _check_name(name, f"{{block: {name}}}", environment.get(BLOCKS, ""), BLOCKS)
+        return
+    name = reference.env
+    _check_name(name, f"{{env: {name}}}", environment.get(VARIABLES, ""), VARIABLES)
+    if "://" in environment.get(name, ""):
+        raise ConfigError(f"{{env: {name}}} holds an address, expected a secret")
+
+
+def _check_name(name: str, what: str, allowed: str, variable: str) -> None:
+    patterns = [pattern.strip() for pattern in allowed.split(",") if pattern.strip()]
+    if not any(fnmatchcase(name, pattern) for pattern in patterns):
+        where = f"{', '.join(patterns) or 'nothing'} ({variable} in the worker's environment)"
+        raise ConfigError(f"{what} is not allowed on this worker; expected one of {where}")
+
+
+def _check_options(options: Mapping[str, Any], places: AllowedPlaces, whose: str) -> None:
+    for key, value in options.items():
+        what = f"storage_options of {whose}: {key}"
+        if key == "client_kwargs" and isinstance(value, Mapping):
+            _check_options(cast("Mapping[str, Any]", value), places, whose)
+        elif key in _ADDRESSES:
+            if not isinstance(value, str):
+                raise ConfigError(
+                    f"{what}: expected a URL that is written out, to be compared with {places.variable}"
+                )
+            # Without a list, too: the credentials of the worker's machine would go there.
+            AllowedPlaces(places.variable, places.entries or ()).require_url(value, what)
+        elif not _is_known(key, value):
+            known = sorted({*_CREDENTIALS, *_WORDS, *_ADDRESSES, "client_kwargs", "headers"})
+            allowed = f"{', '.join(known)}, and of headers {', '.join(sorted(_HEADERS))}"
+            how = "credentials as {env: NAME} or {block: NAME}, all others written out as one word"
+            why = f"to the runs of a deployment a worker allows {allowed}"
+            raise ConfigError(f"{what} is refused here: {why}; {how}")
+
+
+def _is_known(key: str, value: object) -> bool:
+    """Whether an option is one that leads to no other place, and its value of the kind that belongs there."""
+    if key in ("headers", "query") and isinstance(value, Mapping) and not _is_reference(value):
+        entries = cast("Mapping[str, Any]", value)
+        names = {name.lower() for name in entries} if key == "headers" else set[str]()
+        return names <= _HEADERS and all(_is_credential(each) for each in entries.values())
+    if key in _CREDENTIALS:
+        return _is_credential(value)
+    word = value is None or isinstance(value, bool) or (isinstance(value, str) and _WORD.fullmatch(value))
+    return key in _WORDS and bool(word)
+
+
+def _is_credential(value: object) -> bool:
+    # Texts, too: secrets that are spelled out were refused when the configuration was read.
+    plain = value is None or isinstance(value, bool) or (isinstance(value, str) and "://" not in value)
+    return plain or _is_reference(value)
+
+
+def _is_reference(value: object) -> bool:
+    return isinstance(value, Mapping) and set(cast("Mapping[str, Any]", value)) in ({"env"}, {"block"})
+
+
+def _named_secrets(options: Mapping[str, Any]) -> Iterator[EnvSecret | BlockSecret]:
+    """Yield the references in options that are written out."""
+    for value in options.values():
+        if _is_reference(value):
+            (kind, name), *_ = value.items()
+            yield EnvSecret(env=name) if kind == "env" else BlockSecret(block=name)
+        elif isinstance(value, Mapping):
+            yield from _named_secrets(cast("Mapping[str, Any]", value))

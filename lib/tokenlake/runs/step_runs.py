@@ -1,0 +1,128 @@
+"""The steps of a group of units as a run shows them: each step once, with its true begin and end.
+
+A unit is loaded, tokenized or mixed, packed and saved inside a worker process. What is shown here was measured there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from tokenlake import numbers
+from tokenlake.errors import WorkerError
+from tokenlake.etl.step_clock import STAGES, Stage, StepTime
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class UnitTry:
+    """One try of a unit.
+
+    Attributes:
+        unit: Index of the unit.
+        number: Which try, from 1.
+        steps: Times of its steps, as far as they are known.
+        error: Message of the error that ended it. None: it succeeded.
+    """
+
+    unit: int
+    number: int
+    steps: tuple[StepTime, ...]
+    error: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StepRun:
+    """One step of one unit, or of all units of a group that were built.
+
+    Attributes:
+        stage: Which step.
+        name: Such as ``load 00017``, ``load 00000-00023`` or ``load 00017, try 2``.
+        began: Time of the first begin, in seconds since 1970.
+        ended: Time of the last end, in seconds since 1970.
+        busy: Seconds that workers spent on the step, summed over the units.
+        units: Number of units.
+        error: Message of the error that was raised in the step. None: it succeeded.
+    """
+
+    stage: Stage
+    name: str
+    began: float
+    ended: float
+    busy: float
+    units: int
+    error: str | None = None
+
+    def outcome(self) -> dict[str, Any]:
+        """Return the figures of the step, which are JSON.
+
+        Raises:
+            WorkerError: The step failed.
+        """
+        if self.error is not None:
+            raise WorkerError(self.error, step=self.stage)
+        return {"units": self.units, "seconds": self.ended - self.began, "busy_seconds": self.busy}
+
+    @property
+    def summary(self) -> str:
+        """Such as ``busy 1.2 s of 4.0 s``; of a group also the number of units."""
+        busy = f"busy {numbers.duration(self.busy)} of {numbers.duration(self.ended - self.began)}"
+        return busy if self.units == 1 else f"{numbers.plural(self.units, 'unit')}, {busy}"
+
+
+def step_runs(units: Sequence[int], tries: Iterable[UnitTry]) -> list[StepRun]:
+    """Return the steps to show for a group of units, in the order in which they began.
+
+    A unit by itself shows all steps of every try. A group shows the sum over its units that were built, and each step
+    that failed.
+
+    Args:
+        units: Indices of the units of the group, neighbours in ascending order.
+        tries: The tries of these units that are not shown yet.
+    """
+    runs: list[StepRun] = []
+    built: list[UnitTry] = []
+    for attempt in tries:
+        if len(units) > 1 and attempt.error is None:
+            built.append(attempt)
+            continue
+        shown = [step for step in attempt.steps if len(units) == 1 or step.has_failed]
+        runs.extend(_of_try(attempt, step) for step in shown)
+    runs.extend(_of_group(units, built))
+    return sorted(runs, key=lambda run: (run.began, STAGES.index(run.stage)))
+
+
+def _of_try(attempt: UnitTry, step: StepTime) -> StepRun:
+    name = f"{step.stage} {attempt.unit:05d}"
+    if attempt.number > 1:
+        name += f", try {attempt.number}"
+    return StepRun(
+        stage=step.stage,
+        name=name,
+        began=step.began,
+        ended=step.ended,
+        busy=step.busy,
+        units=1,
+        error=attempt.error if step.has_failed else None,
+    )
+
+
+def _of_group(units: Sequence[int], built: Sequence[UnitTry]) -> list[StepRun]:
+    runs: list[StepRun] = []
+    for stage in STAGES:
+        steps = [step for attempt in built for step in attempt.steps if step.stage == stage]
+        if not steps:
+            continue
+        runs.append(
+            StepRun(
+                stage=stage,
+                name=f"{stage} {units[0]:05d}-{units[-1]:05d}",
+                began=min(step.began for step in steps),
+                ended=max(step.ended for step in steps),
+                busy=sum(step.busy for step in steps),
+                units=len(steps),
+            )
+        )
+    return runs

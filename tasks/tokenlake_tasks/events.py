@@ -1,0 +1,48 @@
+"""Events about versions of datasets, which automations of a Prefect server can wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from prefect.events import emit_event
+
+from tokenlake.store.manifest import Manifest
+from tokenlake_tasks.assets import dataset_asset
+
+COMMITTED: Final = "tokenlake.version.committed"
+DAMAGED: Final = "tokenlake.version.damaged"
+PUSHED: Final = "tokenlake.version.pushed"
+
+
+def facts_of(store: str, manifest: Manifest) -> dict[str, Any]:
+    """Return what the event of a version says, and its materialization: JSON-able, with no secret."""
+    totals = manifest.totals
+    return {
+        **called(store, manifest.dataset, manifest.version),
+        "manifest_sha256": manifest.sha256,
+        "fingerprint": manifest.fingerprint,
+        "kind": manifest.kind,
+        **{name: getattr(totals, name) for name in ("tokens", "rows", "documents", "files", "bytes")},
+        "splits": {name: split.rows for name, split in manifest.splits.items()},
+        "parents": [f"{parent.dataset}@v{parent.version}" for parent in manifest.parents],
+    }
+
+
+def called(store: str, dataset: str, version: int) -> dict[str, Any]:
+    """Which version, in words that are a flow's parameters, too."""
+    return {"dataset": dataset, "version": version, "name": f"{dataset}@v{version}", "store": store}
+
+
+def emit(event: str, facts: Mapping[str, Any]) -> None:
+    """Emit an event about a dataset; Prefect adds the run, its deployment and their tags."""
+    dataset, store = facts["dataset"], facts["store"]
+    labels = {
+        "prefect.resource.id": f"tokenlake.dataset.{dataset}",
+        "prefect.resource.name": f"{dataset} v{facts['version']}",
+        "tokenlake.dataset": dataset,
+        "tokenlake.version": str(facts["version"]),
+        "tokenlake.store": store,
+    }
+    asset = {"prefect.resource.id": dataset_asset(store, dataset).key, "prefect.resource.role": "asset"}
+    emit_event(event, labels, related=[asset], payload=dict(facts))

@@ -1,0 +1,18 @@
+"""The task `load`, a step of units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenlake.runs.step_runs import StepRun
+from tokenlake_tasks.retries import tried_once
+
+
+@tried_once("load")
+def load(step: StepRun) -> dict[str, Any]:
+    """Read and parse the inputs of units, in the worker processes that build them.
+
+    Its runs are recorded by :mod:`tokenlake_tasks.recorded_steps` when the step is over. It returns the figures of the
+    step, or raises its error.
+    """
+    return step.outcome()

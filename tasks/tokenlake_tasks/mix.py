@@ -1,0 +1,18 @@
+"""The task `mix`, a step of units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenlake.runs.step_runs import StepRun
+from tokenlake_tasks.retries import tried_once
+
+
+@tried_once("mix")
+def mix(step: StepRun) -> dict[str, Any]:
+    """Put rows of stored datasets in the order of the mixture, in the worker processes that build its units.
+
+    Its runs are recorded by :mod:`tokenlake_tasks.recorded_steps` when the step is over. It returns the figures of the
+    step, or raises its error.
+    """
+    return step.outcome()

@@ -1,0 +1,35 @@
+"""The task `plan`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenlake import numbers
+from tokenlake.runs.engine import LocalEngine
+from tokenlake_tasks.blocks import load_blocks
+from tokenlake_tasks.retries import tried_once
+from tokenlake_tasks.run_log import log_of
+
+
+@tried_once("plan")
+def plan(engine: LocalEngine) -> dict[str, Any]:
+    """Wait for the plan, and log how much there is to do."""
+    if engine.blocks:
+        engine.provide(load_blocks(engine.blocks))
+    log = log_of(engine)
+    session = engine.planned(log)
+    units, pending, size = len(session.plan.units), len(session.pending), session.plan.input_bytes
+    log(
+        f"{session.dataset} v{session.version} is {session.status}: {numbers.plural(units, 'unit')} of "
+        f"{numbers.size(size)}, {numbers.count(pending)} to build, {numbers.plural(engine.workers, 'worker')}"
+    )
+    for note in session.plan.notes:
+        log(note)
+    return {
+        "dataset": session.dataset,
+        "version": session.version,
+        "status": session.status,
+        "units": units,
+        "pending": pending,
+        "input_bytes": size,
+    }

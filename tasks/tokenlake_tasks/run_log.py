@@ -1,0 +1,25 @@
+"""The log of the run that a task belongs to, and what identifies the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from prefect.logging import get_run_logger
+from prefect.runtime import deployment, flow_run
+
+from tokenlake.runs.engine import LocalEngine
+
+
+def log_of(engine: LocalEngine, level: str = "INFO") -> Callable[[str], None]:
+    """Return what writes to the run's log; nothing is written where `observability.log_level` is above `level`."""
+    logger: Any = get_run_logger()
+    if engine.display.tells(level):
+        return getattr(logger, level.lower())
+    return lambda line: None
+
+
+def this_run() -> dict[str, str]:
+    """Return id and name of the flow run, and the deployment that it belongs to."""
+    facts = {"id": flow_run.id, "name": flow_run.name, "deployment": deployment.name}
+    return {key: str(value) for key, value in facts.items() if value}
