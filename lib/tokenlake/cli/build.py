@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, Final, NoReturn, final
+from typing import Annotated, Any, Final, final
 
 from cyclopts import Parameter
 from rich.text import Text
@@ -453,12 +452,6 @@ def work(
         raise ConfigError("no build is named; expected NAME or NAME@v3 after the store")
     where, part, patience = StoreAddress.of(store), parse_share(share), parse_duration(wait)
     done: list[WorkDone] = []
-
-    def interrupt(number: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    # A scheduler that wants the machine back sends SIGTERM, as Ctrl-C is.
-    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         with WorkerPool(workers or available_cpus()) as pool:
             for name in names:
@@ -470,8 +463,6 @@ def work(
     except (KeyboardInterrupt, CancelledError):
         note("cancelled: finished units are kept, and others build the rest")
         return CancelledError.exit_code
-    finally:
-        signal.signal(signal.SIGTERM, before)
     if json:
         print_json({key: sum(getattr(one, key) for one in done) for key in ("built", "found")})
     return 0

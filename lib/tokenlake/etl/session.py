@@ -153,6 +153,7 @@ class BuildSession:
         self._budget = BadRecordBudget(plan)
         self._manifest: Manifest | None = None
         self._held = -math.inf
+        self._has_ended = False
         self.found_committed = status == "committed"
 
     @classmethod
@@ -317,13 +318,19 @@ class BuildSession:
         return manifest
 
     def failed(self, error: BaseException) -> None:
-        """Keep why this run ends, for who lists the store: that it failed, or that it was cancelled."""
-        if self.status == "committed":
-            return
+        """Record why this run ends, for those who list the store; the first reason counts, later ones follow from it.
+
+        Args:
+            error: Error that ends the run. It was cancelled if that is no :class:`Exception`, as after Ctrl-C.
+        """
+        with self._lock:
+            if self.status == "committed" or self._has_ended:
+                return
+            self._has_ended = True
         with contextlib.suppress(errors.StoreError):
-            if isinstance(error, errors.CancelledError | KeyboardInterrupt):
+            if isinstance(error, errors.CancelledError) or not isinstance(error, Exception):
                 self._log.cancelled()
-            elif isinstance(error, Exception):
+            else:
                 self._log.failed(error)
 
     def _accept(

@@ -330,6 +330,9 @@ class LocalEngine:
         with suppress(InvalidStateError):
             self._opening.set_exception(CancelledError(_CANCELLED))
         self.pool.cancel()
+        if self._session is not None:
+            # Written now: a second Ctrl-C ends the process before anything else could write it.
+            self._session.failed(CancelledError(_CANCELLED))
 
     def raise_if_cancelled(self) -> None:
         """Raise CancelledError after :meth:`cancel`."""

@@ -28,7 +28,7 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from pydantic import BaseModel, WithJsonSchema
 
-from tokenlake import numbers
+from tokenlake import numbers, termination
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.stages import PackStageConfig, TokenizeStageConfig
 from tokenlake.config.values import default_store, parse_duration
@@ -248,15 +248,16 @@ def _run(
 ) -> Summary | State[Any]:
     """Build with the engine that a command has made ready; of a deployment's run, what its parameters ask for."""
     try:
-        engine = take_engine()
-        if engine is None:
-            request = asked(report=get_run_logger().info)
-            require_flow(flow, request)
-            bounded(check_paths, request)
-            # Those of the runs that are started: this one has none.
-            own = None if units_on == "store" and work_runs else workers
-            engine = LocalEngine(request, workers=own, engine=cast("EngineName | None", units_on or None))
-        return _build(engine, named, work_runs or 0, workers or 0)
+        with termination.handled_again():
+            engine = take_engine()
+            if engine is None:
+                request = asked(report=get_run_logger().info)
+                require_flow(flow, request)
+                bounded(check_paths, request)
+                # Those of the runs that are started: this one has none.
+                own = None if units_on == "store" and work_runs else workers
+                engine = LocalEngine(request, workers=own, engine=cast("EngineName | None", units_on or None))
+            return _build(engine, named, work_runs or 0, workers or 0)
     except (KeyboardInterrupt, TokenlakeError) as error:
         return final_state(error)
 
