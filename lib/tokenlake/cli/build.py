@@ -33,12 +33,11 @@ from tokenlake.config.values import parse_duration
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.cleaning import Cleaning, CleanResult
-from tokenlake.etl.engines import open_pool
+from tokenlake.etl.engines import local_pool, open_pool
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.stored import foresee, how_to_read_others
-from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.same_tokens import under_their_name
 from tokenlake.etl.store_engine import WorkDone, join_build, named_build, parse_share
 from tokenlake.export.plan import wanted_beside
@@ -50,7 +49,6 @@ from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.draws import open_mixture
 from tokenlake.store.ledger import UnitRecord
-from tokenlake.threads import available_cpus
 
 
 def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, json: AsJson = False) -> int:
@@ -453,7 +451,7 @@ def work(
     where, part, patience = StoreAddress.of(store), parse_share(share), parse_duration(wait)
     done: list[WorkDone] = []
     try:
-        with WorkerPool(workers or available_cpus()) as pool:
+        with local_pool(workers, started=1) as pool:
             for name in names:
                 layout = named_build(where, name, patience)
                 one = join_build(where, layout, pool, share=part, patience=patience, on_unit=_tell)

@@ -367,7 +367,7 @@ class LocalEngine:
         with suppress(InvalidStateError):
             try:
                 self._provided.wait()
-                session = BuildSession.open(config, on_event=self._tell)
+                session = BuildSession.open(config, on_event=self._tell, pool=self.pool)
             except BaseException as error:  # whoever asks for the session gets it
                 self._opening.set_exception(error)
                 return

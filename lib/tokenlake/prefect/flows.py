@@ -33,9 +33,8 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.stages import PackStageConfig, TokenizeStageConfig
 from tokenlake.config.values import default_store, parse_duration
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.etl.engines import ENGINES, EngineName
+from tokenlake.etl.engines import ENGINES, EngineName, local_pool
 from tokenlake.etl.events import BuildRequested, Watcher, ignore
-from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.store_engine import StorePool, join_build, named_build, parse_share
 from tokenlake.prefect.engine import LocalEngine, prepared, take_engine
@@ -69,7 +68,6 @@ from tokenlake.prefect.tasks import (
     submitted,
 )
 from tokenlake.store.address import StoreAddress
-from tokenlake.threads import available_cpus
 
 # None works, too; the schemas without it give plain fields in the form that starts a run.
 
@@ -222,7 +220,7 @@ def work(
         bounded(check_store, where.url, where.options)
         part, patience = parse_share(share or "0/1"), parse_duration(wait or "0")
         log = get_run_logger().info
-        with WorkerPool(workers or available_cpus()) as pool:
+        with local_pool(workers, started=1) as pool:
             done = join_build(
                 where,
                 named_build(where, name, patience),
