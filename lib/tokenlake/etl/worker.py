@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import queue
 import resource
@@ -24,6 +25,7 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
+from tokenlake.arrays import text_of_strings
 from tokenlake.cache.disk import DiskCache, default_folder
 from tokenlake.config.references import hide, provide_blocks, scrub
 from tokenlake.config.resolved import ResolvedTokenizer, Signing
@@ -209,6 +211,11 @@ class Workbench:
                 files, settings.engine, mode, job.size, add_special_tokens=settings.add_special_tokens
             )
             self._encoders[_encoder_key(files, encoder.engine, mode, settings)] = encoder
+            # pyarrow imports pandas, where it is installed, for the first array that it makes of Python's values, and
+            # gigatoken's engine awkward for the first text.
+            text_of_strings([""])
+            if encoder.engine == "gigatoken":
+                importlib.import_module("awkward")
 
     def _build_unit(self, job: jobs.UnitJob, progress: jobs.Progress) -> UnitRecord:
         """Build one unit and publish its parts; the caller publishes the record."""
