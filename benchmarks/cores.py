@@ -114,29 +114,36 @@ def simulate(
     planned = parts.parent + parts.plan
     gate_ends = max(planned, parts.parent + parts.start) + parts.gate
 
-    # 1. When each worker is free for its first unit, and what it has loaded by then.
-    free: list[tuple[float, int, bool]] = [(gate_ends, 0, True)]
+    # 1. When each worker is free for its first unit, and whether it has loaded the tokenizer by then.
+    events: list[tuple[float, int, bool]] = [
+        (gate_ends, 0, False)
+    ]  # time, worker, whether it has a unit to file
+    is_warm = [early] * workers
+    is_warm[0] = True
     for number in range(1, workers):
         begin = (parts.parent if early else planned) + number * _SPAWN
         ready = begin + parts.start
         if early:
             ready = max(ready, planned) + parts.warm
-        free.append((max(gate_ends, ready), number, early))
-    heapq.heapify(free)
+        events.append((max(gate_ends, ready), number, False))
+    heapq.heapify(events)
 
-    # 2. Whoever is free takes the next unit; the parent files one record at a time.
-    first, busy, filed = free[0][0], 0.0, 0.0
-    while free:
-        now, number, is_warm = heapq.heappop(free)
+    # 2. Whoever is free takes the next unit. The parent files one record at a time, in the order in which they come.
+    first, busy, filed = events[0][0], 0.0, 0.0
+    while events:
+        now, number, has_unit = heapq.heappop(events)
+        if has_unit:
+            filed = max(filed, now) + _FILING
+            now = filed
         taken = schedule.take(now)
         if taken is None:
             continue
         seconds = parts.unit + parts.byte * sizes[taken[0]]
-        if not is_warm:
+        busy += seconds
+        if not is_warm[number]:
+            is_warm[number] = True
             seconds += parts.warm
-        busy += parts.unit + parts.byte * sizes[taken[0]]
-        filed = max(filed, now + seconds) + _FILING
-        heapq.heappush(free, (filed, number, True))
+        heapq.heappush(events, (now + seconds, number, True))
 
     wall = filed + _COMMIT + _COMMIT_UNIT * len(sizes)
     return Simulated(wall, 1 - busy / (workers * wall), first)
