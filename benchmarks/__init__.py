@@ -18,6 +18,8 @@
     small.py         20,000 files of 1.5 KB, and 5,000 units, beside a bare loop and a few units
     adding.py        a file more beside 20,000, nothing new, a count over 46,000 shards, requests on S3
     cleaning.py      near duplicates and filters beside datatrove's (runs on its own)
+    cores.py         builds with 1 to 16 workers beside as many bare loops; simulated on fewer cores (runs on its own)
+    schedule.py      half a million units on a simulated cluster
     startup.py       from the command to the first unit
     machine.py       what all this ran on
     report.py        Markdown and JSON

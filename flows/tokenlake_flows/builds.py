@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, cast
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 
+from tokenlake import termination
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.etl.engines import EngineName
@@ -49,21 +50,22 @@ def run_build(
         work_runs: Number of runs of `work/units` to start. 0 or None: none.
     """
     try:
-        engine = take_engine()
-        if engine is None:
-            bounds = bounds_of_run()
-            config = request(report=get_run_logger().info, bounds=bounds)
-            require_flow(flow, config)
-            bounds.require(check_paths, config)
-            # The number of worker processes is that of each run that is started. This run has none.
-            waits_for_others = executor == "store" and bool(work_runs)
-            own_workers = None if waits_for_others else workers
-            name = cast("EngineName | None", executor or None)
-            engine = LocalEngine(config, workers=own_workers, engine=name)
-        progress = progress_shown(engine, artifact_key("progress", engine.config.name or "build"))
-        helped = _helped(engine, work_runs or 0, workers or 0)
-        with engine, cancellable(engine), progress, helped:
-            return graph(engine)
+        with termination.handled_again():
+            engine = take_engine()
+            if engine is None:
+                bounds = bounds_of_run()
+                config = request(report=get_run_logger().info, bounds=bounds)
+                require_flow(flow, config)
+                bounds.require(check_paths, config)
+                # The number of worker processes is that of each run that is started. This run has none.
+                waits_for_others = executor == "store" and bool(work_runs)
+                own_workers = None if waits_for_others else workers
+                name = cast("EngineName | None", executor or None)
+                engine = LocalEngine(config, workers=own_workers, engine=name)
+            progress = progress_shown(engine, artifact_key("progress", engine.config.name or "build"))
+            helped = _helped(engine, work_runs or 0, workers or 0)
+            with engine, cancellable(engine), progress, helped:
+                return graph(engine)
     except (KeyboardInterrupt, TokenlakeError) as error:
         return final_state(error)
 

@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NoReturn, final
 
+from tokenlake import termination
 from tokenlake.errors import CancelledError
 from tokenlake_flows.server import EmbeddedServer
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _CANCELLING: Final = "\ncancelling; Ctrl-C again ends at once\n"
 _ENDED: Final = "\nended; finished units are kept, and the same command resumes the run\n"
+_WORD_SECONDS: Final = 1.0  # that the end of the process waits for the cancellation to be recorded
 _SHOW_CURSOR: Final = "\x1b[?25h"  # which progress bars hide
 
 
@@ -37,6 +39,7 @@ class Interrupts:
         self.server: EmbeddedServer | None = None
         self.has_begun = False
         self._engine: LocalEngine | None = None
+        self._cancelling: threading.Thread | None = None
         self._is_deferred = False
 
     def set_engine(self, engine: LocalEngine) -> None:
@@ -75,13 +78,17 @@ class Interrupts:
         os.write(2, _CANCELLING.encode())
         if self._engine is not None:
             # Not here: this thread may hold the locks that it takes.
-            threading.Thread(target=self._engine.cancel, name="cancel", daemon=True).start()
+            self._cancelling = threading.Thread(target=self._engine.cancel, name="cancel", daemon=True)
+            self._cancelling.start()
         if not self._is_deferred:
             raise KeyboardInterrupt
 
     def _end(self, number: int, frame: object) -> NoReturn:
         if self.server is not None:
             self.server.kill()
+        if self._cancelling is not None:
+            # It records that the build was cancelled. It may wait for a lock that this thread holds.
+            self._cancelling.join(_WORD_SECONDS)
         os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}{_ENDED}".encode())
         # The workers end with their parent. Nothing else may be waited for: threads of Prefect's least of all.
-        os._exit(CancelledError.exit_code)
+        os._exit(termination.exit_code(CancelledError.exit_code))

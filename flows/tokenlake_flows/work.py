@@ -15,11 +15,10 @@ from prefect.runtime import flow_run
 from tokenlake import numbers
 from tokenlake.config.values import default_store, parse_duration
 from tokenlake.errors import TokenlakeError
-from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.engines import local_pool
 from tokenlake.etl.store_engine import join_build, named_build, parse_share
 from tokenlake.runs.policy import check_job, check_store
 from tokenlake.store.address import StoreAddress
-from tokenlake.threads import available_cpus
 from tokenlake_flows.names import run_name
 from tokenlake_flows.parameters import Count, Options, Text
 from tokenlake_flows.states import final_state
@@ -55,7 +54,7 @@ def work(
         bounds.require(check_store, where.url, where.options)
         part, patience = parse_share(share or "0/1"), parse_duration(wait or "0")
         log = get_run_logger().info
-        with WorkerPool(workers or available_cpus()) as pool:
+        with local_pool(workers, started=1) as pool:
             done = join_build(
                 where,
                 named_build(where, name, patience),

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.cli import interrupted
@@ -58,7 +60,7 @@ def test_what_the_system_refuses_is_a_sentence(
 
 
 @contextmanager
-def ctrl_c_when(is_time: Callable[[], bool]) -> Iterator[None]:
+def ctrl_c_when(is_time: Callable[[], bool]) -> Generator[None]:
     """Press Ctrl-C once, as soon as it is time."""
     over = threading.Event()
 
@@ -102,6 +104,89 @@ def test_ctrl_c_in_a_process_is_its_exit_code() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+# -- SIGTERM
+
+
+@pytest.mark.parametrize("ignored", ["", "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"])
+def test_sigterm_in_a_process_does_what_ctrl_c_does_with_an_exit_code_of_its_own(ignored: str) -> None:
+    code = (
+        "import signal\n"
+        "from tokenlake.cli import app\n"
+        f"{ignored}"
+        "app._called = lambda tokens: signal.raise_signal(signal.SIGTERM)\n"
+        "raise SystemExit(app.main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (143, "interrupted\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_worker_that_waits_for_a_plan_ends_by_a_signal(number: int, code: int, tmp_path: Path) -> None:
+    program = (
+        "import signal, sys\n"
+        "from tokenlake.cli.app import main\n"
+        "from tokenlake.etl import store_engine\n"
+        f"store_engine.time.sleep = lambda seconds: signal.raise_signal({int(number)})\n"
+        f"sys.argv[1:] = ['work', {str(tmp_path)!r}, 'books@v1', '--wait', '10m', '--workers', '1']\n"
+        "raise SystemExit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        code,
+        "cancelled: finished units are kept, and others build the rest\n",
+    )
+
+
+_WAITING = """
+import os, time
+from pathlib import Path
+
+def wait(row):
+    if row["text"] == "now":
+        Path(os.environ["AT_IT"]).touch()
+        time.sleep(600)
+    return row
+"""
+
+
+def test_sigterm_cancels_a_build_and_leaves_word_and_no_process(
+    tmp_path: Path, tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.py").write_text(_WAITING)
+    # The planner runs the function, too, on the first records.
+    rows = [{"text": f"a lake {number} " * 20} for number in range(3000)] + [{"text": "now"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = {
+        "name": "lake",
+        "datasets": [{"data_files": "in.jsonl", "transforms": [{"apply": "own:wait"}]}],
+        "default_tokenizer": str(tokenizer_dir),
+        "pack": {"enabled": True, "seq_length": 64},
+        "save": {"output_dir": "store"},
+    }
+    (tmp_path / "lake.yaml").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "tokenlake", "run", "--no-prefect", "--workers", "2", "lake.yaml"]
+    at_it = tmp_path / "at it"
+    environment = os.environ | {
+        "AT_IT": str(at_it),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+    }
+    with subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not at_it.exists() and process.poll() is None:
+            time.sleep(0.01)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        _, written = process.communicate()
+    assert process.returncode == 143, written
+    assert "cancelled: finished units are kept. To resume:  tokenlake run" in written
+    assert len(children) >= 2
+    assert not any(child.is_running() for child in children)
+    assert main(["ls", "--store", str(tmp_path / "store"), "--json"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)
+    assert line["state"] == "cancelled"
 
 
 # -- Encodings

@@ -92,6 +92,52 @@ def test_a_grown_worker_is_replaced_after_its_job():
         assert pool.pids() != before
 
 
+def test_a_worker_that_is_large_from_the_beginning_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new one would be as large after its first job: the tokenizer may take more than a share of the memory."""
+    monkeypatch.setattr("tokenlake.etl.pool.share_of", lambda workers: 1)
+    with WorkerPool(1) as pool:
+        before = pool.pids()
+        for _ in range(2):
+            with pytest.raises(WorkerError):
+                pool.run(UNKNOWN)
+        assert pool.pids() == before
+        monkeypatch.setattr("tokenlake.etl.pool.GROWTH_BYTES", -1)  # as if it had grown since
+        with pytest.raises(WorkerError):
+            pool.run(UNKNOWN)
+        assert pool.pids() != before
+
+
+def test_workers_that_were_prepared_in_excess_are_ended_unless_they_were_used() -> None:
+    with WorkerPool(8, started=0) as pool:
+        assert pool.pids() == []
+        pool.prepare(2)
+        assert len(pool.pids()) == 2
+        with pytest.raises(WorkerError):
+            pool.run(UNKNOWN)
+        (used,) = (worker.pid for worker in pool._all if not worker.is_fresh)
+        pool.prepare(4)
+        before = pool.pids()
+        pool.expect(3)
+        assert len(pool.pids()) == 3
+        pool.prepare(4)
+        pool.expect(0)  # nothing is left to do
+        assert pool.pids() == [used]
+        assert _within(120, lambda: not any(_alive(pid) for pid in before if pid != used))
+        pool.expect(2)
+        pool.expect(1)  # these were not prepared, but expected: a pool keeps them
+        assert len(pool.pids()) == 2
+
+
+def test_a_warm_job_is_for_the_idle_workers_but_the_next() -> None:
+    with WorkerPool(3, started=3) as pool:
+        told: list[int] = []
+        for worker in pool._all:
+            worker.tell = lambda line, pid=worker.pid: told.append(pid)  # type: ignore[method-assign]
+        next_one = pool._idle[-1].pid
+        pool.warm(no_job("warm"))
+        assert sorted([*told, next_one]) == pool.pids()
+
+
 def test_cancel_wakes_callers_and_kills_workers():
     with WorkerPool(1) as pool:
         pids = pool.pids()

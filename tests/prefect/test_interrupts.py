@@ -10,9 +10,17 @@ from typing import Any
 
 import pytest
 
+from tests.builds import config_of
 from tests.lazily import lazily
+from tokenlake import termination
+from tokenlake.config.load import load_config
 from tokenlake.errors import CancelledError, ConfigError
+from tokenlake.etl.worker import InProcessPool
+from tokenlake.store.address import StoreAddress, open_store
+from tokenlake.store.claims import unfinished
+from tokenlake.store.layout import Layout
 
+engine: Any = lazily("tokenlake.runs.engine")
 interrupting: Any = lazily("tokenlake_flows.interrupts")
 launching: Any = lazily("tokenlake_flows.launch")
 server: Any = lazily("tokenlake_flows.server")
@@ -53,13 +61,26 @@ def test_ctrl_c_in_an_import_is_answered_at_once_and_raised_behind_it(capfd: Out
 
 def test_an_engine_is_cancelled_though_a_callback_swallows_the_exception(capfd: Output) -> None:
     interrupts = interrupting.Interrupts()
-    engine = Engine()
+    noting = Engine()
     with interrupts.handled():
-        interrupts.set_engine(engine)
+        interrupts.set_engine(noting)
         with contextlib.suppress(KeyboardInterrupt):  # as an import's callback does
             signal.raise_signal(signal.SIGINT)
-        assert engine.cancelled.wait(10)
+        assert noting.cancelled.wait(10)
     assert capfd.readouterr().err == ANSWER
+
+
+def test_an_engine_leaves_word_of_its_cancellation_at_once(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """A second Ctrl-C may end the process before the engine is closed."""
+    (tmp_path / "in.jsonl").write_text('{"text": "a lake holds water"}\n')
+    config = config_of(tmp_path, tmp_path / "in.jsonl", tokenizer_dir, pack=16)
+    running = engine.LocalEngine(load_config(config), pool=InProcessPool())
+    session = running.session()
+    running.cancel()
+    layout = Layout(session.dataset, session.version)
+    assert unfinished(open_store(StoreAddress.of(tmp_path / "store")), layout).state == "cancelled"
+    session.failed(ConfigError("what the cancellation led to"))
+    assert unfinished(open_store(StoreAddress.of(tmp_path / "store")), layout).state == "cancelled"
 
 
 def test_an_engine_that_comes_after_ctrl_c_is_not_begun() -> None:
@@ -67,6 +88,50 @@ def test_an_engine_that_comes_after_ctrl_c_is_not_begun() -> None:
     interrupts.has_begun = True
     with pytest.raises(KeyboardInterrupt):
         interrupts.set_engine(Engine())
+
+
+def test_sigterm_is_answered_as_ctrl_c_is(monkeypatch: pytest.MonkeyPatch, capfd: Output) -> None:
+    requested = threading.Event()
+    monkeypatch.setattr(termination, "_REQUESTED", requested)
+    interrupts = interrupting.Interrupts()
+    noting = Engine()
+    before = signal.signal(signal.SIGTERM, termination.terminate)
+    try:
+        with pytest.raises(KeyboardInterrupt), interrupts.handled():
+            interrupts.set_engine(noting)
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert noting.cancelled.wait(10)
+    assert requested.is_set()
+    assert capfd.readouterr().err == ANSWER
+
+
+def test_a_second_ctrl_c_waits_for_the_word_that_the_build_was_cancelled(
+    monkeypatch: pytest.MonkeyPatch, capfd: Output
+) -> None:
+    """The first one cancels in another thread, which may not have written it down yet."""
+    steps: list[str] = []
+    is_pressed_again = threading.Event()
+
+    class Slow:
+        def cancel(self) -> None:
+            is_pressed_again.wait(10)
+            steps.append("word is left")
+
+    def end(code: int) -> None:
+        steps.append(f"ended with {code}")
+
+    monkeypatch.setattr(server.os, "_exit", end)
+    interrupts = interrupting.Interrupts()
+    with contextlib.suppress(KeyboardInterrupt), interrupts.handled():
+        interrupts.set_engine(Slow())
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        threading.Timer(0.01, is_pressed_again.set).start()
+        signal.raise_signal(signal.SIGINT)
+    assert steps == ["word is left", "ended with 130"]
+    assert "finished units are kept" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

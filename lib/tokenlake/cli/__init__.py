@@ -1,7 +1,7 @@
 """The command line: each command, where its function is, and one line about it; ``app`` ties them together.
 
 Results go to stdout, progress and errors to stderr. A command returns its exit code:
-0 done, 1 failed, 2 usage or configuration, 3 verification found damage, 130 cancelled.
+0 done, 1 failed, 2 usage or configuration, 3 verification found damage, 130 cancelled by Ctrl-C, 143 by SIGTERM.
 A command's module is imported when that command runs (a string names it): ``--help`` prints the list below without
 the packages that read arguments, and ``run`` reaches Prefect's start-up without importing what only ``sql`` needs.
 """
@@ -81,7 +81,9 @@ SYNONYMS: Final = {
 }
 """Names under which other tools have our commands."""
 ABOUT: Final = "Raw text to versioned, verified, packed token datasets."
-CODES: Final = "Exit codes: 0 done, 1 failed, 2 usage or config, 3 damage found, 130 cancelled."
+CODES: Final = (
+    "Exit codes: 0 done, 1 failed, 2 usage or config, 3 damage found, 130 cancelled (143 by SIGTERM)."
+)
 _OPTIONS: Final = {
     "--help, -h": "Print this list; after a command, its arguments and options.",
     "--version, -V": "Print the version.",

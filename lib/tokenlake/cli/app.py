@@ -12,9 +12,10 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast, final
 
+from tokenlake import termination
 from tokenlake._version import __version__
 from tokenlake.cli import COMMANDS, SYNONYMS, overview
 from tokenlake.cli.streams import encodable_json, output_problem, restart_with_utf8, take_over
@@ -36,11 +37,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Plans and manifests are a million objects and no garbage; looking for it takes a sixth of the time.
     gc.set_threshold(100_000, 50, 50)
     output = take_over()
-    result = _run(sys.argv[1:])
-    is_interrupted = isinstance(result, Failure) and result.code == CancelledError.exit_code
+    termination.handle_termination()
+    result = _with_termination(_run(sys.argv[1:]))
+    is_interrupted = isinstance(result, Failure) and result.code in (
+        termination.INTERRUPTED,
+        termination.TERMINATED,
+    )
     if is_interrupted:
         # What was begun has ended; another Ctrl-C must not cut the message off.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     code = _told(result, sys.argv[1:])
     problem = output_problem(output)
     if problem is not None:
@@ -96,8 +102,15 @@ class Failure:
         return found | ({"traceback": self.trace} if self.trace else {})
 
 
+def _with_termination(result: int | Failure) -> int | Failure:
+    """Return a result whose exit code says that the process was ended by SIGTERM, where it was."""
+    if isinstance(result, int):
+        return termination.exit_code(result)
+    return replace(result, code=termination.exit_code(result.code))
+
+
 def _run(tokens: Sequence[str]) -> int | Failure:
-    """Do what the arguments say, until somebody presses Ctrl-C."""
+    """Do what the arguments say, until Ctrl-C or SIGTERM."""
     try:
         return _called(tokens)
     except KeyboardInterrupt:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, final
+from typing import Annotated, Any, Final, final
 
 from cyclopts import Parameter
 from rich.text import Text
@@ -35,12 +34,11 @@ from tokenlake.config.values import is_local, parse_duration
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.cleaning import Cleaning, CleanResult
-from tokenlake.etl.engines import open_pool
+from tokenlake.etl.engines import local_pool, open_pool
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.stored import foresee, how_to_read_others
-from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.same_tokens import under_their_name
 from tokenlake.etl.store_engine import WorkDone, join_build, named_build, parse_share
 from tokenlake.export.plan import wanted_beside
@@ -53,7 +51,6 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.draws import open_mixture
 from tokenlake.store.free_space import free_bytes
 from tokenlake.store.ledger import UnitRecord
-from tokenlake.threads import available_cpus
 
 
 def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, json: AsJson = False) -> int:
@@ -490,14 +487,8 @@ def work(
         raise ConfigError("no build is named; expected NAME or NAME@v3 after the store")
     where, part, patience = StoreAddress.of(store), parse_share(share), parse_duration(wait)
     done: list[WorkDone] = []
-
-    def interrupt(number: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    # A scheduler that wants the machine back sends SIGTERM, as Ctrl-C is.
-    before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        with WorkerPool(workers or available_cpus()) as pool:
+        with local_pool(workers, started=1) as pool:
             for name in names:
                 layout = named_build(where, name, patience)
                 one = join_build(where, layout, pool, share=part, patience=patience, on_unit=_tell)
@@ -507,8 +498,6 @@ def work(
     except (KeyboardInterrupt, CancelledError):
         note("cancelled: finished units are kept, and others build the rest")
         return CancelledError.exit_code
-    finally:
-        signal.signal(signal.SIGTERM, before)
     if json:
         print_json({key: sum(getattr(one, key) for one in done) for key in ("built", "found")})
     return 0

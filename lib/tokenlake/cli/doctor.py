@@ -12,7 +12,6 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, final
@@ -26,6 +25,7 @@ from tokenlake.cache.disk import default_folder
 from tokenlake.cli.console import AsJson, StoreUrl, emit
 from tokenlake.config.values import default_store, is_local
 from tokenlake.errors import TokenlakeError, without_credentials
+from tokenlake.etl.memory import available_memory, default_workers, total_memory
 from tokenlake.reports import Table, label
 from tokenlake.reports.terminal import near, print_tables
 from tokenlake.store.address import open_store
@@ -130,15 +130,12 @@ def _version(package: str) -> str | None:
 
 
 def _processors() -> Check:
-    memory, free = (
-        os.sysconf(name) * os.sysconf("SC_PAGE_SIZE") for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES")
-    )
-    with suppress(OSError):  # what programs could get, caches counted, where the system says so
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        free = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), free)
-    processors = numbers.plural(available_cpus(), "processor")
-    found = f"{processors}, {numbers.size(memory)} of memory, {numbers.size(free)} available"
-    if free < _LITTLE_MEMORY:
+    memory, free = total_memory(), available_memory()
+    found = numbers.plural(available_cpus(), "processor")
+    if memory is not None and free is not None:
+        found += f", {numbers.size(memory)} of memory, {numbers.size(free)} available"
+    found += f"; a build has {numbers.plural(default_workers(), 'worker')} by default"
+    if free is not None and free < _LITTLE_MEMORY:
         return Check("machine", "warn", found, "end other programs, or use fewer workers: --workers N")
     return Check("machine", "ok", found)
 

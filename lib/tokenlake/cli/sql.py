@@ -28,6 +28,7 @@ from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
+from tokenlake.termination import is_requested
 
 _FIRST: Final = "sql> "
 _MORE: Final = "...> "
@@ -56,6 +57,8 @@ def converse(run: Callable[[str | None], None], read: Callable[[str], str] = inp
             note("")
             return
         except KeyboardInterrupt:
+            if is_requested():  # SIGTERM ends the shell; Ctrl-C drops what was typed
+                raise
             typed = ""
             note("cancelled")
         except TokenlakeError as error:

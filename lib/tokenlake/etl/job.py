@@ -96,6 +96,28 @@ class SecretBlocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarmJob:
+    """Load what the units of a source are likely to need, and import it; not answered.
+
+    The engine is not chosen yet. What is loaded is used if it is the one that the gate chooses.
+
+    Attributes:
+        store: Address of the store that has the tokenizer.
+        tokenizer: Key prefix of the tokenizer's files.
+        tokenizer_files: Their names and sha256 (hex).
+        source: Resolved source of the units.
+        size: Bytes of input that the source has in all units.
+    """
+
+    store: StoreAddress
+    tokenizer: str
+    tokenizer_files: Mapping[str, str]
+    source: ResolvedSource
+    size: int
+    op: Literal["warm"] = "warm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineJob:
     """Choose the engine for a source: static checks, then a probe on its first documents.
 
@@ -291,10 +313,11 @@ _KINDS: Final[dict[str, Any]] = {
     "preflight": PreflightJob,
     "sign": SignJob,
     "blocks": SecretBlocks,
+    "warm": WarmJob,
 }
 
 
-def to_line(message: Job | SecretBlocks | WorkerAnswer) -> bytes:
+def to_line(message: Job | SecretBlocks | WarmJob | WorkerAnswer) -> bytes:
     """Return a job or an answer as a line of JSON."""
     try:
         return msgspec.json.encode(message) + b"\n"
@@ -309,7 +332,7 @@ class _Kind(msgspec.Struct):
     op: str
 
 
-def job_of(line: bytes) -> Job | SecretBlocks:
+def job_of(line: bytes) -> Job | SecretBlocks | WarmJob:
     """Return the job that a line holds."""
     try:
         return decoder(_kind(decoder(_Kind).decode(line).op)).decode(line)

@@ -30,9 +30,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, final
+from typing import Any, Final, Protocol, Self, final, runtime_checkable
 
 from tokenlake.config.references import provided_blocks
 from tokenlake.errors import (
@@ -45,7 +46,8 @@ from tokenlake.errors import (
     WorkerError,
     from_json,
 )
-from tokenlake.etl.job import Job, Progress, SecretBlocks, WorkerAnswer, answer_of, to_line
+from tokenlake.etl.job import Job, Progress, SecretBlocks, WarmJob, WorkerAnswer, answer_of, to_line
+from tokenlake.etl.memory import GROWTH_BYTES, share_of
 from tokenlake.etl.step_clock import MARK_BYTES, step_of_mark
 
 Jobs = Callable[[], Iterable[Job]]
@@ -88,6 +90,19 @@ class Pool(Protocol):
         self.close()
 
 
+@runtime_checkable
+class EarlyPool(Protocol):
+    """A pool whose workers can get ready before there are jobs for them."""
+
+    def prepare(self, count: int, /) -> None:
+        """Start workers for about so many jobs of a build that is still planned; `expect` ends those in excess."""
+        ...
+
+    def warm(self, job: WarmJob, /) -> None:
+        """Have each idle worker but one load what its first unit needs, while the one chooses the engine."""
+        ...
+
+
 def worth_a_retry(error: BaseException) -> bool:
     """Whether the same work may succeed when tried again."""
     if isinstance(error, VersionConflictError | NotFoundError | CancelledError):
@@ -112,9 +127,6 @@ def run_threads(work: Callable[[], None], pool: Pool, count: int, over: threadin
             pool.cancel()
             raise
 
-
-#: A worker that has grown past this is replaced after its job: fast engines never shrink their caches.
-RSS_LIMIT: Final = 1 << 30
 
 #: At the end of its input, the process ends its whole group, itself included.
 _WATCH: Final = "import os; os.read(0, 1); os.killpg(0, 9)"
@@ -164,29 +176,63 @@ class WorkerPool(Pool):
     """Up to ``workers`` processes, the first started at once and in the background: each takes half a CPU second.
 
     Args:
-        workers: most processes, at least 1.
-        rss_limit: resident bytes after which a worker is replaced.
-        seconds: without a word from it, after which a worker is stuck; None for what the environment says.
+        workers: Largest number of processes, at least 1.
+        rss_limit: Resident bytes after which a worker is replaced; None for a share of the machine's memory, see
+            :mod:`tokenlake.etl.memory`.
+        seconds: Seconds without a word from it after which a worker is stuck; None for what the environment says.
+        started: Number of processes that are started at once.
+        sharing: Number of workers that share the memory of the machine, where other pools have some of them.
     """
 
-    def __init__(self, workers: int, *, rss_limit: int = RSS_LIMIT, seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        workers: int,
+        *,
+        rss_limit: int | None = None,
+        seconds: float | None = None,
+        started: int = 1,
+        sharing: int | None = None,
+    ) -> None:
         if workers < 1:
             raise WorkerError(f"a pool needs at least one worker, got {workers}", workers=workers)
         self.workers = workers
-        self._rss_limit = rss_limit
+        self._rss_limit = share_of(sharing or workers) if rss_limit is None else rss_limit
+        self._may_grow = rss_limit is None
+        self._has_prepared = False
         self._seconds = patience() if seconds is None else seconds
         self._changed = threading.Condition()
         self._cancelled = self._closed = False
         self._all: set[_Worker] = set()
         self._idle: list[_Worker] = []
         self._group = _Group()
-        self.expect(1)
+        self.expect(started)
+
+    def prepare(self, count: int) -> None:
+        with self._changed:
+            before = len(self._all)
+            self._start_up_to(count)
+            self._has_prepared = self._has_prepared or len(self._all) > before
 
     def expect(self, count: int, jobs: Jobs = tuple) -> None:
-        """Start, in the background, the workers that so many jobs need; later ones start when a job finds none idle."""
+        """Start, in the background, the workers that so many jobs need; later ones start when a job finds none idle.
+
+        Workers that :meth:`prepare` started are ended where they are more than so many and have done nothing yet.
+        """
         with self._changed:
-            for _ in range(len(self._all), 0 if self._cancelled else min(count, self.workers)):
-                self._start_one()
+            self._start_up_to(count)
+            surplus = self._take_surplus(count) if self._has_prepared else []
+            self._has_prepared = False
+        for worker in surplus:
+            worker.kill()
+            worker.reap()
+
+    def warm(self, job: WarmJob) -> None:
+        line = to_line(job)
+        with self._changed:
+            # The last idle one gets the next job, which chooses the engine.
+            idle = [worker for worker in self._idle[:-1] if worker.is_fresh]
+        for worker in idle:
+            worker.tell(line)
 
     def run(self, job: Job, on_progress: Progress | None = None) -> Any:
         """Do one job in one worker and return its result; blocks the calling thread.
@@ -225,7 +271,7 @@ class WorkerPool(Pool):
         except BaseException:
             self._replace(worker)
             raise
-        if answer.rss > self._rss_limit:
+        if self._is_too_large(worker, answer.rss):
             self._replace(worker)
         else:
             with self._changed:
@@ -266,6 +312,29 @@ class WorkerPool(Pool):
         """Process ids of the workers alive now."""
         with self._changed:
             return sorted(worker.pid for worker in self._all)
+
+    def _is_too_large(self, worker: _Worker, rss: int) -> bool:
+        """Say whether a worker holds so many bytes that a new one is to take its place."""
+        limit = self._rss_limit
+        if self._may_grow:
+            limit = max(limit, worker.first_rss + GROWTH_BYTES)
+        return rss > limit
+
+    def _start_up_to(self, count: int) -> None:
+        """Start workers until there are so many, as far as the pool may have them."""
+        if self._cancelled or self._closed:
+            return
+        for _ in range(len(self._all), min(count, self.workers)):
+            self._start_one()
+
+    def _take_surplus(self, count: int) -> list[_Worker]:
+        """Take workers that have done nothing yet out of the pool, until there are no more than `count`."""
+        fresh = [worker for worker in self._idle if worker.is_fresh]
+        surplus = fresh[: max(0, len(self._all) - count)]
+        for worker in surplus:
+            self._all.discard(worker)
+            self._idle.remove(worker)
+        return surplus
 
     def _start_one(self) -> None:
         if self._group.ended():
@@ -348,6 +417,16 @@ class _Worker:
         self.pid, self.kill, self.wait = self._process.pid, self._process.kill, self._process.wait
         self._told: dict[str, str] = {}
         self._op = ""
+        self.is_fresh = True
+        """Whether it had no job yet."""
+        self.first_rss = 0
+        """Resident bytes after its first job."""
+
+    def tell(self, line: bytes) -> None:
+        """Send a message that is not answered; a worker that is gone is noticed when it gets a job."""
+        with suppress(OSError):
+            self._send_blocks()
+            self._pipe.send_bytes(line)
 
     def ask(self, job: Job, on_progress: Progress | None, seconds: float) -> WorkerAnswer:
         """Send a job and read messages until its answer.
@@ -358,10 +437,8 @@ class _Worker:
         """
         os.truncate(self._note, 0)
         self._op = job.op
-        if (blocks := provided_blocks()) != self._told:
-            # Not by the environment, which other programs of this user can read.
-            self._pipe.send_bytes(to_line(SecretBlocks(values=blocks)))
-            self._told = blocks
+        self.is_fresh = False
+        self._send_blocks()
         self._pipe.send_bytes(to_line(job))
         since, seen = time.monotonic(), self._noted()
         while time.monotonic() - since < seconds:
@@ -370,11 +447,20 @@ class _Worker:
                 if answer.progress is not None and on_progress is not None:
                     on_progress(answer.progress)
                 if answer.rss:
+                    self.first_rss = self.first_rss or answer.rss
                     return answer
                 since = time.monotonic()
             elif (now := self._noted()) != seen:
                 since, seen = time.monotonic(), now
         raise SilenceError
+
+    def _send_blocks(self) -> None:
+        """Send the values of secret blocks, where they are not those that it has."""
+        blocks = provided_blocks()
+        if blocks != self._told:
+            # Not by the environment, which other programs of this user can read.
+            self._pipe.send_bytes(to_line(SecretBlocks(values=blocks)))
+            self._told = blocks
 
     @property
     def at(self) -> str:

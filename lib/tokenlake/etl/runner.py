@@ -90,7 +90,8 @@ def build_dataset(
 
     Args:
         config: a configuration, a mapping of one, or the path of a YAML file.
-        workers: worker processes; default: the processors this process may use, or as the engine has it.
+        workers: Number of worker processes; default: one for each processor that this process may use, as far as the
+            memory goes, or as the engine has it.
         on_event: told of everything that happens, from several threads.
         retries: how often a unit is tried again after an error worth a retry.
         pool: running workers to use instead of `workers` new ones; it stays open.
@@ -200,7 +201,7 @@ class BuildSteps:
 
 def _build(config: PipelineConfig, pool: Pool, on_event: Watcher, retries: int) -> BuildResult:
     begin = time.monotonic()
-    session = BuildSession.open(config, on_event=on_event)
+    session = BuildSession.open(config, on_event=on_event, pool=pool)
     try:
         run_pending(session, pool, on_event=on_event, retries=retries)
         manifest = session.commit()

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, Self, final
 
@@ -28,10 +28,11 @@ from tokenlake.etl.commit import (
     remove_record,
     require_held,
 )
+from tokenlake.etl.head_start import HeadStart
 from tokenlake.etl.job import NO_ENGINE, REFERENCE, Job
 from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
 from tokenlake.etl.planner import Configuration, most_records
-from tokenlake.etl.pool import Pool
+from tokenlake.etl.pool import EarlyPool, Pool
 from tokenlake.etl.run_log import Asked, RunLog
 from tokenlake.etl.step_clock import StepTime, step_times
 from tokenlake.sources.hub_repo import hub_commits
@@ -168,6 +169,7 @@ class BuildSession:
         self._budget = BadRecordBudget(plan)
         self._manifest: Manifest | None = None
         self._held = -math.inf
+        self._has_ended = False
         self.found_committed = status == "committed"
 
     @classmethod
@@ -178,6 +180,7 @@ class BuildSession:
         on_event: events.Watcher = events.ignore,
         plan: Plan | None = None,
         after: int = 0,
+        pool: Pool | None = None,
     ) -> Self:
         """Plan, claim a version, find what is finished and take over what another version already has.
 
@@ -186,6 +189,7 @@ class BuildSession:
             on_event: told of everything that happens.
             plan: a plan already made from ``config``.
             after: a version behind this one is found or claimed, also where an equal one is there before it.
+            pool: Pool that will build the units; its workers are started while the plan is made.
 
         Raises:
             ConfigError, SourceError, TokenizerError: the build cannot be planned; or its store lies in a version of
@@ -193,7 +197,11 @@ class BuildSession:
             IntegrityError: the version is there already, and not whole.
         """
         whole = load_config(config) if plan is None else None
-        plan = plan or planner.plan(whole or config, on_event)
+        if plan is None:
+            watcher = on_event
+            if whole is not None and isinstance(pool, EarlyPool):
+                watcher = HeadStart(pool, whole, on_event)
+            plan = planner.plan(whole or config, watcher)
         store = open_store(plan.store)
         require_no_version_above(store.url, "save.output_dir", storage_options=plan.store.options)
         claim = Catalog(store).claim(plan.dataset, plan.fingerprint, {}, after=after)
@@ -249,6 +257,17 @@ class BuildSession:
                 yield plan.job(unit, plan.store, self._layout, self.engines.choose(unit, pool))
 
         pool.expect(len(pending), jobs)
+        first = self._first_texts(pending)
+        if first is not None and isinstance(pool, EarlyPool):
+            pool.warm(plan.warm_job(first, self._layout))
+
+    def _first_texts(self, pending: Sequence[int]) -> TextUnit | None:
+        """Return the first of some units that is made of text; None where none is."""
+        for index in pending:
+            unit = self.plan.units[index]
+            if isinstance(unit, TextUnit):
+                return unit
+        return None
 
     def run_unit(self, index: int, pool: Pool) -> UnitRecord:
         """Build one unit in one of the pool's workers; thread-safe, and idempotent.
@@ -334,13 +353,19 @@ class BuildSession:
         return manifest
 
     def failed(self, error: BaseException) -> None:
-        """Keep why this run ends, for who lists the store: that it failed, or that it was cancelled."""
-        if self.status == "committed":
-            return
+        """Record why this run ends, for those who list the store; the first reason counts, later ones follow from it.
+
+        Args:
+            error: Error that ends the run. It was cancelled if that is no :class:`Exception`, as after Ctrl-C.
+        """
+        with self._lock:
+            if self.status == "committed" or self._has_ended:
+                return
+            self._has_ended = True
         with contextlib.suppress(errors.StoreError):
-            if isinstance(error, errors.CancelledError | KeyboardInterrupt):
+            if isinstance(error, errors.CancelledError) or not isinstance(error, Exception):
                 self._log.cancelled()
-            elif isinstance(error, Exception):
+            else:
                 self._log.failed(error)
 
     def _accept(

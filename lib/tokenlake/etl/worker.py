@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import queue
 import resource
@@ -24,6 +25,7 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
+from tokenlake.arrays import text_of_strings
 from tokenlake.cache.disk import DiskCache, default_folder
 from tokenlake.config.references import hide, provide_blocks, scrub
 from tokenlake.config.resolved import ResolvedTokenizer, Signing
@@ -39,7 +41,7 @@ from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.gate import choose_encoder
+from tokenlake.tokenizers.gate import choose_encoder, likely_encoder
 
 if TYPE_CHECKING:  # what most jobs do without is imported where it is used: a worker begins sooner
     from tokenlake.clean.signatures import Signer
@@ -122,6 +124,9 @@ def _answer(workbench: Workbench, line: bytes, voice: _Voice) -> None:
         if isinstance(job, jobs.SecretBlocks):
             provide_blocks(job.values)
             return
+        if isinstance(job, jobs.WarmJob):
+            workbench.warm(job)
+            return
         result = workbench.run(job, voice.progress)
     except TokenlakeError as wrong:
         error = _hidden(to_json(wrong))
@@ -196,6 +201,25 @@ class Workbench:
         around = self._store(job.store), self._store(job.parents_store), self._parents, progress
         made = mix_unit(job, *around) if isinstance(job, jobs.MixJob) else repack_unit(job, *around)
         return made.to_bytes().decode()
+
+    def warm(self, job: jobs.WarmJob) -> None:
+        """Load the tokenizer and the engine that the gate is likely to choose.
+
+        Whatever fails here fails again in the job that needs it, whose answer tells.
+        """
+        with contextlib.suppress(Exception):
+            files = self._tokenizer(job)
+            settings = job.source.tokenizer
+            mode = Recipe(job.source, files).special_tokens_in_text
+            encoder = likely_encoder(
+                files, settings.engine, mode, job.size, add_special_tokens=settings.add_special_tokens
+            )
+            self._encoders[_encoder_key(files, encoder.engine, mode, settings)] = encoder
+            # pyarrow imports pandas, where it is installed, for the first array that it makes of Python's values, and
+            # gigatoken's engine awkward for the first text.
+            text_of_strings([""])
+            if encoder.engine == "gigatoken":
+                importlib.import_module("awkward")
 
     def _build_unit(self, job: jobs.UnitJob, progress: jobs.Progress) -> UnitRecord:
         """Build one unit and publish its parts; the caller publishes the record."""
@@ -277,7 +301,7 @@ class Workbench:
             self._stores[key] = open_store(address)
         return self._stores[key]
 
-    def _tokenizer(self, job: jobs.UnitJob | jobs.EngineJob) -> TokenizerFiles:
+    def _tokenizer(self, job: jobs.UnitJob | jobs.EngineJob | jobs.WarmJob) -> TokenizerFiles:
         """Return a tokenizer's files, read from the store once, and the very ones that the plan saw."""
         key = tuple(sorted(job.tokenizer_files.items()))
         if key not in self._files:

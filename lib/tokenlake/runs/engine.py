@@ -270,6 +270,9 @@ class LocalEngine:
         with suppress(InvalidStateError):
             self._opening.set_exception(CancelledError(_CANCELLED))
         self.pool.cancel()
+        if self._session is not None:
+            # Written now: a second Ctrl-C ends the process before anything else could write it.
+            self._session.failed(CancelledError(_CANCELLED))
 
     def raise_if_cancelled(self) -> None:
         """Raise CancelledError after :meth:`cancel`."""
@@ -306,7 +309,7 @@ class LocalEngine:
         with suppress(InvalidStateError):
             try:
                 self._provided.wait()
-                session = BuildSession.open(config, on_event=self._tell)
+                session = BuildSession.open(config, on_event=self._tell, pool=self.pool)
             except BaseException as error:  # whoever asks for the session gets it
                 self._opening.set_exception(error)
                 return

@@ -105,6 +105,33 @@ def choose_encoder(
     return choice, encoder
 
 
+def likely_encoder(
+    files: TokenizerFiles,
+    requested: str = "auto",
+    special_tokens_in_text: str = "literal",
+    size: int = 0,
+    *,
+    add_special_tokens: bool = True,
+) -> Encoder:
+    """Return an encoder of the engine that :func:`choose_encoder` takes unless a probe fails; nothing is probed.
+
+    Its ids may be used only if the gate chooses the same engine. Arguments are those of :func:`choose_encoder`.
+
+    Raises:
+        TokenizerError, MissingExtraError: The engine does not load.
+    """
+    engine = requested
+    if requested == "auto":
+        fastest, _ = _fastest(files, size, literal=special_tokens_in_text != "encode")
+        engine = fastest or "tokenizers"
+    return Encoder(
+        files,
+        engine=engine,
+        special_tokens_in_text=special_tokens_in_text,
+        add_special_tokens=add_special_tokens,
+    )
+
+
 def _chosen(
     reference: ReferenceEngine,
     requested: str,

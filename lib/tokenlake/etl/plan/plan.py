@@ -247,6 +247,16 @@ class Plan:
             size=self.source_bytes[unit.source],
         )
 
+    def warm_job(self, unit: TextUnit, layout: Layout) -> jobs.WarmJob:
+        """Return the job that loads what a unit's source is likely to need."""
+        return jobs.WarmJob(
+            store=self.store,
+            tokenizer=layout.key(tokenizer_path(self.tokenizer_folders[unit.source])),
+            tokenizer_files=self.tokenizers[unit.source].facts["files"],
+            source=self.source(unit.source),
+            size=self.source_bytes[unit.source],
+        )
+
     @cached_property
     def _told(self) -> dict[str, dict[str, Any]]:
         """Source of texts to what all its units are told."""

@@ -1,0 +1,108 @@
+"""Worker processes that start while their build is being planned.
+
+A worker takes about half a second to start. The first one starts when the configuration is resolved and allowed, the
+others when the tokenizers have passed their checks and the listing says how many bytes there are: from then on a plan
+is likely to need them. A worker that has started opens nothing until it gets a job, which only a finished plan gives.
+
+No more workers start than the plan will have units, as far as the listing can tell. Those that turn out to be too many
+are ended when the plan is there. Where it is refused, interrupted or has nothing to do, all end with the pool. A build
+whose newest version was asked for in the same words starts none: it is likely to have nothing to do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, final
+
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.resolve import resolve
+from tokenlake.errors import NotFoundError, TokenlakeError
+from tokenlake.etl.events import Event, Planning, Watcher
+from tokenlake.etl.plan.unit_size import choose_unit_size
+from tokenlake.etl.pool import EarlyPool
+from tokenlake.etl.run_log import asked_before
+from tokenlake.store.address import address_of_build, open_store
+from tokenlake.store.catalog import Catalog
+
+_SPLITTABLE: Final = (".jsonl", ".ndjson", ".parquet", ".arrow")
+"""Ends of names of files that several workers can read at a time."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a listing says of one source.
+
+    Attributes:
+        files: Number of files.
+        bytes: Their size.
+    """
+
+    files: int
+    bytes: int
+
+
+@final
+class HeadStart:
+    """A watcher of a build's planning that starts workers; it passes all events on.
+
+    Args:
+        pool: Pool whose workers are started.
+        config: Configuration that is planned.
+        on_event: Watcher that gets the events.
+    """
+
+    def __init__(self, pool: EarlyPool, config: PipelineConfig, on_event: Watcher) -> None:
+        self._pool, self._on_event = pool, on_event
+        self._lock = threading.Lock()
+        self._found: dict[str, _Found] = {}
+        self._splittable: dict[str, bool] = {}
+        self._unit_size: int | None = None
+        self._is_new = False
+        # Whatever is wrong with the configuration, planning says.
+        with suppress(TokenlakeError):
+            self._begin(config)
+
+    def __call__(self, event: Event) -> None:
+        if self._is_new and isinstance(event, Planning) and event.all_bytes:
+            with self._lock:
+                self._found[event.source] = _Found(event.all_files, event.all_bytes)
+                units = self._least_units()
+            self._pool.prepare(units)
+        self._on_event(event)
+
+    def _begin(self, config: PipelineConfig) -> None:
+        """Start the first worker, unless there is hardly anything to do."""
+        build = resolve(config)
+        try:
+            Catalog(open_store(address_of_build(build))).latest(build.name)
+        except NotFoundError:
+            self._is_new = True
+        # The newest version was asked for in the same words: most likely it is still the newest.
+        if not self._is_new and asked_before(config):
+            return
+        self._unit_size = build.unit_size
+        for source in build.sources:
+            self._splittable[source.name] = source.num_rows is None and _can_split(source.data_files)
+        # Of a dataset that has versions, most units are probably reused. One worker chooses the engine meanwhile.
+        self._pool.prepare(1)
+
+    def _least_units(self) -> int:
+        """Return a number of units that the plan will hardly have less of."""
+        total = sum(found.bytes for found in self._found.values())
+        unit_size = self._unit_size or choose_unit_size(total)
+        count = 0
+        for source, found in self._found.items():
+            units = max(1, found.bytes // unit_size)
+            if not self._splittable.get(source, False):
+                units = min(units, found.files)
+            count += units
+        return count
+
+
+def _can_split(entries: Sequence[str]) -> bool:
+    """Say whether all files of a source can be split, going by the names in its configuration."""
+    return all(entry.lower().endswith(_SPLITTABLE) for entry in entries)

@@ -1,0 +1,69 @@
+"""SIGTERM as a request to end: it does what the first Ctrl-C does, and the exit code tells the two apart.
+
+A scheduler that wants its machine back, ``systemctl stop`` and ``kill`` send SIGTERM. By default it ends a Python
+process at once, and nothing is written about the build that it ran. The command line installs :func:`terminate`, which
+calls the handler of SIGINT: the command ends as if by Ctrl-C, with exit code 143 (128 + SIGTERM) in place of 130.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+INTERRUPTED: Final = 128 + signal.SIGINT
+"""Exit code after Ctrl-C."""
+
+TERMINATED: Final = 128 + signal.SIGTERM
+"""Exit code after SIGTERM."""
+
+_HANDLED: Final = threading.Event()
+_REQUESTED: Final = threading.Event()
+
+
+def terminate(number: int, frame: FrameType | None) -> None:
+    """Note that the process is to end, and do what Ctrl-C does; a handler of SIGTERM."""
+    _REQUESTED.set()
+    interrupt = signal.getsignal(signal.SIGINT)
+    # A shell starts its background jobs with SIGINT ignored. SIGTERM must still end them.
+    if not callable(interrupt):
+        raise KeyboardInterrupt
+    interrupt(number, frame)
+
+
+def handle_termination() -> None:
+    """Have SIGTERM handled by :func:`terminate`, from the main thread, for the life of the process."""
+    signal.signal(signal.SIGTERM, terminate)
+    _HANDLED.set()
+
+
+def is_requested() -> bool:
+    """Say whether SIGTERM has asked this process to end."""
+    return _REQUESTED.is_set()
+
+
+def exit_code(code: int) -> int:
+    """Return the exit code of a command: :data:`TERMINATED` in place of :data:`INTERRUPTED` after SIGTERM."""
+    if code == INTERRUPTED and is_requested():
+        return TERMINATED
+    return code
+
+
+@contextmanager
+def handled_again() -> Generator[None]:
+    """Put :func:`terminate` back inside the context where :func:`handle_termination` had installed it.
+
+    Prefect replaces the handler while a flow runs, and its own makes a crash of the flow run. The runs of a deployment
+    keep Prefect's handler: Prefect ends them by SIGTERM, and knows whether they were cancelled.
+    """
+    if not _HANDLED.is_set() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
