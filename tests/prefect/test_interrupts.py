@@ -122,7 +122,7 @@ def test_a_second_ctrl_c_waits_for_the_word_that_the_build_was_cancelled(
     def end(code: int) -> None:
         steps.append(f"ended with {code}")
 
-    monkeypatch.setattr(server.os, "_exit", end)
+    monkeypatch.setattr(interrupting.os, "_exit", end)
     interrupts = interrupting.Interrupts()
     with contextlib.suppress(KeyboardInterrupt), interrupts.handled():
         interrupts.set_engine(Slow())
