@@ -28,6 +28,7 @@ from tokenlake.tokenizer_guard.shape import (
     require_size,
     require_tokenizer_shape,
 )
+from tokenlake.tokenizer_guard.vocabulary import ids_by_token
 
 SLOW_FILES: Final = (
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", "tekken.json"),
@@ -175,16 +176,7 @@ class TokenizerFiles:
 
     @cached_property
     def _ids(self) -> dict[str, int]:
-        vocab: Any = self.spec.get("model", {}).get("vocab", {})
-        if isinstance(vocab, list):  # Unigram: a list of [piece, score]
-            pieces = cast("list[tuple[str, float]]", vocab)
-            vocab = {piece: index for index, (piece, _) in enumerate(pieces)}
-        # Added tokens are numbered as `tokenizers` does: past the vocabulary, whatever id the file says.
-        ids, highest = dict(vocab), -1
-        for token in self.added_tokens:
-            ids.setdefault(token["content"], max(len(vocab), highest + 1))
-            highest = max(highest, ids[token["content"]])
-        return ids
+        return ids_by_token(self.spec)
 
     @property
     def tokens(self) -> Iterable[str]:
@@ -416,6 +408,11 @@ def files_of(tokenizer: Any) -> TokenizerFiles:
         if isinstance(found, TokenizerFiles):
             return found
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if type(backend).__module__.partition(".")[0] == "tokenizers" and not hasattr(backend, "to_str"):
+        raise ConfigError(
+            "tokenizer: got a tokenizers.Tokenizer of tokenizers 1.0, which does not give its tokenizer.json away; pass "
+            "the path of the tokenizer.json that it was loaded from, its folder or its Hub id"
+        )
     if hasattr(backend, "to_str"):
         names = (*_NAMED, "padding_side", "chat_template")
         settings = {name: value for name in names if isinstance(value := getattr(tokenizer, name, None), str)}
