@@ -30,13 +30,14 @@ class Backend(Protocol):
 
     Attributes:
         has_places: Whether :meth:`encode_with_places` works.
+        raw: The `tokenizers.Tokenizer`, or the
+            :class:`~tokenlake.tokenizer_guard.process.BoundedTokenizer`, itself.
     """
 
     has_places: bool
+    raw: Any
 
-    def encode(
-        self, texts: Sequence[str], *, literal: bool, add_special_tokens: bool = False
-    ) -> list[Int32]:
+    def encode(self, texts: Sequence[str], *, literal: bool, add_special_tokens: bool = False) -> list[Int32]:
         """Return the ids of texts.
 
         Args:
@@ -97,22 +98,26 @@ class _WithParts:
 
     def __init__(self, tokenizer: Any) -> None:
         self.has_places = True
+        self.raw = tokenizer
         self._tokenizer = tokenizer
 
-    def encode(
-        self, texts: Sequence[str], *, literal: bool, add_special_tokens: bool = False
-    ) -> list[Int32]:
-        self._tokenizer.encode_special_tokens = literal
+    def encode(self, texts: Sequence[str], *, literal: bool, add_special_tokens: bool = False) -> list[Int32]:
+        self._set_literal(literal)
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def encode_with_places(self, texts: Sequence[str], *, literal: bool) -> list[tuple[Int32, Int64]]:
-        self._tokenizer.encode_special_tokens = literal
+        self._set_literal(literal)
         rows: list[tuple[Int32, Int64]] = []
         for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False):
             places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
             rows.append((np.array(encoding.ids, np.int32), places))
         return rows
+
+    def _set_literal(self, literal: bool) -> None:
+        # Setting it while another thread encodes is an error, even to the same value.
+        if self._tokenizer.encode_special_tokens != literal:
+            self._tokenizer.encode_special_tokens = literal
 
     def normalize(self, text: str) -> str:
         normalizer: Any = self._tokenizer.normalizer
@@ -131,14 +136,13 @@ class _IdsOnly:
 
     def __init__(self, name: str, tokenizer: Any, spec: Mapping[str, Any], *, threads: bool) -> None:
         self.has_places = False
+        self.raw = tokenizer
         self._name = name
         self._tokenizer = tokenizer
         self._spec = spec
         self._threads = threads
 
-    def encode(
-        self, texts: Sequence[str], *, literal: bool, add_special_tokens: bool = False
-    ) -> list[Int32]:
+    def encode(self, texts: Sequence[str], *, literal: bool, add_special_tokens: bool = False) -> list[Int32]:
         if isinstance(self._tokenizer, BoundedTokenizer):
             self._tokenizer.encode_special_tokens = literal
             bounded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
@@ -210,5 +214,3 @@ def byte_letters() -> list[str]:
         letters.append(chr(_BYTES + shifted))
         shifted += 1
     return letters
-
-

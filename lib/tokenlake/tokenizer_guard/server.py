@@ -113,7 +113,9 @@ class Server:
             text: str = tokenizer.decode(ids, skip_special_tokens=header["skip_special_tokens"])
             return {}, [text.encode("utf-8", "replace")]
         if op in ("normalize", "to_str") and not self._has_parts:
-            raise NotImplementedError(f"the installed tokenizers does not export the stages of a tokenizer; {OLDER}")
+            raise NotImplementedError(
+                f"the installed tokenizers does not export the stages of a tokenizer; {OLDER}"
+            )
         if op == "normalize":
             return {}, [tokenizer.normalizer.normalize_str(parts[0].decode()).encode()]
         if op == "to_str":
@@ -147,7 +149,9 @@ class Server:
             return self._tokenizer.decode_tokens([header["id"]])[0] if is_known else None
         if op == "get_vocab_size":
             return len(self._ids)
-        raise NotImplementedError(f"the installed tokenizers does not export the stages of a tokenizer; {OLDER}")
+        raise NotImplementedError(
+            f"the installed tokenizers does not export the stages of a tokenizer; {OLDER}"
+        )
 
     def _open(self, tokenizer_json: bytes) -> None:
         # Within the bounds of a request, of which the import is a part.
@@ -186,7 +190,9 @@ class Server:
         add_special_tokens = header["add_special_tokens"]
         if not self._has_parts:
             literal = header["encode_special_tokens"]
-            return tokenizer.encode(text, add_special_tokens=add_special_tokens, encode_special_tokens=literal)
+            return tokenizer.encode(
+                text, add_special_tokens=add_special_tokens, encode_special_tokens=literal
+            )
         tokenizer.encode_special_tokens = header["encode_special_tokens"]
         encode = tokenizer.encode_batch if header["with_offsets"] else tokenizer.encode_batch_fast
         (encoding,) = encode([text], add_special_tokens=add_special_tokens)

@@ -410,8 +410,8 @@ def files_of(tokenizer: Any) -> TokenizerFiles:
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if type(backend).__module__.partition(".")[0] == "tokenizers" and not hasattr(backend, "to_str"):
         raise ConfigError(
-            "tokenizer: got a tokenizers.Tokenizer of tokenizers 1.0, which does not give its tokenizer.json away; pass "
-            "the path of the tokenizer.json that it was loaded from, its folder or its Hub id"
+            "tokenizer: got a tokenizers.Tokenizer of tokenizers 1.0, which does not give its tokenizer.json away; "
+            "pass the path of the tokenizer.json that it was loaded from, its folder or its Hub id"
         )
     if hasattr(backend, "to_str"):
         names = (*_NAMED, "padding_side", "chat_template")
