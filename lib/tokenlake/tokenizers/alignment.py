@@ -31,7 +31,7 @@ from tokenlake.tokenizer_guard.adapter import byte_letters
 from tokenlake.tokenizer_guard.generation import OLDER
 from tokenlake.tokenizers.allowlist import BYTE_TOKENS, flat
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.spelling import objection_to_spelling, prefix_rule
+from tokenlake.tokenizers.spelling import objection_to_spelling, parting_tokens, prefix_rule
 
 _MARK: Final = "\u2581"
 # The characters that strip around an added token: Unicode's White_Space.
@@ -76,10 +76,12 @@ class Aligner:
         self._has_marks = bool(files.spec["model"].get("byte_fallback"))
         self._prefix = prefix_rule(files) if self._objection is None else "never"
         self._added: dict[int, dict[str, Any]] = {}
-        matched = set(files.matched_tokens(literal=literal))
+        parting: set[str] = set()
+        if self._objection is None:
+            parting.update(parting_tokens(files, literal=literal))
         for token in files.added_tokens:
             token_id = files.token_id(token["content"])
-            if token["content"] in matched and token_id is not None:
+            if token["content"] in parting and token_id is not None:
                 self._added[token_id] = token
         self._bytes: dict[int, bytes] | None = None
 

@@ -37,7 +37,7 @@ from tokenlake.arrays import (
 from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, flat
 from tokenlake.tokenizers.engines import BATCH_BYTES, IdEngine, Placed, ReferenceEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.spelling import objection_to_spelling, prefix_rule
+from tokenlake.tokenizers.spelling import objection_to_spelling, parting_tokens, prefix_rule
 
 _BLOCK: Final = 1 << 18  # tokens that are located at a time
 _CONTINUES: Final = 0x80  # of the form 10xxxxxx: not the first byte of a character
@@ -244,7 +244,7 @@ class TokenSizes:
     """
 
     def __init__(self, files: TokenizerFiles, *, literal: bool) -> None:
-        spec, added = files.spec, files.matched_tokens(literal=literal)
+        spec, added = files.spec, parting_tokens(files, literal=literal)
         marked = bool(spec["model"].get("byte_fallback"))
         table = np.full(files.vocab_size + 1, _UNKNOWN, np.int32)  # bytes of each id
         for token, i in spec["model"]["vocab"].items():

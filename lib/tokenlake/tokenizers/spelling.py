@@ -45,9 +45,32 @@ def objection_to_spelling(files: TokenizerFiles, *, literal: bool) -> str | None
         is_text = token in BYTE_TOKENS or _MARK in token
         if not is_marked:
             is_text = not token.isascii() and BYTE_LEVEL_ALPHABET.issuperset(token)
-        if token in vocab and is_text:
+        if token in vocab and is_text and not _spells_itself(files, token):
             return f"the added token {token!r} could be a text"
     return None
+
+
+def parting_tokens(files: TokenizerFiles, *, literal: bool) -> list[str]:
+    """Return the added tokens that part a text, but for those whose place is the same if they are taken for text.
+
+    Args:
+        files: A tokenizer without an objection.
+        literal: Whether special tokens are plain text.
+    """
+    return [token for token in files.matched_tokens(literal=literal) if not _spells_itself(files, token)]
+
+
+def _spells_itself(files: TokenizerFiles, token: str) -> bool:
+    """Return whether an added token is also a token of text that spells the same characters.
+
+    Gemma 3 has added tokens of several marks U+2581, whose ids are also those of as many spaces. Where a text holds the
+    marks themselves, they lie there, whether the model or the search for added tokens found them.
+    """
+    model = files.spec["model"]
+    is_marked = bool(model.get("byte_fallback"))
+    if not is_marked or _MARK not in token or token in BYTE_TOKENS or token not in model["vocab"]:
+        return False
+    return prefix_rule(files) == "never"
 
 
 def _objection_to_bytes(files: TokenizerFiles) -> str | None:
