@@ -205,7 +205,7 @@ def _real(work: Path, vocabulary: Vocabulary, name: str) -> Int64 | None:
     kept = work / f"packing-{name}-{vocabulary.name}.npy"
     if not kept.exists():
         tokenizer = Tokenizer.from_file(str(Path(vocabulary.folder) / "tokenizer.json"))
-        encoded = (tokenizer.encode_batch_fast(texts) for texts in _texts(files))
+        encoded = (tokenizer.encode_batch(texts) for texts in _texts(files))
         np.save(kept, np.array([len(found.ids) + 1 for batch in encoded for found in batch], np.int64))
     return np.load(kept)
 

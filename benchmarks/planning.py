@@ -27,7 +27,7 @@ from tokenlake.etl.planner import make_plan
 from tokenlake.sources.hash_cache import HashCache
 from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.splits import split_files
-from tokenlake.tokenizers.engines import train_bpe
+from tokenlake.tokenizers.training import train_bpe
 
 PLAN_SECONDS: Final = 20.0
 PLAN_BYTES: Final = 1 << 30

@@ -32,7 +32,7 @@ from tokenlake.store.gc import gc
 from tokenlake.store.layout import Layout, shard_path
 from tokenlake.store.ledger import InputEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.tokenizers.engines import train_bpe
+from tokenlake.tokenizers.training import train_bpe
 
 UNITS: Final = (1_000, 5_000, 20_000)
 SHARDS: Final = 100_000

@@ -9,18 +9,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer
 
 from benchmarks.inputs import InputMaker, documents
+from tests.tokenizer_files import SPACE, sentencepiece_specification
+from tokenlake.tokenizers.files import load_tokenizer
+from tokenlake.tokenizers.training import learn_merges, to_json, train_bpe
 
 REAL: Final = {"gpt2": "models--openai-community--gpt2", "llama2": "models--meta-llama--Llama-2-7b-hf"}
 SAMPLE: Final = 32_000_000  # characters trained on
+GPT2_SIZE: Final = 50_257
+LLAMA2_SIZE: Final = 32_000
+LLAMA2_ALPHABET: Final = 2_000  # most frequent characters, which are tokens of their own
+# Letters with the space before them, digits one by one, other characters, and spaces before spaces.
+_LLAMA2_WORDS: Final = re.compile(
+    rf"{SPACE}+(?={SPACE})|{SPACE}?[^\W\d_]+|{SPACE}?\d|{SPACE}?[^\w{SPACE}\r\n]+|{SPACE}?_|{SPACE}"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +56,8 @@ def obtain(name: str, work: Path, maker: InputMaker) -> Vocabulary:
     if not (folder / "tokenizer.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
         texts = _sample(maker)
-        trained = _train_gpt2_style(texts) if name == "gpt2" else _train_llama2_style(texts)
-        _save(folder, trained, name)
+        train = {"gpt2": _train_gpt2_style, "llama2": _train_llama2_style}[name]
+        _save(folder, train(texts), name)
     return _describe(name, folder, "trained on the spot")
 
 
@@ -56,13 +68,14 @@ def _real(name: str) -> Path | None:
 
 
 def _describe(name: str, folder: Path, origin: str) -> Vocabulary:
+    # The package reads the file, so that its post-processor says what it adds.
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     return Vocabulary(
         name=name,
         folder=str(folder),
         origin=origin,
         eos="<|endoftext|>" if name == "gpt2" else "</s>",
-        size=tokenizer.get_vocab_size(),
+        size=load_tokenizer(folder).vocab_size,
         adds=len(tokenizer.encode("").ids),
     )
 
@@ -77,65 +90,32 @@ def _sample(maker: InputMaker) -> Iterator[str]:
             return
 
 
-def _train_gpt2_style(texts: Iterator[str]) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=50257,
-        special_tokens=["<|endoftext|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
+def _train_gpt2_style(texts: Iterable[str]) -> bytes:
+    return train_bpe(texts, GPT2_SIZE).json_bytes
 
 
-def _train_llama2_style(texts: Iterator[str]) -> Tokenizer:
-    """Trains as SentencePiece does (words begin with U+2581, letters, digits and the rest apart).
+def _train_llama2_style(texts: Iterable[str]) -> bytes:
+    """Return a tokenizer.json trained as SentencePiece does: letters, digits and the rest are words apart.
 
-    Llama 2's tokenizer.json has no pre-tokenizer: the trained merges alone keep to the words, so the
-    pre-tokenizer that is needed to train goes away afterwards.
+    Llama 2's tokenizer.json has no pre-tokenizer: the trained merges alone keep to the words.
     """
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(r"[\r\n]+"), "removed"),
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.Split(Regex(r"▁+(?=▁)|▁?\p{L}+|▁?[^\p{L}▁]+|▁"), "isolated"),
-        ]
-    )
-    special = ["<unk>", "<s>", "</s>"]
-    fallback = [f"<0x{byte:02X}>" for byte in range(256)]
-    trainer = trainers.BpeTrainer(
-        vocab_size=32000, special_tokens=special + fallback, limit_alphabet=2000, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return Tokenizer.from_str(json.dumps(_as_llama2(json.loads(tokenizer.to_str())), ensure_ascii=False))
+    words: Counter[str] = Counter()
+    characters: Counter[str] = Counter()
+    for text in texts:
+        marked = SPACE + text.replace(" ", SPACE)
+        words.update(_LLAMA2_WORDS.findall(marked))
+        characters.update(marked)
+    alphabet = sorted(character for character, _ in characters.most_common(LLAMA2_ALPHABET))
+    special_and_bytes = 3 + 256
+    tokens, merges = learn_merges(words, alphabet, LLAMA2_SIZE - special_and_bytes)
+    return to_json(sentencepiece_specification(tokens, merges))
 
 
-def _as_llama2(trained: dict[str, Any]) -> dict[str, Any]:
-    """The trained model in Llama 2's shape: byte tokens are ordinary entries, `<s>` opens a document."""
-    added = [token for token in trained["added_tokens"] if token["content"] in ("<unk>", "<s>", "</s>")]
-    first = {"SpecialToken": {"id": "<s>", "type_id": 0}}
-    text = {"Sequence": {"id": "A", "type_id": 0}}
-    second = [{"SpecialToken": {"id": "<s>", "type_id": 1}}, {"Sequence": {"id": "B", "type_id": 1}}]
-    processor = {
-        "type": "TemplateProcessing",
-        "single": [first, text],
-        "pair": [first, text, *second],
-        "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
-    }
-    return {**trained, "added_tokens": added, "pre_tokenizer": None, "post_processor": processor}
-
-
-def _save(folder: Path, tokenizer: Tokenizer, name: str) -> None:
+def _save(folder: Path, content: bytes, name: str) -> None:
     if name == "gpt2":
         tokens = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
     else:
         tokens = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 10**30, **tokens}
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
-    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.json").write_bytes(content)

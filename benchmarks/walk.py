@@ -23,7 +23,7 @@ import tokenlake
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.worker import InProcessPool
 from tokenlake.store.layout import Layout
-from tokenlake.tokenizers.engines import train_bpe
+from tokenlake.tokenizers.training import train_bpe
 
 _ROOT = Path(tokenlake.__file__).parent
 

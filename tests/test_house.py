@@ -74,3 +74,29 @@ def _heavy(name: str, imported: dict[str, set[str]]) -> set[str]:
             waiting += (above & imported.keys()) - seen
             seen |= above
     return found
+
+
+def test_of_tokenizers_only_what_all_its_versions_have_is_imported() -> None:
+    """Version 1.0 of the package has no models, trainers, normalizers, pre-tokenizers or processors."""
+    statement = re.compile(r"^\s*(?:from|import) tokenizers\b", re.MULTILINE)
+    others: dict[str, list[str]] = {}
+    for folder in ("lib", "tests", "benchmarks", "examples"):
+        for path in (ROOT / folder).rglob("*.py"):
+            source = path.read_text("utf-8")
+            names = _names_of_tokenizers(source) if statement.search(source) else set[str]()
+            if names - {"Tokenizer", "Encoding"}:
+                others[path.relative_to(ROOT).as_posix()] = sorted(names)
+    assert others == {}
+
+
+def _names_of_tokenizers(source: str) -> set[str]:
+    """Return the names that a file imports from the package `tokenizers`, in its functions too."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module == "tokenizers":
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("tokenizers."):
+            names.add(str(node.module))
+        elif isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names if alias.name.startswith("tokenizers."))
+    return names

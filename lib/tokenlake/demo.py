@@ -36,7 +36,7 @@ import xxhash
 import yaml
 
 from tokenlake.numbers import duration
-from tokenlake.tokenizers.engines import train_bpe
+from tokenlake.tokenizers.training import train_bpe
 
 PROSE_BYTES: Final = 10_000_000
 """Where gathering docstrings stops; manuals come first and are taken whole."""

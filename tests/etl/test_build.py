@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from tokenizers import Tokenizer
-from tokenizers.processors import TemplateProcessing
 
 from tests.etl import outputs_support
 from tests.etl.outputs_support import kill_after_a_unit, tree
+from tests.tokenizer_files import copy_wrapping
+from tests.tokenizer_reference import ReferenceTokenizer
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import (
@@ -97,9 +97,8 @@ def documents_of(result: BuildResult, split: str = "train") -> dict[tuple[int, i
 
 
 def expected_documents(config: Config, tokenizer_dir: Path, names: tuple[str, ...] = ("a", "b", "c")) -> dict:
-    reference = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
-    reference.encode_special_tokens = True
-    eos = reference.token_to_id("<|endoftext|>")
+    reference = ReferenceTokenizer.of_folder(tokenizer_dir, literal=True)
+    eos = reference.token_id("<|endoftext|>")
     found = {}
     for name in names:
         at = 0
@@ -568,18 +567,10 @@ def test_a_build_that_cannot_be_planned_claims_nothing(
 def test_bos_and_eos_of_the_post_processor_are_kept_and_no_second_eos_is_added(
     config, tmp_path, tokenizer_dir
 ):
-    folder = tmp_path / "wrapping"
-    folder.mkdir()
-    for file in tokenizer_dir.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    backend = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
-    eos = backend.token_to_id("<|endoftext|>")
-    template = {"pair": "$A $B", "special_tokens": [("<|endoftext|>", eos), ("!", backend.token_to_id("!"))]}
-    backend.post_processor = TemplateProcessing(single="! $A <|endoftext|>", **template)
-    backend.save(str(folder / "tokenizer.json"))
+    folder = copy_wrapping(tokenizer_dir, tmp_path / "wrapping", before=["!"], after=["<|endoftext|>"])
     config["datasets"][0]["tokenizer"] = str(folder)
     result = build_dataset(config, workers=1)
-    bos = backend.token_to_id("!")
+    bos = ReferenceTokenizer.of_folder(folder).token_id("!")
     expected = {key: [bos, *ids] for key, ids in expected_documents(config, tokenizer_dir).items()}
     assert documents_of(result) == expected
     account = result.manifest.account

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tokenizers import Tokenizer
 
+from tests.tokenizer_reference import ReferenceTokenizer
 from tokenlake.etl.runner import build_dataset
 
 # Snapshot, and BOS tokens of a document.
@@ -47,10 +47,9 @@ def test_non_padding_tokens_are_the_references_and_one_eos_per_document(name, sh
 
 
 def _reference_ids(tokenizer: Path, file: Path) -> list[list[int]]:
-    backend = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    backend.encode_special_tokens = True
+    backend = ReferenceTokenizer.of_folder(tokenizer, literal=True)
     texts = pq.read_table(file, columns=["text"])["text"].slice(0, ROWS).to_pylist()
-    return [found.ids for found in backend.encode_batch_fast(texts, add_special_tokens=False)]
+    return [found.ids for found in backend.encode_batch(texts, add_special_tokens=False)]
 
 
 def _packed_ids(path: str, pad: int, bos: int) -> list[list[int]]:

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
 from tests.etl.outputs_support import Built, Config, build_here, settings, write_jsonl
+from tests.tokenizer_reference import ReferenceTokenizer
 from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece, training_texts
 from tokenlake.config.resolved import ResolvedFim
 from tokenlake.errors import ConfigError
@@ -144,9 +144,9 @@ def documents(built: Built, split: str = "train") -> dict[tuple[int, int], list[
 
 def texts_of(built: Built, split: str = "train") -> dict[tuple[int, int], list[tuple[str, str]]]:
     """Identity to the text and the form of each piece."""
-    backend = Tokenizer.from_file(str(built.folder / "tokenizer" / "tokenizer.json"))
-    sentinels = [backend.token_to_id(name) for name in STARCODER]
-    end = backend.token_to_id("<|endoftext|>")
+    backend = ReferenceTokenizer.of_folder(built.folder / "tokenizer")
+    sentinels = [backend.token_id(name) for name in STARCODER]
+    end = backend.token_id("<|endoftext|>")
     found: dict[tuple[int, int], list[tuple[str, str]]] = {}
     for key, pieces in documents(built, split).items():
         for ids in pieces:
@@ -196,9 +196,9 @@ def test_pieces_that_fit_into_a_row(config: Config) -> None:
 
 def pieces_of(built: Built) -> dict[tuple[int, int], list[tuple[str, str]]]:
     """Identity to text and form of each segment, in the order of the document; no segment is cut."""
-    backend = Tokenizer.from_file(str(built.folder / "tokenizer" / "tokenizer.json"))
-    sentinels = [backend.token_to_id(name) for name in STARCODER]
-    end = backend.token_to_id("<|endoftext|>")
+    backend = ReferenceTokenizer.of_folder(built.folder / "tokenizer")
+    sentinels = [backend.token_id(name) for name in STARCODER]
+    end = backend.token_id("<|endoftext|>")
     found: dict[tuple[int, int], list[tuple[int, str, str]]] = {}
     for row in built.rows():
         at = 0

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.processors import TemplateProcessing
 
 from tests.etl.outputs_support import build_here, notes, settings, write_jsonl
+from tests.tokenizer_files import copy_wrapping
+from tests.tokenizer_reference import ReferenceTokenizer
 from tokenlake.cli.app import main
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
@@ -18,7 +18,7 @@ from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
 from tokenlake.etl.plan.source import plan_tokenizers
 from tokenlake.etl.planner import make_plan
 from tokenlake.fingerprint import file_id
-from tokenlake.tokenizers.engines import train_bpe
+from tokenlake.tokenizers.training import train_bpe
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +44,7 @@ def config(tmp_path: Path, tokenizer_dir: Path, other_dir: Path) -> dict[str, An
 
 
 def ids(folder: Path, text: str) -> list[int]:
-    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    backend.encode_special_tokens = True
-    return backend.encode(text).ids
+    return ReferenceTokenizer.of_folder(folder, literal=True).encode(text).ids
 
 
 def test_unpacked_rows_have_the_ids_of_their_sources_tokenizer(config, tokenizer_dir, other_dir, capsys):
@@ -87,16 +85,8 @@ def test_packed_rows_of_one_tokenizer_under_two_names_are_none(config, tokenizer
 def test_one_tokenizer_may_put_eos_in_one_source_and_leave_it_to_packing_in_another(
     config, tokenizer_dir, tmp_path
 ):
-    folder = tmp_path / "closing"
-    folder.mkdir()
-    for file in tokenizer_dir.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    backend = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
-    eos = backend.token_to_id("<|endoftext|>")
-    backend.post_processor = TemplateProcessing(
-        single="$A <|endoftext|>", pair="$A $B", special_tokens=[("<|endoftext|>", eos)]
-    )
-    backend.save(str(folder / "tokenizer.json"))
+    folder = copy_wrapping(tokenizer_dir, tmp_path / "closing", after=["<|endoftext|>"])
+    eos = ReferenceTokenizer.of_folder(folder).token_id("<|endoftext|>")
     config["pack"] = {"enabled": True, "seq_length": 32}
     for dataset, special in zip(config["datasets"], (True, False), strict=True):
         dataset["tokenizer"] = {"name_or_path": str(folder), "add_special_tokens": special}
@@ -137,7 +127,7 @@ def test_long_documents_and_special_tokens_are_each_sources_own(config, tmp_path
     first["long_documents"] = "keep"
     built = build_here(config)
     found = [row["input_ids"] for row in built.rows()]
-    eos = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json")).token_to_id("<|endoftext|>")
+    eos = ReferenceTokenizer.of_folder(tokenizer_dir).token_id("<|endoftext|>")
     assert [eos in row for row in found] == [False, False, True]
     assert [len(row) > 20 for row in found] == [False, True, False]
     assert built.manifest.accounts["t"].filtered

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from tests.tokenizer_reference import ReferenceTokenizer
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.tokenizers.files import TokenizerFiles
 
@@ -49,10 +50,8 @@ class Reference:
     """What must come out, computed one row at a time."""
 
     def __init__(self, files: TokenizerFiles) -> None:
-        from tokenizers import Tokenizer
-
-        self.tokenizer: Any = Tokenizer.from_str(files.json_bytes.decode())
-        self.eos = int(self.tokenizer.token_to_id(files.eos_token))
+        self.tokenizer = ReferenceTokenizer(files.json_bytes)
+        self.eos = files.eos_id
         probe = self.tokenizer.encode("a").ids
         self.bos = probe[: probe.index(self.ids("a")[0])]
         self.template: Any = files.config.get("chat_template")

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
 import tokenlake
 from tests.builds import Config, config_of
@@ -30,6 +29,7 @@ from tests.text.chat_samples import (
     write_rows,
 )
 from tests.text.support import Row, documents, table
+from tests.tokenizer_reference import ReferenceTokenizer, import_transformers
 from tests.tokenizers.tokenizer_samples import large
 from tokenlake.cli.app import main
 from tokenlake.config.load import load_config
@@ -61,11 +61,11 @@ def planned(configured: Config) -> Plan:
     return make_plan(resolve(load_config(configured)))
 
 
-def backend_of(tmp_path: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(tmp_path / "tokenizer" / "tokenizer.json"))
+def backend_of(tmp_path: Path) -> ReferenceTokenizer:
+    return ReferenceTokenizer.of_folder(tmp_path / "tokenizer")
 
 
-def runs(ids: list[int], mask: list[bool], backend: Tokenizer) -> list[str]:
+def runs(ids: list[int], mask: list[bool], backend: ReferenceTokenizer) -> list[str]:
     """Decode each run of tokens that bear loss."""
     edges = np.flatnonzero(np.diff(np.array([False, *mask, False]).astype(np.int8)))
     return [
@@ -84,7 +84,7 @@ def test_the_tokens_that_bear_loss_are_what_the_assistants_say(template, end, tm
     said = [[m["content"].strip() + end for m in row if m["role"] == "assistant"] for row in CONVERSATIONS]
     dense = {**plain, "name": "packed", "pack": {"enabled": True, "seq_length": 256}}
     found = [documents(build_dataset(each, workers=1)) for each in (plain, dense)]
-    eos, bos = backend.token_to_id("</s>"), backend.token_to_id("<s>")
+    eos, bos = backend.token_id("</s>"), backend.token_id("<s>")
     for answers, (ids, mask), (long, wide) in zip(said, *found, strict=True):
         taught = [text.strip() for text in runs(ids, mask, backend)]
         assert taught == [text if template == LLAMA3 else text.lstrip() for text in answers]
@@ -95,10 +95,9 @@ def test_the_tokens_that_bear_loss_are_what_the_assistants_say(template, end, tm
 
 
 def test_ids_are_those_of_the_rendered_text_and_masks_those_of_transformers(tmp_path):
-    from transformers import AutoTokenizer
-
+    transformers = import_transformers()
     tokenizer = write(speaking(MARKED_CHATML, bos=False), tmp_path / "tokenizer")
-    theirs = AutoTokenizer.from_pretrained(tokenizer)
+    theirs = transformers.AutoTokenizer.from_pretrained(tokenizer)
     made = documents(build_dataset(config(tmp_path, tokenizer), workers=1))
     for messages, (ids, mask) in zip(CONVERSATIONS, made, strict=True):
         expected = theirs.apply_chat_template(
@@ -136,7 +135,7 @@ def test_a_template_that_fails_makes_bad_records(tmp_path):
 def test_forged_tokens_become_tokens_where_a_dataset_allows_them(tmp_path):
     rows = [{"messages": [{"role": "user", "content": "a<|im_end|>b"}, conversation(1)[1]]}]
     made = build_dataset(config(tmp_path, CHATML, rows, special_tokens_in_text="encode"), workers=1)
-    end = backend_of(tmp_path).token_to_id("<|im_end|>")
+    end = backend_of(tmp_path).token_id("<|im_end|>")
     assert table(made)["input_ids"][0].as_py().count(end) == 3
 
 
@@ -373,13 +372,12 @@ def first_lines(shared_data: Path, count: int) -> list[str]:
 def test_llama_2_chats_have_the_ids_masks_and_bos_of_transformers(
     shared_data: Path, folder: Path, tmp_path: Path
 ):
-    from transformers import AutoTokenizer
-
+    transformers = import_transformers()
     lines = first_lines(shared_data, COUNT)
     (tmp_path / "chat.jsonl").write_text("\n".join(lines))
     config = config_of(tmp_path, tmp_path / "chat.jsonl", folder) | {"tokenize": {"max_length": 8192}}
     made = documents(build_dataset(config, workers=1))
-    theirs = AutoTokenizer.from_pretrained(folder)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
     for line, (ids, mask) in zip(lines, made, strict=True):
         messages = json.loads(line)["messages"]
         expected = theirs.apply_chat_template(
@@ -436,11 +434,12 @@ ANSWERS = st.one_of(
     ],
 )
 def test_masks_of_marks_are_those_of_transformers(folder: Path, before: str, engine: str):
-    from transformers import PreTrainedTokenizerFast
-
+    transformers = import_transformers()
     files = load_tokenizer(folder)
     # AutoTokenizer puts other blanks behind special tokens than the tokenizer's own file.
-    theirs = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), eos_token="</s>")
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), eos_token="</s>"
+    )
     template = PHI3.replace("<|assistant|>\\n", before)
     renderer = ChatRenderer(ResolvedChat(template=template, messages_field="messages"), files, "fail")
     encoder = Encoder(files, engine=engine, special_tokens_in_text="encode", add_special_tokens=False)

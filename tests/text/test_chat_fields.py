@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
 
 import tokenlake
 from tests.builds import config_of
@@ -27,6 +26,7 @@ from tests.text.chat_families import (
 )
 from tests.text.chat_samples import CHATML, MARKED_CHATML, TOOLS_CHATML, speaking, write, write_rows
 from tests.text.support import documents, learned_texts
+from tests.tokenizer_reference import ReferenceTokenizer
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import BadRecordError
 from tokenlake.etl.runner import build_dataset
@@ -387,7 +387,7 @@ def test_a_build_learns_what_each_turn_asks_for(tmp_path: Path):
     data = write_rows(tmp_path / "in.jsonl", rows)
     tokenizer = write(speaking(QWEN), tmp_path / "tokenizer")
     made = documents(build_dataset(config_of(tmp_path, data, tokenizer), workers=1))
-    backend = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    backend = ReferenceTokenizer.of_folder(tokenizer)
     found: list[str] = []
     for ids, mask in made:
         kept = [i for i, is_learned in zip(ids, mask, strict=True) if is_learned]

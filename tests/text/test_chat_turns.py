@@ -12,6 +12,7 @@ import pytest
 
 import tokenlake
 from tests.text.chat_samples import CHATML, MARKED_CHATML, TOOLS_CHATML, conversation, speaking, write
+from tests.tokenizer_reference import import_transformers
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Rows
@@ -297,10 +298,9 @@ def test_other_fields_and_values_are_understood(field):
 
 
 def test_names_paths_files_and_objects_of_transformers_are_tokenizers(tmp_path):
-    from transformers import AutoTokenizer
-
+    transformers = import_transformers()
     folder = write(speaking(TOOLS_CHATML), tmp_path / "tokenizer")
-    theirs = AutoTokenizer.from_pretrained(folder)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
     tools = [{"type": "function", "function": {"name": "add"}}]
     expected = theirs.apply_chat_template(conversation(1), tools=tools, tokenize=False)
     for tokenizer in (folder, str(folder), str(folder / "tokenizer.json"), theirs, speaking(TOOLS_CHATML)):

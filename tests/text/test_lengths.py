@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
 from tests.seeds import promise
+from tests.tokenizer_reference import open_backend
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake import LengthManager
 from tokenlake.arrays import Ragged
@@ -283,7 +283,7 @@ def test_rows_of_like_length_share_a_bucket():
 
 
 def test_an_object_will_do_as_the_tokenizer():
-    backend = Tokenizer.from_str(FILES.files[TOKENIZER_JSON].decode())
+    backend = open_backend(FILES.files[TOKENIZER_JSON])
     expected = Encoder(FILES, engine="tokenizers").encode(samples.large(["Some text"])).ids
     (found,) = LengthManager(backend).truncate(["Some text"])
     assert np.array_equal(found.ids, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable
 from itertools import pairwise
@@ -11,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tokenizers import Tokenizer
 
 from tests.builds import Config
 from tests.builds import config_of as settings
+from tests.tokenizer_reference import ReferenceTokenizer, needs_offsets
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.cli.app import main
 from tokenlake.config.resolved import ResolvedTokenizer
@@ -104,15 +105,13 @@ def inputs(config: Config) -> dict[Key, str]:
     return found
 
 
-def reference(tokenizer: Path) -> Tokenizer:
-    backend = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    backend.encode_special_tokens = True
-    return backend
+def reference(tokenizer: Path) -> ReferenceTokenizer:
+    return ReferenceTokenizer.of_folder(tokenizer, literal=True)
 
 
 def eos_of(tokenizer: Path, *, pack: bool) -> list[int]:
     backend = reference(tokenizer)
-    found = [backend.token_to_id(token) for token in ("<|endoftext|>", "</s>")]
+    found = [backend.token_id(token) for token in ("<|endoftext|>", "</s>")]
     return [token for token in found if token is not None][:1] if pack else []
 
 
@@ -122,12 +121,14 @@ def around(tokenizer: Path) -> list[int]:
     return backend.encode("a").ids[: -len(backend.encode("a", add_special_tokens=False).ids)]
 
 
-def expected_cut(backend: Tokenizer, text: str, budget: int, strategy: Any, side: Any) -> list[int]:
+@functools.lru_cache(maxsize=4)
+def _without_post_processor(tokenizer_json: str) -> ReferenceTokenizer:
+    return ReferenceTokenizer(tokenizer_json.encode(), literal=True)
+
+
+def expected_cut(backend: ReferenceTokenizer, text: str, budget: int, strategy: Any, side: Any) -> list[int]:
     """The ids kept, from the offsets of `tokenizers` alone."""
-    spec = json.loads(backend.to_str())
-    spec["post_processor"] = None
-    bare = Tokenizer.from_str(json.dumps(spec))
-    bare.encode_special_tokens = True
+    bare = _without_post_processor(json.dumps(backend.specification | {"post_processor": None}))
     encoding = bare.encode(text)
     bytes_ = np.concatenate([[0], np.cumsum([len(c.encode()) for c in text])])
     places = bytes_[np.array(encoding.offsets, np.int64).reshape(-1, 2)]
@@ -135,6 +136,7 @@ def expected_cut(backend: Tokenizer, text: str, budget: int, strategy: Any, side
     return encoding.ids[cut.first : cut.last]
 
 
+@needs_offsets
 @pytest.mark.parametrize(
     ("pack", "strategy", "side"),
     [

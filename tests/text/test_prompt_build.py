@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tokenizers import Tokenizer
 
 import tokenlake as tl
 from tests.builds import Config, config_of
 from tests.text.support import Document, Row, documents
+from tests.tokenizer_reference import ReferenceTokenizer
 from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.runner import build_dataset
@@ -68,8 +68,8 @@ def config(
 
 
 @functools.cache
-def backend(tokenizer: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+def backend(tokenizer: Path) -> ReferenceTokenizer:
+    return ReferenceTokenizer.of_folder(tokenizer)
 
 
 def decoded(tokenizer: Path, ids: list[int]) -> str:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import tokenlake as tl
 from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, speaking
+from tests.tokenizer_reference import ReferenceTokenizer, needs_offsets
 from tests.tokenizers.tokenizer_samples import byte_level, changed, from_spec, sentencepiece, template
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -42,12 +43,8 @@ def engine(files: TokenizerFiles, **options: Any) -> tl.PromptEngine:
 
 
 @functools.cache
-def backend(name: str) -> Any:
-    from tokenizers import Tokenizer
-
-    found = Tokenizer.from_str(TOKENIZERS[name]().json_bytes.decode())
-    found.encode_special_tokens = True
-    return found
+def backend(name: str) -> ReferenceTokenizer:
+    return ReferenceTokenizer(TOKENIZERS[name]().json_bytes, literal=True)
 
 
 def by_hand(name: str, row: dict[str, str], *, bos: bool, eos: bool) -> tuple[list[int], list[int]]:
@@ -64,6 +61,7 @@ def by_hand(name: str, row: dict[str, str], *, bos: bool, eos: bool) -> tuple[li
     return [*head, *encoding.ids, *tail], [*([-100] * len(head)), *learned, *tail]
 
 
+@needs_offsets
 @promise(117, 118, 293)
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize(("bos", "eos"), [(True, True), (False, True), (True, False), (False, False)])
@@ -92,6 +90,7 @@ def cut_by_hand(
     return ids[:head] + own + ids[-1:], labels[:head] + learned + [end]
 
 
+@needs_offsets
 @promise(120)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", TOKENIZERS)

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from tokenizers import Tokenizer
 
 from tests.builds import Config, Lender, config_of
 from tests.etl.test_build import rows, tree
+from tests.tokenizer_reference import ReferenceTokenizer
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
@@ -69,7 +69,7 @@ def config(tmp_path: Path, tokenizer_dir: Path) -> Config:
 
 
 def texts(result: BuildResult, tokenizer_dir: Path) -> list[str]:
-    tokenizer = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
+    tokenizer = ReferenceTokenizer.of_folder(tokenizer_dir)
     return [tokenizer.decode(ids, skip_special_tokens=True) for ids in rows(result)["input_ids"].to_pylist()]
 
 

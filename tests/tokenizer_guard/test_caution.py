@@ -10,6 +10,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from tests.tokenizer_guard import hostile
+from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import TokenizerError
 from tokenlake.tokenizer_guard.backend import deliberate
@@ -117,12 +118,13 @@ _PARTS = st.one_of(
 )
 
 
+@needs_stages
 @given(st.lists(_PARTS, max_size=4), _TEXTS)
 def test_a_text_never_grows_more_than_was_computed(parts: list[dict[str, Any]], text: str) -> None:
     stage = hostile.normalizers(*parts)
     growth = growth_of(stage)
     assert growth is not None
-    normalizer = samples.backend_with(stage).normalizer
+    normalizer = samples.backend_with(normalizer=stage).normalizer
     try:
         with deliberate("normalizing"):
             size = len(normalizer.normalize_str(text).encode())

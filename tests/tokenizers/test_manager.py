@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
 from tests.seeds import promise
+from tests.tokenizer_reference import ReferenceTokenizer, import_transformers, open_backend
 from tests.tokenizers.tokenizer_samples import byte_level, changed, from_spec, hard_texts, save, sentencepiece
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError, SourceNotFoundError, TokenizerError
@@ -26,13 +27,15 @@ def config(**options: object) -> TokenizerConfig:
     return TokenizerConfig.model_validate({"name_or_path": "-"} | options)
 
 
-def reference(files: TokenizerFiles) -> Tokenizer:
+def reference(files: TokenizerFiles) -> ReferenceTokenizer:
     """The backend as the library means it: special tokens' strings in a text are text."""
-    backend = Tokenizer.from_buffer(files.json_bytes)
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = True
-    return backend
+    return ReferenceTokenizer(files.json_bytes, literal=True)
+
+
+def limited(files: TokenizerFiles, truncation: Any, padding: Any) -> ReferenceTokenizer:
+    """The backend with the truncation and padding of a tokenizer.json."""
+    specification = {**files.spec, "truncation": truncation, "padding": padding}
+    return ReferenceTokenizer(json.dumps(specification).encode(), literal=True, keeps_limits=True)
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +63,21 @@ def test_ids_are_the_references(manager: TokenizerManager, files: TokenizerFiles
 )
 def test_cutting_and_padding_are_those_of_the_backend(texts, max_length, padding, truncation, special):
     files = sentencepiece()
-    backend = reference(files)
-    if truncation is not False:
-        backend.enable_truncation(max_length)
-    if padding in ("longest", "max_length"):
-        length = max_length if padding == "max_length" else None
-        backend.enable_padding(pad_id=2, pad_token="</s>", length=length)
+    limit = {"direction": "Right", "max_length": max_length, "strategy": "LongestFirst", "stride": 0}
+    strategies = {"longest": "BatchLongest", "max_length": {"Fixed": max_length}}
+    filler = {
+        "strategy": strategies.get(padding),
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 2,
+        "pad_type_id": 0,
+        "pad_token": "</s>",
+    }
+    backend = limited(
+        files,
+        truncation=None if truncation is False else limit,
+        padding=filler if padding in strategies else None,
+    )
     expected = backend.encode_batch(texts, add_special_tokens=special)
     options = config(
         max_length=max_length, padding=padding, truncation=truncation, add_special_tokens=special
@@ -152,15 +164,20 @@ def test_its_own_configuration_counts(manager: TokenizerManager, tmp_path: Path)
     assert len(manager.tokenize_text(loaded, "a b c d e f")["input_ids"]) == 3
 
 
-def test_objects_of_tokenizers_and_transformers_are_taken(manager: TokenizerManager, tmp_path: Path):
-    from transformers import PreTrainedTokenizerFast
-
+def test_an_object_of_tokenizers_is_a_tokenizer(manager: TokenizerManager):
     files = sentencepiece()
-    backend = Tokenizer.from_buffer(files.json_bytes)
-    fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", bos_token="<s>")
+    backend = open_backend(files.json_bytes)
+    assert manager.tokenize_batch(backend, ["Hello world"]) == manager.tokenize_batch(files, ["Hello world"])
+
+
+def test_an_object_of_transformers_is_a_tokenizer(manager: TokenizerManager):
+    transformers = import_transformers()
+    files = sentencepiece()
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=open_backend(files.json_bytes), eos_token="</s>", bos_token="<s>"
+    )
     expected = manager.tokenize_batch(files, ["Hello world", "a"], config(padding="longest"))
     assert manager.tokenize_batch(fast, ["Hello world", "a"], config(padding="longest")) == expected
-    assert manager.tokenize_batch(backend, ["Hello world"]) == manager.tokenize_batch(files, ["Hello world"])
 
 
 def test_anything_else_is_no_tokenizer(manager: TokenizerManager):

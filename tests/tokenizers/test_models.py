@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-import json
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tokenizer_files import train_unigram, train_word_piece
+from tests.tokenizer_reference import needs_offsets
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import choose_engine
 from tokenlake.tokenizers.encoder import Encoder
@@ -27,27 +27,8 @@ CONFIG = {
 @functools.cache
 def trained(name: str) -> TokenizerFiles:
     """Return a BERT-style or a T5-style tokenizer."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-
-    if name == "word-piece":
-        made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        made.normalizer = normalizers.BertNormalizer(lowercase=True)
-        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-        trainer: Any = trainers.WordPieceTrainer(vocab_size=800, special_tokens=special, show_progress=False)
-        made.train_from_iterator(samples.training_texts(), trainer)
-        made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    else:
-        made = Tokenizer(models.Unigram())
-        made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("  ", " ")])
-        made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-        special = ["<pad>", "</s>", "<unk>"]
-        trainer = trainers.UnigramTrainer(
-            vocab_size=800, special_tokens=special, unk_token="<unk>", show_progress=False
-        )
-        made.train_from_iterator(samples.training_texts(), trainer)
-        made.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 1)])
-    return samples.from_spec(json.loads(made.to_str()), name=name, config=CONFIG[name])
+    train = {"word-piece": train_word_piece, "unigram": train_unigram}[name]
+    return samples.from_spec(train(samples.training_texts(), 800), name=name, config=CONFIG[name])
 
 
 @functools.cache
@@ -82,12 +63,13 @@ def test_other_models_run_through_the_reference(name: str, mode: str) -> None:
     assert np.array_equal(located.ids, encoded.ids) and np.array_equal(located.offsets, encoded.offsets)
 
 
+@needs_offsets
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=40)
 @given(rows=st.lists(texts, max_size=4))
 def test_places_refer_to_the_text_before_it_was_normalized(name: str, rows: list[str]) -> None:
     encoded, start, stop = encoder_of(name).encode_places(samples.large(rows))
-    backend = samples.backend(trained(name).json_bytes, literal=True)
+    backend = samples.reference(trained(name).json_bytes, literal=True)
     for row, text in enumerate(rows):
         mine = slice(encoded.offsets[row], encoded.offsets[row + 1])
         want = backend.encode(text, add_special_tokens=False)

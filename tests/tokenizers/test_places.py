@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tokenizer_reference import ReferenceTokenizer, needs_offsets
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_mutations import FLAGS
 from tokenlake.errors import EngineMismatchError
@@ -54,9 +55,9 @@ def expected(files: TokenizerFiles, text: str, *, literal: bool) -> list[Place]:
 
 
 @functools.lru_cache(maxsize=64)
-def _untrimmed(tokenizer_json: bytes, literal: bool) -> Any:
+def _untrimmed(tokenizer_json: bytes, literal: bool) -> ReferenceTokenizer:
     spec = json.loads(tokenizer_json) | {"post_processor": None}
-    return samples.backend(json.dumps(spec).encode(), literal)
+    return samples.reference(json.dumps(spec).encode(), literal)
 
 
 def places(encoder: Encoder, texts: list[str]) -> list[list[Place]]:
@@ -82,6 +83,7 @@ pieces = st.one_of(
 texts = st.lists(pieces, max_size=8).map("".join)
 
 
+@needs_offsets
 @pytest.mark.parametrize("mode", ["literal", "encode"])
 @pytest.mark.parametrize("name", sorted(FORMS))
 @settings(max_examples=15)
@@ -91,6 +93,7 @@ def test_places_equal_the_offsets_of_tokenizers(name: str, mode: str, rows: list
     assert places(encoder_of(name, mode), rows) == want
 
 
+@needs_offsets
 @pytest.mark.parametrize(
     ("name", "engine"),
     [
@@ -131,6 +134,7 @@ def holds_loss(tokens: list[Place], stretches: list[tuple[int, int]], text: str)
 SPANNED = ("byte-level", "sentencepiece", "llama-3", "nfc", "metaspace-first-True", "metaspace-always-False")
 
 
+@needs_offsets
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
 @pytest.mark.parametrize("name", SPANNED)
 @settings(max_examples=15)
@@ -149,6 +153,7 @@ def test_a_token_that_holds_a_byte_of_a_stretch_bears_loss(
     assert mask.dtype == np.bool_ and len(mask) == len(encoded.ids)
 
 
+@needs_offsets
 def test_a_made_up_blank_bears_loss_with_the_byte_after_it() -> None:
     text = "a</s>\u4e29b"
     tokens = expected(FORMS["sentencepiece"], text, literal=False)
@@ -194,6 +199,7 @@ def filled(tokens: list[Place], stretches: list[tuple[int, int]]) -> list[bool]:
     return mask
 
 
+@needs_offsets
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
 def test_batches_may_be_empty_slices_and_many_pieces(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokenlake.tokenizers.offsets._BLOCK", 7)
@@ -242,6 +248,7 @@ def test_a_text_that_nfc_changes_is_the_references() -> None:
     assert odd_rows(encoder_of("nfc", "literal"), rows) == [1, 3]
 
 
+@needs_offsets
 def test_an_added_token_whose_id_is_also_text_of_another_size_leaves_places_to_the_reference() -> None:
     def change(spec: samples.Spec) -> None:
         spec["added_tokens"].append({"id": spec["model"]["vocab"]["\u00e9"], "content": "\u00e9", **FLAGS})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.cache.disk import DiskCache
 from tokenlake.tokenizers.words import classes, kernels
@@ -74,14 +74,13 @@ def pieces_of(splitter: Splitter, texts: list[str], block: int) -> list[list[str
 
 def expected(pattern: str, text: str, kind: str = "Regex") -> list[str]:
     """Return the pieces that `tokenizers` makes."""
-    return [piece for piece, _ in split_of(kind, pattern).pre_tokenize_str(text)]
+    return [piece for piece, _ in pre_tokenizer_of(kind, pattern).pre_tokenize_str(text)]
 
 
 @functools.lru_cache(maxsize=4)
-def split_of(kind: str, pattern: str) -> Any:
-    from tokenizers import Regex, pre_tokenizers
-
-    return pre_tokenizers.Split(Regex(pattern) if kind == "Regex" else pattern, "isolated")
+def pre_tokenizer_of(kind: str, pattern: str) -> Any:
+    split = {"type": "Split", "pattern": {kind: pattern}, "behavior": "Isolated", "invert": False}
+    return samples.backend_with(pre_tokenizer=split).pre_tokenizer
 
 
 def repeated(part: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -101,6 +100,7 @@ EXPRESSIONS = branches(st.one_of(ATOMS, ATOMS, ATOMS, GROUPS))
 TEXTS = st.lists(st.text(LETTERS, max_size=25), min_size=1, max_size=4)
 
 
+@needs_stages
 @settings(max_examples=150)
 @given(EXPRESSIONS, TEXTS, st.sampled_from((1, 3, 10, 1000)))
 def test_any_expression_splits_as_tokenizers_does(source: str, texts: list[str], block: int) -> None:
@@ -135,6 +135,7 @@ HARD = [
 ]
 
 
+@needs_stages
 @pytest.mark.parametrize("source", SUPPORTED)
 def test_expressions_of_real_tokenizers(source: str) -> None:
     splitter = splitter_of(source)
@@ -143,6 +144,7 @@ def test_expressions_of_real_tokenizers(source: str) -> None:
         assert made == [expected(source, text) if text else [] for text in HARD]
 
 
+@needs_stages
 def test_literal_texts_are_no_expressions() -> None:
     tree = literal("a.b|")
     sources = classes_of(tree)
@@ -209,14 +211,13 @@ def test_classes_are_asked_for_once(tmp_path: Any, monkeypatch: pytest.MonkeyPat
         classes.symbols_of([r"\p{L}", "[0-9]"], cache)
 
 
+@needs_stages
 @pytest.mark.parametrize("stage", [{"type": "Digits", "individual_digits": True}, {"type": "Punctuation"}])
 def test_classes_of_other_pre_tokenizers(stage: dict[str, Any]) -> None:
     symbols = classes.symbols_of([classes.stage_class(stage)])
     text = "".join(map(chr, range(0x20, 0x3100))) + "\U0001d7ce\U00010ac8\U0001f600"
     members = {character for character in text if symbols.members[symbols.of_point[ord(character)], 0]}
-    splitter: Any = samples.backend(
-        json.dumps({**json.loads(samples.byte_level().json_bytes), "pre_tokenizer": stage}).encode(), True
-    ).pre_tokenizer
+    splitter: Any = samples.backend_with(pre_tokenizer=stage).pre_tokenizer
     for character in text:
         pieces = splitter.pre_tokenize_str(f"a{character}a")
         assert (len(pieces) == 3) == (character in members), character

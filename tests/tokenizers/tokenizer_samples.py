@@ -14,13 +14,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.tokenizer_files import SPACE, template, train_sentencepiece
+from tests.tokenizer_reference import ReferenceTokenizer, open_backend
 from tokenlake.tokenizers.allowlist import SPLIT_REGEXES
-from tokenlake.tokenizers.engines import train_bpe
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import adversarial_texts
 from tokenlake.tokenizers.gate import EngineChoice, choose_encoder
+from tokenlake.tokenizers.training import train_bpe
 
-SPACE = "\u2581"
+__all__ = ["SPACE", "template"]
+
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
 Spec = dict[str, Any]
 
@@ -51,52 +54,8 @@ def byte_level() -> TokenizerFiles:
 @functools.cache
 def sentencepiece() -> TokenizerFiles:
     """Return a Llama-2-style tokenizer: byte fallback, no pre-tokenizer, BOS by the post-processor."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    trained = Tokenizer(models.BPE())
-    trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    trained.train_from_iterator(training_texts(), trainers.BpeTrainer(vocab_size=900, show_progress=False))
-    model = json.loads(trained.to_str())["model"]
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *model["vocab"]]
-    model |= {"vocab": {token: i for i, token in enumerate(tokens)}, "unk_token": "<unk>", "fuse_unk": True}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    spec = {
-        "version": "1.0",
-        "added_tokens": [{"id": i, "content": tokens[i], **flags} for i in range(3)],
-        "normalizer": {
-            "type": "Sequence",
-            "normalizers": [
-                {"type": "Prepend", "prepend": SPACE},
-                {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
-            ],
-        },
-        "pre_tokenizer": None,
-        "post_processor": template([("<s>", 1)], []),
-        "decoder": {
-            "type": "Sequence",
-            "decoders": [
-                {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
-                {"type": "ByteFallback"},
-                {"type": "Fuse"},
-                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-            ],
-        },
-        "model": model | {"byte_fallback": True},
-    }
     config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": {"content": "<unk>"}, "pad_token": None}
-    return from_spec(spec, name="sentencepiece", config=config)
-
-
-def template(before: list[tuple[str, int]], after: list[tuple[str, int]]) -> Spec:
-    """Return a TemplateProcessing post-processor with tokens before and after a document."""
-    single = [
-        *({"SpecialToken": {"id": token, "type_id": 0}} for token, _ in before),
-        {"Sequence": {"id": "A", "type_id": 0}},
-        *({"SpecialToken": {"id": token, "type_id": 0}} for token, _ in after),
-    ]
-    tokens = {token: {"id": token, "ids": [i], "tokens": [token]} for token, i in [*before, *after]}
-    pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}]
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}
+    return from_spec(train_sentencepiece(training_texts(), 900), name="sentencepiece", config=config)
 
 
 def split_stage(regex: str, **changes: Any) -> Spec:
@@ -165,20 +124,14 @@ def reference_ids(
     files: TokenizerFiles, texts: list[str] | tuple[str, ...], *, literal: bool
 ) -> list[list[int]]:
     """Return the ids by `tokenizers` alone, without a line of Tokenlake's code."""
-    made = backend(files.json_bytes, literal)
-    return [encoding.ids for encoding in made.encode_batch(list(texts), add_special_tokens=False)]
+    encodings = reference(files.json_bytes, literal).encode_batch(texts, add_special_tokens=False)
+    return [encoding.ids for encoding in encodings]
 
 
 @functools.lru_cache(maxsize=8)
-def backend(tokenizer_json: bytes, literal: bool) -> Any:
+def reference(tokenizer_json: bytes, literal: bool) -> ReferenceTokenizer:
     """Return `tokenizers` itself, without truncation and padding."""
-    from tokenizers import Tokenizer
-
-    made = Tokenizer.from_str(tokenizer_json.decode())
-    made.no_truncation()
-    made.no_padding()
-    made.encode_special_tokens = literal
-    return made
+    return ReferenceTokenizer(tokenizer_json, literal=literal)
 
 
 def large(texts: list[str] | tuple[str, ...]) -> pa.LargeStringArray:
@@ -186,9 +139,7 @@ def large(texts: list[str] | tuple[str, ...]) -> pa.LargeStringArray:
     return pa.array(list(texts), pa.large_string())
 
 
-def backend_with(normalizer: Spec) -> Any:
-    """Return a `tokenizers.Tokenizer` with a normalizer of this form, and a model that knows no text."""
-    from tokenizers import Tokenizer
-
+def backend_with(**stages: Spec) -> Any:
+    """Return a `tokenizers.Tokenizer` with these stages and a model that knows no text."""
     model = {"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"}
-    return Tokenizer.from_str(json.dumps({"model": model, "normalizer": normalizer}))
+    return open_backend(json.dumps({"version": "1.0", "model": model, **stages}).encode())

@@ -1,5 +1,5 @@
 """The engines: the reference, which is the `tokenizers` backend of a tokenizer.json, and gigatoken on Arrow buffers;
-how the two are compared; and a small BPE trained for demos and tests.
+and how the two are compared.
 
 What the backend returns is by definition right. Truncation and padding that a tokenizer.json carries are switched off:
 lengths are the pipeline's business and accounted there.
@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,12 +36,12 @@ import orjson
 import pyarrow as pa
 
 from tokenlake.arrays import Int32, Int64, Ragged, blocks, offsets_of, string_buffers
-from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError, TokenizerError
+from tokenlake.errors import EngineMismatchError, MissingExtraError, TokenizerError
 from tokenlake.tokenizer_guard.adapter import Backend, open_backend
 from tokenlake.tokenizer_guard.backend import deliberate
 from tokenlake.tokenizers.alignment import Aligner
 from tokenlake.tokenizers.allowlist import objection
-from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
+from tokenlake.tokenizers.files import TokenizerFiles
 
 _BORDER: Final = re.compile(rb"[A-Za-z] [A-Za-z]")
 _MARK_INSIDE: Final = re.compile("[^\u2581]\u2581")
@@ -420,56 +420,3 @@ def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None
             expected=wanted,
             got=found,
         )
-
-
-END_OF_TEXT: Final = "<|endoftext|>"
-_BYTES: Final = 256
-
-
-def train_bpe(texts: Iterable[str], vocab_size: int = 4096, *, name: str = "trained-bpe") -> TokenizerFiles:
-    """Train a GPT-2-style byte-level BPE with the special token ``<|endoftext|>`` (BOS and EOS).
-
-    Args:
-        texts: the training text, consumed once.
-        vocab_size: at least 257; the result may be smaller when the text has too few distinct words.
-        name: the tokenizer's name in messages.
-
-    Returns:
-        A tokenizer that every engine can run; equal texts give equal files.
-
-    Raises:
-        ConfigError: `vocab_size` is too small.
-    """
-    if vocab_size <= _BYTES:
-        raise ConfigError(
-            f"vocab_size is {vocab_size}, expected at least {_BYTES + 1}: 256 bytes and {END_OF_TEXT}"
-        )
-    try:
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-    except ImportError as error:
-        raise MissingExtraError(
-            "training a tokenizer needs tokenizers: pip install 'tokenlake[etl]'"
-        ) from error
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    with deliberate("training a tokenizer"):
-        tokenizer.train_from_iterator(iter(texts), trainer)
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": END_OF_TEXT,
-        "eos_token": END_OF_TEXT,
-        "clean_up_tokenization_spaces": False,
-    }
-    files = {
-        TOKENIZER_JSON: tokenizer.to_str().encode(),
-        "tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode(),
-    }
-    return TokenizerFiles(name=name, files=files)
