@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from typing import Any, Final, cast, final
 
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, MissingExtraError, SourceNotFoundError, TokenizerError
+from tokenlake.tokenizer_guard.generation import OLDER, exports_parts, tokenizers_version
 from tokenlake.tokenizer_guard.shape import (
     TOKENIZER_JSON,
     parse_json_object,
@@ -52,6 +54,12 @@ def converted(folder: Path, name: str) -> dict[str, bytes]:
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
+        if find_spec("transformers") is not None and not exports_parts():
+            raise MissingExtraError(
+                f"tokenizer {name!r} has no tokenizer.json, and transformers, which converts its files, does not work "
+                f"with tokenizers {tokenizers_version()}: {OLDER}. A folder that was converted once needs it no more: "
+                "save it with save_pretrained"
+            ) from error
         raise MissingExtraError(
             f"tokenizer {name!r} has no tokenizer.json, and to convert its files needs transformers: "
             "pip install 'tokenlake[transformers]'"
