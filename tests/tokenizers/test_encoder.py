@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.arrays import Ragged, is_ascii
 from tokenlake.errors import ConfigError, EngineMismatchError, TokenizerError
@@ -131,6 +132,7 @@ def test_affixes_come_from_the_post_processor(engine: str) -> None:
     assert (bare.prefix, bare.suffix) == ((), ())
 
 
+@needs_stages
 def test_a_post_processor_that_does_not_wrap_is_refused() -> None:
     only_bos = [{"SpecialToken": {"id": "<s>", "type_id": 0}}]
     processor = {**samples.template([("<s>", 1)], []), "single": only_bos}

@@ -9,7 +9,13 @@ from typing import Any
 from tokenlake.errors import MissingExtraError, TokenizerError
 from tokenlake.tokenizer_guard.caution import reason_for_caution
 from tokenlake.tokenizer_guard.compatibility import why_not_fast
-from tokenlake.tokenizer_guard.generation import OLDER, exports_parts, load_raw, tokenizers_version
+from tokenlake.tokenizer_guard.generation import (
+    OLDER,
+    exports_parts,
+    failure_to_load,
+    load_raw,
+    tokenizers_version,
+)
 from tokenlake.tokenizer_guard.process import BoundedTokenizer
 from tokenlake.tokenizer_guard.shape import TOKENIZER_JSON, parse_json_object, require_tokenizer_shape
 
@@ -69,8 +75,5 @@ def open_tokenizer(name: str, tokenizer_json: bytes, spec: Mapping[str, Any] | N
     reason = reason_for_caution(spec)
     if reason is not None:
         return BoundedTokenizer(name, tokenizer_json, reason)
-    what = f"tokenizer {name!r}: {TOKENIZER_JSON} cannot be loaded"
-    if not exports_parts():
-        what += f" by tokenizers {tokenizers_version()} (the generation before it loads more forms: {OLDER})"
-    with deliberate(what):
+    with deliberate(f"tokenizer {name!r}: {failure_to_load()}"):
         return load_raw(tokenizer_json, spec)

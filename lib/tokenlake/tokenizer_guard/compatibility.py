@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
+from tokenlake.tokenizer_guard.generation import GPT2_EXPRESSIONS
 from tokenlake.tokenizer_guard.growth import parts_of
 from tokenlake.tokenizer_guard.shape import shown, walk
 
@@ -23,6 +24,7 @@ _SIGN: Final = r"[^\r\n\p{L}\p{N}]?"
 
 COMPARED_EXPRESSIONS: Final = frozenset(
     (
+        *GPT2_EXPRESSIONS,
         # Llama 3 and 4, GLM 4
         rf"{_CONTRACTIONS}|{_SIGN}\p{{L}}+|\p{{N}}{{1,3}}|{_TAIL}",
         # Qwen 2 and 3
