@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tokenlake.cli.app import main
+from tokenlake.tokenizer_guard.generation import exports_parts
 
 Checks = Callable[..., tuple[int, dict[str, dict[str, Any]]]]
 
@@ -69,3 +70,31 @@ def test_a_package_of_another_release_is_named(checks: Checks, monkeypatch: pyte
     assert code == 1
     assert "duckdb 0.1 (supported: >=2)" in found["extra etl"]["found"]
     assert found["extra etl"]["repair"] == "pip install 'tokenlake[etl]'"
+
+
+def test_the_generation_of_tokenizers_is_named_with_the_way_to_the_faster_one(checks: Checks) -> None:
+    _, found = checks()
+    check = found["tokenizers"]
+    if exports_parts():
+        assert "20 to 35 times" in check["found"]
+        assert check["repair"] == "to use it: pip install --pre 'tokenizers>=1.0.0rc3,<2'"
+    else:
+        assert "the fast generation" in check["found"]
+
+
+def test_a_transformers_that_needs_another_tokenizers_is_named(
+    checks: Checks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from importlib import metadata
+
+    real_requires = metadata.requires
+    real_version = metadata.version
+    needs = {"transformers": ["tokenizers<0.1", "tokenizers<9; extra == 'other'"]}
+    monkeypatch.setattr(metadata, "requires", lambda name: needs.get(name) or real_requires(name))
+    monkeypatch.setattr(
+        metadata, "version", lambda name: "5.0" if name == "transformers" else real_version(name)
+    )
+    _, found = checks()
+    assert found["transformers"]["state"] == "warn"
+    assert "transformers 5.0 needs tokenizers<0.1" in found["transformers"]["found"]
+    assert "pip install 'tokenizers>=0.22,<1'" in found["transformers"]["repair"]

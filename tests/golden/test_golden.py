@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tokenlake.integrity.verify import verify
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.manifest import Manifest
+from tokenlake.tokenizer_guard.generation import exports_parts
 
 VERSIONS = sorted(path.parent.name for path in (DATA / "store").glob("*/v1"))
 EARLIER = sorted(path.parent.name for path in (DATA / "earlier").glob("*/v1"))
@@ -93,4 +95,18 @@ def test_rebuilt_version_has_the_released_bytes(dataset: str, rebuilt: Path) -> 
         pytest.skip(f"written by {writer(DATA / 'store')}, rebuilt by {produced_by()}: encodings may differ")
     got, expected = files(rebuilt / dataset / "v1"), files(DATA / "store" / dataset / "v1")
     assert sorted(got) == sorted(expected)
-    assert [name for name in got if got[name] != expected[name]] == []
+    differing = [name for name in got if got[name] != expected[name]]
+    if not exports_parts():
+        # Another engine makes the same tokens. The records of units name it, and the manifest has their hashes.
+        differing = [name for name in differing if not is_same_record(name, got[name], expected[name])]
+    assert differing == []
+
+
+def is_same_record(name: str, got: bytes, expected: bytes) -> bool:
+    """Whether two JSON files differ only in what depends on releases and engines."""
+    if not name.endswith(".json"):
+        return False
+    records = [without_encoding(json.loads(data)) for data in (got, expected)]
+    for record in records:
+        record.pop("engine", None)
+    return records[0] == records[1]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.seeds import promise
-from tests.tokenizer_reference import open_backend
+from tests.tokenizer_reference import needs_stages, open_backend
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake import LengthManager
 from tokenlake.arrays import Ragged
@@ -282,6 +282,7 @@ def test_rows_of_like_length_share_a_bucket():
     assert {each.width for each in automatic.process(texts)} <= {32, 64, 128, 256}
 
 
+@needs_stages
 def test_an_object_will_do_as_the_tokenizer():
     backend = open_backend(FILES.files[TOKENIZER_JSON])
     expected = Encoder(FILES, engine="tokenizers").encode(samples.large(["Some text"])).ids

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tokenizer_guard import hostile
+from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import MissingExtraError, TokenizerError
 from tokenlake.tokenizer_guard import process
@@ -35,6 +36,7 @@ def sentencepiece() -> Iterator[BoundedTokenizer]:
     tokenizer.close()
 
 
+@needs_stages
 @given(
     st.lists(st.text(max_size=20) | st.sampled_from(["<s>a</s>", "\u00e9\U0001f600 x"]), max_size=4),
     st.booleans(),
@@ -58,6 +60,7 @@ def test_ids_offsets_and_texts_are_those_of_the_tokenizer(
                 assert sentencepiece.decode(other.ids, skip_special_tokens=skip) == text
 
 
+@needs_stages
 def test_its_tokens_and_stages_are_those_of_the_tokenizer(sentencepiece: BoundedTokenizer) -> None:
     expected = open_tokenizer("mine", samples.sentencepiece().json_bytes)
     assert sentencepiece.token_to_id("</s>") == expected.token_to_id("</s>") == 2
@@ -79,6 +82,7 @@ def test_a_harmless_tokenizer_runs_in_this_process() -> None:
     assert isinstance(open_tokenizer("mine", samples.byte_level().json_bytes), tokenizers.Tokenizer)
 
 
+@needs_stages
 def test_too_much_time_ends_the_process_and_the_next_request_starts_another() -> None:
     # Just below the number of steps that Oniguruma allows, at very many places.
     tokenizer = bounded(

@@ -10,9 +10,13 @@ import pytest
 
 from tests.builds import Config
 from tests.builds import config_of as settings
+from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.etl.events import EngineChosen, EngineCondemned, Event, UnitFinished
 from tokenlake.etl.runner import BuildResult, build_dataset
+
+# About engines that are chosen beside `tokenizers` before 1.0.
+pytestmark = needs_stages
 
 WORD = "zzqx"
 TEMPLATE = (

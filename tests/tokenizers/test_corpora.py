@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import choose_engine
 from tokenlake.tokenizers.encoder import Encoder
@@ -43,6 +44,7 @@ def documents(shared_data: Path) -> list[str]:
     return texts
 
 
+@needs_stages
 @pytest.mark.parametrize("mode", ["literal", "encode"])
 def test_ids_equal_the_reference(files: TokenizerFiles, mode: str, shared_data: Path) -> None:
     texts = [*documents(shared_data), "a</s>b <s> <|endoftext|>x", ""]
@@ -75,6 +77,7 @@ SHARED = ("deepseek_v3", "deepseek_v4", "gemini", "gemma3", "gptoss", "llama3_1"
 """Tokenizers of models that people train, in the folder `tokenizers` of the shared data."""
 
 
+@needs_stages
 @pytest.mark.parametrize("name", SHARED)
 def test_cached_words_equal_the_reference(name: str, shared_data: Path) -> None:
     packed = (shared_data / "tokenizers" / name / "tokenizer.json.xz").read_bytes()

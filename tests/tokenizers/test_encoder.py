@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tokenizer_reference import HAS_STAGES, needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.arrays import Ragged, is_ascii
 from tokenlake.errors import ConfigError, EngineMismatchError, TokenizerError
@@ -22,13 +23,17 @@ from tokenlake.tokenizers.files import TokenizerFiles
 ENGINES = ("gigatoken", "tokenizers")
 
 
+# tokenizers 1.0 does not load GPT-2's expression as a Split; Tokenlake has it written in another way.
+LOADED = [name for name in sorted(samples.known()) if HAS_STAGES or name != "gpt-2"]
+
+
 def rows(encoded: Encoded) -> list[list[int]]:
     cuts = encoded.offsets.tolist()
     return [encoded.ids[start:stop].tolist() for start, stop in pairwise(cuts)]
 
 
 @pytest.mark.parametrize("mode", ["literal", "encode"])
-@pytest.mark.parametrize("name", sorted(samples.known()))
+@pytest.mark.parametrize("name", LOADED)
 def test_ids_equal_the_reference(name: str, mode: str) -> None:
     files, texts = samples.known()[name], samples.hard_texts()
     encoded = Encoder(files, engine="gigatoken", special_tokens_in_text=mode).encode(samples.large(texts))
@@ -131,6 +136,7 @@ def test_affixes_come_from_the_post_processor(engine: str) -> None:
     assert (bare.prefix, bare.suffix) == ((), ())
 
 
+@needs_stages
 def test_a_post_processor_that_does_not_wrap_is_refused() -> None:
     only_bos = [{"SpecialToken": {"id": "<s>", "type_id": 0}}]
     processor = {**samples.template([("<s>", 1)], []), "single": only_bos}
@@ -293,7 +299,7 @@ def test_the_reference_ignores_truncation_and_padding() -> None:
 
 @pytest.mark.parametrize(
     ("name", "literal"),
-    [*((name, True) for name in sorted(samples.known())), ("byte-level", False), ("sentencepiece", False)],
+    [*((name, True) for name in LOADED), ("byte-level", False), ("sentencepiece", False)],
 )
 def test_the_reference_cuts_long_documents_without_changing_ids(
     name: str, literal: bool, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.builds import config_of
+from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_mutations import model, norm, pre
 from tests.tokenizers.tokenizer_samples import changed, choose_engine, split_stage
@@ -22,6 +23,9 @@ from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.engines import GigatokenEngine, ReferenceEngine
 from tokenlake.tokenizers.files import TokenizerFiles
+
+# About which engine is chosen, and why, beside `tokenizers` before 1.0.
+pytestmark = needs_stages
 
 BYTE = samples.byte_level
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.seeds import promise
-from tests.tokenizer_reference import ReferenceTokenizer, open_backend
+from tests.tokenizer_reference import ReferenceTokenizer, needs_stages, open_backend
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import Spec, changed
 from tokenlake.errors import SourceNotFoundError, TokenizerError
@@ -88,6 +88,7 @@ def test_a_mistyped_path_is_never_a_hub_id(folder: Path) -> None:
             load_tokenizer(wrong)
 
 
+@needs_stages
 def test_a_folder_without_a_vocabulary_says_what_is_expected(tmp_path: Path) -> None:
     with pytest.raises(
         TokenizerError, match=r"no tokenizer\.json among no files.*expected tokenizer\.json, or one of"
@@ -121,6 +122,7 @@ def slow(tmp_path: Path) -> Path:
     return folder
 
 
+@needs_stages
 @promise(322)
 def test_files_without_a_tokenizer_json_are_converted_by_transformers(slow: Path) -> None:
     files = load_tokenizer(slow)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.seeds import promise
-from tests.tokenizer_reference import ReferenceTokenizer, import_transformers, open_backend
+from tests.tokenizer_reference import ReferenceTokenizer, import_transformers, needs_stages, open_backend
 from tests.tokenizers.tokenizer_samples import byte_level, changed, from_spec, hard_texts, save, sentencepiece
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError, SourceNotFoundError, TokenizerError
@@ -164,6 +164,7 @@ def test_its_own_configuration_counts(manager: TokenizerManager, tmp_path: Path)
     assert len(manager.tokenize_text(loaded, "a b c d e f")["input_ids"]) == 3
 
 
+@needs_stages
 def test_an_object_of_tokenizers_is_a_tokenizer(manager: TokenizerManager):
     files = sentencepiece()
     backend = open_backend(files.json_bytes)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokenizer_files import train_unigram, train_word_piece
-from tests.tokenizer_reference import needs_offsets
+from tests.tokenizer_reference import needs_offsets, needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import choose_engine
 from tokenlake.tokenizers.encoder import Encoder
@@ -48,6 +48,7 @@ texts = st.lists(
 ).map("".join)
 
 
+@needs_stages
 @pytest.mark.parametrize("mode", ["literal", "encode"])
 @pytest.mark.parametrize("name", MODELS)
 def test_other_models_run_through_the_reference(name: str, mode: str) -> None:
@@ -80,6 +81,7 @@ def test_places_refer_to_the_text_before_it_was_normalized(name: str, rows: list
             assert end == sizes[b] or (token == samples.SPACE and end == sizes[a])
 
 
+@needs_stages
 def test_a_stretch_finds_its_word_in_a_text_that_is_normalized() -> None:
     text = "Hello  \u00c9COLE, \ufb01ne"
     begin = len(b"Hello  ")

@@ -11,12 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_mutations import MUTATIONS
 from tokenlake.errors import TokenizerError
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
 from tokenlake.tokenizers.gate import choose_encoder
+
+# About which engine a changed tokenizer gets beside `tokenizers` before 1.0.
+pytestmark = needs_stages
 
 
 def named(table: str) -> frozenset[str]:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.test_models import trained
 from tests.tokenizers.test_segments import same_ids
@@ -21,6 +22,9 @@ from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.engines import ReferenceEngine
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.segments import SegmentEngine
+
+# About an engine that reads the parts of a tokenizer.
+pytestmark = needs_stages
 
 # Made by SentencePiece of nine rules: some characters become a space, a ligature and a fraction become letters, one
 # becomes a space and a mark, and two become nothing.

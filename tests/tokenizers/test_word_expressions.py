@@ -18,6 +18,9 @@ from tokenlake.tokenizers.words import classes, kernels
 from tokenlake.tokenizers.words.automaton import Splitter, classes_of, compile_tree
 from tokenlake.tokenizers.words.expressions import UnsupportedError, literal, parse
 
+# About character classes, which are read from the parts of `tokenizers`.
+pytestmark = needs_stages
+
 # Few classes, so that their tables are asked for once.
 CLASSES = (
     "a",

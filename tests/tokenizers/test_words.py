@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.engine_builds import check_same_bytes
 from tests.tokenizers.test_mutations import REFUSED
@@ -31,6 +32,9 @@ from tokenlake.tokenizers.words.engine import WordEngine
 from tokenlake.tokenizers.words.kernels import LONGEST
 from tokenlake.tokenizers.words.merging import LONGEST_MERGED, Merger
 from tokenlake.tokenizers.words.rules import objection_to_words
+
+# About an engine whose splits need character classes; tests/tokenizers/test_generations.py tests the others.
+pytestmark = needs_stages
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -32,6 +32,7 @@ from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.free_space import free_bytes, nearest_folder
 from tokenlake.threads import available_cpus
+from tokenlake.tokenizer_guard.generation import FASTER, OLDER, exports_parts
 
 State: TypeAlias = Literal["ok", "warn", "fail"]
 
@@ -64,6 +65,7 @@ def doctor(*, store: StoreUrl = None, json: AsJson = False) -> int:
     checks = [
         _python(),
         *_packages(),
+        *_tokenizers(),
         _processors(),
         _disk("disk for temporary files", Path(os.environ.get("TMPDIR") or "/tmp")),
         _cache(),
@@ -102,6 +104,36 @@ def _packages() -> Iterator[Check]:
         asked = any(_version(each.name) for each in some if each.name not in others)
         if some:
             yield _versions(f"extra {extra}", some, f"pip install 'tokenlake[{extra}]'", needed=asked)
+
+
+def _tokenizers() -> Iterator[Check]:
+    """Say which generation of `tokenizers` is installed, and whether transformers works beside it."""
+    installed = _version("tokenizers")
+    if installed is None:
+        return
+    if exports_parts():
+        found = f"{installed}; tokenizers 1.0 encodes 20 to 35 times as fast, with the same ids"
+        yield Check("tokenizers", "ok", found, f"to use it: {FASTER}")
+    else:
+        yield Check("tokenizers", "ok", f"{installed}, the fast generation")
+    wanted = _requirement_of("transformers", "tokenizers")
+    if wanted is not None and not wanted.specifier.contains(installed, prereleases=True):
+        found = (
+            f"transformers {_version('transformers')} needs {wanted.name}{wanted.specifier}, so it cannot be imported; "
+            "only tokenizers without a tokenizer.json need it"
+        )
+        yield Check("transformers", "warn", found, f"to convert such a tokenizer: {OLDER}")
+
+
+def _requirement_of(package: str, name: str) -> Requirement | None:
+    """Return what an installed package requires of another one, or None."""
+    if _version(package) is None:
+        return None
+    for line in metadata.requires(package) or ():
+        requirement = Requirement(line)
+        if requirement.name == name and requirement.marker is None:
+            return requirement
+    return None
 
 
 def _versions(name: str, wanted: list[Requirement], install: str, *, needed: bool) -> Check:

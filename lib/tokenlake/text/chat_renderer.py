@@ -80,8 +80,7 @@ class SpecialTokenGuard:
         normalized = any(token.get("special") and token.get("normalized") for token in files.added_tokens)
         if not normalized or files.spec.get("normalizer") is None:
             return cls(files.special_tokens)
-        normalizer: Any = ReferenceEngine(files).backend.normalizer
-        return cls(files.special_tokens, normalizer.normalize_str)
+        return cls(files.special_tokens, ReferenceEngine(files).normalized)
 
     def faults(self, values: Sequence[Any]) -> dict[int, Fault]:
         """Return {index: why} of the values that cannot be used."""

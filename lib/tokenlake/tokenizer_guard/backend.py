@@ -8,6 +8,14 @@ from typing import Any
 
 from tokenlake.errors import MissingExtraError, TokenizerError
 from tokenlake.tokenizer_guard.caution import reason_for_caution
+from tokenlake.tokenizer_guard.compatibility import why_not_fast
+from tokenlake.tokenizer_guard.generation import (
+    OLDER,
+    exports_parts,
+    failure_to_load,
+    load_raw,
+    tokenizers_version,
+)
 from tokenlake.tokenizer_guard.process import BoundedTokenizer
 from tokenlake.tokenizer_guard.shape import TOKENIZER_JSON, parse_json_object, require_tokenizer_shape
 
@@ -30,6 +38,19 @@ def deliberate(what: str) -> Generator[None]:
         raise TokenizerError(f"{what}: the tokenizer's Rust code panicked: {error}") from None
 
 
+def _require_supported(name: str, spec: Mapping[str, Any]) -> None:
+    if exports_parts():
+        return
+    reason = why_not_fast(spec)
+    if reason is not None:
+        raise TokenizerError(
+            f"tokenizer {name!r}: tokenizers {tokenizers_version()} may give other ids than earlier versions do, "
+            f"because {reason}. Install the generation that runs it: {OLDER}",
+            tokenizer=name,
+            reason=reason,
+        )
+
+
 def open_tokenizer(name: str, tokenizer_json: bytes, spec: Mapping[str, Any] | None = None) -> Any:
     """Return a tokenizer that neither cuts nor pads.
 
@@ -44,22 +65,15 @@ def open_tokenizer(name: str, tokenizer_json: bytes, spec: Mapping[str, Any] | N
 
     Raises:
         MissingExtraError: `tokenizers` is not installed.
-        TokenizerError: the file is not a tokenizer's, cannot be loaded, or takes too much time or memory to load.
+        TokenizerError: the file is not a tokenizer's, cannot be loaded, takes too much time or memory to load, or is
+            of a form that the installed `tokenizers` does not reproduce.
     """
     if spec is None:
         spec = parse_json_object(name, TOKENIZER_JSON, tokenizer_json)
         require_tokenizer_shape(name, spec)
+    _require_supported(name, spec)
     reason = reason_for_caution(spec)
     if reason is not None:
         return BoundedTokenizer(name, tokenizer_json, reason)
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise MissingExtraError(
-            "a tokenizer needs the package tokenizers, which is missing: pip install tokenizers"
-        ) from error
-    with deliberate(f"tokenizer {name!r}: {TOKENIZER_JSON} cannot be loaded"):
-        backend: Any = tokenizers.Tokenizer.from_buffer(tokenizer_json)
-        backend.no_truncation()
-        backend.no_padding()
-    return backend
+    with deliberate(f"tokenizer {name!r}: {failure_to_load()}"):
+        return load_raw(tokenizer_json, spec)

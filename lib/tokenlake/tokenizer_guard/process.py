@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Final, final
 
 from tokenlake.errors import MissingExtraError, TokenizerError
+from tokenlake.tokenizer_guard.generation import failure_to_load
 
 OUT_OF_MEMORY: Final = 77
 """Exit code of the process where it was refused memory."""
@@ -251,7 +252,7 @@ class BoundedTokenizer:
         if "limit" in answer:
             raise self._limit_error(f"{doing} {answer['limit']}")
         if "error" in answer:
-            what = "tokenizer.json cannot be loaded" if header["op"] == "open" else doing
+            what = failure_to_load() if header["op"] == "open" else doing
             raise TokenizerError(f"tokenizer {self._name!r}: {what}: {answer['error']}", tokenizer=self._name)
         return answer, parts
 

@@ -17,7 +17,9 @@ from array import array
 from collections.abc import Sequence
 from typing import IO, Any, Final
 
+from tokenlake.tokenizer_guard.generation import OLDER, exports_parts, load_raw
 from tokenlake.tokenizer_guard.process import OUT_OF_MEMORY
+from tokenlake.tokenizer_guard.vocabulary import ids_by_token
 
 _ERROR_CHARACTERS: Final = 300
 
@@ -94,6 +96,8 @@ class Server:
 
     def __init__(self) -> None:
         self._tokenizer: Any = None
+        self._has_parts = True
+        self._ids: dict[str, int] = {}
 
     def answer(self, header: dict[str, Any], parts: Parts) -> Answer:
         """Return the answer to a request; whatever the tokenizer raises is raised."""
@@ -108,6 +112,10 @@ class Server:
             ids = array("q", parts[0]).tolist()
             text: str = tokenizer.decode(ids, skip_special_tokens=header["skip_special_tokens"])
             return {}, [text.encode("utf-8", "replace")]
+        if op in ("normalize", "to_str") and not self._has_parts:
+            raise NotImplementedError(
+                f"the installed tokenizers does not export the stages of a tokenizer; {OLDER}"
+            )
         if op == "normalize":
             return {}, [tokenizer.normalizer.normalize_str(parts[0].decode()).encode()]
         if op == "to_str":
@@ -116,6 +124,8 @@ class Server:
 
     def _value(self, op: str, header: dict[str, Any], parts: Parts) -> Any:
         tokenizer = self._tokenizer
+        if not self._has_parts:
+            return self._value_of_vocabulary(op, header)
         if op == "token_to_id":
             return tokenizer.token_to_id(header["token"])
         if op == "id_to_token":
@@ -130,17 +140,29 @@ class Server:
         words = tokenizer.pre_tokenizer.pre_tokenize_str(parts[0].decode())
         return [(word, start, stop) for word, (start, stop) in words]
 
-    def _open(self, tokenizer_json: bytes) -> None:
-        import tokenizers  # within the bounds of a request
+    def _value_of_vocabulary(self, op: str, header: dict[str, Any]) -> Any:
+        """Answer from the file and by decoding, where `tokenizers` does not export the vocabulary and the stages."""
+        if op == "token_to_id":
+            return self._ids.get(header["token"])
+        if op == "id_to_token":
+            is_known = header["id"] in self._ids.values()
+            return self._tokenizer.decode_tokens([header["id"]])[0] if is_known else None
+        if op == "get_vocab_size":
+            return len(self._ids)
+        raise NotImplementedError(
+            f"the installed tokenizers does not export the stages of a tokenizer; {OLDER}"
+        )
 
-        self._tokenizer = tokenizers.Tokenizer.from_buffer(tokenizer_json)
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+    def _open(self, tokenizer_json: bytes) -> None:
+        # Within the bounds of a request, of which the import is a part.
+        self._has_parts = exports_parts()
+        spec: dict[str, Any] = json.loads(tokenizer_json)
+        self._tokenizer = load_raw(tokenizer_json, spec)
+        if not self._has_parts:
+            self._ids = ids_by_token(spec)
 
     def _encode(self, header: dict[str, Any], data: bytes) -> Answer:
-        tokenizer = self._tokenizer
-        tokenizer.encode_special_tokens = header["encode_special_tokens"]
-        encode = tokenizer.encode_batch if header["with_offsets"] else tokenizer.encode_batch_fast
+        with_offsets = header["with_offsets"] and self._has_parts
         ids = array("I")
         starts = array("I")
         stops = array("I")
@@ -151,13 +173,27 @@ class Server:
             # One at a time: a batch of hostile encodings would lie in memory together.
             text = data[first : first + size].decode()
             first += size
-            (encoding,) = encode([text], add_special_tokens=header["add_special_tokens"])
+            encoding = self._encode_text(header, text)
             lengths.append(len(encoding.ids))
             ids.extend(encoding.ids)
-            for start, stop in encoding.offsets if header["with_offsets"] else ():
+            for start, stop in encoding.offsets if with_offsets else ():
                 starts.append(start)
                 stops.append(stop)
-            special.extend(encoding.special_tokens_mask)
+            if self._has_parts:
+                special.extend(encoding.special_tokens_mask)
             if ids.itemsize * len(ids) > header["output"]:
                 raise OutputLimitError
         return {"lengths": lengths}, [ids.tobytes(), starts.tobytes(), stops.tobytes(), bytes(special)]
+
+    def _encode_text(self, header: dict[str, Any], text: str) -> Any:
+        tokenizer = self._tokenizer
+        add_special_tokens = header["add_special_tokens"]
+        if not self._has_parts:
+            literal = header["encode_special_tokens"]
+            return tokenizer.encode(
+                text, add_special_tokens=add_special_tokens, encode_special_tokens=literal
+            )
+        tokenizer.encode_special_tokens = header["encode_special_tokens"]
+        encode = tokenizer.encode_batch if header["with_offsets"] else tokenizer.encode_batch_fast
+        (encoding,) = encode([text], add_special_tokens=add_special_tokens)
+        return encoding

@@ -392,6 +392,11 @@ class Encoder:
 
     def _locate(self, text: pa.LargeStringArray) -> tuple[Encoded, Iterable[Located]]:
         """Return a batch's ids, and piece by piece where they lie."""
+        if self._fast is None and self._locator.sizes is not None:
+            encoded, _ = self._encoded(text)
+            return Encoded(offsets=encoded.offsets, ids=encoded.ids), self._locator.by_ids(
+                text, encoded, _none()
+            )
         if self._fast is None:
             checked(text, self.files.name)
             located = list(self._locator.by_reference(text))

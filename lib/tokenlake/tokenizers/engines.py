@@ -37,7 +37,9 @@ import pyarrow as pa
 
 from tokenlake.arrays import Int32, Int64, Ragged, blocks, offsets_of, string_buffers
 from tokenlake.errors import EngineMismatchError, MissingExtraError, TokenizerError
-from tokenlake.tokenizer_guard.backend import deliberate, open_tokenizer
+from tokenlake.tokenizer_guard.adapter import Backend, open_backend
+from tokenlake.tokenizer_guard.backend import deliberate
+from tokenlake.tokenizers.alignment import Aligner
 from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.files import TokenizerFiles
 
@@ -87,23 +89,35 @@ _AFFIX_PROBES: Final = ("a", "Hello world", " two  spaces", "1")
 
 @final
 class ReferenceEngine:
-    """`tokenizers.Tokenizer` of a tokenizer.json, with ids as numpy arrays.
+    """The tokenizer of a tokenizer.json as the installed `tokenizers` runs it, with ids as numpy arrays.
 
     Args:
         files: the tokenizer.
         literal: special-token strings inside a text are plain text (`encode_special_tokens=True`); False lets
             them become their control ids, the default of `tokenizers`.
-        threads: let the backend use all cores; the process-wide `TOKENIZERS_PARALLELISM` wins if it is set.
+        threads: let the backend use all cores; before tokenizers 1.0 the process-wide `TOKENIZERS_PARALLELISM` wins
+            if it is set.
+        backend: The tokenizer, where it is loaded already.
 
     Raises:
         TokenizerError: the json cannot be loaded, or its ids would be random (BPE dropout).
     """
 
-    def __init__(self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False) -> None:
+    def __init__(
+        self,
+        files: TokenizerFiles,
+        *,
+        literal: bool = True,
+        threads: bool = False,
+        backend: Backend | None = None,
+    ) -> None:
         self.files = files
         self.literal: Final = literal
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads else "false")
-        self._backend: Any = load_backend(files.name, files.json_bytes, files.spec)
+        if backend is None:
+            # Loading one takes 0.1 to 2 CPU seconds.
+            backend = open_backend(files.name, files.json_bytes, files.spec, threads=threads)
+        self._backend = backend
         dropout = files.spec["model"].get("dropout")
         if dropout:
             raise TokenizerError(
@@ -111,11 +125,14 @@ class ReferenceEngine:
                 "expected null. Set it to null in tokenizer.json",
                 tokenizer=files.name,
             )
-        self._backend.encode_special_tokens = literal
+
+    def with_mode(self, *, literal: bool) -> ReferenceEngine:
+        """Return the same tokenizer with another meaning of special tokens in a text."""
+        return ReferenceEngine(self.files, literal=literal, backend=self._backend)
 
     @property
-    def backend(self) -> Any:
-        """The `tokenizers.Tokenizer` itself."""
+    def backend(self) -> Backend:
+        """The tokenizer itself."""
         return self._backend
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
@@ -131,24 +148,20 @@ class ReferenceEngine:
                 rows.append(np.concatenate([self.encode_piece(piece) for piece in pieces]))
                 continue
             with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-                batch = self._backend.encode_batch_fast(_strings(text, first, last), add_special_tokens=False)
-            rows += [np.array(encoding.ids, np.int32) for encoding in batch]
+                rows += self._backend.encode(_strings(text, first, last), literal=self.literal)
         ids = np.concatenate([np.empty(0, np.int32), *rows])
         return Ragged(ids, offsets_of([len(row) for row in rows]))
 
     def encode_piece(self, text: str) -> Int32:
         """Return the ids of one text."""
         with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
-        return np.array(encoding.ids, np.int32)
+            (ids,) = self._backend.encode([text], literal=self.literal)
+        return ids
 
     def normalized(self, text: str) -> str:
         """Return a text as the tokenizer's normalizer changes it."""
-        normalizer: Any = self._backend.normalizer
-        if normalizer is None:
-            return text
         with deliberate(f"tokenizer {self.files.name!r}: normalizing"):
-            return normalizer.normalize_str(text)
+            return self._backend.normalize(text)
 
     def places(self, text: pa.LargeStringArray) -> list[Placed]:
         """Return (ids, start, stop) of every row: int32[k], int64[k], int64[k]; places are UTF-8 bytes.
@@ -158,14 +171,18 @@ class ReferenceEngine:
         rows: list[Placed] = []
         for first, last in blocks(string_buffers(text)[0], BATCH_BYTES):
             texts = _strings(text, first, last)
+            if not self._backend.has_places:
+                with deliberate(f"tokenizer {self.files.name!r}: encoding"):
+                    all_ids = self._backend.encode(texts, literal=self.literal)
+                rows += [self._aligner.place(value, ids) for value, ids in zip(texts, all_ids, strict=True)]
+                continue
             with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-                batch = self._untrimmed.encode_batch(texts, add_special_tokens=False)
-            rows += [self._placed(value, encoding) for value, encoding in zip(texts, batch, strict=True)]
+                batch = self._untrimmed.encode_with_places(texts, literal=self.literal)
+            for value, (ids, characters) in zip(texts, batch, strict=True):
+                rows.append(self._placed(value, ids, characters))
         return rows
 
-    def _placed(self, text: str, encoding: Any) -> Placed:
-        ids = np.array(encoding.ids, np.int32)
-        places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    def _placed(self, text: str, ids: Int32, places: Int64) -> Placed:
         if not text.isascii():
             data = np.frombuffer(text.encode(), np.uint8)
             places = np.append(np.flatnonzero(data & 0xC0 != _CONTINUES), len(data))[places]
@@ -176,14 +193,16 @@ class ReferenceEngine:
         return ids, start, stop
 
     @cached_property
-    def _untrimmed(self) -> Any:
+    def _untrimmed(self) -> Backend:
         """A backend whose post-processor does not trim blanks off the offsets, though they are the token's."""
         if not _trims(self.files.spec.get("post_processor")):
             return self._backend
         bare = json.dumps({**self.files.spec, "post_processor": None}).encode()
-        backend = load_backend(self.files.name, bare)
-        backend.encode_special_tokens = self.literal
-        return backend
+        return open_backend(self.files.name, bare)
+
+    @cached_property
+    def _aligner(self) -> Aligner:
+        return Aligner(self.files, literal=self.literal, normalize=self.normalized)
 
     @cached_property
     def cuts(self) -> CutRule | None:
@@ -193,7 +212,7 @@ class ReferenceEngine:
     def decode(self, ids: Sequence[int] | Int32) -> str:
         """Return the text of `ids`, special tokens included."""
         with deliberate(f"tokenizer {self.files.name!r}: decoding"):
-            return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
+            return self._backend.decode([int(i) for i in ids])
 
     def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return what the post-processor puts before and after a document's own ids (BOS, EOS, CLS ...).
@@ -201,37 +220,61 @@ class ReferenceEngine:
         Raises:
             TokenizerError: the post-processor does more than wrap a document.
         """
-        found: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+        possible: list[Affixes] | None = None
         for text in _AFFIX_PROBES:
             with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-                encoding = self._backend.encode(text, add_special_tokens=True)
-                bare: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-            if not bare and not encoding.ids:  # nothing to learn from a text without ids
+                (ids,) = self._backend.encode([text], literal=self.literal, add_special_tokens=True)
+                (bare,) = self._backend.encode([text], literal=self.literal)
+            if not len(bare) and not len(ids):  # nothing to learn from a text without ids
                 continue
-            around = _around(encoding.ids, bare, encoding.special_tokens_mask)
-            if around is None or around != (found or around):
+            around = _around(ids.tolist(), bare.tolist())
+            if possible is not None:
+                around = [affixes for affixes in possible if affixes in around]
+            if not around:
                 stage: dict[str, Any] = self.files.spec.get("post_processor") or {}
                 raise TokenizerError(
                     f"tokenizer {self.files.name!r}: its post_processor ({stage.get('type')}) does more than put fixed "
                     f"ids around the ids of {text!r}; expected a prefix and a suffix. Use add_special_tokens: false",
                     tokenizer=self.files.name,
                 )
-            found = around
-        return found or ((), ())
+            possible = around
+        if possible is None:
+            return (), ()
+        return self._likeliest(possible)
+
+    def _likeliest(self, possible: list[Affixes]) -> Affixes:
+        """Return the affixes whose lengths are those that the post-processor names.
+
+        The ids alone leave a choice only where all probes have equal ids, and these ids are in the affixes, too.
+        """
+        if len(possible) == 1:
+            return possible[0]
+        before = _template_lengths(self.files.spec.get("post_processor"))
+        for affixes in possible:
+            if len(affixes[0]) == before:
+                return affixes
+        return possible[0]
 
 
-def load_backend(name: str, tokenizer_json: bytes, spec: dict[str, Any] | None = None) -> Any:
-    """Return the `tokenizers.Tokenizer` of a tokenizer.json, which neither cuts nor pads.
+Affixes = tuple[tuple[int, ...], tuple[int, ...]]
+"""What the post-processor puts before and after the ids of a text."""
 
-    A tokenizer of an unusual form runs in a process of its own, with the same methods: see
-    :func:`~tokenlake.tokenizer_guard.backend.open_tokenizer`.
 
-    Args:
-        name: name of the tokenizer, for messages.
-        tokenizer_json: content of the file.
-        spec: parsed and checked form of the same file, where the caller has it.
-    """
-    return open_tokenizer(name, tokenizer_json, spec)
+def _template_lengths(stage: dict[str, Any] | None) -> int:
+    """Return how many ids a post-processor puts before a text."""
+    if stage is None:
+        return 0
+    if stage.get("type") == "Sequence":
+        return sum(_template_lengths(member) for member in stage["processors"])
+    if stage.get("type") in ("BertProcessing", "RobertaProcessing"):
+        return 1
+    count = 0
+    for piece in stage.get("single", ()):
+        if "Sequence" in piece:
+            return count
+        token = piece["SpecialToken"]["id"]
+        count += len(stage["special_tokens"][token]["ids"])
+    return count
 
 
 def _trims(stage: dict[str, Any] | None) -> bool:
@@ -244,16 +287,16 @@ def _strings(text: pa.LargeStringArray, first: int, last: int) -> list[str]:
     return cast("list[str]", text.slice(first, last - first).to_pylist())
 
 
-def _around(
-    ids: list[int], bare: list[int], mask: list[int]
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return what lies before and after `bare` inside `ids`; `mask` is 1 for the post-processor's ids."""
-    starts = range(len(ids) - len(bare) + 1) if bare else range(0)
-    fits = [i for i in starts if ids[i : i + len(bare)] == bare]
-    if not fits:
-        return None
-    start = next((i for i in fits if not any(mask[i : i + len(bare)])), fits[0])
-    return tuple(ids[:start]), tuple(ids[start + len(bare) :])
+def _around(ids: list[int], bare: list[int]) -> list[Affixes]:
+    """Return all pairs of what lies before and after `bare` inside `ids`."""
+    pairs: list[Affixes] = []
+    if not bare:
+        return pairs
+    for start in range(len(ids) - len(bare) + 1):
+        stop = start + len(bare)
+        if ids[start:stop] == bare:
+            pairs.append((tuple(ids[:start]), tuple(ids[stop:])))
+    return pairs
 
 
 class IdEngine(Protocol):

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from typing import Any, Final, cast, final
 
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, MissingExtraError, SourceNotFoundError, TokenizerError
+from tokenlake.tokenizer_guard.generation import OLDER, exports_parts, tokenizers_version
 from tokenlake.tokenizer_guard.shape import (
     TOKENIZER_JSON,
     parse_json_object,
@@ -28,6 +30,7 @@ from tokenlake.tokenizer_guard.shape import (
     require_size,
     require_tokenizer_shape,
 )
+from tokenlake.tokenizer_guard.vocabulary import ids_by_token
 
 SLOW_FILES: Final = (
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", "tekken.json"),
@@ -51,6 +54,12 @@ def converted(folder: Path, name: str) -> dict[str, bytes]:
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
+        if find_spec("transformers") is not None and not exports_parts():
+            raise MissingExtraError(
+                f"tokenizer {name!r} has no tokenizer.json, and transformers, which converts its files, does not work "
+                f"with tokenizers {tokenizers_version()}: {OLDER}. A folder that was converted once needs it no more: "
+                "save it with save_pretrained"
+            ) from error
         raise MissingExtraError(
             f"tokenizer {name!r} has no tokenizer.json, and to convert its files needs transformers: "
             "pip install 'tokenlake[transformers]'"
@@ -175,16 +184,7 @@ class TokenizerFiles:
 
     @cached_property
     def _ids(self) -> dict[str, int]:
-        vocab: Any = self.spec.get("model", {}).get("vocab", {})
-        if isinstance(vocab, list):  # Unigram: a list of [piece, score]
-            pieces = cast("list[tuple[str, float]]", vocab)
-            vocab = {piece: index for index, (piece, _) in enumerate(pieces)}
-        # Added tokens are numbered as `tokenizers` does: past the vocabulary, whatever id the file says.
-        ids, highest = dict(vocab), -1
-        for token in self.added_tokens:
-            ids.setdefault(token["content"], max(len(vocab), highest + 1))
-            highest = max(highest, ids[token["content"]])
-        return ids
+        return ids_by_token(self.spec)
 
     @property
     def tokens(self) -> Iterable[str]:
@@ -416,6 +416,11 @@ def files_of(tokenizer: Any) -> TokenizerFiles:
         if isinstance(found, TokenizerFiles):
             return found
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if type(backend).__module__.partition(".")[0] == "tokenizers" and not hasattr(backend, "to_str"):
+        raise ConfigError(
+            "tokenizer: got a tokenizers.Tokenizer of tokenizers 1.0, which does not give its tokenizer.json away; "
+            "pass the path of the tokenizer.json that it was loaded from, its folder or its Hub id"
+        )
     if hasattr(backend, "to_str"):
         names = (*_NAMED, "padding_side", "chat_template")
         settings = {name: value for name in names if isinstance(value := getattr(tokenizer, name, None), str)}

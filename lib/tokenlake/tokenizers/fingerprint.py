@@ -79,8 +79,7 @@ def describe(files: TokenizerFiles) -> dict[str, Any]:
         prefix, suffix = map(list, reference.affixes())
     _require_same_ids(files, reference)
     literal = _probe(reference)
-    reference.backend.encode_special_tokens = False  # loading it again would cost 0.15 s
-    encode = _probe(reference)
+    encode = _probe(reference.with_mode(literal=False))
     behaviour = {"literal": literal, "encode": encode, "prefix": prefix, "suffix": suffix}
     return {
         "name": files.name,

@@ -26,6 +26,7 @@ from tokenlake.arrays import select, text_of_strings
 from tokenlake.cache.disk import DiskCache
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import MissingExtraError, TokenizerError
+from tokenlake.tokenizer_guard.generation import exports_parts, tokenizers_version
 from tokenlake.tokenizers.allowlist import UnicodeGuard, model_type, objection
 from tokenlake.tokenizers.encoder import ENGINES, SPECIAL_TOKENS_IN_TEXT, Encoder, fast_engine
 from tokenlake.tokenizers.engines import FEW, WINDOW, IdEngine, ReferenceEngine, require_equal
@@ -42,6 +43,8 @@ WORDS_FROM: Final = 16 << 20
 """The same for WordPiece and Unigram, for which there is only the reference otherwise."""
 CACHED_WORDS_FROM: Final = 4 << 20
 """The same for cached words, where there is only the reference otherwise."""
+WORDS_BESIDE_FAST_FROM: Final = 16 << 20
+"""The same for cached words where tokenizers 1.0 is the reference."""
 # The reference encodes 2-4 MB/s: with this the probe stays below two seconds.
 SAMPLE_BYTES: Final = 2 << 20
 _ADDED_TOKENS: Final = 512
@@ -190,6 +193,8 @@ def _chosen(
 
 def _fastest(files: TokenizerFiles, size: int, *, literal: bool) -> tuple[str | None, str]:
     """Return the fastest engine for a tokenizer and so many bytes of text, or None and why there is none."""
+    if not exports_parts():
+        return _fastest_beside_fast_reference(files, size, literal=literal)
     if model_type(files) != "BPE":
         candidate = "segments" if size >= WORDS_FROM else "gigatoken"
     else:
@@ -207,6 +212,21 @@ def _fastest(files: TokenizerFiles, size: int, *, literal: bool) -> tuple[str | 
     if reason is None:
         return "words", ""
     return None, f"{why_not}; not for words: {reason}"
+
+
+def _fastest_beside_fast_reference(
+    files: TokenizerFiles, size: int, *, literal: bool
+) -> tuple[str | None, str]:
+    """Return the same where tokenizers 1.0 is the reference, which is slow in SentencePiece's style only."""
+    reference = f"tokenizers {tokenizers_version()}"
+    if model_type(files) != "BPE" or not is_sentencepiece(files):
+        return None, f"{reference} is the fastest for this tokenizer"
+    if size < WORDS_BESIDE_FAST_FROM:
+        return None, f"{reference}; words are cached from {WORDS_BESIDE_FAST_FROM >> 20} MiB of text on"
+    reason = objection_to_words(files, literal=literal)
+    if reason is None:
+        return "words", ""
+    return None, f"{reference}; not for words: {reason}"
 
 
 def _objection(files: TokenizerFiles, engine: str, *, literal: bool) -> str | None:

@@ -20,8 +20,8 @@ from tokenlake.reading.version import verified_bytes
 from tokenlake.store.base import ReadStore
 from tokenlake.store.layout import TOKENIZER, Layout
 from tokenlake.store.manifest import Manifest
+from tokenlake.tokenizer_guard.adapter import Backend, open_backend
 from tokenlake.tokenizers.encoder import Encoder, column_of_texts
-from tokenlake.tokenizers.engines import load_backend
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles, files_of
 from tokenlake.tokenizers.fingerprint import describe, identity
 from tokenlake.tokenizers.gate import choose_encoder
@@ -270,12 +270,12 @@ class Decoder:
         return decoders
 
     @cached_property
-    def _tokenizer(self) -> Any:
-        return load_backend(self._name, self._json)
+    def _tokenizer(self) -> Backend:
+        return open_backend(self._name, self._json)
 
     def text(self, ids: Iterable[int]) -> str:
         """Decode one run of ids; bytes that are no whole character become U+FFFD."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        return self._tokenizer.decode(list(ids))
 
 
 def _tokenizers(manifest: Manifest, folder: str) -> dict[str, str]:

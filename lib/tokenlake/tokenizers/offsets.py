@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from typing import Any, Final, Self, cast, final
+from typing import Final, Self, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +34,10 @@ from tokenlake.arrays import (
     taken,
     values,
 )
-from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, flat, objection
+from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, flat
 from tokenlake.tokenizers.engines import BATCH_BYTES, IdEngine, Placed, ReferenceEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.words.rules import objection_to_words, split_rules_of
+from tokenlake.tokenizers.spelling import objection_to_spelling, parting_tokens, prefix_rule
 
 _BLOCK: Final = 1 << 18  # tokens that are located at a time
 _CONTINUES: Final = 0x80  # of the form 10xxxxxx: not the first byte of a character
@@ -48,7 +48,7 @@ _BLANK: Final = 0x20
 _UNKNOWN: Final = 1 << 29
 # Set in the size of an added token, which ends a piece of text.
 _ADDED: Final = 1 << 30
-# Pieces of a row that are followed one after the other ("always"); a row with more of them is odd.
+# Pieces of a row that are followed one after the other ("missing"); a row with more of them is odd.
 _MOST_PIECES: Final = 64
 
 Span = tuple[int, int]
@@ -244,7 +244,7 @@ class TokenSizes:
     """
 
     def __init__(self, files: TokenizerFiles, *, literal: bool) -> None:
-        spec, added = files.spec, files.matched_tokens(literal=literal)
+        spec, added = files.spec, parting_tokens(files, literal=literal)
         marked = bool(spec["model"].get("byte_fallback"))
         table = np.full(files.vocab_size + 1, _UNKNOWN, np.int32)  # bytes of each id
         for token, i in spec["model"]["vocab"].items():
@@ -254,32 +254,22 @@ class TokenSizes:
                 table[i] = len(token.encode()) - 2 * token.count(_MARK)
             elif token and BYTE_LEVEL_ALPHABET.issuperset(token):
                 table[i] = len(token)
+        # What the unknown token stands in the place of has any size.
+        unknown = spec["model"].get("unk_token")
+        if unknown is not None and unknown in spec["model"]["vocab"]:
+            table[spec["model"]["vocab"][unknown]] = _UNKNOWN
         for token in added:
             table[files.token_id(token)] = len(token.encode()) | _ADDED
         self._table, self._has_added = table, bool(added)
-        # Which pieces of text get a blank: "never" any, "every" one, the "first", "always" (those without one).
-        self._blanks = "never"
-        stage: dict[str, Any] = spec.get("pre_tokenizer") or {}
-        if marked and stage.get("type") == "Metaspace":
-            self._blanks = stage["prepend_scheme"]
-        elif marked and spec["normalizer"]["type"] == "Sequence":
-            self._blanks = "every"
+        # Which pieces of text get a blank: "never" any, "every" one, the "first", those without one ("missing").
+        self._blanks = prefix_rule(files)
         self._composes = flat(spec.get("normalizer"), "normalizers") == [{"type": "NFC"}]
 
     @classmethod
     def of(cls, files: TokenizerFiles, *, literal: bool) -> TokenSizes | None:
         """Return the sizes of a tokenizer, or None where an id alone does not tell them."""
-        is_known = objection(files, literal=literal) is None or _keeps_bytes(files, literal=literal)
-        if not is_known:
+        if objection_to_spelling(files, literal=literal) is not None:
             return None
-        vocab, marked = files.spec["model"]["vocab"], files.spec["model"].get("byte_fallback")
-        for token in files.matched_tokens(literal=literal):
-            # The id of an added token must not be one of text, too, of another size.
-            also_text = token in BYTE_TOKENS or _MARK in token
-            if not marked:
-                also_text = not token.isascii() and BYTE_LEVEL_ALPHABET.issuperset(token)
-            if token in vocab and also_text:
-                return None
         return cls(files, literal=literal)
 
     def places(self, text: pa.LargeStringArray, offsets: Int64, ids: Int32) -> tuple[Int64, Int64, Int64]:
@@ -303,7 +293,7 @@ class TokenSizes:
             first = offsets[:-1][np.diff(offsets) > 0]
             begins = data[starts[:-1][np.diff(offsets) > 0]]
             held[first[(held[first] < _ADDED) & (begins != _BLANK)]] -= 1
-        elif self._blanks == "always":
+        elif self._blanks == "missing":
             odd = np.union1d(odd, self._follow(text, offsets, held))
         if self._has_added:
             held &= _ADDED - 1
@@ -350,7 +340,7 @@ class TokenSizes:
 
     def _unsure(self, text: pa.LargeStringArray) -> Int64:
         """Return the rows (int64[k], ascending) whose sum could be right by chance."""
-        if self._blanks == "always":
+        if self._blanks == "missing":
             return np.flatnonzero(values(pc.match_substring(text, _MARK)))
         if not self._composes:
             return np.empty(0, np.int64)
@@ -358,14 +348,6 @@ class TokenSizes:
         other = np.flatnonzero(~values(pc.string_is_ascii(text)))
         texts = cast("list[str]", taken(text, other).to_pylist())
         return other[[not unicodedata.is_normalized("NFC", value) for value in texts]]
-
-
-def _keeps_bytes(files: TokenizerFiles, *, literal: bool) -> bool:
-    """Whether the words of a tokenizer can be cached, and their tokens spell every byte and nothing else."""
-    if objection_to_words(files, literal=literal) is not None:
-        return False
-    rules = split_rules_of(files)
-    return rules.is_sentencepiece or rules.prefix == "never"
 
 
 def whole_characters(text: pa.LargeStringArray, start: Int64, stop: Int64) -> tuple[Int64, Int64]:

@@ -40,7 +40,8 @@ import orjson
 import pyarrow as pa
 
 from tokenlake.arrays import Bools, Int32, Int64, Ragged, offsets_of, string_buffers, text_over
-from tokenlake.errors import MissingExtraError
+from tokenlake.errors import MissingExtraError, TokenizerError
+from tokenlake.tokenizer_guard.generation import OLDER, exports_parts
 from tokenlake.tokenizers.allowlist import flat, model_type
 from tokenlake.tokenizers.engines import GigatokenEngine, ReferenceEngine
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
@@ -76,6 +77,7 @@ class SegmentEngine:
 
     Raises:
         MissingExtraError: numba is not installed, or has no folder for what it compiles.
+        TokenizerError: It is WordPiece or Unigram, and the installed `tokenizers` does not export parts.
     """
 
     def __init__(self, files: TokenizerFiles, *, literal: bool = True) -> None:
@@ -90,6 +92,12 @@ class SegmentEngine:
                 f"engine 'segments' cannot keep what it compiles: {error}; set NUMBA_CACHE_DIR to a folder that can be "
                 "written"
             ) from error
+        if model_type(files) != "BPE" and not exports_parts():
+            raise TokenizerError(
+                f"tokenizer {files.name!r}: engine 'segments' reads the parts of a {model_type(files)} tokenizer, "
+                f"which the installed tokenizers does not export; use engine: tokenizers, or {OLDER}",
+                tokenizer=files.name,
+            )
         self.files = files
         self._run: Any = segment_kernels
         added = files.matched_tokens(literal=literal)
@@ -252,14 +260,13 @@ class _Words:
         return unigram_kernels.search_new(table, new, keys, kept, used, *self._pieces)
 
     def _normalized(self, character: str) -> str:
-        normalizer: Any = self.bare.backend.normalizer
-        return character if normalizer is None else normalizer.normalize_str(character)
+        return self.bare.normalized(character)
 
     def _searched(self, blanks: list[int]) -> tuple[Any, ...] | None:
         """Lay out Unigram's pieces; None where a word is not what follows a space, with one mark or none before it."""
         from tokenlake.tokenizers.unigram_kernels import add_pieces
 
-        backend = self.bare.backend
+        backend = self.bare.backend.raw
         # As `tokenizers` read it: of some scores its last bit is another than in the file, which decides between sums.
         model: dict[str, Any] = orjson.loads(backend.to_str())["model"]
         found = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(f"{_SPACE}a")]

@@ -12,6 +12,9 @@ from "acz" leaves "z", removing the second leaves "a".
 
 Runs that belong to the same classes share a *symbol*, a small number that the automaton reads in the place of the code
 point. All of it takes 0.3 CPU seconds and is kept on disk for each version of `tokenizers`.
+
+tokenizers 1.0 splits by the expressions of some models only. There the classes cannot be read, and the reference, which
+is as fast as cached words then, encodes all text.
 """
 
 from __future__ import annotations
@@ -20,13 +23,13 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, Final, final
 
 import numpy as np
 
 from tokenlake.arrays import Bools, Int64, UInt8
 from tokenlake.cache.disk import DiskCache, default_folder
+from tokenlake.tokenizer_guard.generation import exports_parts, load_raw, tokenizers_version
 from tokenlake.tokenizers.words.expressions import UnsupportedError
 
 POINTS: Final = 0x110000
@@ -63,11 +66,17 @@ def symbols_of(sources: Sequence[str], cached: DiskCache | None = None) -> Symbo
         cached: Cache of earlier results; None for the cache folder of the user.
 
     Raises:
-        UnsupportedError: `tokenizers` does not accept a class, or there are too many symbols.
+        UnsupportedError: `tokenizers` does not accept a class, or does not split by classes at all (from 1.0 on), or
+            there are too many symbols.
     """
+    if not exports_parts():
+        # It knows the expressions of some models as a whole, and no others.
+        raise UnsupportedError(
+            f"tokenizers {tokenizers_version()} does not show the members of character classes"
+        )
     if cached is None:
         cached = DiskCache(default_folder() / "characters", max_bytes=_CACHE_BYTES)
-    identity = json.dumps([version("tokenizers"), *sources])
+    identity = json.dumps([tokenizers_version(), *sources])
     key = hashlib.sha256(identity.encode()).hexdigest()
     hit = cached.get(key)
     if hit is None:
@@ -149,8 +158,6 @@ def _split(expression: str, behavior: str) -> dict[str, Any]:
 
 def _splitter(stages: Sequence[dict[str, Any]]) -> Any:
     """Return the pre-tokenizer of `tokenizers` for stages of a tokenizer.json."""
-    from tokenizers import Tokenizer
-
     spec = {
         "version": "1.0",
         "added_tokens": [],
@@ -161,7 +168,7 @@ def _splitter(stages: Sequence[dict[str, Any]]) -> Any:
         "model": {"type": "BPE", "vocab": {}, "merges": []},
     }
     try:
-        tokenizer: Any = Tokenizer.from_str(json.dumps(spec))
+        tokenizer = load_raw(json.dumps(spec).encode(), spec)
     except Exception as error:
         # `tokenizers` raises bare Exception for an expression that its engine refuses.
         raise UnsupportedError(f"`tokenizers` does not accept a character class: {error}") from error

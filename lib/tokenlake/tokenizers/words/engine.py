@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import chain
 from threading import Lock
 from typing import Any, Final, Protocol, final
 
@@ -20,8 +19,9 @@ import pyarrow as pa
 
 from tokenlake.arrays import Int32, Int64, Ragged, UInt8, UInt64, offsets_of, select, string_buffers, taken
 from tokenlake.errors import MissingExtraError, TokenizerError
+from tokenlake.tokenizer_guard.adapter import Backend, open_backend
 from tokenlake.tokenizers.allowlist import BYTE_TOKENS
-from tokenlake.tokenizers.engines import ReferenceEngine, deliberate, load_backend
+from tokenlake.tokenizers.engines import ReferenceEngine, deliberate
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.words.automaton import Splitter
 from tokenlake.tokenizers.words.expressions import UnsupportedError
@@ -132,18 +132,16 @@ class WordEngine:
         return self._reference
 
     @cached_property
-    def _backend(self) -> Any:
+    def _backend(self) -> Backend:
         """The reference implementation of the model alone."""
-        return load_backend(self.files.name, self._rules.model_alone(self.files))
+        return open_backend(self.files.name, self._rules.model_alone(self.files))
 
     def encode_words(self, words: list[str]) -> tuple[Int64, Int32]:
         """Return the ids of words by the reference implementation."""
         with deliberate(f"tokenizer {self.files.name!r}: encoding words"):
-            encodings = self._backend.encode_batch_fast(words, add_special_tokens=False)
-        rows = [encoding.ids for encoding in encodings]
+            rows = self._backend.encode(words, literal=True)
         offsets = offsets_of([len(row) for row in rows])
-        ids = np.fromiter(chain.from_iterable(rows), np.int32, int(offsets[-1]))
-        return offsets, ids
+        return offsets, np.concatenate([np.empty(0, np.int32), *rows])
 
     def _encode_parts(self, data: UInt8, begins: Int64, stops: Int64, led: Any) -> Ragged:
         """Return the ids of parts of texts."""

@@ -91,7 +91,7 @@ class SplitRules:
             "normalizer": _REPLACE if self.is_sentencepiece else None,
             "pre_tokenizer": None if self.is_sentencepiece else alone,
             "post_processor": None,
-            "decoder": None,
+            "decoder": None if self.is_sentencepiece else alone,
         }
         return orjson.dumps(spec)
 

@@ -1,0 +1,137 @@
+"""The two generations of the package `tokenizers`, and how each of them loads a tokenizer.json.
+
+Before 1.0 the package exports the parts of a tokenizer (normalizer, pre-tokenizer, model), trains, and gives the place
+of every token in the text. From 1.0 on it encodes and decodes 20 to 35 times faster, and does nothing else. This module
+is the only place that looks at which of them is installed. It looks at abilities, not at version numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, cast
+
+from tokenlake.errors import MissingExtraError
+
+OLDER: Final = "pip install 'tokenizers>=0.22,<1'"
+"""How to install the generation that has all parts."""
+FASTER: Final = "pip install --pre 'tokenizers>=1.0.0rc3,<2'"
+"""How to install the fast generation."""
+GPT2_EXPRESSIONS: Final = (
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+)
+"""Two spellings of the expression that ByteLevel has by itself."""
+
+
+def tokenizers_version() -> str:
+    """Return the version of `tokenizers`, "" where it is not installed."""
+    try:
+        return version("tokenizers")
+    except PackageNotFoundError:
+        return ""
+
+
+@cache
+def exports_parts() -> bool:
+    """Return whether the installed `tokenizers` exports the parts of a tokenizer and the places of tokens.
+
+    Raises:
+        MissingExtraError: `tokenizers` is not installed.
+    """
+    return hasattr(_tokenizer_class(), "from_buffer")
+
+
+def load_raw(tokenizer_json: bytes, spec: Mapping[str, Any]) -> Any:
+    """Return the `tokenizers.Tokenizer` of a tokenizer.json, which neither cuts nor pads.
+
+    Args:
+        tokenizer_json: Content of the file.
+        spec: Parsed form of the same file.
+
+    Raises:
+        MissingExtraError: `tokenizers` is not installed.
+        Exception: Whatever `tokenizers` raises where it cannot load the file.
+    """
+    tokenizer_class = _tokenizer_class()
+    if exports_parts():
+        tokenizer: Any = tokenizer_class.from_buffer(tokenizer_json)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+    # This generation reads files only.
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        file.write(_rewritten(tokenizer_json, spec))
+        file.flush()
+        tokenizer = tokenizer_class.from_file(file.name)
+    tokenizer.truncation = None
+    tokenizer.padding = None
+    # Expressions that it does not know are refused by the first text, not by the file.
+    tokenizer.encode("a")
+    return tokenizer
+
+
+def _tokenizer_class() -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise MissingExtraError(
+            "a tokenizer needs the package tokenizers, which is missing: pip install tokenizers"
+        ) from error
+    return tokenizers.Tokenizer
+
+
+def failure_to_load() -> str:
+    """Return what to say of a tokenizer.json that the installed `tokenizers` does not load."""
+    what = "tokenizer.json cannot be loaded"
+    if exports_parts():
+        return what
+    return f"{what} by tokenizers {tokenizers_version()} (the generation before it loads more forms: {OLDER})"
+
+
+def _rewritten(tokenizer_json: bytes, spec: Mapping[str, Any]) -> bytes:
+    """Return a tokenizer.json that means the same, in the words that tokenizers 1.0 knows."""
+    changed = {**spec, "pre_tokenizer": _with_named_expression(spec.get("pre_tokenizer"))}
+    changed["model"] = _with_all_bytes(spec)
+    if changed["pre_tokenizer"] is spec.get("pre_tokenizer") and changed["model"] is spec.get("model"):
+        return tokenizer_json
+    return json.dumps(changed).encode()
+
+
+def _with_named_expression(stage: Any) -> Any:
+    """Return a pre-tokenizer with GPT-2's expression as a part of ByteLevel, where it is a Split of its own."""
+    members: Any = None if stage is None else stage.get("pretokenizers")
+    if not isinstance(members, list) or len(cast("list[Any]", members)) != 2:
+        return stage
+    split, byte_level = cast("list[dict[str, Any]]", members)
+    is_gpt2 = split.get("pattern") in [{"Regex": expression} for expression in GPT2_EXPRESSIONS]
+    is_kept = split.get("behavior") == "Isolated" and not split.get("invert")
+    is_bare = byte_level.get("type") == "ByteLevel" and byte_level.get("use_regex") is False
+    if not (split.get("type") == "Split" and is_gpt2 and is_kept and is_bare):
+        return stage
+    return {**byte_level, "use_regex": True}
+
+
+def _with_all_bytes(spec: Mapping[str, Any]) -> Any:
+    """Return a model with a token for every byte, where the tokens that are missing can never be used.
+
+    Gemini's vocabulary has a token for the tab itself and none for its byte. tokenizers 1.0 does not load it.
+    """
+    model: Any = spec.get("model", {})
+    vocab: Any = model.get("vocab")
+    if not model.get("byte_fallback") or not isinstance(vocab, dict):
+        return model
+    ids = cast("dict[str, int]", vocab)
+    missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in ids]
+    if not missing or not all(byte < 128 and chr(byte) in ids for byte in missing):
+        return model
+    added: list[Mapping[str, Any]] = spec.get("added_tokens") or []
+    # Added tokens outside of the vocabulary are numbered by its size.
+    if not all(token["content"] in ids for token in added):
+        return model
+    unused = max(ids.values(), default=-1) + 1
+    fillers = {f"<0x{byte:02X}>": unused + index for index, byte in enumerate(missing)}
+    return {**model, "vocab": {**ids, **fillers}}
