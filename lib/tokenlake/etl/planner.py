@@ -90,10 +90,12 @@ def plan(config: Configuration, on_event: Watcher = ignore, *, again: Precedent 
 def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, again: Precedent | None = None) -> Plan:
     """Plan a resolved build; arguments and errors are those of :func:`plan`."""
     if not build.parents:
-        return _plan_texts(build, on_event, again)
-    from tokenlake.etl.plan.stored import plan_stored
+        made = _plan_texts(build, on_event, again)
+    else:
+        from tokenlake.etl.plan.stored import plan_stored
 
-    return plan_stored(build, on_event)
+        made = plan_stored(build, on_event)
+    return replace(made, notes=(*build.notes, *made.notes))
 
 
 def _plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None) -> Plan:
