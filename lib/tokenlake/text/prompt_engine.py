@@ -5,7 +5,6 @@ supervised rows for a trainer that tokenizes while it reads.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +39,6 @@ _PADDING: Final[dict[object, Any]] = {True: "longest", False: "do_not_pad"}
 _PADDINGS: Final = ("max_length", "longest", "do_not_pad", True, False)
 _ANY_LENGTH: Final = 1 << 30
 _TRIES: Final = 8  # tokens merge differently in a shorter text, so that the first try may miss by a few
-_NAMED: Final = re.compile(r"(?:column|field) '([^']*)'")  # as the faults of values begin
 _EXPECTED: Final = {
     "null_column": "a value in every column of the template",
     "not_a_string": "text, a number or a boolean",
@@ -386,8 +384,7 @@ class PromptEngine:
 
 
 def _unusable(index: int, row: Row, fault: Fault) -> BadRecordError:
-    found = _NAMED.search(fault.detail)
-    column = found[1] if found else ""
+    column = fault.column
     got = repr(row[column]) if column in row else f"columns {', '.join(map(repr, row)) or 'none'}"
     return _bad(index, column, fault.detail, _EXPECTED.get(fault.reason, ""), got, reason=fault.reason)
 
