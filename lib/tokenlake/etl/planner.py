@@ -477,7 +477,7 @@ def _built_from(catalog: Catalog, parent: FoundParent, config: PipelineConfig) -
             f"{parent.reference} holds preferences, which are neither packed nor mixed", ".retokenize"
         )
     where, remedy = Layout(manifest.dataset, manifest.version), "write data_files in place of dataset"
-    _, found = recorded(catalog.store, where, manifest.fingerprint, remedy)
+    found = recorded(catalog.store, where, manifest.fingerprint, remedy)
     whole = load_config(found)
     if (before := whole.retokenized) is None:
         return whole

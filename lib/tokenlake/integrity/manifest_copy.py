@@ -1,8 +1,8 @@
 """The second copy of a manifest, from which a damaged manifest is restored.
 
-A commit writes the copy before the manifest, in equal bytes, to ``runs/manifest.json``. Versions of releases that wrote
-no copy have none: they are read as always, `verify` says in a note that the copy is missing, and `repair` writes it as
-long as the manifest is intact.
+A commit writes the copy before the manifest, in equal bytes, to ``runs/manifest-copy.json``. Versions of older releases
+have no copy: they are read as always, `verify` says in a note that the copy is missing, and `repair` writes it as long
+as the manifest is intact.
 
 A copy restores a manifest only if it proves itself. Its seal must hold, and it must be of this version. The claim, the
 tags and the versions that were made from this one must not name another manifest.
