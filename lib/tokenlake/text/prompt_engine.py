@@ -322,7 +322,8 @@ class PromptEngine:
     ) -> Result[dict[str, Int32] | dict[str, list[Any]], TokenlakeError]:
         """Return the rows as one batch: int32[n, L] each; unpadded, lists of n arrays.
 
-        The first row that cannot be used makes the whole an error, whose ``row`` is its index.
+        The first row that cannot be used makes the whole an error. Its details are ``row``, its index, and ``problem``,
+        the message without it.
         """
         label, checked = self._labeller, list[Row]()
         try:
@@ -335,7 +336,8 @@ class PromptEngine:
                 checked = [self._shortened(self._lengths, row) for row in checked]
             made = [label.fitted(at, tokens, self._label) for at, tokens in enumerate(label.tokens(checked))]
         except BadRecordError as error:
-            return Err(BadRecordError(f"row {error.details['row']}: {error}", **error.details))
+            details = {**error.details, "problem": str(error)}
+            return Err(BadRecordError(f"row {error.details['row']}: {error}", **details))
         except TokenlakeError as error:
             return Err(error)
         if self._padding == "do_not_pad" or not made:
