@@ -14,8 +14,8 @@ MARK = "in lib/tokenlake/config/refusals.py. -->\n"
 
 
 def refusals_table() -> str:
-    """Return the table of what is refused, as Markdown."""
-    rows: list[tuple[str, str, str, str]] = []
+    """Return the table of the options that are refused or not used, as Markdown."""
+    rows: list[tuple[str, ...]] = []
     for refusal in REFUSALS:
         roads: dict[str, list[str]] = {}
         for road, name in ROADS.items():
@@ -24,9 +24,11 @@ def refusals_table() -> str:
             if applies and (instead := refusal.instead(road)):
                 roads.setdefault(instead, []).append(name)
         fine = ", ".join(f"`{value!r}`" for value in refusal.also)
-        rows += [(f"`{refusal.key}`", ", ".join(names), instead, fine) for instead, names in roads.items()]
+        outcome = "accepted with a note" if refusal.is_speed else "refused"
+        for instead, names in roads.items():
+            rows.append((f"`{refusal.key}`", ", ".join(names), outcome, instead, fine))
     # The cells are Markdown already: to_markdown takes its cells for texts.
-    head = ("option", "refused by", "instead", "also allowed")
+    head = ("option", "not used by", "another value is", "instead", "also allowed")
     lines = [head, ["---"] * len(head), *rows]
     escaped = ([cell.replace("\\", "\\\\").replace("|", "\\|") for cell in line] for line in lines)
     return "\n" + "".join(f"| {' | '.join(line)} |\n" for line in escaped)

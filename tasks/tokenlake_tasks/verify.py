@@ -51,6 +51,8 @@ def verify(store: ReadStore, dataset: str, version: int, deep: bool, workers: in
     report = verify_stored(store, dataset, version, deep=deep, workers=workers)
     log = get_run_logger()
     log.info("%s, %s read", numbers.plural(report.files, "file"), numbers.size(report.bytes))
+    for remark in report.notes:
+        log.warning("%s", remark)
     for problem in report.problems:
         log.error("%s: %s: expected %s, got %s", problem.path, problem.problem, problem.expected, problem.got)
     if not report.ok:

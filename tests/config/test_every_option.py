@@ -11,7 +11,7 @@ import csv
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,8 @@ from tests.servers.hub import hub
 from tests.tokenizers.tokenizer_samples import byte_level
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
+from tokenlake.config.refusals import REFUSALS
+from tokenlake.config.resolve import first_steps, foreseen, resolve
 from tokenlake.config.section import field_texts
 from tokenlake.config.stages import SourceStageConfig
 from tokenlake.errors import ConfigError, TokenlakeError
@@ -375,3 +377,52 @@ def run_or_bad_text(road: str, dataset: Mapping[str, Any], folder: Path) -> None
         ROADS[road](dataset, {}, folder)
     except TokenlakeError as error:
         assert "leave it out" not in str(error)
+
+
+SPEED: Final[dict[str, dict[str, Any]]] = {"tokenize": {"batch_size": 500, "num_workers": 2}}
+"""Options that only concern speed and that a build does not use: (section, {key: another value})."""
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_an_option_of_speed_is_accepted_with_one_note_and_changes_nothing(
+    data: Path, tokenizer: Path, mixed: bool
+) -> None:
+    here = Surroundings(data, tokenizer, data / "own")
+    config: dict[str, Any] = {
+        "name": "set",
+        "datasets": [here.dataset("jsonl", {"name": name}) for name in ("a", "b")],
+        "save": {"output_dir": str(data / "own" / "store")},
+        "mix": {"total_rows": 4, "lanes": 1} if mixed else {},
+        "pack": {"enabled": True, "seq_length": 8},
+    }
+    assert {f"{section}.{key}" for section, keys in SPEED.items() for key in keys} == {
+        refusal.key for refusal in REFUSALS if refusal.is_speed
+    }
+    asked = load_config({**config, **SPEED})
+    builds = [resolve(step) for step in first_steps(asked).values()]
+    builds.append(foreseen(asked))
+    usual = load_config(config)
+    expected = [resolve(step) for step in first_steps(usual).values()]
+    expected.append(foreseen(usual))
+    notes = [note for build in builds for note in build.notes]
+    assert [replace(build, notes=()) for build in builds] == expected
+    assert [note.partition(" is not used by a build")[0] for note in notes] == [
+        f"{section}.{key}: {value}" for section, keys in SPEED.items() for key, value in keys.items()
+    ]
+
+
+def test_the_plan_and_the_result_of_a_build_say_which_options_it_does_not_use(
+    data: Path, tokenizer: Path
+) -> None:
+    here = Surroundings(data, tokenizer, data / "own")
+    config = {
+        "name": "speed",
+        "datasets": [here.dataset("jsonl", {})],
+        "save": {"output_dir": str(data / "own" / "store")},
+        **SPEED,
+    }
+    plan = tl.plan(config)
+    assert plan.fingerprint == tl.plan({**config, "tokenize": {}}).fingerprint
+    result = tl.build_dataset(config, workers=1)
+    for notes in (plan.notes, result.notes, tl.build_dataset(config, workers=1).notes):
+        assert [note.partition(":")[0] for note in notes] == ["tokenize.batch_size", "tokenize.num_workers"]

@@ -164,7 +164,11 @@ def test_a_default_is_never_refused_and_another_value_always_with_what_to_use_in
     default = MODELS[section].model_fields[name].get_default()
     assert not refused.refuses(default, default)
     assert any(refused.instead(road) for road in ROADS)
-    if refused.build:
+    if refused.is_speed:
+        built = build(**{section: {name: another(refused, section, name)}})
+        assert [note.partition(":")[0] for note in built.notes] == [refused.key]
+        assert dataclasses.replace(built, notes=()) == build()
+    elif refused.build:
         options = {**NEEDED.get(section, {}), name: another(refused, section, name)}
         inside = section == "datasets"
         message = refusal(NotAvailableError, **({"dataset": options} if inside else {section: options}))

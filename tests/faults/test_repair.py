@@ -20,8 +20,8 @@ from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
 _RANDOM, _KILLED = 120, 24  # cases in all mode
-# A version without a manifest is none; and of v1, whose inputs grew since, something must be left to tell from.
-_KINDS = {"manifest.json": ("flip", "append"), "claim.json": KINDS[:4]}
+# A version without a manifest is none, and one without a claim was copied from elsewhere.
+_KINDS = {"manifest.json": KINDS[:4], "claim.json": KINDS[:4]}
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +41,10 @@ def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: W
 
 
 def _some(lake: Path, dice: Random) -> list[tuple[Path, str]]:
-    """Choose files to damage; where a manifest is among them, what it is made again of is left alone."""
+    """Choose files to damage, and how."""
     files = [path for version in _versions(lake) for path in files_of(version)]
     chosen = dice.sample(files, dice.randrange(1, 9))
-    lost = {path.parent for path in chosen if path.name == "manifest.json"}
-    kept = [
-        path
-        for path in chosen
-        if not (path.name == "claim.json" and path.parent in lost)
-        and not (path.parent.name == "ledger" and path.parent.parent in lost)
-    ]
-    return [(path, dice.choice(_KINDS.get(path.name, KINDS))) for path in kept]
+    return [(path, dice.choice(_KINDS.get(path.name, KINDS))) for path in chosen]
 
 
 def _versions(lake: Path) -> list[Path]:

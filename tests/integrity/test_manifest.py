@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
+import tokenlake as tl
 from tests.integrity.support import KINDS, build, damage, tree
 from tests.store.support import settings, write_inputs
 from tokenlake.errors import IntegrityError, NotFoundError
+from tokenlake.etl.commit import publish_manifest
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.integrity.repair import repair
+from tokenlake.integrity.verify import verify
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.claims import Claim
+from tokenlake.store.layout import Layout
+from tokenlake.store.local import LocalStore
 from tokenlake.store.sealed import seal
 
 
@@ -27,74 +36,212 @@ def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: W
     return root
 
 
-def manifest_of(lake: Path) -> Path:
-    return lake / "small" / "v1" / "manifest.json"
+COPY = "runs/manifest-copy.json"
+
+
+@pytest.fixture
+def small(lake: Path) -> Path:
+    """The folder of ``small`` v1 in a store of a test's own."""
+    return lake / "small" / "v1"
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write over a published file, which is read-only."""
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+def whole(lake: Path) -> dict[str, str]:
+    """Path -> sha256 of all files of a store, those in ``runs/`` included."""
+    return tree(lake, runs=True)
+
+
+def test_a_commit_writes_a_second_copy_of_the_manifest(small: Path) -> None:
+    assert (small / COPY).read_bytes() == (small / "manifest.json").read_bytes()
+    assert (small / COPY).stat().st_ino != (small / "manifest.json").stat().st_ino
+    assert [path.suffix for path in (small / "data").iterdir() if path.suffix != ".parquet"] == []
+
+
+def test_the_copy_is_there_before_the_manifest(
+    lake: Path, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, layout = open_store(lake), Layout("small", 1)
+    manifest = Catalog(store).manifest("small", 1)
+    for name in ("manifest.json", COPY):
+        (small / name).unlink()
+    written: list[str] = []
+    put_new = LocalStore.put_new
+
+    def recorded(self: LocalStore, key: str, *arguments: Any, **options: Any) -> Any:
+        written.append(key)
+        return put_new(self, key, *arguments, **options)
+
+    monkeypatch.setattr(LocalStore, "put_new", recorded)
+    publish_manifest(store, layout, manifest)
+    assert written == [layout.manifest_copy, layout.manifest]
+
+
+def test_the_copy_of_a_build_that_lost_the_race_is_replaced(lake: Path, small: Path) -> None:
+    store = open_store(lake)
+    manifest = Catalog(store).manifest("small", 1)
+    (small / "manifest.json").unlink()
+    write(small / COPY, b"the manifest of another release")
+    publish_manifest(store, Layout("small", 1), manifest)
+    assert (small / COPY).read_bytes() == (small / "manifest.json").read_bytes() == manifest.to_bytes()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "remove"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_damaged_manifest_is_made_again(built: Path, lake: Path, kind: str, seed: int) -> None:
-    damage(manifest_of(lake), kind, Random(seed))
+def test_a_damaged_manifest_is_restored_from_its_copy(lake: Path, small: Path, kind: str, seed: int) -> None:
+    before = whole(lake)
+    damage(small / "manifest.json", kind, Random(seed))
+    (note,) = verify(lake, "small@v1").notes
+    assert f"{COPY}, the second copy of the manifest, is intact" in note
     report = repair(lake, "small")
     assert [(file.path, file.damage, file.how) for file in report.files] == [
-        ("manifest.json", "damaged", "rendered")
+        ("manifest.json", "damaged", "copied")
     ]
-    assert report.ok and tree(lake) == tree(built / "store")
+    assert report.ok and whole(lake) == before
 
 
-def test_other_damage_is_repaired_with_it(built: Path, lake: Path) -> None:
-    damage(manifest_of(lake), "truncate", Random(1))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_copy_is_found_and_written_again(lake: Path, small: Path, kind: str) -> None:
+    before = whole(lake)
+    damage(small / COPY, kind, Random(5))
+    found = verify(lake, "small")
+    if kind == "remove":  # so it is with versions of older releases, which are no worse than they were
+        assert found.ok
+        assert [note.partition(",")[0] for note in found.notes] == [COPY]
+    else:
+        assert [(problem.path, problem.problem) for problem in found.problems] == [(COPY, "damaged")]
+    assert repair(lake, "small", dry_run=True).ok
+    assert whole(lake) != before
+    report = repair(lake, "small")
+    assert [(file.path, file.how, file.note) for file in report.files] == [
+        (COPY, "copied", "from manifest.json")
+    ]
+    assert report.ok and whole(lake) == before
+    assert verify(lake, "small").notes == ()
+    assert repair(lake, "small").files == ()
+
+
+def test_a_copy_that_is_another_sealed_manifest_is_a_problem_that_repair_leaves(
+    lake: Path, small: Path
+) -> None:
+    manifest = Catalog(open_store(lake)).manifest("small", 1)
+    write(small / COPY, replace(manifest, produced_by={"pyarrow": "1"}).to_bytes())
+    before = whole(lake)
+    for problems in (verify(lake, "small").problems, repair(lake, "small").problems):
+        assert [(problem.path, problem.problem) for problem in problems] == [(COPY, "copy")]
+    assert whole(lake) == before
+
+
+def test_where_both_are_damaged_nothing_is_changed(lake: Path, small: Path) -> None:
+    for name in ("manifest.json", COPY):
+        damage(small / name, "flip", Random(1))
+    before = whole(lake)
+    with pytest.raises(
+        IntegrityError, match=r"second copy cannot be used.*from a backup.*under another name"
+    ):
+        repair(lake, "small")
+    assert "cannot be restored" in verify(lake, "small@v1").notes[0]
+    assert whole(lake) == before
+
+
+def test_a_version_of_an_older_release_is_read_and_has_no_copy_to_restore_from(
+    lake: Path, small: Path
+) -> None:
+    (small / COPY).unlink()
+    assert len(tl.open(lake / "small")) > 0
+    damage(small / "manifest.json", "flip", Random(1))
+    before = whole(lake)
+    with pytest.raises(IntegrityError, match=r"no second copy \(small/v1/runs/manifest-copy.json\)"):
+        repair(lake, "small")
+    assert whole(lake) == before
+
+
+def test_other_damage_is_repaired_with_it(built: Path, lake: Path, small: Path) -> None:
+    damage(small / "manifest.json", "truncate", Random(1))
     for path in ("data/train-00000-00.parquet", "README.md", "config.yaml", "quarantine/00001.parquet"):
-        damage(lake / "small" / "v1" / path, "flip", Random(2))
+        damage(small / path, "flip", Random(2))
     report = repair(lake, "small", dry_run=True)
-    assert {file.how for file in report.files} == {"rendered", "rebuilt"} and len(report.files) == 5
+    assert {file.how for file in report.files} == {"copied", "rendered", "rebuilt"} and len(report.files) == 5
     assert repair(lake, "small").ok
     assert tree(lake) == tree(built / "store")
 
 
-def test_a_tag_bears_witness(built: Path, lake: Path) -> None:
+@pytest.mark.parametrize("path", ["claim.json", "ledger/00001.json"])
+def test_the_claim_and_the_ledger_are_not_needed(built: Path, lake: Path, small: Path, path: str) -> None:
+    damage(small / "manifest.json", "flip", Random(1))
+    damage(small / path, "flip", Random(1))
+    assert repair(lake, "small").ok
+    assert tree(lake) == tree(built / "store")
+
+
+def test_a_tag_bears_witness(lake: Path, small: Path) -> None:
     Catalog(open_store(lake)).set_tag("small", "prod", 1)
     before = tree(lake)
-    damage(manifest_of(lake), "empty", Random(1))
+    damage(small / "manifest.json", "empty", Random(1))
     assert repair(lake, "small@prod").ok
     assert tree(lake) == before
 
 
-def test_a_tag_of_another_manifest_forbids_it(lake: Path) -> None:
-    store = open_store(lake)
-    Catalog(store).set_tag("small", "prod", 1)
+def other_tag(lake: Path) -> None:
+    Catalog(open_store(lake)).set_tag("small", "prod", 1)
     tag = lake / "small" / "tags" / "prod.json"
-    tag.chmod(0o644)
-    tag.write_bytes(seal({**json.loads(tag.read_bytes()), "manifest_sha256": "0" * 64}))
-    damage(manifest_of(lake), "flip", Random(1))
-    before = tree(lake)
-    with pytest.raises(IntegrityError, match=r"cannot be made again.*expected 0000"):
+    write(tag, seal({**json.loads(tag.read_bytes()), "manifest_sha256": "0" * 64}))
+
+
+def other_claim(lake: Path) -> None:
+    claim = Claim(dataset="small", version=1, fingerprint="0" * 64, meta={})
+    write(lake / "small" / "v1" / "claim.json", claim.to_bytes())
+
+
+def swept(lake: Path) -> None:
+    found = Catalog(open_store(lake)).read_claim("small", 1)
+    assert found is not None
+    write(lake / "small" / "v1" / "claim.json", found.turned("swept").to_bytes())
+
+
+def other_version(lake: Path) -> None:
+    manifest = Catalog(open_store(lake)).manifest("small", 1)
+    write(lake / "small" / "v1" / COPY, replace(manifest, version=2).to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (other_tag, "expected 0000"),
+        (other_claim, "expected 0000"),
+        (swept, "was removed"),
+        (other_version, "the manifest of small@v2"),
+    ],
+)
+def test_a_copy_that_is_contradicted_restores_nothing(
+    lake: Path, small: Path, change: Callable[[Path], None], why: str
+) -> None:
+    change(lake)
+    damage(small / "manifest.json", "flip", Random(1))
+    before = whole(lake)
+    with pytest.raises(IntegrityError, match=f"cannot be restored: .*{why}"):
         repair(lake, "small")
-    assert tree(lake) == before
+    assert whole(lake) == before
 
 
-def test_changed_inputs_forbid_it(built: Path, lake: Path, tmp_path: Path) -> None:
-    damage(manifest_of(lake), "flip", Random(1))
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "pages" / "lake.jsonl").write_text('{"text": "other"}\n')
-    before = tree(lake)
-    with pytest.raises(IntegrityError, match=r"lake.jsonl of pages is 18 bytes"):
-        repair(lake, "small", overrides=[f"datasets.pages.data_files={tmp_path / 'pages'}"])
-    assert tree(lake) == before
+def test_a_copied_version_needs_no_copy_of_its_manifest(lake: Path, small: Path) -> None:
+    (small / "claim.json").unlink()  # neither is published
+    (small / COPY).unlink()
+    assert verify(lake, "small").notes == ()
+    assert repair(lake, "small").files == ()
 
 
-@pytest.mark.parametrize("path", ["claim.json", "ledger/00001.json"])
-def test_without_claim_or_ledger_there_is_no_manifest(lake: Path, path: str) -> None:
-    damage(manifest_of(lake), "flip", Random(1))
-    damage(lake / "small" / "v1" / path, "remove", Random(1))
-    before = tree(lake)
-    with pytest.raises(IntegrityError, match=path):
-        repair(lake, "small")
-    assert tree(lake) == before
+def test_removing_a_version_removes_the_copy(lake: Path, small: Path) -> None:
+    tl.remove_version(lake, "small@v1")
+    assert not (small / COPY).exists()
 
 
 def test_a_version_without_a_manifest_is_none(lake: Path) -> None:
-    damage(manifest_of(lake), "remove", Random(1))
+    damage(lake / "small" / "v1" / "manifest.json", "remove", Random(1))
     with pytest.raises(NotFoundError, match="run its build again"):
         repair(lake, "small@v1")
 

@@ -222,18 +222,30 @@ def test_no_bytes_make_the_reader_of_messages_do_anything_but_refuse(data: bytes
     assert message.rows >= 0
 
 
-@given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), kind=st.sampled_from([*KINDS]))
+@given(
+    at=st.floats(0, 1, exclude_max=True),
+    bit=st.integers(0, 7),
+    kind=st.sampled_from([*KINDS]),
+    compression=st.sampled_from([None, "zstd", "lz4"]),
+    field=st.sampled_from(["text", "lang"]),
+)
 def test_a_flipped_bit_is_refused_or_changes_no_more_than_texts(
-    tmp_path_factory: pytest.TempPathFactory, at: float, bit: int, kind: str
+    tmp_path_factory: pytest.TempPathFactory,
+    at: float,
+    bit: int,
+    kind: str,
+    compression: str | None,
+    field: str,
 ) -> None:
     # Arrow has no checksums: what is inside a text cannot be told; but nothing crashes, and no row is lost.
     path = tmp_path_factory.mktemp("flip") / "in.arrow"
-    write(path, pa.table({"text": [f"t{n}" for n in range(40)]}), kind, chunk=20)
+    table = pa.table({"text": [f"t{n}" for n in range(40)], "lang": LANGS[:40]})
+    write(path, table, kind, chunk=20, compression=compression)
     data = bytearray(path.read_bytes())
     data[int(at * len(data))] ^= 1 << bit
     path.write_bytes(data)
     try:
-        batches = read(path)
+        batches = read(path, content_field=field)
     except DamagedFileError:
         return
     assert sum(batch.rows_read for batch in batches) == 40

@@ -204,6 +204,15 @@ def test_an_error_says_where_what_was_expected_and_what_was_found(row, field, ex
     assert batch.details["row"] == 1
 
 
+@pytest.mark.parametrize("column", ["it's", "a column 'b'", "field 'c'"])
+@pytest.mark.parametrize("row", [{}, {"value": None}, {"value": [1]}])
+def test_the_column_of_an_error_does_not_depend_on_how_the_message_spells_it(column: str, row: Any) -> None:
+    section = {"format_type": "completion", "input_columns": [column], "label_column": "a"}
+    made = tl.PromptEngine(section, sentencepiece())
+    values = {column: row["value"]} if row else {}
+    assert made.process({**values, "a": "y"}).unwrap_err().field_path == column
+
+
 def test_too_long_is_an_error_where_truncation_is_off_or_nothing_to_learn_is_left() -> None:
     row = {"q": "x y " * 30, "a": "yes"}
     error = engine(sentencepiece(), max_length=16, truncation=False).process(row).unwrap_err()

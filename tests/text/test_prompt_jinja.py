@@ -122,6 +122,15 @@ def test_a_row_on_which_the_template_fails_or_of_which_nothing_is_learned_is_bad
     assert fault(shy, {"q": "2", "a": "y"})[0] == "nothing_to_learn"
 
 
+def test_what_a_template_itself_says_of_a_row_is_not_changed() -> None:
+    template = "{% if q == 'no' %}{{ raise_exception('see the chat template') }}{% endif %}{{ q }}{{ a }}"
+    reason, told = fault(
+        renderer(template=template, input_columns=[], optional_columns=[]), {"q": "no", "a": "y"}
+    )
+    assert reason == "template_refused"
+    assert told == "the template refuses the conversation: see the chat template"
+
+
 @pytest.mark.parametrize("row", [{"q": "x</s>", "a": "y"}, {"q": "x", "a": "y<"}, {"q": "x", "a": ["</s>"]}])
 @promise(116)
 def test_no_value_becomes_a_control_token_beside_those_of_the_template(row: dict[str, Any]) -> None:

@@ -280,7 +280,7 @@ class _MixPlan:
         steps = [{"source": each.source, "version": each.version} | each.to_json() for each in self.tokens]
         found: dict[str, Any] = {"name": self.build.name, "store": self.build.store, "steps": steps}
         if mixed is None:
-            return found | {"mixture": None, "guess": self._guess()}
+            return found | {"mixture": None, "guess": self._guess(), "notes": list(self.build.notes)}
         mixture = {
             "version": _committed(mixed),
             "fingerprint": mixed.fingerprint,
@@ -295,6 +295,7 @@ class _MixPlan:
         found = [line for each in self.tokens for line in each.notes()]
         if self.mixed is not None:
             return found + [f"note: {line}" for line in self.mixed.notes]
+        found += [f"note: {line}" for line in self.build.notes]
         absent = ", ".join(each.source for each in self.tokens if each.version is None)
         guess, asked, lacking = self._guess(), self.build.mixture, list[str]()
         if asked is not None and guess:  # sources that come more often than they may

@@ -29,6 +29,7 @@ from tokenlake.integrity.findings import RepairProgress, RepairReport, VerifyRep
 from tokenlake.integrity.repair import repair as repair_version
 from tokenlake.integrity.verify import named_version
 from tokenlake.integrity.verify import verify as check
+from tokenlake.markup import printable
 from tokenlake.reading.version import stored_schema
 from tokenlake.reports import Table, facts, label, listed
 from tokenlake.reports import dataset as tables
@@ -108,8 +109,9 @@ def verify(
 
     This checks the sizes and hashes of all files, Parquet footers, the account, the ledger, the claim and tags, and
     finds files that no manifest lists. --deep also checks page checksums, every count and every segment. The exit code
-    is 3 if anything differs from what was committed. --json prints one report for one NAME, otherwise {"ok": ...,
-    "reports": [...]}.
+    is 3 if anything differs from what was committed. A missing second copy of the manifest (runs/manifest-copy.json),
+    as in versions of older releases, is a note on stderr. --json prints one report for one NAME, otherwise
+    {"ok": ..., "reports": [...]}.
 
     Args:
         names: Datasets, or versions of them: NAME, NAME@v3 or NAME@TAG.
@@ -166,6 +168,8 @@ def _print_verified(report: VerifyReport) -> None:
     if not report.ok:
         print_tables([Table.of(_PROBLEMS, [asdict(problem) for problem in report.problems])])
         note(f"`tokenlake repair {report.dataset}@v{report.version}` repairs what can be repaired")
+    for remark in report.notes:
+        note(printable(remark))
 
 
 def repair(
@@ -185,7 +189,8 @@ def repair(
     A damaged file is copied from another version that holds it, or built again from the recorded inputs; it is compared
     with the manifest and then replaced as a whole. Other versions that share the file are repaired, too. If an input
     has changed, the file stays as it is and the input is named. If a unit comes out with the same rows in other bytes,
-    as with another release of pyarrow, a new version is committed beside the damaged one.
+    as with another release of pyarrow, a new version is committed beside the damaged one. A damaged manifest is
+    restored from its second copy, runs/manifest-copy.json; a copy that is missing or damaged is written again.
 
     The exit code is 0 if no damage is left, 1 if nothing could be repaired, and 3 if some damage remains.
 

@@ -2,7 +2,7 @@
 
 Nothing is ignored silently. An option either acts, or describes another side and says so in its description (`load` is
 for trainers), or stands in :data:`REFUSALS`: then a value beside its default is refused by the roads that have a text
-for it.
+for it. Where the option only concerns speed, the value is accepted and the plan has a note.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Refusal:
         build, stored, rows, source: what to use instead there; "" where the option acts or does no harm.
         also: values that are fine beside the default.
         keys: of a mapping, that act; what is beside them counts.
+        is_speed: the option only concerns speed, so that another value is accepted with a note.
     """
 
     key: str
@@ -52,6 +53,7 @@ class Refusal:
     source: str = ""
     also: tuple[Any, ...] = ()
     keys: Collection[str] = ()
+    is_speed: bool = False
 
     def judged(self, value: Any) -> Any:
         """Return what counts of a value."""
@@ -114,8 +116,12 @@ REFUSALS: Final = (
         for name in ("cloud_max_retries", "cloud_retry_delay")
     ),
     Refusal("source.dask_storage_options", build=_NO_DASK, rows=_NO_DASK, also=({},)),
-    Refusal("tokenize.batch_size", build="documents are encoded in blocks of at least 4 MiB"),
-    Refusal("tokenize.num_workers", build="`--workers N`, the flow's parameter or build_dataset(workers=N)"),
+    Refusal("tokenize.batch_size", build="documents are encoded in blocks of at least 4 MiB", is_speed=True),
+    Refusal(
+        "tokenize.num_workers",
+        build="`--workers N`, the flow's parameter or build_dataset(workers=N) sets the number of workers",
+        is_speed=True,
+    ),
     Refusal("mix.lanes", rows="rows are drawn in one lane; lanes act where a mixture is built"),
     Refusal("mix.weights_by", rows="weights are of rows; tokens act where a mixture is built"),
     Refusal("mix.order", rows="rows are drawn in one lane, in one order; it acts where a mixture is built"),
@@ -147,23 +153,58 @@ def refused(config: PipelineConfig, road: Road, sections: Collection[str] | None
     Args:
         sections: look at these alone; None: at all.
     """
-    found: list[str] = []
+    messages = [
+        f"{option.path}: {option.shown} is not available in {ROADS[road]}; instead: {option.instead}"
+        for option in _unused_options(config, road, sections)
+        if not option.is_speed
+    ]
+    if sections is None and road in ("build", "source"):
+        messages.extend(
+            f"datasets.{dataset.name}.exclude: {scheme}:// is not available in a build; instead: the path of a local "
+            "file"
+            for dataset in config.datasets
+            if (scheme := scheme_of(dataset.exclude or ""))
+        )
+    return messages
+
+
+def speed_notes(config: PipelineConfig, road: Road) -> list[str]:
+    """Return a note for every option that is set, only concerns speed, and that a road does not use."""
+    return [
+        f"{option.path}: {option.shown} is not used by {ROADS[road]} and changes no result; {option.instead}"
+        for option in _unused_options(config, road, None)
+        if option.is_speed
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _UnusedOption:
+    """An option with a value that a road does not act on.
+
+    Attributes:
+        path: Key in the configuration, such as ``datasets.books.shard_column``.
+        shown: Value as a message shows it. It holds no secret.
+        instead: Text that says what to use, or what decides.
+        is_speed: Whether the option only concerns speed.
+    """
+
+    path: str
+    shown: str
+    instead: str
+    is_speed: bool
+
+
+def _unused_options(
+    config: PipelineConfig, road: Road, sections: Collection[str] | None
+) -> Iterator[_UnusedOption]:
     for name in ("datasets", "source", "tokenize", "mix", "save", "card", "ray", "cache"):
         if sections is None or name in sections:
             models: Sequence[Section] = config.datasets if name == "datasets" else [getattr(config, name)]
             for model in models:
-                found += _refused_in(name, model, road)
-    if sections is None and road in ("build", "source"):
-        for dataset in config.datasets:
-            if scheme := scheme_of(dataset.exclude or ""):
-                found.append(
-                    f"datasets.{dataset.name}.exclude: {scheme}:// is not available in a build; instead: the path "
-                    "of a local file"
-                )
-    return found
+                yield from _unused_in(name, model, road)
 
 
-def _refused_in(section: str, model: Section, road: Road) -> Iterator[str]:
+def _unused_in(section: str, model: Section, road: Road) -> Iterator[_UnusedOption]:
     path = f"datasets.{getattr(model, 'name', None)}" if section == "datasets" else section
     for refusal in REFUSALS:
         owner, _, name = refusal.key.partition(".")
@@ -173,8 +214,7 @@ def _refused_in(section: str, model: Section, road: Road) -> Iterator[str]:
         if refusal.refuses(value, type(model).model_fields[name].get_default()):
             # What options hold may be a secret; a secret's own repr is masked.
             keys = f"a mapping with {', '.join(map(repr, value))}" if isinstance(value, Mapping) else ""
-            shown = keys or f"{value!r:.200}"
-            yield f"{path}.{name}: {shown} is not available in {ROADS[road]}; instead: {instead}"
+            yield _UnusedOption(f"{path}.{name}", keys or f"{value!r:.200}", instead, refusal.is_speed)
 
 
 def raise_problems(kind: type[ConfigError], problems: list[str]) -> None:

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.field_types import parse_field_type
 from tokenlake.config.pipeline import CardConfig, CleanConfig, MixStageConfig, PipelineConfig
-from tokenlake.config.refusals import build_problems, raise_problems, refused, store_not_yet, store_problems
+from tokenlake.config.refusals import (
+    build_problems,
+    raise_problems,
+    refused,
+    speed_notes,
+    store_not_yet,
+    store_problems,
+)
 from tokenlake.config.resolved import (
     FIM_ROOM,
     MESSAGES_FIELDS,
@@ -36,7 +43,7 @@ from tokenlake.config.resolved import (
     Signing,
 )
 from tokenlake.config.section import DATASET_NAME, plain_options
-from tokenlake.config.stages import PackStageConfig, SaveStageConfig, TokenizerConfig
+from tokenlake.config.stages import PackStageConfig, SaveStageConfig, TokenizerConfig, TokenizeStageConfig
 from tokenlake.config.texts import ChatConfig, callable_name
 from tokenlake.config.values import MIB, TYPES, default_store
 from tokenlake.errors import ConfigError, NotAvailableError
@@ -62,7 +69,8 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
     store, save = store_of(config, environ), config.save
     raise_problems(ConfigError, build_problems(config) + store_problems(config, store))
     texts, pack = config.is_text_build, config.pack
-    raise_problems(NotAvailableError, refused(config, "build" if texts else "stored") + store_not_yet(store))
+    road = "build" if texts else "stored"
+    raise_problems(NotAvailableError, refused(config, road) + store_not_yet(store))
     shuffle_seed = (config.seed or 0) if pack.shuffles else None
     return ResolvedBuild(
         name=config.name or "",
@@ -81,6 +89,7 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
         num_shards=save.num_shards if texts else None,  # of stored rows they are an export
         store_options=plain_options(save.storage_options or {}),
         card={name: value for name, value in config.card.model_dump(mode="json").items() if value},
+        notes=tuple(speed_notes(config, road)),
     )
 
 
@@ -254,9 +263,15 @@ def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
         update |= {"mix": MixStageConfig(), "pack": PackStageConfig(), "card": CardConfig()}
         update["save"] = config.save.model_copy(update={name: getattr(usual, name) for name in exports})
         changed: dict[str, Any] = {"save_path": None, "save_format": None, "shard_column": None}
+        # Options of speed that no build uses; the last step has a note on them.
+        tokenize: dict[str, Any] = {
+            name: TokenizeStageConfig.model_fields[name].get_default()
+            for name in ("batch_size", "num_workers")
+        }
         if config.long_documents_of(dataset) == "keep":  # where packing, which comes later, keeps them
-            update["tokenize"] = config.tokenize.model_copy(update={"long_documents": "keep"})
+            tokenize["long_documents"] = "keep"
             changed["long_documents"] = None
+        update["tokenize"] = config.tokenize.model_copy(update=tokenize)
         if dataset.retokenize:  # all of its splits; the mixture takes one
             changed["split"] = _SPLIT
         update["datasets"] = (dataset.model_copy(update=changed),)

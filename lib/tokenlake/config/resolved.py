@@ -347,6 +347,7 @@ class ResolvedBuild:
         num_shards: write exactly so many files for each split, of all sources together; None: as units and
             `max_shard_size` make them.
         card: what the dataset card says beside what is counted, as far as anything is set.
+        notes: Notes on options that are set and that the build does not use, because they only concern speed.
     """
 
     name: str
@@ -363,6 +364,7 @@ class ResolvedBuild:
     num_shards: int | None = None
     store_options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     card: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    notes: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Literal["packed", "tokens", "preference"]:

@@ -167,11 +167,12 @@ class TokenizeStageConfig(Section):
     """Most tokens of a document, unless long ones are kept; a tokenizer's own `max_length` goes first."""
 
     batch_size: Count = 1000
-    """Documents per call in the row-wise API; a build works on blocks of bytes and refuses another value."""
+    """Documents per call in the row-wise API. It only concerns speed: a build works on blocks of bytes, accepts any
+    value and says in a note that it does not use it."""
 
     num_workers: Count = 4
-    """Threads of the row-wise API that tokenize ahead, 1 for none; a build refuses another value: its workers are an
-    option of the run."""
+    """Threads of the row-wise API that tokenize ahead, 1 for none. It only concerns speed: a build accepts any value
+    and says in a note that it does not use it, because its workers are an option of the run."""
 
     cache_tokenized: Switch | None = None
     """Keep the tokens of each source, in a build as a dataset of its own, from which rows are mixed or packed; null:

@@ -505,7 +505,7 @@ def _unwrapped(made: Any, number: int) -> ProcessedExample:
     if made.is_ok():
         return made.unwrap()
     error: TokenlakeError = made.unwrap_err()
-    told = str(error).removeprefix("row 0: ")
+    told = str(error.details.get("problem", error))  # the engine's own number of the row is always 0
     if is_too_long(error):
         told += ". dataloader.long_prompts: skip leaves such rows out, and shorten cuts their prompts"
     raise type(error)(f"row {number}: {told}", **{**error.details, "row": number}) from error

@@ -165,6 +165,8 @@ def require_held(store: Store, layout: Layout, fingerprint: str) -> tuple[Claim,
 def publish_manifest(store: Store, layout: Layout, manifest: Manifest) -> None:
     """Turn our claim into a commit, and make the version visible; what was done before is done.
 
+    The second copy of the manifest is written first: a version that is visible has both.
+
     Raises:
         VersionConflictError: gc swept the version, or another writer committed something else.
     """
@@ -175,13 +177,19 @@ def publish_manifest(store: Store, layout: Layout, manifest: Manifest) -> None:
         # An equal build's swap says "equal" and comes not here.
         require_held(store, layout, manifest.fingerprint)
         raise
+    data = manifest.to_bytes()
     try:
-        store.put_new(layout.manifest, manifest.to_bytes())
+        # An equal build of another release may have left its own copy here, or may have committed.
+        store.put_new(layout.manifest_copy, data, replace_orphan=lambda: not store.exists(layout.manifest))
+        store.put_new(layout.manifest, data)
     except VersionConflictError as error:
         with contextlib.suppress(NotFoundError):
             if is_closing_note(store.read(layout.manifest), layout):
                 raise _lost(layout) from error
         raise
+    if store.read(layout.manifest_copy) != data:
+        # Another build replaced the copy between the two writes, and cannot commit any more.
+        store.put_new(layout.manifest_copy, data, replace_orphan=True)
 
 
 def _lost(layout: Layout) -> VersionConflictError:

@@ -90,10 +90,12 @@ def plan(config: Configuration, on_event: Watcher = ignore, *, again: Precedent 
 def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, again: Precedent | None = None) -> Plan:
     """Plan a resolved build; arguments and errors are those of :func:`plan`."""
     if not build.parents:
-        return _plan_texts(build, on_event, again)
-    from tokenlake.etl.plan.stored import plan_stored
+        made = _plan_texts(build, on_event, again)
+    else:
+        from tokenlake.etl.plan.stored import plan_stored
 
-    return plan_stored(build, on_event)
+        made = plan_stored(build, on_event)
+    return replace(made, notes=(*build.notes, *made.notes))
 
 
 def _plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None) -> Plan:
@@ -475,7 +477,7 @@ def _built_from(catalog: Catalog, parent: FoundParent, config: PipelineConfig) -
             f"{parent.reference} holds preferences, which are neither packed nor mixed", ".retokenize"
         )
     where, remedy = Layout(manifest.dataset, manifest.version), "write data_files in place of dataset"
-    _, found = recorded(catalog.store, where, manifest.fingerprint, remedy)
+    found = recorded(catalog.store, where, manifest.fingerprint, remedy)
     whole = load_config(found)
     if (before := whole.retokenized) is None:
         return whole

@@ -140,10 +140,8 @@ _REFERENCES: Final = (["env"], ["block"])
 _HUB: Final = ("hf", "huggingface")
 
 
-def recorded(
-    store: ReadStore, layout: Layout, fingerprint: str, remedy: str
-) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Return the configuration of the newest run of a version as it was given, and with its relative paths absolute.
+def recorded(store: ReadStore, layout: Layout, fingerprint: str, remedy: str) -> dict[str, Any]:
+    """Return the configuration of the newest run of a version, with its relative paths made absolute.
 
     Args:
         remedy: what to do without it, for messages.
@@ -160,7 +158,7 @@ def recorded(
             f"{where}: its configuration is needed to build anything again, and {why}{reason}; {remedy}"
         )
     check_record(asked.config, where, remedy)
-    return asked.config, rooted(asked.config, asked.directory)
+    return rooted(asked.config, asked.directory)
 
 
 def check_record(config: Mapping[str, Any], where: str, remedy: str) -> None:

@@ -194,9 +194,13 @@ class BuildSteps:
         return last
 
     def done(self, result: BuildResult) -> BuildResult:
-        """Take the result of the build that was last asked for; return it with the notes of those before it, too."""
+        """Take the result of the build that was last asked for; return it with the notes of those before it, too.
+
+        Builds of one configuration may repeat a note, which is kept once.
+        """
         self._results.append(result)
-        return replace(result, notes=tuple(note for each in self._results for note in each.notes))
+        notes = dict.fromkeys(note for each in self._results for note in each.notes)
+        return replace(result, notes=tuple(notes))
 
 
 def _build(config: PipelineConfig, pool: Pool, on_event: Watcher, retries: int) -> BuildResult:
@@ -324,5 +328,5 @@ def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> Buil
         units_resumed=resumed,
         units_reused=how.count("reused"),
         seconds=seconds,
-        notes=(*session.plan.left_out, *session.plan.missed(manifest.accounts)),
+        notes=(*session.plan.build.notes, *session.plan.left_out, *session.plan.missed(manifest.accounts)),
     )

@@ -11,7 +11,7 @@ What is wrong with a file as such, whatever is in it; a good copy in its place r
 ``unreadable``   it is no regular file (a symlink, a folder, a pipe), or the storage does not give it out; also of a
                  folder that cannot be listed
 ``damaged``      a sealed file (``manifest.json``, ``claim.json``, a ledger record, a tag) is cut, changed, or that of
-                 another place
+                 another place; ``runs/manifest-copy.json`` is no copy of the manifest
 ``unlisted``     the manifest does not name it; it may be removed
 
 What is wrong though all bytes are those that the manifest's hashes are of; no copy repairs it:
@@ -20,6 +20,7 @@ What is wrong though all bytes are those that the manifest's hashes are of; no c
 ``rows``, ``row groups``, ``tokens``, ``documents``, ``logical hash of NAME``: counted or hashed otherwise.
 ``nulls``, ``provenance``, ``segment lengths``, ``ids``, names of columns: rows that cannot be.
 ``account``, ``account of SOURCE``, ``rows of the mixture``: do not close, or are not the sum of the ledger's.
+``copy``: ``runs/manifest-copy.json`` is sealed and another manifest; one of the two was edited.
 ``parts``, ``inputs``, ``fingerprint``: manifest, ledger and claim contradict each other.
 ``config``, ``tokenizer``, ``tokenizer of SOURCE``: not what ``config.yaml`` and ``tokenizer/`` say, or do.
 ``parent NAME``, ``mixture source NAME``: a version that this one was made from is another one by now.
@@ -93,6 +94,7 @@ class VerifyReport:
         files, bytes: read and compared with their hashes.
         rows, tokens: decoded and counted (0 unless deep).
         problems: sorted by path; empty if nothing is damaged.
+        notes: Remarks that are no damage: the second copy of the manifest is missing, or can restore the manifest.
     """
 
     dataset: str
@@ -104,6 +106,7 @@ class VerifyReport:
     rows: int = 0
     tokens: int = 0
     problems: tuple[Problem, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -13,8 +13,8 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, final
+from dataclasses import dataclass, field
+from typing import Final, final
 
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
@@ -33,14 +33,15 @@ from tokenlake.etl.run_log import recorded
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.integrity import findings, repair_sources
-from tokenlake.integrity.rebuild import LostManifest, Workshop, judge
+from tokenlake.integrity.manifest_copy import copy_state, restored_manifest
+from tokenlake.integrity.rebuild import Workshop, judge
 from tokenlake.integrity.verify import verify
 from tokenlake.sources.allowed import require_allowed_inputs
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.allowed import INPUTS, AllowedPlaces
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog, Reference, parted
-from tokenlake.store.layout import CLAIM, MANIFEST, Layout
+from tokenlake.store.layout import CLAIM, MANIFEST, MANIFEST_COPY, Layout
 from tokenlake.store.ledger import Parent, UnitRecord
 from tokenlake.store.manifest import Manifest
 
@@ -80,7 +81,7 @@ def repair(
     Raises:
         ConfigError: ``config`` is no configuration.
         NotFoundError: there is no such committed version.
-        IntegrityError: its manifest is damaged and cannot be made again.
+        IntegrityError: its manifest is damaged and cannot be restored from its second copy.
         VersionConflictError: somebody else changed a damaged file meanwhile; run it again.
     """
     if config is not None:
@@ -141,6 +142,7 @@ class _Repair:
         # Of a manifest that is damaged still nothing can be verified.
         unverified = self.dry_run and bool(self.files)
         problems = () if unverified else self._verify()
+        self._repair_copy()
         listed = findings.listed_files(manifest)
         words = dict.fromkeys(listed, "") if unverified else {one.path: one.problem for one in problems}
         damaged = findings.damages(self.store, self.layout, listed, words)
@@ -178,23 +180,26 @@ class _Repair:
         try:
             return catalog.manifest(self.layout.dataset, self.layout.version)
         except IntegrityError:
-            lost = LostManifest.look(self.store, self.layout)
-        # What it held out is not known, but what the versions before it did.
-        again, fewer = Precedent(version=self.layout.version, held_out={}), False
-        planned = self._replanned = self._plan(lost.fingerprint, (), again)
-        if planned.plan.fingerprint != lost.fingerprint:  # perhaps without files that have been added since
-            trial = self._plan(lost.fingerprint, (), replace(again, inputs=lost.inputs))
-            fewer = trial.plan.fingerprint == lost.fingerprint
-            if fewer:
-                planned = self._replanned = trial
-        made = lost.again(self.store, planned.plan, planned.names, fewer=fewer)
-        data = made.to_bytes()
+            manifest, data = restored_manifest(self.store, self.layout)
         damage = findings.look(self.store, self.layout, MANIFEST, hashlib.sha256(data).hexdigest(), "damaged")
         if damage is not None:
-            self._put(
-                damage, repair_sources.Good("rendered", "from claim, ledger and configuration", data=data)
-            )
-        return made
+            self._put(damage, repair_sources.Good("copied", f"from {MANIFEST_COPY}", data=data))
+        return manifest
+
+    def _repair_copy(self) -> None:
+        """Write the second copy of the manifest where it is missing or damaged.
+
+        A version that was copied from elsewhere has neither a claim nor a copy, and needs none. A copy that is another
+        sealed manifest stays: verification says so.
+        """
+        if any(file.path == MANIFEST for file in self.files) or not self.store.exists(self.layout.claim):
+            return  # the manifest was restored from the copy just now, or would be
+        if copy_state(self.store, self.layout) not in ("missing", "damaged"):
+            return
+        data = self.store.read(self.layout.manifest)
+        damage = findings.look(self.store, self.layout, MANIFEST_COPY, hashlib.sha256(data).hexdigest())
+        if damage is not None:
+            self._put(damage, repair_sources.Good("copied", f"from {MANIFEST}", data=data))
 
     def _repair(self, manifest: Manifest, damaged: Sequence[findings.Damage]) -> tuple[list[str], int | None]:
         """Repair what can be repaired; return where the same bytes are intact, and the number of a new version."""
@@ -320,13 +325,11 @@ class _Repair:
             SourceError, TokenizerError: an input or a tokenizer cannot be read.
         """
         self._say("planning")
-        names: dict[str, str] = {}
         if self.config is not None:
             loaded = load_config(self.config, self.overrides)
         else:
             how = "give the configuration with --config FILE (in Python config=...)"
-            asked, found = recorded(self.store, self.layout, fingerprint, how)
-            names = dict(zip(_tokenizers(found), _tokenizers(asked), strict=True))
+            found = recorded(self.store, self.layout, fingerprint, how)
             loaded = load_config(found, self.overrides)
             # The store names these inputs, and not the person who runs the command.
             places = AllowedPlaces.of(os.environ, INPUTS)
@@ -348,7 +351,7 @@ class _Repair:
         )
         changes = {"name": self.layout.dataset, "save": save, "datasets": datasets}
         config = whole.model_copy(update=changes)
-        return Replanned(planner.plan(config, self._on_event, again=again), config, names)
+        return Replanned(planner.plan(config, self._on_event, again=again), config)
 
     def _put(self, damage: findings.Damage, good: repair_sources.Good) -> None:
         if damage.obstacle:
@@ -390,19 +393,10 @@ class _Repair:
 @final
 @dataclass(frozen=True, slots=True)
 class Replanned:
-    """A plan, its configuration, and the names of its tokenizers as they were given, of those made absolute."""
+    """A plan and its configuration."""
 
     plan: Plan
     config: PipelineConfig
-    names: Mapping[str, str]
-
-
-def _tokenizers(config: Mapping[str, Any]) -> list[str]:
-    """Return the names of tokenizers in a configuration, in a fixed order."""
-    sections = [config, config.get("tokenize") or {}]
-    found = [section.get("default_tokenizer") for section in sections]
-    found += [entry.get("tokenizer") for entry in config.get("datasets") or ()]
-    return [str(each["name_or_path"] if isinstance(each, Mapping) else each) for each in found]
 
 
 def _step(whole: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> PipelineConfig:

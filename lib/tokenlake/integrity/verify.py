@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Final, cast, final
 
 from tokenlake.errors import AccountError, IntegrityError, NotFoundError, StoreError
 from tokenlake.integrity.findings import Entries, Entry, Problem, VerifyProgress, VerifyReport, listed_files
+from tokenlake.integrity.manifest_copy import copy_state, restored_manifest
 from tokenlake.integrity.verify_shard import RowRules, ShardResult, check_shard
 from tokenlake.reading.pages import SeenLevels
 from tokenlake.store.address import open_read_store
@@ -24,6 +25,7 @@ from tokenlake.store.layout import (
     CLAIM,
     LEDGER,
     MANIFEST,
+    MANIFEST_COPY,
     QUARANTINE,
     RUNS,
     Layout,
@@ -85,13 +87,19 @@ def verify(
     except (IntegrityError, StoreError) as error:
         problem = "damaged" if isinstance(error, IntegrityError) else "unreadable"
         damaged = Problem(MANIFEST, problem, "a sealed manifest of this version", str(error))
-        return VerifyReport(dataset=dataset, version=version, deep=deep, listed=False, problems=(damaged,))
+        note = _note_on_restoring(catalog.store, Layout(dataset, version))
+        return VerifyReport(
+            dataset=dataset, version=version, deep=deep, listed=False, problems=(damaged,), notes=(note,)
+        )
     store, layout = catalog.store, Layout(dataset, version)
     threads, stop = workers or available_cpus(), Stop()
     records, intact, problems = _read_ledger(store, layout, manifest, threads=threads, stop=stop)
     from_hub = not _exists(store, layout.claim)  # a version that was built here has its claim
     expected = _expected(store, layout, manifest, records or [], from_hub)
     problems += _own_problems(store, layout, manifest, deep=deep)
+    # What was copied from elsewhere has no `runs/`.
+    of_copy, notes = ([], []) if from_hub else _look_at_copy(store, layout)
+    problems += of_copy
     problems += _parent_problems(store, manifest)
     if store.can_list:
         problems += _listable(".", lambda: _unlisted(store, layout, manifest, expected, from_hub))
@@ -127,6 +135,38 @@ def verify(
         rows=sum(result.rows for result in results),
         tokens=sum(result.tokens for result in results),
         problems=tuple(sorted(set(problems), key=lambda one: (one.path, one.problem, one.expected))),
+        notes=tuple(notes),
+    )
+
+
+def _look_at_copy(store: ReadStore, layout: Layout) -> tuple[list[Problem], list[str]]:
+    """Return what is wrong with the second copy of an intact manifest, and notes on it."""
+    try:
+        state = copy_state(store, layout)
+    except StoreError as error:
+        return [Problem(MANIFEST_COPY, "unreadable", "a regular file that can be read", str(error))], []
+    if state == "damaged":
+        return [Problem(MANIFEST_COPY, "damaged", f"the bytes of {MANIFEST}", "other bytes")], []
+    if state == "another":
+        return [Problem(MANIFEST_COPY, "copy", f"the bytes of {MANIFEST}", "another sealed manifest")], []
+    if state == "missing":
+        name = f"{layout.dataset}@v{layout.version}"
+        return [], [
+            f"{MANIFEST_COPY}, the second copy of the manifest, is missing: an older release wrote the version, or "
+            f"somebody removed {RUNS}/. `tokenlake repair {name}` writes it"
+        ]
+    return [], []
+
+
+def _note_on_restoring(store: ReadStore, layout: Layout) -> str:
+    """Say whether a damaged manifest can be restored from its copy."""
+    try:
+        restored_manifest(store, layout)
+    except (IntegrityError, StoreError) as error:
+        return str(error)
+    return (
+        f"{MANIFEST_COPY}, the second copy of the manifest, is intact; "
+        f"`tokenlake repair {layout.dataset}@v{layout.version}` restores {MANIFEST} from it"
     )
 
 

@@ -1,9 +1,13 @@
 """Arrow IPC: files, whose batches can be read in any order, and streams; their first bytes tell them apart.
 
-Nothing is mapped into memory: a file that shrinks under a mapping kills the process. Every message is judged by its
-metadata before pyarrow decodes it: where its buffers lie, what they take once decompressed, and that no batch is
-missing. A stream that was cut between two batches looks whole to pyarrow; here the marker of its end must be there.
-pyarrow gets the messages one by one, those of a file too, and of a body what is wanted of it.
+pyarrow decodes both. Four things are checked before it does, because it does not check them:
+
+- a file's footer lists all of its batches: the blocks fill the file from its schema to its footer;
+- a stream ends with the marker of its end: a stream that was cut between two batches looks whole to pyarrow;
+- the buffers of a message lie inside of its body;
+- they do not take too much memory once they are decompressed.
+
+Nothing is mapped into memory: a file that shrinks under a mapping kills the process.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ from __future__ import annotations
 import io
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import chain, repeat
+from functools import partial
+from itertools import chain, count, repeat
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
@@ -21,7 +26,15 @@ import pyarrow.ipc
 from tokenlake.arrays import Pread
 from tokenlake.reading.pages import Bomb, check_unfolded
 from tokenlake.sources import arrow_messages, columnar
-from tokenlake.sources.arrow_messages import BATCH, DICTIONARY, FILE_START, MAGIC, SCHEMA, Message
+from tokenlake.sources.arrow_messages import (
+    BATCH,
+    DICTIONARY,
+    FILE_START,
+    MAGIC,
+    SCHEMA,
+    FileBlocks,
+    Message,
+)
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
 from tokenlake.sources.opening import ByteStream
 from tokenlake.sources.rows import Parsed, Want
@@ -35,25 +48,23 @@ _IPC: Final[Any] = pyarrow.ipc
 MAX_BATCH_BYTES: Final = 1 << 30
 SLICED_BYTES: Final = 64 << 20
 _DRAIN: Final = 1 << 20
-Body = bytes | memoryview
 _Pieces = Iterator[tuple[pa.RecordBatch | None, pa.LargeStringArray | None]]
 
 
-class Sent(NamedTuple):
-    """A message of a file or stream.
+class StoredBatch(NamedTuple):
+    """A record batch of a file or stream that is not decoded yet.
 
     Attributes:
-        metadata: its bytes, the length in front of them included.
-        size: stored bytes that count as read with it.
+        message: Metadata of the batch.
+        size: Number of stored bytes that count as read with it.
         read: (size, offset) -> bytes of its body.
-        body: its body, of which only stretches of (offset, size) are needed, and the rest may be anything.
+        decode: Function that returns the wanted columns as pyarrow decodes them.
     """
 
-    metadata: bytes
     message: Message
     size: int
     read: Pread
-    body: Callable[[list[tuple[int, ...]]], Body]
+    decode: Callable[[], pa.RecordBatch]
 
 
 def read_arrow(
@@ -66,42 +77,31 @@ def read_arrow(
             not one of strings, or a batch would take too much memory.
     """
     file, limit = part.file, want.max_record_bytes
-    messages = _of_file(part, data) if arrow_messages.is_file(data) else _of_stream(data)
-    feed, reader = _Feed(), None
-    with columnar.reading(file, "its schema"):
-        metadata = next(messages).metadata
-        columns = WantedColumns(file, _IPC.read_schema(pa.py_buffer(metadata)), want)
-        if not columns.nothing:
-            feed.put(metadata)
-            reader = _IPC.open_stream(pa.PythonFile(feed, mode="r"), options=columns.options)
-    index = first = 0
-    while True:
+    open_batches = _open_file if arrow_messages.is_file(data) else _open_stream
+    columns, batches = open_batches(part, data, want)
+    first_row = 0
+    for index in count():
         with columnar.reading(file, f"record batch {index}"):
-            sent = next(messages, None)
-            if sent is None:
+            batch = next(batches, None)
+            if batch is None:
                 return
-            message = sent.message
-            if message.kind == BATCH and index < part.start:
-                index, first = index + 1, first + message.rows
+            message = batch.message
+            if index < part.start:
+                first_row += message.rows
                 continue
-            sliced = message.kind == BATCH and columns.sliceable(message)
-            if not sliced:
-                columns.check(sent)
-                if reader is not None:
-                    feed.put(sent.metadata, sent.body(columns.buffers(message)))
-            if message.kind == DICTIONARY:
-                continue
-            weight = _at_once(sent.size)
-            if reader is None:
-                records = columnar.counted_records(first, message.rows, weight)
+            weight = _at_once(batch.size)
+            if columns.sliceable(message):
+                records = columnar.numbered(columns.slices(batch), first_row, weight, limit)
             else:
-                pieces = columns.slices(sent) if sliced else _decoded(reader, message, columns)
-                records = columnar.numbered(pieces, first, weight, limit)
-                del pieces
-            del sent  # only who reads the records keeps what they are made of alive
+                columns.check(message, batch.read)
+                if columns.nothing:
+                    records = columnar.counted_records(first_row, message.rows, weight)
+                else:
+                    records = columnar.numbered(_decoded(batch, columns), first_row, weight, limit)
+            del batch  # only who reads the records keeps what they are made of alive
             yield from records
             del records
-        index, first = index + 1, first + message.rows
+        first_row += message.rows
 
 
 def _at_once(size: int) -> Callable[[int], int]:
@@ -110,62 +110,123 @@ def _at_once(size: int) -> Callable[[int], int]:
     return lambda _: next(left)
 
 
-def _decoded(reader: Any, message: Message, columns: WantedColumns) -> _Pieces:
-    """Return the next batch as pyarrow decodes it, in pieces; its offsets are checked here."""
-    batch = reader.read_next_batch()
-    if batch.num_rows != message.rows:
-        raise ValueError(f"it holds {batch.num_rows} rows, its metadata counts {message.rows}")
+def _decoded(stored: StoredBatch, columns: WantedColumns) -> _Pieces:
+    """Return a batch as pyarrow decodes it, in pieces; its offsets are checked here."""
+    batch = stored.decode()
+    if batch.num_rows != stored.message.rows:
+        raise ValueError(f"it holds {batch.num_rows} rows, its metadata counts {stored.message.rows}")
     batch.validate()
     for column in batch.columns:
         columnar.check_offsets(column)
     return columns.rows(batch)
 
 
-def _of_file(part: FileRange, data: InputBytes) -> Iterator[Sent]:
-    """Yield the schema, all dictionaries, and the batches up to the last one of `part`."""
-    file, blocks = part.file, arrow_messages.read_footer(data)
-
-    def send(metadata: bytes, message: Message, size: int, start: int) -> Sent:
-        def read(size: int, at: int) -> bytes:
-            return data.pread(size, start + at).ljust(size, b"\0")
-
-        def body(needed: list[tuple[int, ...]]) -> Body:
-            # Arrow's memory is used again; fresh memory would cost more than to read into it.
-            whole = memoryview(_ARROW.allocate_buffer(message.body)).cast("B")
-            if len(needed) == len(message.buffers):
-                needed = [(0, message.body)]
-            for offset, length in needed:
-                if data.read_into(whole[offset : offset + length], start + offset) < length:
-                    raise ValueError(f"the message at byte {start} is longer than the file")
-            return whole
-
-        return Sent(metadata, message, size, read, body)
-
-    with columnar.reading(file, "its schema"):
-        length, size = arrow_messages.metadata_size(data.pread(8, FILE_START).ljust(8, b"\0"))
-        metadata = data.pread(length + size, FILE_START)
-        if not size or len(metadata) < length + size:
-            raise ValueError("there is none behind the file's first bytes")
-        message = arrow_messages.parse_message(metadata[length:])
-        if message.kind != SCHEMA:
-            raise ValueError("there is none behind the file's first bytes")
-        # It stands at the beginning of a file and in its footer.
-        place = data.for_arrow()
-        local = isinstance(place, str)
-        with _ARROW.OSFile(place) if local else _ARROW.PythonFile(place, mode="r") as source:
-            if not _IPC.read_schema(pa.py_buffer(metadata)).equals(_IPC.open_file(source).schema):
+def _open_file(part: FileRange, data: InputBytes, want: Want) -> tuple[WantedColumns, Iterator[StoredBatch]]:
+    """Return the wanted columns of a file, and its batches up to the last one of `part`."""
+    blocks = arrow_messages.read_footer(data)
+    with columnar.reading(part.file, "its schema"):
+        schema = _first_schema(data)
+        with _for_pyarrow(data) as source:
+            if not schema.equals(_IPC.open_file(source).schema):
                 raise ValueError("it is another one at the beginning of the file than in its footer")
-    yield send(metadata, message, 0, 0)
+        columns = WantedColumns(part.file, schema, want)
+    return columns, _batches_of_file(part, data, blocks, columns)
+
+
+def _first_schema(data: InputBytes) -> pa.Schema:
+    """Return the schema at the beginning of a file, which stands in its footer, too."""
+    length, size = arrow_messages.metadata_size(data.pread(8, FILE_START).ljust(8, b"\0"))
+    metadata = data.pread(length + size, FILE_START)
+    is_whole = size > 0 and len(metadata) == length + size
+    if not is_whole or arrow_messages.parse_message(metadata[length:]).kind != SCHEMA:
+        raise ValueError("there is none behind the file's first bytes")
+    return _IPC.read_schema(pa.py_buffer(metadata))
+
+
+def _for_pyarrow(data: InputBytes) -> Any:
+    """Return a new file of pyarrow's."""
+    place = data.for_arrow()
+    return _ARROW.OSFile(place) if isinstance(place, str) else _ARROW.PythonFile(place, mode="r")
+
+
+def _batches_of_file(
+    part: FileRange, data: InputBytes, blocks: FileBlocks, columns: WantedColumns
+) -> Iterator[StoredBatch]:
+    # pyarrow decodes all dictionaries with the first batch.
     for number, block in enumerate(blocks.dictionaries):
-        with columnar.reading(file, f"dictionary {number}"):
-            metadata, message = arrow_messages.read_message(data.pread, block, DICTIONARY)
-        yield send(metadata, message, 0, block.offset + block.metadata)
-    for block in blocks.batches[: part.stop]:
-        metadata, message = arrow_messages.read_message(data.pread, block, BATCH)
-        yield send(metadata, message, block.size, block.offset + block.metadata)
+        with columnar.reading(part.file, f"dictionary {number}"):
+            message = arrow_messages.read_message(data.pread, block, DICTIONARY)
+            columns.check(message, _body_of(data, block.offset + block.metadata))
+    with _for_pyarrow(data) as source:
+        reader = _IPC.open_file(source, options=columns.options)
+        for number, block in enumerate(blocks.batches[: part.stop]):
+            message = arrow_messages.read_message(data.pread, block, BATCH)
+            body = _body_of(data, block.offset + block.metadata)
+            yield StoredBatch(message, block.size, body, partial(reader.get_batch, number))
 
 
-def _of_stream(data: InputBytes) -> Iterator[Sent]:
+def _body_of(data: InputBytes, start: int) -> Pread:
+    """Return what reads from the body of a message that begins at byte `start` of a file."""
+
+    def read(size: int, offset: int) -> bytes:
+        return data.pread(size, start + offset).ljust(size, b"\0")
+
+    return read
+
+
+def _open_stream(
+    part: FileRange, data: InputBytes, want: Want
+) -> tuple[WantedColumns, Iterator[StoredBatch]]:
+    """Return the wanted columns of a stream, or of a file that is compressed as a whole, and its batches."""
+    messages = _messages_of_stream(data)
+    with columnar.reading(part.file, "its schema"):
+        schema = next(messages)
+        columns = WantedColumns(part.file, _IPC.read_schema(pa.py_buffer(schema.metadata)), want)
+    return columns, _batches_of_stream(schema, messages, columns)
+
+
+def _batches_of_stream(
+    schema: StreamMessage, messages: Iterator[StreamMessage], columns: WantedColumns
+) -> Iterator[StoredBatch]:
+    feed = _Feed()
+    feed.put(schema.metadata)
+    reader = _IPC.open_stream(pa.PythonFile(feed, mode="r"), options=columns.options)
+    for sent in messages:
+        if sent.message.kind == DICTIONARY:
+            columns.check(sent.message, sent.read)
+            feed.put(sent.metadata, sent.body)
+            continue
+
+        def decode(sent: StreamMessage = sent) -> pa.RecordBatch:
+            feed.put(sent.metadata, sent.body)
+            return reader.read_next_batch()
+
+        yield StoredBatch(sent.message, sent.size, sent.read, decode)
+        del decode
+        del sent  # else the body would be kept while the next one is read
+
+
+class StreamMessage(NamedTuple):
+    """A message of a stream.
+
+    Attributes:
+        metadata: Bytes of its metadata, including the length in front of them.
+        message: Content of the metadata.
+        body: Bytes of its body.
+        size: Number of stored bytes that count as read with it.
+    """
+
+    metadata: bytes
+    message: Message
+    body: bytes
+    size: int
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Return `size` bytes of the body."""
+        return self.body[offset : offset + size]
+
+
+def _messages_of_stream(data: InputBytes) -> Iterator[StreamMessage]:
     """Yield the messages of a stream, or of a file that is compressed as a whole, from its beginning."""
     file, stream, at = data.file, ByteStream(data), 0
 
@@ -202,14 +263,8 @@ def _of_stream(data: InputBytes) -> Iterator[Sent]:
             )
         expected = (BATCH, DICTIONARY)
         body = read(message.body)
-        used = stream.consumed() if message.kind == BATCH else 0
-        yield Sent(
-            metadata,
-            message,
-            used,
-            lambda size, at, body=body: body[at : at + size],
-            lambda _, body=body: body,
-        )
+        stored = stream.consumed() if message.kind == BATCH else 0
+        yield StreamMessage(metadata, message, body, stored)
         del body
         prefix = read(8, may_end=True)
     if expected == (SCHEMA,):
@@ -275,7 +330,7 @@ class _Feed(io.RawIOBase):
         super().__init__()
         self._parts: deque[memoryview] = deque()
 
-    def put(self, *parts: Body) -> None:
+    def put(self, *parts: bytes) -> None:
         self._parts.extend(memoryview(part) for part in parts if part)
 
     def readable(self) -> bool:
@@ -323,10 +378,9 @@ class WantedColumns:
         """Whether records are only counted."""
         return not self._included
 
-    def check(self, sent: Sent) -> None:
-        """Raise Bomb if the wanted part of a message takes too much."""
-        message = sent.message
-        size = arrow_messages.decoded_bytes(message, self.buffers(message), sent.read)
+    def check(self, message: Message, read: Pread) -> None:
+        """Raise Bomb if the wanted part of a message takes too much; `read` reads from its body."""
+        size = arrow_messages.decoded_bytes(message, self.buffers(message), read)
         if size > MAX_BATCH_BYTES:
             raise Bomb(
                 f"a batch takes {size} bytes in memory, more than {MAX_BATCH_BYTES}; "
@@ -343,11 +397,11 @@ class WantedColumns:
         size = sum(length for _, length in self.buffers(message))
         return size > SLICED_BYTES and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
-    def slices(self, sent: Sent) -> _Pieces:
+    def slices(self, batch: StoredBatch) -> _Pieces:
         """Yield the texts of a batch that is sliceable."""
-        buffers = self.buffers(sent.message)
+        buffers = self.buffers(batch.message)
         large = pa.types.is_large_string(self._schema.field(self.text[0]).type)
-        return ((None, text) for text in _sliced_texts(sent.read, buffers, sent.message.rows, large=large))
+        return ((None, text) for text in _sliced_texts(batch.read, buffers, batch.message.rows, large=large))
 
     def rows(self, batch: pa.RecordBatch) -> _Pieces:
         """Yield (wanted columns, text), each if it is wanted, in pieces of about 16 MB.

@@ -193,8 +193,8 @@ def _check_complete(pread: Pread, blocks: list[Block], footer: int) -> None:
         raise ValueError(f"the blocks that it lists end at byte {at}, and it begins at byte {footer}")
 
 
-def read_message(pread: Pread, block: Block, kind: int) -> tuple[bytes, Message]:
-    """Return the metadata of a block, the length in front of it included, and what it says.
+def read_message(pread: Pread, block: Block, kind: int) -> Message:
+    """Return the metadata of the message in a block.
 
     Raises:
         ValueError: it makes no sense, or is not of a message of that kind.
@@ -207,7 +207,7 @@ def read_message(pread: Pread, block: Block, kind: int) -> tuple[bytes, Message]
     if message.kind != kind or message.body > block.body:
         what = "batch" if kind == BATCH else "dictionary"
         raise ValueError(f"at byte {block.offset} there is no {what} of {block.body} bytes")
-    return data[: length + size], message
+    return message
 
 
 def column_buffers(schema: pa.Schema, message: Message) -> list[list[int]]:
@@ -290,5 +290,5 @@ def batch_starts(data: InputBytes) -> list[int]:
     rows: list[int] = []
     for at, block in enumerate(read_footer(data).batches):
         with reading(data.file, f"record batch {at}"):
-            rows.append(read_message(data.pread, block, BATCH)[1].rows)
+            rows.append(read_message(data.pread, block, BATCH).rows)
     return list(accumulate(rows, initial=0))

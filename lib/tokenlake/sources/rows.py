@@ -265,10 +265,17 @@ def value_at(value: Any, path: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a record cannot be used: a stable code and a sentence."""
+    """Why a record cannot be used.
+
+    Attributes:
+        reason: Stable code.
+        detail: Sentence for people.
+        column: Name of the column or field that the fault is about; "" where it is about no single one.
+    """
 
     reason: str
     detail: str
+    column: str = ""
 
 
 def too_long(size: int, max_record_bytes: int) -> Fault:

@@ -88,6 +88,8 @@ QUARANTINE: Final = "quarantine"
 TAGS: Final = "tags"
 RUNS: Final = "runs"
 TOKENIZER: Final = "tokenizer"
+MANIFEST_COPY: Final = f"{RUNS}/manifest-copy.json"
+"""Second copy of the manifest, in equal bytes. It lies in ``runs/``, where older releases look at no such file."""
 MAX_UNIT: Final = 9_999_999
 MAX_PART: Final = 99_999
 
@@ -173,6 +175,10 @@ class Layout:
     @property
     def manifest(self) -> str:
         return self.key(MANIFEST)
+
+    @property
+    def manifest_copy(self) -> str:
+        return self.key(MANIFEST_COPY)
 
     @property
     def claim(self) -> str:

@@ -252,7 +252,8 @@ def in_field(name: str) -> Generator[None]:
     try:
         yield
     except BadRecordError as error:
-        raise BadRecordError(f"the field {name!r}: {error}", **error.details) from error
+        details = {**error.details, "field_path": name}
+        raise BadRecordError(f"the field {name!r}: {error}", **details) from error
 
 
 def tools_of(value: Any) -> list[Any] | None:
@@ -383,7 +384,8 @@ class ConvertInputOutputToChatML(Transform):
         if self._system is not None:
             names[self._system] = "system"
         if example.get(self._input) is None:
-            raise BadRecordError(f"the field {self._input!r} is missing or null", reason="no_messages")
+            told = f"the field {self._input!r} is missing or null"
+            raise BadRecordError(told, reason="no_messages", field_path=self._input)
         messages = self._reader.read([{role: example.get(name) for name, role in names.items()}])
         rest = {key: value for key, value in example.items() if key not in names}
         return {**rest, OUTPUT: messages}

@@ -42,7 +42,7 @@ from jinja2.utils import Cycler, Joiner, Namespace
 from jinja2.visitor import NodeTransformer
 
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.text.chat_template import LEFT, MAX_TEMPLATE, RIGHT, CharSpan, Slot
+from tokenlake.text.chat_template import LEFT, MAX_TEMPLATE, RIGHT, CharSpan, Slot, template_error
 
 REFUSED: Final = "template_refused"
 """The reason of rows that a template itself refuses, by ``raise_exception``."""
@@ -67,8 +67,8 @@ _JINJAS_OWN: Final = (BlockReference, Cycler, Joiner, LoopContext, Macro, Namesp
 
 def _parsed(sandbox: Sandbox, text: str, learned: str | None = None) -> nodes.Template:
     if len(text) > MAX_TEMPLATE:
-        raise ConfigError(
-            f"the chat template has {len(text):,} characters, at most {MAX_TEMPLATE:,} are allowed"
+        raise template_error(
+            ConfigError, f" has {len(text):,} characters, at most {MAX_TEMPLATE:,} are allowed"
         )
     with _compiling():
         tree = sandbox.parse(text)
@@ -76,15 +76,17 @@ def _parsed(sandbox: Sandbox, text: str, learned: str | None = None) -> nodes.Te
         tree = _OutputMarker(learned).visit(tree)
         tree.set_environment(sandbox)
     for node in tree.find_all(_ELSEWHERE):
-        raise ConfigError(
-            f"the chat template, line {node.lineno}: it asks for another file, which a chat template cannot have"
+        raise template_error(
+            ConfigError,
+            f", line {node.lineno}: it asks for another file, which a chat template cannot have",
         )
     for outer in _captures(tree):
         for mark in _marks(outer):
-            raise ConfigError(
-                f"the chat template, line {mark.lineno}: a generation block inside a macro, a call, a filter, a set "
+            raise template_error(
+                ConfigError,
+                f", line {mark.lineno}: a generation block inside a macro, a call, a filter, a set "
                 "block, a named block or a recursive loop, where its place in the text is not known; put it where its "
-                "text is output"
+                "text is output",
             )
     return tree
 
@@ -94,9 +96,10 @@ def _compiling() -> Generator[None]:
     try:
         yield
     except jinja2.TemplateSyntaxError as error:
-        raise ConfigError(f"the chat template, line {error.lineno}: {error.message}") from error
+        raise template_error(ConfigError, f", line {error.lineno}: {error.message}") from error
     except (RecursionError, SyntaxError, ValueError) as error:
-        raise ConfigError(f"the chat template cannot be compiled: {type(error).__name__}: {error}") from error
+        problem = f" cannot be compiled: {type(error).__name__}: {error}"
+        raise template_error(ConfigError, problem) from error
 
 
 def _captures(tree: nodes.Template) -> Iterator[nodes.Node]:
@@ -252,8 +255,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
 def _no_text(self: Any) -> NoReturn:
     """In place of ``__str__`` and ``__repr__`` of what is no data."""
     kind = getattr(self, "kind", type(self).__name__)
-    raise BadRecordError(
-        f"the chat template makes text of a {kind}, which is no data: a call may lack its parentheses, or a field the "
+    raise template_error(
+        BadRecordError,
+        f" makes text of a {kind}, which is no data: a call may lack its parentheses, or a field the "
         "name of a method",
         reason=ERROR,
     )
@@ -356,8 +360,9 @@ def _undrawn(function: Callable[..., Any]) -> Callable[..., Any]:
 @jinja2.pass_context  # which also keeps Jinja from computing anything while it compiles
 def _finalized(_: Context, value: Any) -> Any:
     if value is None:
-        raise BadRecordError(
-            "the chat template outputs a null (None): the field that it prints may be null in this row",
+        raise template_error(
+            BadRecordError,
+            " outputs a null (None): the field that it prints may be null in this row",
             reason=ERROR,
         )
     if isinstance(value, Symbol):
@@ -373,14 +378,15 @@ def _tojson(
 
 
 def _refuse(message: Any = "") -> NoReturn:
-    raise BadRecordError(f"the chat template refuses the conversation: {message}", reason=REFUSED)
+    raise template_error(BadRecordError, f" refuses the conversation: {message}", reason=REFUSED)
 
 
 def _no_clock(_format: Any = "") -> NoReturn:
-    raise ConfigError(
-        "the chat template asks for today's date (strftime_now), which would make every build another one; give the "
+    raise template_error(
+        ConfigError,
+        " asks for today's date (strftime_now), which would make every build another one; give the "
         "date in chat.template_kwargs, such as {strftime_now: 2025-01-31}, or the variable that the template looks at "
-        "first, often date_string"
+        "first, often date_string",
     )
 
 

@@ -62,6 +62,7 @@ from tokenlake.text.chat_template import (
     RenderedChat,
     Skeleton,
     Slot,
+    template_error,
     texts_in,
     with_texts,
 )
@@ -150,7 +151,7 @@ class Program:
             frames = traceback.extract_tb(error.__traceback__)
             lines = [frame.lineno or 1 for frame in frames if frame.filename == NAME]
             line = self.compiled.template.get_corresponding_lineno(lines[-1]) if lines else 1
-            raise BadRecordError(f"the chat template fails in line {line}: {told}", reason=ERROR) from error
+            raise template_error(BadRecordError, f" fails in line {line}: {told}", reason=ERROR) from error
 
     def _bound(self) -> None:
         """Have the kernel end this process where the next rendering takes too long, or refuse it more memory."""
@@ -167,12 +168,14 @@ class Program:
             parts.append(part)
             output.length += len(part)
             if output.length > self._limits.text:
-                raise BadRecordError(
-                    f"the chat template took more than {self._limits.text:,} characters", reason=LIMIT
+                raise template_error(
+                    BadRecordError, f" took more than {self._limits.text:,} characters", reason=LIMIT
                 )
         if output.starts:
-            raise BadRecordError(
-                "the chat template leaves a generation block before its end (break, continue)", reason=ERROR
+            raise template_error(
+                BadRecordError,
+                " leaves a generation block before its end (break, continue)",
+                reason=ERROR,
             )
         return RenderedChat("".join(parts), tuple(output.marked))
 
@@ -474,8 +477,9 @@ class _ForgeryScan:
             return
         other = render(with_texts(given, partial(self._places.sub, _BREAK))).text
         if len(self._tokens.findall(text)) != len(self._tokens.findall(other)):
-            raise BadRecordError(
-                "the chat template makes a special token of the row's own texts, by themselves or with what stands "
+            raise template_error(
+                BadRecordError,
+                " makes a special token of the row's own texts, by themselves or with what stands "
                 "beside them, which would become a control token; take it out, or set special_tokens_in_text: encode "
                 "to allow it",
                 reason=FORGED,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, final
 
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError, WorkerDiedError, from_json, to_json
 
@@ -102,6 +102,21 @@ class Skeleton:
     loss: tuple[bool, ...]
 
 
+_Error = TypeVar("_Error", BadRecordError, ConfigError)
+
+
+def template_error(kind: type[_Error], problem: str, **details: Any) -> _Error:
+    """Return the error of a template, which is called the chat template.
+
+    Args:
+        kind: Class of the error.
+        problem: Rest of the message, which begins with a space or a comma. It is the detail ``template_problem``, so
+            that templates that are no chat templates can be called otherwise.
+        details: Further details of the error.
+    """
+    return kind(f"the chat template{problem}", template_problem=problem, **details)
+
+
 @final
 class ChatTemplate:
     """Renders conversations as `apply_chat_template(tokenize=False)` of transformers does, or not at all.
@@ -158,8 +173,9 @@ class ChatTemplate:
         (answer,) = PROCESS.ask(self, [self.opening])
         if "error" in answer:
             error = from_json(answer["error"])
-            told = f"the chat template cannot be compiled: {error}"
-            raise error if isinstance(error, ConfigError) else ConfigError(told) from error
+            if isinstance(error, ConfigError):
+                raise error
+            raise template_error(ConfigError, f" cannot be compiled: {error}") from error
         self.marked: Final[bool] = answer["marked"]
         """Whether it is marked in the template what the assistant says."""
         self.names: Final[tuple[str, ...]] = tuple(answer["names"])
@@ -268,10 +284,10 @@ class RenderProcess:
                 done += answers
                 template.deaths = bool(ended) + (0 if answers else template.deaths)
                 if ended:
-                    done.append({"error": to_json(BadRecordError(ended, reason=LIMIT))})
+                    done.append({"error": to_json(template_error(BadRecordError, ended, reason=LIMIT))})
                 if template.deaths >= _MOST_DEATHS:
-                    raise ConfigError(
-                        f"{ended}, and so it did on the {_MOST_DEATHS - 1} conversations before"
+                    raise template_error(
+                        ConfigError, f"{ended}, and so it did on the {_MOST_DEATHS - 1} conversations before"
                     )
         return done
 
@@ -331,13 +347,13 @@ class RenderProcess:
         return self._process
 
     def _ending(self, process: subprocess.Popen[bytes], limits: Limits) -> str:
-        """Say what a template did that ended its process; WorkerDiedError where it did nothing."""
+        """Return the problem of a template that ended its process; WorkerDiedError where it did nothing."""
         code = process.wait()
         self.close()
         if code == -signal.SIGXCPU:
-            return f"the chat template took more than {limits.seconds} seconds of a processor"
+            return f" took more than {limits.seconds} seconds of a processor"
         if code == OUT_OF_MEMORY:
-            return f"the chat template took more than {limits.memory >> 20:,} MiB of memory"
+            return f" took more than {limits.memory >> 20:,} MiB of memory"
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         raise WorkerDiedError(f"the process that runs the chat template was ended {how}")
 

@@ -5,7 +5,6 @@ supervised rows for a trainer that tokenizes while it reads.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +39,6 @@ _PADDING: Final[dict[object, Any]] = {True: "longest", False: "do_not_pad"}
 _PADDINGS: Final = ("max_length", "longest", "do_not_pad", True, False)
 _ANY_LENGTH: Final = 1 << 30
 _TRIES: Final = 8  # tokens merge differently in a shorter text, so that the first try may miss by a few
-_NAMED: Final = re.compile(r"(?:column|field) '([^']*)'")  # as the faults of values begin
 _EXPECTED: Final = {
     "null_column": "a value in every column of the template",
     "not_a_string": "text, a number or a boolean",
@@ -324,7 +322,8 @@ class PromptEngine:
     ) -> Result[dict[str, Int32] | dict[str, list[Any]], TokenlakeError]:
         """Return the rows as one batch: int32[n, L] each; unpadded, lists of n arrays.
 
-        The first row that cannot be used makes the whole an error, whose ``row`` is its index.
+        The first row that cannot be used makes the whole an error. Its details are ``row``, its index, and ``problem``,
+        the message without it.
         """
         label, checked = self._labeller, list[Row]()
         try:
@@ -337,7 +336,8 @@ class PromptEngine:
                 checked = [self._shortened(self._lengths, row) for row in checked]
             made = [label.fitted(at, tokens, self._label) for at, tokens in enumerate(label.tokens(checked))]
         except BadRecordError as error:
-            return Err(BadRecordError(f"row {error.details['row']}: {error}", **error.details))
+            details = {**error.details, "problem": str(error)}
+            return Err(BadRecordError(f"row {error.details['row']}: {error}", **details))
         except TokenlakeError as error:
             return Err(error)
         if self._padding == "do_not_pad" or not made:
@@ -386,8 +386,7 @@ class PromptEngine:
 
 
 def _unusable(index: int, row: Row, fault: Fault) -> BadRecordError:
-    found = _NAMED.search(fault.detail)
-    column = found[1] if found else ""
+    column = fault.column
     got = repr(row[column]) if column in row else f"columns {', '.join(map(repr, row)) or 'none'}"
     return _bad(index, column, fault.detail, _EXPECTED.get(fault.reason, ""), got, reason=fault.reason)
 

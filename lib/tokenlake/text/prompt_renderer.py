@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tokenlake.config.resolved import ResolvedChat, ResolvedPrompt
 from tokenlake.config.values import did_you_mean
-from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat_messages import Turn
 from tokenlake.text.chat_renderer import ChatRenderer, rendered_chats
@@ -65,8 +65,7 @@ class JinjaPromptRenderer:
                 prompt.template or "", named, special_tokens=tokens, learned=self._learned
             )
         except ConfigError as error:
-            told = str(error).replace("the chat template", "the template")
-            raise problem("template", told, prompt.template or "") from error
+            raise problem("template", _message_of(error), prompt.template or "") from error
         self._names = tuple(name for name in self._template.names if name not in named)
         self._check_columns()
         self.needed: Final = tuple(name for name in self._names if name not in prompt.optional_columns)
@@ -95,8 +94,7 @@ class JinjaPromptRenderer:
         texts: dict[int, RenderedChat] = {}
         for row, each in zip(good, made, strict=True):
             if isinstance(each, BadRecordError):
-                fault = fault_of(each)
-                faults[row] = Fault(fault.reason, fault.detail.replace("the chat template", "the template"))
+                faults[row] = replace(fault_of(each), detail=_message_of(each))
             elif not isinstance(each, RenderedChat):
                 raise each
             elif (whole := self._with_loss(each)) is None:
@@ -152,6 +150,12 @@ class JinjaPromptRenderer:
             if at >= 0:  # the EOS that the template spells after the label
                 spans.append((at if body[stop:at].strip() else stop, at + len(self._eos)))
         return RenderedChat(self._head + body, tuple((start + shift, stop + shift) for start, stop in spans))
+
+
+def _message_of(error: TokenlakeError) -> str:
+    """Return the message of an error of a template, in which no chat template is spoken of."""
+    about_template = error.details.get("template_problem")
+    return str(error) if about_template is None else f"the template{about_template}"
 
 
 def _refuses(special_tokens_in_text: str, control_tokens: bool) -> bool:

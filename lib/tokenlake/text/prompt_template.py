@@ -186,12 +186,13 @@ class PromptColumns:
                 "special_token_in_text",
                 f"the column {name!r} spells out a special token, which would become a control token; take it out, "
                 "or set special_tokens_in_text: encode to allow it",
+                column=name,
             )
             faults = bad | dict.fromkeys(scan.count(values[name])[0].tolist(), spelled) | faults
         if self.label is not None:
             empty = np.flatnonzero(byte_sizes(values[self.label]) == 0).tolist()
             told = f"the column {self.label!r} is empty: there is no answer to learn"
-            faults = dict.fromkeys(empty, Fault("empty_label", told)) | faults
+            faults = dict.fromkeys(empty, Fault("empty_label", told, self.label)) | faults
         return values, faults
 
     def examples(self, rows: Sequence[Mapping[str, Any]], scan: SpecialScan) -> dict[str, Column]:
@@ -233,7 +234,7 @@ def _texts_of(rows: Rows, column: str, *, optional: bool) -> tuple[Column, dict[
 def _text_of(value: Any, column: str) -> str | Fault:
     """Return what one value is in a prompt, or why it cannot be there."""
     if isinstance(value, str):
-        broken = Fault("invalid_utf8", f"the column {column!r} holds half of a surrogate pair")
+        broken = Fault("invalid_utf8", f"the column {column!r} holds half of a surrogate pair", column)
         return value if is_encodable(value) else broken
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -242,7 +243,8 @@ def _text_of(value: Any, column: str) -> str | Fault:
     if isinstance(value, float) and isfinite(value):
         return repr(float(value))
     found = repr(value) if isinstance(value, float) else type(value).__name__
-    return Fault("not_a_string", f"the column {column!r} holds {found}, expected text, a number or a boolean")
+    told = f"the column {column!r} holds {found}, expected text, a number or a boolean"
+    return Fault("not_a_string", told, column)
 
 
 def null_fault(column: str, rows: Rows, row: int) -> Fault:
@@ -253,7 +255,7 @@ def null_fault(column: str, rows: Rows, row: int) -> Fault:
     else:
         has = ", ".join(map(repr, names)) or "none"
         told = f"there is no column {column!r}; there are {has}{did_you_mean(column, names)}"
-    return Fault("null_column", told)
+    return Fault("null_column", told, column)
 
 
 def join_prompt(

@@ -279,7 +279,7 @@ def needed(wanted: Fields, reads: Fields, makes: Collection[str] = ()) -> Fields
 
 def fault_of(error: BadRecordError) -> Fault:
     """Return why the record of an error cannot be used."""
-    return Fault(str(error.details.get("reason", DROPPED)), str(error))
+    return Fault(str(error.details.get("reason", DROPPED)), str(error), error.field_path or "")
 
 
 def called(function: Callable[[Any], Any], values: Iterable[Any]) -> tuple[list[Any], Faults]:
@@ -441,13 +441,13 @@ class FieldText:
 
     def _fault(self, value: Any) -> Fault | None:
         if value is None:
-            return Fault("null_text", f"the field {self._path!r} is missing or null")
+            return Fault("null_text", f"the field {self._path!r} is missing or null", self._path)
         if not isinstance(value, str):
-            return Fault(
-                "not_a_string", f"the field {self._path!r} holds {type(value).__name__}, expected text"
-            )
+            told = f"the field {self._path!r} holds {type(value).__name__}, expected text"
+            return Fault("not_a_string", told, self._path)
         if not is_encodable(value):
-            return Fault("invalid_utf8", f"the field {self._path!r} holds half of a surrogate pair")
+            told = f"the field {self._path!r} holds half of a surrogate pair"
+            return Fault("invalid_utf8", told, self._path)
         return None
 
 
