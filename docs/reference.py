@@ -24,11 +24,11 @@ from pydantic_core import PydanticUndefined
 
 import tokenlake
 import tokenlake.easydel
+from tokenlake.base.section import Section, field_texts
 from tokenlake.cli import COMMANDS
 from tokenlake.cli.app import main
 from tokenlake.config.dataset import DataModuleConfig
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.section import Section, field_texts
 from tokenlake.lazy_names import load, stub_names
 from tokenlake.trainer.config import TrainingConfig
 

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from tokenlake.base.section import Section, field_texts
 from tokenlake.config import resolve as resolve_module
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
+from tokenlake.config.overrides import store_overrides
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import REFUSALS, ROADS, Refusal
 from tokenlake.config.resolve import identity, resolve, source_identity
@@ -27,9 +29,7 @@ from tokenlake.config.resolved import (
     ResolvedSource,
     ResolvedTokenizer,
 )
-from tokenlake.config.section import Section, field_texts
 from tokenlake.config.stages import TokenizerConfig
-from tokenlake.config.values import store_overrides
 from tokenlake.errors import ConfigError, NotAvailableError
 
 

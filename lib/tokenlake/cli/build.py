@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from tokenlake import numbers
+from tokenlake.base.sizes import parse_duration
 from tokenlake.cli.console import (
     AsJson,
     Config,
@@ -30,7 +31,6 @@ from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.resolved import ResolvedBuild
-from tokenlake.config.values import parse_duration
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.cleaning import Cleaning, CleanResult

@@ -23,13 +23,13 @@ from tokenlake import numbers
 from tokenlake._version import __version__
 from tokenlake.cache.disk import default_folder
 from tokenlake.cli.console import AsJson, StoreUrl, emit
-from tokenlake.config.values import default_store, is_local
 from tokenlake.errors import TokenlakeError, without_credentials
 from tokenlake.prefect.server import configured_api_url
 from tokenlake.reports import Table, label
 from tokenlake.reports.terminal import near, print_tables
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.url import default_store, is_local
 from tokenlake.threads import available_cpus
 
 State: TypeAlias = Literal["ok", "warn", "fail"]

@@ -19,6 +19,7 @@ from typing import Any, Final, cast, final
 import pyarrow as pa
 
 from tokenlake import numbers
+from tokenlake.base.section import plain_options
 from tokenlake.clean.duplicates import SCHEMA, CleanAbout, Documents, EarlierList, ListWriter, require_ours
 from tokenlake.clean.signatures import FORMAT, EvaluationNgrams, SignatureFile, evaluation_key, signature_key
 from tokenlake.config.dataset import DatasetConfig
@@ -27,7 +28,6 @@ from tokenlake.config.pipeline import CleanConfig, PipelineConfig
 from tokenlake.config.refusals import raise_problems, store_problems
 from tokenlake.config.resolve import resolve_source, signing_of, source_identity, store_of
 from tokenlake.config.resolved import ResolvedSource, Signing
-from tokenlake.config.section import plain_options
 from tokenlake.errors import ConfigError
 from tokenlake.etl.engines import open_pool
 from tokenlake.etl.events import Watcher, ignore

@@ -34,7 +34,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, final
 
-from tokenlake.config.references import provided_blocks
+from tokenlake.base.secrets import provided_blocks
 from tokenlake.errors import (
     CancelledError,
     ConfigError,

@@ -24,8 +24,8 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
+from tokenlake.base.secrets import hide, provide_blocks, scrub
 from tokenlake.cache.disk import DiskCache, default_folder
-from tokenlake.config.references import hide, provide_blocks, scrub
 from tokenlake.config.resolved import ResolvedTokenizer, Signing
 from tokenlake.errors import ConfigError, StoreError, TokenlakeError, WorkerError, to_json
 from tokenlake.etl import job as jobs

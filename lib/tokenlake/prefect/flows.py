@@ -29,9 +29,9 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from pydantic import BaseModel, WithJsonSchema
 
 from tokenlake import numbers
+from tokenlake.base.sizes import parse_duration
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.stages import PackStageConfig, TokenizeStageConfig
-from tokenlake.config.values import default_store, parse_duration
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.etl.engines import ENGINES, EngineName
 from tokenlake.etl.events import BuildRequested, Watcher, ignore
@@ -69,6 +69,7 @@ from tokenlake.prefect.tasks import (
     submitted,
 )
 from tokenlake.store.address import StoreAddress
+from tokenlake.store.url import default_store
 from tokenlake.threads import available_cpus
 
 # None works, too; the schemas without it give plain fields in the form that starts a run.

@@ -15,10 +15,9 @@ from prefect.tasks import Task
 from pydantic import WithJsonSchema
 
 from tokenlake import numbers
+from tokenlake.base.secrets import provide_blocks, resolve_options
+from tokenlake.base.section import referenced_blocks
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.references import provide_blocks, resolve_options
-from tokenlake.config.section import referenced_blocks
-from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, IntegrityError, SourceError, TokenlakeError
 from tokenlake.etl.cleaning import Cleaning, CleanResult
 from tokenlake.etl.engines import open_pool
@@ -44,6 +43,7 @@ from tokenlake.reports import Table, label, number, to_markdown
 from tokenlake.store.address import open_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.url import default_store
 from tokenlake.threads import available_cpus
 
 _REASONS: Final = (label("reason"), number("rows"))

@@ -28,7 +28,7 @@ from prefect.states import Cancelled
 from prefect.tasks import MaterializingTask, Task
 
 from tokenlake import numbers
-from tokenlake.config.references import scrub
+from tokenlake.base.secrets import scrub
 from tokenlake.errors import CancelledError, ConfigError, TokenlakeError
 from tokenlake.etl.events import UnitFinished
 from tokenlake.etl.plan.plan import Plan

@@ -32,7 +32,7 @@ from tokenlake.arrays import (
     text_of_strings,
     values,
 )
-from tokenlake.config.values import require_one_of
+from tokenlake.base.checks import require_one_of
 from tokenlake.errors import ConfigError, TokenizerError
 from tokenlake.tokenizers.allowlist import UnicodeGuard
 from tokenlake.tokenizers.engines import (

@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from tokenlake._version import __version__
 from tokenlake.arrays import select, text_of_strings
+from tokenlake.base.checks import require_one_of
 from tokenlake.cache.disk import DiskCache
-from tokenlake.config.values import require_one_of
 from tokenlake.errors import MissingExtraError, TokenizerError
 from tokenlake.tokenizers.allowlist import UnicodeGuard, model_type, objection
 from tokenlake.tokenizers.encoder import ENGINES, SPECIAL_TOKENS_IN_TEXT, Encoder, fast_engine
