@@ -15,6 +15,7 @@ from rich.text import Text
 
 from tokenlake import numbers
 from tokenlake.base.sizes import parse_duration
+from tokenlake.clean.cleaning import Cleaning, CleanResult
 from tokenlake.cli.console import (
     AsJson,
     Config,
@@ -33,7 +34,6 @@ from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl import planner
-from tokenlake.etl.cleaning import Cleaning, CleanResult
 from tokenlake.etl.engines import open_pool
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from tokenlake.errors import ConfigError
 from tokenlake.etl.pool import Pool, WorkerPool
+from tokenlake.lazy_names import load
 from tokenlake.threads import available_cpus
 
 if TYPE_CHECKING:
@@ -16,33 +18,39 @@ EngineName: TypeAlias = Literal["local", "store", "ray", "dask"]
 
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 
+Executor: TypeAlias = "Callable[[int | None, RayConfig], Pool]"
+"""Opens the pool of an engine. Its arguments are the number of workers, None for as many as the engine has, and the
+section `ray` of a configuration."""
+
+EXECUTORS: Final[Mapping[str, str]] = {
+    "local": "tokenlake.etl.engines:open_local_pool",
+    "store": "tokenlake.etl.store_engine:open_store_pool",
+    "ray": "tokenlake.etl.cluster_pool:open_ray_pool",
+    "dask": "tokenlake.etl.cluster_pool:open_dask_pool",
+}
+"""Engine -> its :data:`Executor`, as ``module:name``. A module is imported when its engine is first asked for: together
+they take as long to import as all that plans a build."""
+
 
 def open_pool(engine: EngineName | None, workers: int | None, ray: RayConfig) -> Pool:
     """Return the pool of an engine.
 
     Args:
-        engine: None: ray where its section is enabled, else local.
-        workers: how many; None: as the engine has it. On this machine one for each processor.
-        ray: the section of a configuration.
+        engine: Name of the engine. None: ray where its section is enabled, else local.
+        workers: Number of workers. None: as the engine has it; on this machine one for each processor.
+        ray: Section `ray` of a configuration.
 
     Raises:
         ConfigError: no such engine, or `workers` of an engine that has none of its own.
         MissingExtraError: the engine's package is not installed.
     """
-    # Each engine is imported by those who use it: together they take as long as all that plans a build.
-    match engine or ("ray" if ray.enabled else "local"):
-        case "local":
-            return WorkerPool(workers or available_cpus())
-        case "store" if workers:
-            raise ConfigError(
-                f"workers={workers} with the store engine, which starts none; give it to each `tokenlake work`"
-            )
-        case "store":
-            from tokenlake.etl.store_engine import StorePool
+    name = engine or ("ray" if ray.enabled else "local")
+    if name not in EXECUTORS:
+        raise ConfigError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
+    open_executor: Executor = load(EXECUTORS[name], f"engine {name!r}", "etl")
+    return open_executor(workers, ray)
 
-            return StorePool()
-        case "ray" | "dask" as name:
-            from tokenlake.etl.cluster_pool import ClusterPool, DaskNodes, RayNodes
 
-            return ClusterPool(lambda: RayNodes(ray, workers) if name == "ray" else DaskNodes(workers))
-    raise ConfigError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
+def open_local_pool(workers: int | None, ray: RayConfig) -> Pool:
+    """Return a pool of processes of this machine."""
+    return WorkerPool(workers or available_cpus())

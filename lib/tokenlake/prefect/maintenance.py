@@ -17,9 +17,9 @@ from pydantic import WithJsonSchema
 from tokenlake import numbers
 from tokenlake.base.secrets import provide_blocks, resolve_options
 from tokenlake.base.section import referenced_blocks
+from tokenlake.clean.cleaning import Cleaning, CleanResult
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.errors import ConfigError, IntegrityError, SourceError, TokenlakeError
-from tokenlake.etl.cleaning import Cleaning, CleanResult
 from tokenlake.etl.engines import open_pool
 from tokenlake.integrity.findings import VerifyReport
 from tokenlake.integrity.verify import verify as verify_stored

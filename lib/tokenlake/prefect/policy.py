@@ -47,11 +47,11 @@ from urllib.parse import unquote, urlsplit
 from prefect.runtime import deployment
 
 from tokenlake.base.section import BlockSecret, EnvSecret, plain_options, references
+from tokenlake.clean.cleaning import output_of
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, foreseen, resolve, resolve_source, store_of
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError
-from tokenlake.etl.cleaning import output_of
 from tokenlake.etl.job import EngineJob, Job, SignJob, UnitJob
 from tokenlake.export.plan import exports_of
 from tokenlake.sources.allowed import require_allowed_inputs

@@ -430,3 +430,10 @@ def train_bpe(texts: Iterable[str], vocab_size: int = 4096, *, name: str = "trai
         "tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode(),
     }
     return TokenizerFiles(name=name, files=files)
+
+
+def open_engine(
+    files: TokenizerFiles, *, literal: bool, threads: bool, reference: ReferenceEngine | None
+) -> GigatokenEngine:
+    """Open gigatoken for a tokenizer; see :class:`tokenlake.tokenizers.encoder.OpenEngine`."""
+    return GigatokenEngine(files, literal=literal, threads=threads)
