@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tokenlake
+from tokenlake.etl.after_commit import HOOKS
 from tokenlake.etl.engines import ENGINES, EXECUTORS
 from tokenlake.etl.worker import JOBS_OF_PARTS
 from tokenlake.tokenizers.encoder import FAST_ENGINES
@@ -42,7 +43,15 @@ def test_every_module_at_the_top_is_on_a_floor(contracts: ConfigParser) -> None:
     assert listed == (modules | packages) - APART
 
 
-@pytest.mark.parametrize("home", [*EXECUTORS.values(), *FAST_ENGINES.values(), *JOBS_OF_PARTS.values()])
+REGISTERED = [
+    *EXECUTORS.values(),
+    *FAST_ENGINES.values(),
+    *JOBS_OF_PARTS.values(),
+    *(home for hook in HOOKS for home in (hook.check, hook.make)),
+]
+
+
+@pytest.mark.parametrize("home", REGISTERED)
 def test_a_registered_part_is_there(home: str) -> None:
     module, _, name = home.partition(":")
     assert callable(getattr(import_module(module), name))
