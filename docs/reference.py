@@ -24,11 +24,11 @@ from pydantic_core import PydanticUndefined
 
 import tokenlake
 import tokenlake.easydel
+from tokenlake.base.section import Section, field_texts
 from tokenlake.cli import COMMANDS
 from tokenlake.cli.app import main
 from tokenlake.config.dataset import DataModuleConfig
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.section import Section, field_texts
 from tokenlake.lazy_names import load, stub_names
 from tokenlake.trainer.config import TrainingConfig
 
@@ -52,6 +52,10 @@ _GROUPS: Final = {
     "data_pipeline": "Row by row",
     "cache": "Caches",
 }
+
+
+_FLOORS: Final = ("base", "runtime", "etl")
+"""Packages that hold the packages of a floor."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -190,8 +194,7 @@ def public_names() -> str:
     """Return the page of all public names, by what they are for: signature and first sentence."""
     groups: dict[str, list[str]] = {}
     for module, name in _names():
-        package = module.split(".")[1]
-        groups.setdefault(_GROUPS.get(package, "Others"), []).append(_entry(module, name))
+        groups.setdefault(_group(module), []).append(_entry(module, name))
     parts = [
         "# Python\n\nWritten from the code: the names of `import tokenlake as tl`, first those that `dir(tl)` lists, "
         "then those of EasyDeL's data package, which `tokenlake.easydel` lists. Each is imported on first use.\n\n"
@@ -203,6 +206,14 @@ def public_names() -> str:
             parts.append(f"## {title}\n")
             parts += groups[title]
     return "\n".join(parts)
+
+
+def _group(home: str) -> str:
+    """Return the title under which the names of a module stand: that of its package, else that of its floor."""
+    floor, *inner = home.partition(":")[0].split(".")[1:3]
+    if floor in _FLOORS and inner and inner[0] in _GROUPS:
+        return _GROUPS[inner[0]]
+    return _GROUPS.get(floor, "Others")
 
 
 def _names() -> Iterator[tuple[str, str]]:

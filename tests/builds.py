@@ -64,7 +64,7 @@ class Lender:
         """Have builds borrow workers that are started in the surroundings of now, and end with the block."""
         lender = cls()
         try:
-            with _borrowing(lender, "cli.build"):
+            with _borrowing(lender, "tokenlake.cli.build"):
                 yield
         finally:
             lender.close()
@@ -166,8 +166,8 @@ def shared_workers(lender: Lender) -> Iterator[None]:
 @contextmanager
 def _borrowing(lender: Lender, *others: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("etl.runner", "integrity.repair", *others):
-            patch.setattr(f"tokenlake.{module}.open_pool", partial(_lent_or_own, lender))
+        for module in ("tokenlake.etl.runner", "tokenlake.integrity.repair", *others):
+            patch.setattr(f"{module}.open_pool", partial(_lent_or_own, lender))
         yield
 
 

@@ -9,8 +9,8 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 
-from tokenlake.config.references import provide_blocks
-from tokenlake.config.section import referenced_blocks
+from tokenlake.base.secrets import provide_blocks
+from tokenlake.base.section import referenced_blocks
 from tokenlake.errors import TokenlakeError
 from tokenlake.runs.policy import check_cleaning
 from tokenlake.runs.request import DEFAULT, requested_name, resolve_request

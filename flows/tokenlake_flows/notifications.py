@@ -16,7 +16,7 @@ from prefect.blocks.webhook import Webhook
 from prefect.events.schemas.automations import AutomationCore
 from pydantic import SecretStr
 
-from tokenlake.config.yaml_file import parse_yaml
+from tokenlake.base.yaml_file import parse_yaml
 from tokenlake.errors import ConfigError
 from tokenlake.runs.request import DEPLOYMENTS
 from tokenlake_flows.settings import configured_api_url

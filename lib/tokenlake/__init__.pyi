@@ -1,6 +1,7 @@
 """The public names of Tokenlake and where each is defined: `__init__.py` reads this list, too."""
 
 from tokenlake._version import __version__ as __version__
+from tokenlake.clean.cleaning import clean_dataset as clean_dataset
 from tokenlake.config.dataset import DatasetConfig as DatasetConfig
 from tokenlake.config.load import load_config as load_config
 from tokenlake.config.pipeline import PipelineConfig as PipelineConfig
@@ -9,7 +10,6 @@ from tokenlake.data_pipeline.pipeline import DataPipeline as DataPipeline
 # The names of the seeds work here, too: `tokenlake.Where` is that of `tokenlake.easydel`.
 from tokenlake.easydel import *  # noqa: F403
 from tokenlake.errors import TokenlakeError as TokenlakeError
-from tokenlake.etl.cleaning import clean_dataset as clean_dataset
 from tokenlake.etl.planner import plan as plan
 from tokenlake.etl.runner import BuildResult as BuildResult
 from tokenlake.export.directory import WriteStats as WriteStats

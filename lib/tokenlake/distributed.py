@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Final
 
-from tokenlake.config.values import whole_number
+from tokenlake.base.checks import whole_number
 from tokenlake.errors import NotAvailableError
 from tokenlake.lazy_names import naming_extra
 from tokenlake.threads import Prefetched

@@ -7,7 +7,7 @@ from typing import Any
 
 from prefect.blocks.system import Secret
 
-from tokenlake.config.references import scrub
+from tokenlake.base.secrets import scrub
 from tokenlake.errors import ConfigError
 from tokenlake_tasks.bounds import bounds_of_run
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from prefect.logging import get_run_logger
 
 from tokenlake import numbers
-from tokenlake.config.references import provide_blocks, resolve_options
+from tokenlake.base.secrets import provide_blocks, resolve_options
 from tokenlake.errors import ConfigError
 from tokenlake.publish import PushReport, push_to_hub
 from tokenlake.store.address import open_store

@@ -17,7 +17,7 @@ from prefect.context import TaskRunContext
 from prefect.tasks import Task
 from prefect.utilities.engine import emit_task_run_state_change_event
 
-from tokenlake.config.references import scrub
+from tokenlake.base.secrets import scrub
 from tokenlake.etl.step_clock import Stage
 from tokenlake.runs.step_runs import StepRun
 from tokenlake_tasks.load import load

@@ -9,7 +9,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.logging import get_run_logger
 
 from tokenlake import numbers
-from tokenlake.config.references import scrub
+from tokenlake.base.secrets import scrub
 from tokenlake.errors import TokenlakeError
 from tokenlake.etl.events import UnitFinished
 from tokenlake.etl.runner import BuildResult

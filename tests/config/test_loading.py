@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tokenlake.config.key_places import SYNONYMS
+from tokenlake.base.key_places import SYNONYMS
+from tokenlake.base.sizes import parse_duration, parse_size
+from tokenlake.base.yaml_file import parse_yaml
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import dump_yaml
-from tokenlake.config.values import parse_duration, parse_size
-from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.errors import ConfigError
 
 Write = Callable[..., Path]
@@ -231,7 +231,7 @@ def test_what_is_dumped_loads_back_equal_but_for_secrets(data: dict[str, Any]) -
     again = load_config(parse_yaml(text, "text").data)
     assert dump_yaml(again) == text
     # A function comes back as its name.
-    assert again == config or "tokenlake.config.values:parse_size" in text
+    assert again == config or "tokenlake.base.sizes:parse_size" in text
 
 
 @pytest.mark.parametrize(

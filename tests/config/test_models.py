@@ -9,9 +9,9 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from tests.seeds import promise
+from tokenlake.base.section import BlockSecret, EnvSecret, literal_secrets
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
-from tokenlake.config.section import BlockSecret, EnvSecret, literal_secrets
 from tokenlake.config.stages import PackStageConfig, SaveStageConfig, SourceStageConfig, TokenizerConfig
 
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
+from tokenlake.base.section import Section
 from tokenlake.config import resolved
 from tokenlake.config.dataset import DatasetConfig, FimConfig
-from tokenlake.config.section import Section
 from tokenlake.config.stages import PackStageConfig, TokenizerConfig
 from tokenlake.config.texts import ChatConfig, PreferenceConfig, PromptConfig
 

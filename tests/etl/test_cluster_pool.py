@@ -63,8 +63,8 @@ def nodes(monkeypatch: pytest.MonkeyPatch, bench: Workbench) -> Iterator[_Nodes]
     def opened(engine: str | None, *more: Any) -> Any:
         return ClusterPool(lambda: cluster) if engine == "dask" else real(None, *more)
 
-    for module in ("etl.runner", "integrity.repair"):
-        monkeypatch.setattr(f"tokenlake.{module}.open_pool", opened)
+    for module in ("tokenlake.etl.runner", "tokenlake.integrity.repair"):
+        monkeypatch.setattr(f"{module}.open_pool", opened)
     yield cluster
     assert not cluster.slots
 

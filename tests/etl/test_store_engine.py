@@ -21,7 +21,7 @@ import pytest
 from tests.etl.remote_builds_support import Bucket, Files, bucket, settings, stored, write_inputs
 from tests.rowwise.mixed_store import settings as mixture
 from tests.servers.s3 import KEY, SECRET
-from tokenlake.config.references import remember
+from tokenlake.base.secrets import remember
 from tokenlake.errors import (
     BadRecordError,
     ConfigError,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.config.values import MIB
+from tokenlake.base.sizes import MIB
 from tokenlake.etl.plan.unit_size import LARGEST, SMALLEST, WORKERS, choose_unit_size
 from tokenlake.etl.planner import plan
 from tokenlake.etl.runner import build_dataset

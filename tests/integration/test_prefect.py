@@ -28,8 +28,8 @@ from tests.prefect.deployed import (
 from tests.seeds import promise
 from tests.servers.http import HttpServer
 from tests.store.support import build_store, copy_store
+from tokenlake.base import secrets as references
 from tokenlake.cli.app import main
-from tokenlake.config import references
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.events import Event, UnitRetried
 from tokenlake.store.address import open_store

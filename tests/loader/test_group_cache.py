@@ -11,7 +11,7 @@ import pytest
 from tests.reading.support import lake_of, rows_of
 from tests.store.support import copy_store
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.loader.read_ahead import Decoded, batch_cache
+from tokenlake.reading.group_cache import Decoded, batch_cache
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.lazily import lazily
 from tests.observability.test_build import _record
 from tests.store.support import build_store
-from tokenlake.config.references import scrub
+from tokenlake.base.secrets import scrub
 from tokenlake.errors import (
     ConfigError,
     IntegrityError,

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from tests.hub_support import writable_hub
 from tests.servers.hub import HubServer
 from tests.store.support import copy_store, settings
+from tokenlake.base.secrets import resolve_options
 from tokenlake.cli.app import main
-from tokenlake.config.references import resolve_options
 from tokenlake.errors import ConfigError
 from tokenlake.etl.runner import build_dataset
 from tokenlake.publish import push_to_hub

@@ -17,11 +17,11 @@ from tests.reading.support import BOS, LENGTH, chosen_rows, lake_of, placed, row
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.arrays import offsets_of
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.loader.read_ahead import batch_cache
 from tokenlake.mixing.lanes import LaneLayout
 from tokenlake.mixing.order import EpochOrder
 from tokenlake.reading import gather as runs
 from tokenlake.reading.gather import Part, bit_array, bit_rows, move, pieces_of, take_documents, take_packed
+from tokenlake.reading.group_cache import batch_cache
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import packed_schema
 from tokenlake.store.base import Store

@@ -12,7 +12,7 @@ import pytest
 from tests.reading.support import LENGTH, lake_of, rows_of
 from tests.store.support import copy_store
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.loader.read_ahead import Decoded, GroupCache
+from tokenlake.reading.group_cache import Decoded, GroupCache
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.schema import packed_schema
 from tokenlake.store.address import open_store

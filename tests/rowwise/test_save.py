@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.rowwise.sharded_support import Known, Plain, check_flat
 from tests.seeds import promise
-from tokenlake.config.values import parse_size
+from tokenlake.base.sizes import parse_size
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.export.directory import FlatManifest
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource

@@ -16,8 +16,8 @@ from tests.etl.remote_builds_support import Bucket, bucket
 from tests.lazily import lazily
 from tests.servers.s3 import KEY, SECRET
 from tests.store.support import copy_store, shared_store
+from tokenlake.clean.cleaning import Cleaning
 from tokenlake.errors import ConfigError
-from tokenlake.etl.cleaning import Cleaning
 from tokenlake.etl.runner import build_dataset
 from tokenlake.store.outputs import require_no_version_above, require_outside_stores
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.etl.outputs_support import build_here, settings, write_jsonl
-from tokenlake.config.values import CONSTANTS
+from tokenlake.config.quality import CONSTANTS
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Rows
 from tokenlake.text.filters import TERMINALS, JudgedText, QualityFilter, count_sentences, open_quality

@@ -226,7 +226,7 @@ def _missing_module(error: ImportError, what: str = "this command", extra: str =
 
 
 def _bug(error: Exception) -> Failure:
-    from tokenlake.config.references import scrub  # not above: `--help` needs no configurations
+    from tokenlake.base.secrets import scrub  # not above: `--help` needs no configurations
 
     return Failure(
         type(error).__name__,

@@ -14,6 +14,8 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from tokenlake import numbers
+from tokenlake.base.sizes import parse_duration
+from tokenlake.clean.cleaning import Cleaning, CleanResult
 from tokenlake.cli.console import (
     AsJson,
     Config,
@@ -30,10 +32,8 @@ from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.resolved import ResolvedBuild
-from tokenlake.config.values import is_local, parse_duration
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl import planner
-from tokenlake.etl.cleaning import Cleaning, CleanResult
 from tokenlake.etl.engines import local_pool, open_pool
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
@@ -51,6 +51,7 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.draws import open_mixture
 from tokenlake.store.free_space import free_bytes
 from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.url import is_local
 
 
 def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, json: AsJson = False) -> int:

@@ -12,7 +12,6 @@ from cyclopts import Parameter
 
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, emit, note, note_unreadable, print_json
-from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.markup import printable
 from tokenlake.reports import Table, label, number
@@ -26,6 +25,7 @@ from tokenlake.store.gc import GcReport
 from tokenlake.store.gc import gc as collect
 from tokenlake.store.layout import RUNS, Layout
 from tokenlake.store.remove import Kept, remove_version
+from tokenlake.store.url import default_store
 
 _LISTED = (
     label("dataset"),

@@ -34,13 +34,14 @@ from tokenlake import numbers
 from tokenlake._version import __version__
 from tokenlake.cli import ABOUT, CODES, COMMANDS
 from tokenlake.cli.streams import encodable_json
-from tokenlake.config.values import default_store, is_local, store_overrides
+from tokenlake.config.overrides import store_overrides
 from tokenlake.errors import IntegrityError
 from tokenlake.markup import printable, printable_json
 from tokenlake.reports.terminal import stderr, stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
+from tokenlake.store.url import default_store, is_local
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext

@@ -23,7 +23,6 @@ from tokenlake import numbers
 from tokenlake._version import __version__
 from tokenlake.cache.disk import default_folder
 from tokenlake.cli.console import AsJson, StoreUrl, emit
-from tokenlake.config.values import default_store, is_local
 from tokenlake.errors import TokenlakeError, without_credentials
 from tokenlake.etl.memory import available_memory, default_workers, total_memory
 from tokenlake.reports import Table, label
@@ -31,6 +30,7 @@ from tokenlake.reports.terminal import near, print_tables
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.free_space import free_bytes, nearest_folder
+from tokenlake.store.url import default_store, is_local
 from tokenlake.threads import available_cpus
 from tokenlake.tokenizer_guard.generation import FASTER, OLDER, exports_parts
 

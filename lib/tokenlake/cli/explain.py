@@ -13,7 +13,6 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from tokenlake.cli.console import AsJson, Data, StoreUrl, emit, note, print_json
-from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.dataset import open as open_dataset
@@ -29,6 +28,7 @@ from tokenlake.proof.statement import public_key as key_of
 from tokenlake.reports import Table, facts, label, number
 from tokenlake.reports.terminal import print_tables, stdout
 from tokenlake.store.outputs import require_outside_stores
+from tokenlake.store.url import default_store
 
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 

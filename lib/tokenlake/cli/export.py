@@ -16,7 +16,6 @@ from rich.text import Text
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, counting, emit, note, print_json
 from tokenlake.cli.streams import can_show
-from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.export.version import export_version
 from tokenlake.markup import printable
@@ -25,6 +24,7 @@ from tokenlake.publish import SCANNED_ROWS, PushReport, push_to_hub
 from tokenlake.query.report import report as write
 from tokenlake.query.sequences import Sequence, decoders_of, mixed_as, read_sequences, shortened
 from tokenlake.reports.terminal import near, stdout
+from tokenlake.store.url import default_store
 from tokenlake.tokenizers.manager import Decoder
 
 

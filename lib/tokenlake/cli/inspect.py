@@ -18,7 +18,6 @@ from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import json_schema
 from tokenlake.config.refusals import raise_problems, store_not_yet, store_problems
-from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.introspection import introspector
 from tokenlake.introspection.inspection import NAMES, SEQ_LENGTH, Group, Inspection
@@ -27,6 +26,7 @@ from tokenlake.markup import printable
 from tokenlake.reports import Table, facts, label
 from tokenlake.reports.terminal import near, print_table, stdout
 from tokenlake.store.outputs import require_outside_stores
+from tokenlake.store.url import default_store
 
 FILE: Final = "tokenlake.yaml"
 

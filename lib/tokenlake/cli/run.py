@@ -17,10 +17,10 @@ from rich.text import Text
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, emit, note, with_store
 from tokenlake.cli.training import training_lines
-from tokenlake.config.values import default_store
 from tokenlake.errors import CancelledError, MissingExtraError
 from tokenlake.reports import Table, dataset, facts, label, listed, number
 from tokenlake.reports.terminal import near, print_tables, stdout
+from tokenlake.store.url import default_store
 
 if TYPE_CHECKING:
     from tokenlake.etl.runner import BuildResult

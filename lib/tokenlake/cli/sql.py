@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from tokenlake.cache.disk import default_folder
 from tokenlake.cli.console import AsJson, Data, StoreUrl, counting, note, note_unreadable, print_json
-from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.numbers import plural
 from tokenlake.query.session import sql as answer_of
@@ -28,6 +27,7 @@ from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
+from tokenlake.store.url import default_store
 from tokenlake.termination import is_requested
 
 _FIRST: Final = "sql> "

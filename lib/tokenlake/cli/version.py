@@ -22,7 +22,6 @@ from tokenlake.cli.console import (
     note,
     print_json,
 )
-from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
 from tokenlake.etl.engines import EngineName
 from tokenlake.integrity.findings import RepairProgress, RepairReport, VerifyReport
@@ -39,6 +38,7 @@ from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import committing_run
 from tokenlake.store.layout import Layout
+from tokenlake.store.url import default_store
 
 
 def show(

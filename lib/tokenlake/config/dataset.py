@@ -34,9 +34,8 @@ from pydantic import (
     model_validator,
 )
 
-from tokenlake.config import stages, texts
-from tokenlake.config.field_types import FieldType
-from tokenlake.config.section import (
+from tokenlake.base.checks import did_you_mean
+from tokenlake.base.section import (
     Character,
     Count,
     DataFiles,
@@ -55,9 +54,11 @@ from tokenlake.config.section import (
     problem,
     shown,
 )
+from tokenlake.config import stages, texts
+from tokenlake.config.field_types import FieldType
+from tokenlake.config.formats import FORMATS, TypeName
 from tokenlake.config.stages import SaveStageConfig, TokenizerChoice, TokenizerConfig
 from tokenlake.config.texts import PromptConfig
-from tokenlake.config.values import FORMATS, TypeName, did_you_mean
 
 FileType = Annotated[TypeName, BeforeValidator(lambda value: "txt" if value == "text" else value)]
 EVAL_PREFIX: Final = "eval_"

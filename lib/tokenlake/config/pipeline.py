@@ -14,9 +14,7 @@ import yaml
 from annotated_types import Le
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
-from tokenlake.config import stages
-from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.section import (
+from tokenlake.base.section import (
     Count,
     DatasetName,
     Fraction,
@@ -31,7 +29,9 @@ from tokenlake.config.section import (
     Weights,
     problem,
 )
-from tokenlake.config.values import MIB
+from tokenlake.base.sizes import MIB
+from tokenlake.config import stages
+from tokenlake.config.dataset import DatasetConfig
 
 
 def _named(datasets: tuple[DatasetConfig, ...]) -> tuple[DatasetConfig, ...]:

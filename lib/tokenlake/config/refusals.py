@@ -11,16 +11,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from tokenlake.base.section import MAX_SPLIT_NAME
+from tokenlake.base.section_file import problems_error
 from tokenlake.columns import RESERVED, columns_for
-from tokenlake.config.section import MAX_SPLIT_NAME
 from tokenlake.config.stages import KWARGS, CacheStageConfig
-from tokenlake.config.values import OBJECT_STORES, STORE_URL, is_local, scheme_of
 from tokenlake.errors import ConfigError
+from tokenlake.store.url import OBJECT_STORES, STORE_URL, is_local, scheme_of
 
 if TYPE_CHECKING:
+    from tokenlake.base.section import Section
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.pipeline import PipelineConfig
-    from tokenlake.config.section import Section
     from tokenlake.config.stages import TokenizerConfig, TokenizeStageConfig
 
 Road: TypeAlias = Literal["build", "stored", "rows", "source"]
@@ -221,12 +222,6 @@ def raise_problems(kind: type[ConfigError], problems: list[str]) -> None:
     """Raise one error that lists all problems, if there is any."""
     if problems:
         raise problems_error(kind, problems)
-
-
-def problems_error(kind: type[ConfigError], problems: list[str], file: str | None = None) -> ConfigError:
-    """Return one error that lists all problems of a configuration, which may come from a file."""
-    told = [f"{len(problems)} problems in the configuration", *problems] if len(problems) > 1 else problems
-    return kind((f"{file}: " if file else "") + "\n  ".join(told), file=file, problems=problems)
 
 
 def build_problems(config: PipelineConfig) -> list[str]:

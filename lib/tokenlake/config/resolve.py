@@ -16,8 +16,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tokenlake.base.section import DATASET_NAME, plain_options
+from tokenlake.base.sizes import MIB
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.field_types import parse_field_type
+from tokenlake.config.formats import TYPES
 from tokenlake.config.pipeline import CardConfig, CleanConfig, MixStageConfig, PipelineConfig
 from tokenlake.config.refusals import (
     build_problems,
@@ -42,16 +45,15 @@ from tokenlake.config.resolved import (
     ResolvedTokenizer,
     Signing,
 )
-from tokenlake.config.section import DATASET_NAME, plain_options
 from tokenlake.config.stages import PackStageConfig, SaveStageConfig, TokenizerConfig, TokenizeStageConfig
 from tokenlake.config.texts import ChatConfig, callable_name
-from tokenlake.config.values import MIB, TYPES, default_store
 from tokenlake.errors import ConfigError, NotAvailableError
+from tokenlake.store.url import default_store
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from tokenlake.config.section import Section
+    from tokenlake.base.section import Section
 from dataclasses import asdict
 
 Resolved = TypeVar("Resolved", bound="DataclassInstance")

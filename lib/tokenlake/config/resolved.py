@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tokenlake.columns import ColumnType, Method, Trainer
-from tokenlake.config.values import QualityFilters, SourceType
+from tokenlake.config.formats import SourceType
+from tokenlake.config.quality import QualityFilters
 
 if TYPE_CHECKING:  # a worker gets neither
     from tokenlake.config.dataset import DatasetConfig

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final, Literal, Self, cast
 from annotated_types import Ge
 from pydantic import BeforeValidator, PlainSerializer, Strict, WithJsonSchema, WrapValidator, model_validator
 
-from tokenlake.config.section import (
+from tokenlake.base.checks import did_you_mean
+from tokenlake.base.section import (
     Count,
     Fraction,
     Length,
@@ -27,7 +28,8 @@ from tokenlake.config.section import (
     problem,
     shown,
 )
-from tokenlake.config.values import CONSTANTS, MIB, QualityFilters, did_you_mean
+from tokenlake.base.sizes import MIB
+from tokenlake.config.quality import CONSTANTS, QualityFilters
 
 SpecialTokensInText = Literal["literal", "encode", "fail"]
 """What the text of a special token inside a document becomes: plain text, the token, or a bad record."""

@@ -23,10 +23,10 @@ from pydantic import (
     model_validator,
 )
 
+from tokenlake.base.checks import did_you_mean, mapped
+from tokenlake.base.section import Section, Switch, Text, problem, shown
 from tokenlake.columns import Method, Trainer
-from tokenlake.config.section import Section, Switch, Text, problem, shown
 from tokenlake.config.stages import Quality
-from tokenlake.config.values import did_you_mean, mapped
 from tokenlake.errors import ConfigError
 
 _FUNCTION: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"

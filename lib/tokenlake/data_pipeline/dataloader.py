@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info
 
+from tokenlake.base.checks import require_one_of
 from tokenlake.columns import IGNORED
-from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.loader.torch import process_place
 from tokenlake.mixing.random import key_of, shuffled_by_buffer

@@ -9,11 +9,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self, TypeVar, cast, final
 
+from tokenlake.base.checks import did_you_mean
+from tokenlake.base.section_file import load_section
 from tokenlake.config.dataset import PACKED_NAMES, DataModuleConfig, SplitSpec
-from tokenlake.config.load import load_section, pipeline_of
+from tokenlake.config.load import pipeline_of
 from tokenlake.config.refusals import raise_problems
 from tokenlake.config.stages import DEFAULT_MAX_LENGTH, TokenizerConfig
-from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, SourceError, TokenizerError, TokenlakeError
 from tokenlake.introspection.inspection import DatasetMetadata
 from tokenlake.introspection.introspector import DatasetIntrospector

@@ -365,3 +365,13 @@ class DaskNodes:
         self._client.close()
         if self._ours and self._client.cluster is not None:
             self._client.cluster.close()
+
+
+def open_ray_pool(workers: int | None, ray: RayConfig) -> ClusterPool:
+    """Return a pool on a cluster of Ray."""
+    return ClusterPool(lambda: RayNodes(ray, workers))
+
+
+def open_dask_pool(workers: int | None, ray: RayConfig) -> ClusterPool:
+    """Return a pool on a cluster of Dask."""
+    return ClusterPool(lambda: DaskNodes(workers))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from tokenlake.errors import ConfigError
 from tokenlake.etl.memory import default_workers, require_memory
 from tokenlake.etl.pool import Pool, WorkerPool
+from tokenlake.lazy_names import load
 
 if TYPE_CHECKING:
     from tokenlake.config.stages import RayConfig
@@ -15,6 +17,19 @@ EngineName: TypeAlias = Literal["local", "store", "ray", "dask"]
 """This machine's processes; whoever joins by the store (``tokenlake work``); a cluster of Ray's or Dask's."""
 
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
+
+Executor: TypeAlias = "Callable[[int | None, RayConfig], Pool]"
+"""Opens the pool of an engine. Its arguments are the number of workers, None for as many as the engine has, and the
+section `ray` of a configuration."""
+
+EXECUTORS: Final[Mapping[str, str]] = {
+    "local": "tokenlake.etl.engines:open_local_pool",
+    "store": "tokenlake.etl.store_engine:open_store_pool",
+    "ray": "tokenlake.etl.cluster_pool:open_ray_pool",
+    "dask": "tokenlake.etl.cluster_pool:open_dask_pool",
+}
+"""Engine -> its :data:`Executor`, as ``module:name``. A module is imported when its engine is first asked for: together
+they take as long to import as all that plans a build."""
 
 
 def local_pool(workers: int | None, *, started: int = 0) -> WorkerPool:
@@ -36,29 +51,22 @@ def open_pool(engine: EngineName | None, workers: int | None, ray: RayConfig) ->
     """Return the pool of an engine.
 
     Args:
-        engine: None: ray where its section is enabled, else local.
+        engine: Name of the engine. None: ray where its section is enabled, else local.
         workers: Number of workers; None for as many as the engine has. On this machine one for each processor, as far
             as the memory goes. They start when they are needed, or prepared for.
-        ray: the section of a configuration.
+        ray: Section `ray` of a configuration.
 
     Raises:
         ConfigError: No such engine, `workers` of an engine that has none of its own, or more than memory allows.
         MissingExtraError: the engine's package is not installed.
     """
-    # Each engine is imported by those who use it: together they take as long as all that plans a build.
-    match engine or ("ray" if ray.enabled else "local"):
-        case "local":
-            return local_pool(workers)
-        case "store" if workers:
-            raise ConfigError(
-                f"workers={workers} with the store engine, which starts none; give it to each `tokenlake work`"
-            )
-        case "store":
-            from tokenlake.etl.store_engine import StorePool
+    name = engine or ("ray" if ray.enabled else "local")
+    if name not in EXECUTORS:
+        raise ConfigError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
+    open_executor: Executor = load(EXECUTORS[name], f"engine {name!r}", "etl")
+    return open_executor(workers, ray)
 
-            return StorePool()
-        case "ray" | "dask" as name:
-            from tokenlake.etl.cluster_pool import ClusterPool, DaskNodes, RayNodes
 
-            return ClusterPool(lambda: RayNodes(ray, workers) if name == "ray" else DaskNodes(workers))
-    raise ConfigError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
+def open_local_pool(workers: int | None, ray: RayConfig) -> Pool:
+    """Return a pool of processes of this machine."""
+    return local_pool(workers)

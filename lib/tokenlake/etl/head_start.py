@@ -20,11 +20,12 @@ from typing import Final, final
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import NotFoundError, TokenlakeError
+from tokenlake.etl.build_store import address_of_build
 from tokenlake.etl.events import Event, Planning, Watcher
 from tokenlake.etl.plan.unit_size import choose_unit_size
 from tokenlake.etl.pool import EarlyPool
 from tokenlake.etl.run_log import asked_before
-from tokenlake.store.address import address_of_build, open_store
+from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
 _SPLITTABLE: Final = (".jsonl", ".ndjson", ".parquet", ".arrow")

@@ -27,6 +27,7 @@ from tokenlake.config.resolve import card_identity, identity, resolve, source_id
 from tokenlake.config.resolved import ResolvedBuild, ResolvedHeldOut, ResolvedSource
 from tokenlake.config.stages import TokenizerChoice
 from tokenlake.errors import ConfigError, SourceNotFoundError
+from tokenlake.etl.build_store import address_of_build
 from tokenlake.etl.events import Listed, Planning, Watcher, ignore
 from tokenlake.etl.plan.left_out import EarlierSets, Positions, Precedent, hold_out, match_exclusions, of_unit
 from tokenlake.etl.plan.parents import FoundParent, find_parents
@@ -51,7 +52,7 @@ from tokenlake.sources.listing import list_inputs, require_use_of_options
 from tokenlake.sources.split_choice import Select, choose
 from tokenlake.sources.splits import RecordLimit, by_file, split_files, splittable
 from tokenlake.sources.where import Predicate
-from tokenlake.store.address import address_of_build, open_store
+from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import InputFileEntry

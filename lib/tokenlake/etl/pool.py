@@ -35,7 +35,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, final, runtime_checkable
 
-from tokenlake.config.references import provided_blocks
+from tokenlake.base.secrets import provided_blocks
 from tokenlake.errors import (
     CancelledError,
     ConfigError,

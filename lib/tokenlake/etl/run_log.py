@@ -25,14 +25,15 @@ from typing import Any, Final, Self, cast, final
 
 import msgspec
 
+from tokenlake.base.secrets import hide, scrub
+from tokenlake.base.section import literal_secrets
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.references import hide, scrub
 from tokenlake.config.resolve import first_steps, resolve
-from tokenlake.config.section import literal_secrets
 from tokenlake.config.texts import is_callable_name
 from tokenlake.errors import ConfigError, IntegrityError, StoreError, TokenlakeError
+from tokenlake.etl.build_store import address_of_build
 from tokenlake.etl.job import produced_by
-from tokenlake.store.address import address_of_build, open_store
+from tokenlake.store.address import open_store
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import CANCELLED, FAILED

@@ -16,6 +16,7 @@ from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.etl import planner
+from tokenlake.etl.after_commit import check_hooks, run_hooks
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
 from tokenlake.etl.planner import Configuration
@@ -107,11 +108,7 @@ def build_dataset(
     steps.check()
     with nullcontext(pool) if pool else open_pool(engine, workers, whole.ray) as units_on:
         built = steps.run(lambda step: _build(step, units_on, on_event, retries))
-    if not whole.has_exports:
-        return built
-    from tokenlake.export.plan import make_exports
-
-    return replace(built, exports=make_exports(whole, built.manifest))
+    return replace(built, exports=run_hooks(whole, built.manifest))
 
 
 def finished_build(config: Configuration, on_event: Watcher = ignore) -> BuildResult | None:
@@ -169,10 +166,7 @@ class BuildSteps:
             from tokenlake.etl.plan.stored import foresee
 
             foresee(self._whole)
-        if self._whole.has_exports:
-            from tokenlake.export.plan import check_exports
-
-            check_exports(self._whole)
+        check_hooks(self._whole)
 
     @property
     def is_last(self) -> bool:

@@ -13,8 +13,9 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import is_tokens_of, resolve
 from tokenlake.errors import TokenlakeError
 from tokenlake.etl import planner
+from tokenlake.etl.build_store import address_of_build
 from tokenlake.etl.run_log import asked_before
-from tokenlake.store.address import address_of_build, open_store
+from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
 

@@ -30,7 +30,7 @@ from typing import Any, Final, Self, TypeAlias, cast, final
 import msgspec
 
 from tokenlake import errors
-from tokenlake.config.references import hide, provided_blocks, scrub
+from tokenlake.base.secrets import hide, provided_blocks, scrub
 from tokenlake.etl.job import (
     EngineJob,
     Job,

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from tokenlake import errors
 from tokenlake.etl import shared_plan
@@ -31,6 +31,9 @@ from tokenlake.store.catalog import Catalog, Reference
 from tokenlake.store.claims import is_committed
 from tokenlake.store.layout import LEDGER, Layout, ledger_unit
 from tokenlake.store.ledger import UnitRecord
+
+if TYPE_CHECKING:
+    from tokenlake.config.stages import RayConfig
 
 _WATCH: Final = 0.5  # seconds between two looks of the run that waits: a listing or two each
 _WAITING: Final = 32  # units that it waits for at a time; others that get done meanwhile are found at once
@@ -489,3 +492,16 @@ class _PlanWorker:
 def _nobody(layout: Layout) -> errors.NotFoundError:
     why = f"{layout.prefix} has a plan no more; run the build again: it publishes another"
     return errors.NotFoundError(why, key=layout.prefix)
+
+
+def open_store_pool(workers: int | None, ray: RayConfig) -> StorePool:
+    """Return the pool whose units are built by whoever joins.
+
+    Raises:
+        ConfigError: `workers` is given: the engine starts none.
+    """
+    if workers:
+        raise errors.ConfigError(
+            f"workers={workers} with the store engine, which starts none; give it to each `tokenlake work`"
+        )
+    return StorePool()

@@ -20,21 +20,22 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from tokenlake.arrays import text_of_strings
+from tokenlake.base.secrets import hide, provide_blocks, scrub
 from tokenlake.cache.disk import DiskCache, default_folder
-from tokenlake.config.references import hide, provide_blocks, scrub
-from tokenlake.config.resolved import ResolvedTokenizer, Signing
+from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.errors import ConfigError, StoreError, TokenlakeError, WorkerError, to_json
 from tokenlake.etl import job as jobs
 from tokenlake.etl.pool import NOTE_BYTES
 from tokenlake.etl.step_clock import CLOCK
 from tokenlake.etl.unit.documents import Recipe
-from tokenlake.etl.unit.text import TextBuild, sign_unit
+from tokenlake.etl.unit.text import TextBuild
+from tokenlake.lazy_names import load
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store, read_files
 from tokenlake.store.layout import Layout
@@ -44,7 +45,6 @@ from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.gate import choose_encoder, likely_encoder
 
 if TYPE_CHECKING:  # what most jobs do without is imported where it is used: a worker begins sooner
-    from tokenlake.clean.signatures import Signer
     from tokenlake.etl.unit.stored_rows import OpenedParents
 
 
@@ -172,6 +172,12 @@ _PROBE_BYTES_EACH: Final = 1 << 14
 _PROBE_BLOCK: Final = 1 << 20  # read and parsed at a time, until there are enough
 
 
+JOBS_OF_PARTS: Final[Mapping[str, str]] = {"sign": "tokenlake.clean.sign_unit:run_sign_job"}
+"""Kind of a job of an optional part -> the function that does it, as ``module:name``. It is imported by the
+first job of its kind. Its arguments are the job, its store, a dictionary for what it keeps between jobs, and a function
+that is told the progress."""
+
+
 @final
 class Workbench:
     """What a worker process keeps between jobs: stores, tokenizers (slow to load), and manifests of parents."""
@@ -180,7 +186,7 @@ class Workbench:
         self._stores: dict[str, Store] = {}
         self._files: dict[tuple[tuple[str, str], ...], TokenizerFiles] = {}
         self._encoders: dict[tuple[Any, ...], Encoder] = {}
-        self._signers: dict[Signing, Signer] = {}
+        self._kept: dict[Any, Any] = {}
         self._parents: OpenedParents | None = None
         self._probes = DiskCache(default_folder() / "probes", max_bytes=_PROBES_BYTES)
 
@@ -194,7 +200,8 @@ class Workbench:
         if isinstance(job, jobs.UnitJob):
             return self._build_unit(job, progress).to_bytes().decode()
         if isinstance(job, jobs.SignJob):
-            return self._sign(job, progress)
+            run_job = load(JOBS_OF_PARTS[job.op], f"job {job.op!r}", "etl")
+            return run_job(job, self._store(job.store), self._kept, progress)
         from tokenlake.etl.unit.mix import OpenedParents, mix_unit, repack_unit
 
         self._parents = self._parents or OpenedParents()
@@ -237,20 +244,6 @@ class Workbench:
                 add_special_tokens=settings.add_special_tokens,
             )
         return TextBuild(job, store, self._encoders[key], recipe, progress).build()
-
-    def _sign(self, job: jobs.SignJob, progress: jobs.Progress) -> dict[str, Any]:
-        """Make the signatures of one unit and publish them; return their account."""
-        from tokenlake.clean.signatures import EvaluationNgrams, Signer, evaluation_key
-
-        store, signing = self._store(job.store), job.signing
-        if signing not in self._signers:
-            ngrams = None
-            if signing.contamination is not None:
-                folder, _, name = evaluation_key(signing.evaluation).rpartition("/")
-                data = read_files(store, folder, {name: signing.evaluation})[name]
-                ngrams = EvaluationNgrams.from_bytes(data)
-            self._signers[signing] = Signer(signing, ngrams)
-        return sign_unit(job, store, self._signers[signing], progress).to_json()
 
     def _choose_engine(self, job: jobs.EngineJob) -> dict[str, Any]:
         """The gate's verdict for one source: ``{"engine", "reason"}``."""

@@ -19,14 +19,13 @@ from typing import Any, Final, final
 from urllib.parse import unquote, urlsplit
 
 from tokenlake import numbers
+from tokenlake.base.secrets import resolve_options
+from tokenlake.base.section import BlockSecret, plain_options
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.references import resolve_options
 from tokenlake.config.refusals import raise_problems
 from tokenlake.config.resolve import first_steps, is_tokens_of, store_of, tokens_name
-from tokenlake.config.section import BlockSecret, plain_options
 from tokenlake.config.stages import SaveStageConfig, TokenizerConfig
-from tokenlake.config.values import scheme_of
 from tokenlake.errors import ConfigError, VersionConflictError
 from tokenlake.export.directory import (
     FOLDER,
@@ -47,6 +46,7 @@ from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import CARD, QUARANTINE
 from tokenlake.store.manifest import Manifest
+from tokenlake.store.url import scheme_of
 
 EXPORTS: Final = "_exports"
 """Folder of a store for exports that have no path of their own; no dataset has such a name."""

@@ -22,8 +22,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.base.checks import expected
 from tokenlake.columns import JSON
-from tokenlake.config.values import expected
 from tokenlake.errors import BadRecordError, SourceError
 from tokenlake.export.directory import FileFormat, FlatFile, file_mode
 from tokenlake.json_text import dump_json, json_values, text_form

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.arrays import STRINGS, cells, offsets_of
-from tokenlake.config.values import MIB, expected, parse_size, whole_number
+from tokenlake.base.checks import expected, whole_number
+from tokenlake.base.sizes import MIB, parse_size
 from tokenlake.errors import ConfigError
 from tokenlake.export import directory
 from tokenlake.export.shard_files import DEFAULT_NAMING, ShardFiles, check_naming, edges_of

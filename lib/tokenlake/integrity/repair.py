@@ -20,7 +20,6 @@ from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, is_tokens_of, last_step, resolve_source
 from tokenlake.config.stages import RayConfig
-from tokenlake.config.values import is_local
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.etl import planner
 from tokenlake.etl.engines import EngineName, open_pool
@@ -44,6 +43,7 @@ from tokenlake.store.catalog import Catalog, Reference, parted
 from tokenlake.store.layout import CLAIM, MANIFEST, MANIFEST_COPY, Layout
 from tokenlake.store.ledger import Parent, UnitRecord
 from tokenlake.store.manifest import Manifest
+from tokenlake.store.url import is_local
 
 _UNLISTED: Final = "unlisted"
 

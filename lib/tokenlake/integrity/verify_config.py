@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
-from tokenlake.config.yaml_file import MAX_BYTES, parse_yaml
+from tokenlake.base.yaml_file import MAX_BYTES, parse_yaml
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenizerError
 from tokenlake.fingerprint import canonical_json, canonical_text
 from tokenlake.integrity.findings import Problem

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, final
 
-from tokenlake.config.values import FORMATS, Format
+from tokenlake.config.formats import FORMATS, Format
 from tokenlake.introspection.inspection import Feature, Kind, Remark, TextStatistics, kind_of, mapped
 from tokenlake.introspection.mapping import ColumnMapper, ColumnMapping
 from tokenlake.introspection.sample import FileSample, Shape, merged_columns

@@ -18,10 +18,10 @@ import msgspec
 
 from tokenlake import numbers
 from tokenlake.config.dataset import is_hub_id
+from tokenlake.config.formats import SourceType
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
-from tokenlake.config.values import SourceType
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.fingerprint import fingerprint
 from tokenlake.introspection import file_group

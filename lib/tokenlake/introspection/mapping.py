@@ -11,7 +11,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal, final
 
-from tokenlake.config.values import did_you_mean
+from tokenlake.base.checks import did_you_mean
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.introspection.sample import Shape
 from tokenlake.result import Result, attempt

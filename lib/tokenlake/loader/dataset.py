@@ -25,8 +25,8 @@ from tokenlake.errors import (
 )
 from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns, pad_id_of
 from tokenlake.loader.hf_arrow import to_hf
-from tokenlake.loader.read_ahead import GroupCache
 from tokenlake.markup import named_facts, one_line
+from tokenlake.reading.group_cache import GroupCache
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows, stored_schema, verified_bytes
 from tokenlake.store.address import open_read_store

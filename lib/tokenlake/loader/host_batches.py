@@ -24,11 +24,12 @@ from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderOptions
 from tokenlake.loader.padding import BatchPadding, LengthIndex
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.ragged_batch import RaggedAssembler, ragged_columns
-from tokenlake.loader.read_ahead import DecodedAhead, DecodedGroup, GroupCache
+from tokenlake.loader.read_ahead import DecodedAhead, DecodedGroup
 from tokenlake.loader.state import TURN, plain_state, position_of, state_of, turn_of
 from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, rows_of_host
 from tokenlake.mixing.order import MixtureStream
 from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.reading.group_cache import GroupCache
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.local import LocalStore

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, Unpack, final
 
-from tokenlake.config.values import whole_number
+from tokenlake.base.checks import whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
@@ -17,11 +17,12 @@ from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import BatchBalance, LoaderKeywords, LoaderOptions
 from tokenlake.loader.padding import TruncationCount
 from tokenlake.loader.plan import BatchPlan
-from tokenlake.loader.read_ahead import Decoded, DecodedAhead
+from tokenlake.loader.read_ahead import DecodedAhead
 from tokenlake.loader.state import plain_state, position_of, require_whole_run, state_of
 from tokenlake.loader.steps import Position
 from tokenlake.markup import named_facts
 from tokenlake.metrics import Metric
+from tokenlake.reading.group_cache import Decoded
 
 
 @final

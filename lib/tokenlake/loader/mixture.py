@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, final
 import numpy as np
 
 from tokenlake.arrays import Int64
-from tokenlake.config.values import expected, require_one_of, whole_number
+from tokenlake.base.checks import expected, require_one_of, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.markup import named_facts, one_line

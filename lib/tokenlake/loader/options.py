@@ -53,7 +53,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.arrays import Int32, Int64
-from tokenlake.config.values import arguments_of, bounded_number, did_you_mean, expected, whole_number
+from tokenlake.base.checks import arguments_of, bounded_number, did_you_mean, expected, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.steps import BatchSizes, LengthCurriculum

@@ -18,7 +18,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from tokenlake.arrays import Int64, offsets_of
-from tokenlake.config.values import whole_number
+from tokenlake.base.checks import whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.buckets import Bucket, BucketRows, PassSteps
 from tokenlake.loader.dataset import Dataset

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
-from tokenlake.config.values import did_you_mean, plain_integers, whole_number
+from tokenlake.base.checks import did_you_mean, plain_integers, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture

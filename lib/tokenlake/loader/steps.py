@@ -22,7 +22,7 @@ from typing import Any, Final, Self, cast, final
 import numpy as np
 
 from tokenlake.arrays import Int64
-from tokenlake.config.values import expected, whole_number
+from tokenlake.base.checks import expected, whole_number
 from tokenlake.errors import ConfigError
 
 Points = tuple[tuple[int, int], ...]

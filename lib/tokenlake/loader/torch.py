@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Unpack, final, get_args
 
 import numpy as np
 
-from tokenlake.config.values import require_one_of, whole_number
+from tokenlake.base.checks import require_one_of, whole_number
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.batch import used_again
 from tokenlake.loader.dataset import Dataset

@@ -49,7 +49,7 @@ import xxhash
 
 from tokenlake import numbers
 from tokenlake.arrays import Int64
-from tokenlake.config.values import did_you_mean, whole_number
+from tokenlake.base.checks import did_you_mean, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.random import Permutation, key_of
 from tokenlake.mixing.schedule import (

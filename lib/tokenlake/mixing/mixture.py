@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, final, get_args
 import numpy as np
 
 from tokenlake.arrays import Int64
-from tokenlake.config.values import require_one_of
+from tokenlake.base.checks import require_one_of
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import counts_of
 from tokenlake.mixing.deal import Deal, Dealt, EvenDeal

@@ -34,7 +34,8 @@ from itertools import pairwise
 from operator import index
 from typing import Any, Final, Literal, cast, final, get_args
 
-from tokenlake.config.values import did_you_mean, require_one_of, shares_of, wrong_sum
+from tokenlake.base.checks import did_you_mean, require_one_of
+from tokenlake.base.shares import shares_of, wrong_sum
 from tokenlake.errors import ConfigError
 
 UNIT_BITS: Final = 96
@@ -50,7 +51,7 @@ def check_weights(weights: Mapping[str, Any], where: str = "") -> dict[str, floa
 
     Args:
         weights: Name to weight, at least one, none negative: shares, percentages, or ratios of whole numbers (see
-            :func:`tokenlake.config.values.shares_of`).
+            :func:`tokenlake.base.shares.shares_of`).
         where: A clause for messages, such as ``" at step 5 of the schedule"``.
 
     Raises:

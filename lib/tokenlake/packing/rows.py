@@ -15,8 +15,8 @@ from typing import Any, Final, final
 import numpy as np
 
 from tokenlake.arrays import Int32, offsets_of
+from tokenlake.base.checks import require_one_of
 from tokenlake.config.resolved import ResolvedPack
-from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.packing.packer import open_packer

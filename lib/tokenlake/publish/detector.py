@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, final
 from urllib.parse import quote
 
-from tokenlake.config.references import CREDENTIAL, HIDDEN, known_secrets
+from tokenlake.base.secrets import CREDENTIAL, HIDDEN, known_secrets
 
 _SHORTEST: Final = 8  # characters; a shorter value of a variable is likely to be an ordinary word
 LONG_ENOUGH: Final = 16

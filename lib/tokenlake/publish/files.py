@@ -23,7 +23,7 @@ from typing import Any, Final, Self, cast, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.config.references import CREDENTIAL
+from tokenlake.base.secrets import CREDENTIAL
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.publish.detector import LONG_ENOUGH, Detector, is_random

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast, final
 
-from tokenlake.config.references import remember, scrub
+from tokenlake.base.secrets import remember, scrub
 from tokenlake.errors import ConfigError, MissingExtraError, StoreError, TokenlakeError, VersionConflictError
 from tokenlake.publish.files import PublishedFile
 from tokenlake.sources.hub_repo import offline

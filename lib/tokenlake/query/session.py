@@ -17,7 +17,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from tokenlake.config.values import parse_size
+from tokenlake.base.sizes import parse_size
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.query.tables import (
     FilesNeededError,

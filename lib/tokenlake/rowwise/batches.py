@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, Self, cast, final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.base.checks import did_you_mean, expected, plain_integers, whole_number
 from tokenlake.config.stages import LoadStageConfig
-from tokenlake.config.values import did_you_mean, expected, plain_integers, whole_number
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.mixing.random import key_of, shuffled_by_buffer
 from tokenlake.rowwise.shards import Row, RowMeter, RowPosition

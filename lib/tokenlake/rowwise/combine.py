@@ -15,9 +15,9 @@ from typing import Any, Final, cast, final
 
 import numpy as np
 
+from tokenlake.base.checks import expected, whole_number
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.config.stages import PackStageConfig
-from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.plan.source import packing_ids
 from tokenlake.packing.rows import PackedRows

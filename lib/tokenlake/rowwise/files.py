@@ -13,13 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypedDict, Unpack, final
 
+from tokenlake.base.checks import expected, whole_number
 from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.formats import FORMATS, Format
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import raise_problems, refused
 from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.stages import SourceStageConfig
-from tokenlake.config.values import FORMATS, Format, expected, whole_number
 from tokenlake.errors import ConfigError, NotAvailableError, NotFoundError, SourceError, SourceNotFoundError
 from tokenlake.export.directory import FlatManifest
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes

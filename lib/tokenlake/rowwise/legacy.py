@@ -15,9 +15,9 @@ from typing import Any, Final, Self, final, overload
 
 from pydantic import TypeAdapter, ValidationError
 
+from tokenlake.base.checks import expected
+from tokenlake.base.section import LITERALS_REFUSED, Options
 from tokenlake.config.load import load_config
-from tokenlake.config.section import LITERALS_REFUSED, Options
-from tokenlake.config.values import expected
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError, SourceError
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.planner import Configuration

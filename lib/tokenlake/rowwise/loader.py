@@ -10,8 +10,8 @@ from functools import cache
 from itertools import count
 from typing import Any, Final, Generic, Literal, TypeVar, cast, final
 
+from tokenlake.base.checks import expected, require_one_of, whole_number
 from tokenlake.config.stages import LoadStageConfig
-from tokenlake.config.values import expected, require_one_of, whole_number
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.loader import DataLoader

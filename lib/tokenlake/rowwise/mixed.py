@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final, cast, final
 
-from tokenlake.config.values import expected, require_one_of, whole_number
+from tokenlake.base.checks import expected, require_one_of, whole_number
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.mixing.counts import counts_of
 from tokenlake.mixing.mixture import STOPS, SourceMixture

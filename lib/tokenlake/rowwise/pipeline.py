@@ -8,11 +8,12 @@ from functools import cache, partial
 from itertools import chain, permutations, product
 from typing import Any, Final, cast, final
 
+from tokenlake.base.checks import expected
+from tokenlake.base.section import plain_options
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import ConfigSource, load_config
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.refusals import output_problems, raise_problems, truncation_problems
-from tokenlake.config.section import plain_options
 from tokenlake.config.stages import (
     LoadStageConfig,
     PackStageConfig,
@@ -21,7 +22,6 @@ from tokenlake.config.stages import (
     TokenizerConfig,
     TokenizeStageConfig,
 )
-from tokenlake.config.values import expected
 from tokenlake.errors import ConfigError
 from tokenlake.export.directory import FolderTarget, Target, require_apart
 from tokenlake.export.plan import hub_token, push_directories

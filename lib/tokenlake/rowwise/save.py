@@ -16,11 +16,11 @@ from typing import Any, Final, Literal, Self, cast, final
 
 import pyarrow as pa
 
+from tokenlake.base.checks import expected
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve_source
 from tokenlake.config.stages import DEFAULT_MAX_LENGTH, PackStageConfig, TokenizerConfig
-from tokenlake.config.values import expected
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.job import produced_by

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast, final
 
 from pydantic import BaseModel
 
-from tokenlake.config.values import did_you_mean
+from tokenlake.base.checks import did_you_mean
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.threads import Prefetched
 

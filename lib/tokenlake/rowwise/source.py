@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import islice, takewhile
 from typing import Any, Literal, final
 
-from tokenlake.config.values import expected, require_one_of, whole_number
+from tokenlake.base.checks import expected, require_one_of, whole_number
 from tokenlake.errors import BadRecordError
 from tokenlake.mixing.random import key_of, shuffled, shuffled_by_buffer
 from tokenlake.rowwise import shards

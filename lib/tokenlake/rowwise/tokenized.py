@@ -11,12 +11,12 @@ from typing import Any, Final, Self, final
 import numpy as np
 
 from tokenlake.arrays import Int64, Ragged, offsets_of
+from tokenlake.base.checks import expected, whole_number
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.stages import TokenizerConfig
-from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.source import settle
 from tokenlake.etl.unit.decoded_rows import with_text

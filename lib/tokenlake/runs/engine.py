@@ -18,9 +18,9 @@ from dataclasses import astuple, replace
 from types import TracebackType
 from typing import Final, Self, final
 
+from tokenlake.base.secrets import provide_blocks
+from tokenlake.base.section import referenced_blocks
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.references import provide_blocks
-from tokenlake.config.section import referenced_blocks
 from tokenlake.errors import CancelledError, TokenlakeError
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import (

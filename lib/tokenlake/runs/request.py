@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tokenlake.base.checks import did_you_mean
+from tokenlake.base.section_file import config_text
+from tokenlake.base.yaml_file import parse_yaml
 from tokenlake.config.dataset import DATA_MODULE
-from tokenlake.config.load import config_text, load_config
+from tokenlake.config.load import load_config
+from tokenlake.config.overrides import store_overrides
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.values import did_you_mean, store_overrides
-from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.demo import demo_settings, quiet
 from tokenlake.errors import ConfigError
 from tokenlake.runs.policy import UNBOUNDED, Bounds, check_config

@@ -9,7 +9,8 @@ from itertools import takewhile
 from pathlib import PurePath
 from typing import Final, Literal
 
-from tokenlake.config.values import FORMATS, TYPES, Format, SourceType, nearest
+from tokenlake.base.checks import nearest
+from tokenlake.config.formats import FORMATS, TYPES, Format, SourceType
 from tokenlake.errors import ConfigError, SourceNotFoundError
 
 Compression = Literal["gzip", "zstd", "lz4", "bzip2", "xz"]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tokenlake.config.values import did_you_mean
+from tokenlake.base.checks import did_you_mean
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.sources.formats import belongs, has_wildcard, static_folder
 from tokenlake.sources.hub_repo import CONVERTED, HubClient, HubFile, HubId, HubRepo, parse_id, parse_url

@@ -23,8 +23,8 @@ from typing import Any, Final, cast, final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urljoin, urlsplit
 from urllib.request import getproxies
 
-from tokenlake.config.references import resolve_options, scrub
-from tokenlake.config.values import did_you_mean
+from tokenlake.base.checks import did_you_mean
+from tokenlake.base.secrets import resolve_options, scrub
 from tokenlake.errors import ConfigError, MissingExtraError, SourceError, SourceNotFoundError
 from tokenlake.sources.inputs import InputFile, ReadAheadBytes, changed
 from tokenlake.store import rates

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias, final
 
 from tokenlake.arrays import RandomAccessFile
-from tokenlake.config.values import FORMATS, Format, FormatFacts
+from tokenlake.config.formats import FORMATS, Format, FormatFacts
 from tokenlake.errors import DamagedFileError, InputChangedError, SourceError, UnsuitableFileError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources.formats import Compression, compression_of, format_for

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final, TypeAlias, cast
 
-from tokenlake.config.yaml_file import parse_yaml
+from tokenlake.base.yaml_file import parse_yaml
 from tokenlake.errors import ConfigError
 from tokenlake.sources.formats import compile_glob, format_of
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, final
 
 from tokenlake.compact import CompactTuple
-from tokenlake.config.values import Format, SourceType
+from tokenlake.config.formats import Format, SourceType
 from tokenlake.errors import ConfigError, NotAvailableError, SourceError, SourceNotFoundError
 from tokenlake.sources import formats, inputs
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files

@@ -19,8 +19,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from tokenlake.base.sizes import parse_size
 from tokenlake.cache.disk import DiskCache, default_folder
-from tokenlake.config.values import parse_size
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.sources.contents import HEAD_BYTES, check_records, encoding_of
 from tokenlake.sources.decompress import StreamReader

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, final
 
 from fsspec.asyn import get_loop
 
-from tokenlake.config.values import SourceType
+from tokenlake.config.formats import SourceType
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.sources import formats
 from tokenlake.sources.inputs import InputFile, ReadAheadBytes, changed, planned

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from tokenlake.config.values import did_you_mean
+from tokenlake.base.checks import did_you_mean
 from tokenlake.errors import ConfigError
 from tokenlake.sources import layout
 from tokenlake.sources.layout import CARD, TRAIN, ReadText, Splits

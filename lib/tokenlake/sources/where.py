@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.config.values import nearest
+from tokenlake.base.checks import nearest
 from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import MAX_DEPTH, Fault, Rows, column_of
 from tokenlake.sources.sql import Node, engine, parse

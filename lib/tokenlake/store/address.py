@@ -12,18 +12,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import Any, Final, cast, final
 from urllib.parse import unquote, urlsplit
 
-from tokenlake.config.values import parse_size
+from tokenlake.base.sizes import parse_size
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.local import LocalStore
 from tokenlake.store.objects import BUCKETS
 from tokenlake.store.shard_cache import DEFAULT_BYTES, ShardCache
-
-if TYPE_CHECKING:
-    from tokenlake.config.resolved import ResolvedBuild
 
 
 @final
@@ -46,11 +43,6 @@ class StoreAddress:
 
     def __str__(self) -> str:
         return self.url
-
-
-def address_of_build(build: ResolvedBuild) -> StoreAddress:
-    """Return where a build writes; see :func:`absolute_address`."""
-    return absolute_address(build.store, build.store_options)
 
 
 def absolute_address(where: str, options: Mapping[str, Any]) -> StoreAddress:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, final
 
-from tokenlake.config.references import scrub
+from tokenlake.base.secrets import scrub
 from tokenlake.errors import ConfigError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.store import objects
 from tokenlake.store.rates import SlowServerError, answered_in_time

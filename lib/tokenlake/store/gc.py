@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, final
 
 from tokenlake import numbers
-from tokenlake.config.values import parse_duration
+from tokenlake.base.sizes import parse_duration
 from tokenlake.errors import IntegrityError
 from tokenlake.store import remove
 from tokenlake.store.address import StoreAddress, open_store

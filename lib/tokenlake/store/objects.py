@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, TypeAlias, final
 from urllib.parse import quote, unquote, urlsplit
 
-from tokenlake.config.values import did_you_mean
+from tokenlake.base.checks import did_you_mean
 from tokenlake.errors import SIGNED, ConfigError, StoreError
 from tokenlake.store.layout import check_key
 from tokenlake.store.local import open_regular

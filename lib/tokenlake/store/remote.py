@@ -32,7 +32,7 @@ from fsspec.asyn import get_loop
 from fsspec.registry import known_implementations
 from fsspec.utils import get_protocol
 
-from tokenlake.config.references import resolve_options, scrub
+from tokenlake.base.secrets import resolve_options, scrub
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, NotFoundError, StoreError
 from tokenlake.store import objects
 from tokenlake.store.base import ObjectInfo, ReadStore

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.config.values import CONSTANTS
+from tokenlake.config.quality import CONSTANTS
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Row, Rows
 from tokenlake.sources.where import Predicate

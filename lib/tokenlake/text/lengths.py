@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.arrays import Bools, Int32, Int64, Ragged, offsets_of
+from tokenlake.base.checks import require_one_of
 from tokenlake.columns import IGNORED
-from tokenlake.config.values import require_one_of
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.result import Result, attempt
 from tokenlake.text.truncation import SIDES, STRATEGIES, Cut, Side, Strategy, truncate

@@ -16,9 +16,9 @@ from typing import Any, Final, Literal, NoReturn, cast, final
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.base.checks import require_one_of
 from tokenlake.columns import IGNORED, METHODS, TRAINERS, Method, Trainer, text_weights
 from tokenlake.config.resolved import ResolvedPreference
-from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Row, Rows
 from tokenlake.text.chat_messages import ConversationReader, Turn, in_field, tools_of

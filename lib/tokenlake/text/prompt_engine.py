@@ -15,12 +15,12 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from tokenlake.arrays import Bools, Int32, Ragged, offsets_of
+from tokenlake.base.checks import require_one_of
+from tokenlake.base.section import path_of
 from tokenlake.columns import IGNORED
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedPrompt
-from tokenlake.config.section import path_of
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.config.texts import PromptConfig
-from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.result import Err, Ok, Result, attempt
 from tokenlake.sources.rows import Fault, Row, Rows

@@ -9,8 +9,8 @@ from typing import Any, Final, cast, final
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.base.checks import did_you_mean
 from tokenlake.config.resolved import ResolvedChat, ResolvedPrompt
-from tokenlake.config.values import did_you_mean
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat_messages import Turn

@@ -35,8 +35,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.arrays import text_of_strings
+from tokenlake.base.checks import did_you_mean
 from tokenlake.config.resolved import ResolvedPrompt
-from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError
 from tokenlake.markup import is_encodable
 from tokenlake.sources.rows import Fault, Rows

@@ -42,7 +42,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.arrays import Bools, Int32, Int64
-from tokenlake.config.values import require_one_of
+from tokenlake.base.checks import require_one_of
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 

@@ -394,3 +394,8 @@ class UnicodeGuard:
         # Taking rows copies them: not where all are meant, which a single long document always is.
         chosen = text if len(non_ascii) == len(text) else taken(text, non_ascii)
         return non_ascii[values(pc.match_substring_regex(chosen, self._class))]
+
+
+def is_sentencepiece(files: TokenizerFiles) -> bool:
+    """Whether a tokenizer on the allow-list is byte pair encoding of SentencePiece's style."""
+    return bool(files.spec["model"].get("byte_fallback"))

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import numpy as np
 import pyarrow as pa
@@ -32,13 +32,13 @@ from tokenlake.arrays import (
     text_of_strings,
     values,
 )
-from tokenlake.config.values import require_one_of
+from tokenlake.base.checks import require_one_of
 from tokenlake.errors import ConfigError, TokenizerError
+from tokenlake.lazy_names import load
 from tokenlake.tokenizers.allowlist import UnicodeGuard
 from tokenlake.tokenizers.engines import (
     WINDOW,
     CutRule,
-    GigatokenEngine,
     IdEngine,
     ReferenceEngine,
     Sample,
@@ -46,8 +46,6 @@ from tokenlake.tokenizers.engines import (
 )
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import Located, Locator, Spans
-from tokenlake.tokenizers.segments import SegmentEngine
-from tokenlake.tokenizers.words.engine import WordEngine
 
 
 def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
@@ -253,8 +251,23 @@ PIECE_BYTES: Final = 4 << 20
 #: The share of the text that is compared with the reference, 30 to 60 times slower than the fast engine.
 SAMPLE_RATE: Final = 0.0004
 
-ENGINES: Final = ("words", "segments", "gigatoken", "tokenizers")
+FAST_ENGINES: Final[Mapping[str, str]] = {
+    "words": "tokenlake.tokenizers.words.engine:open_engine",
+    "segments": "tokenlake.tokenizers.segments:open_engine",
+    "gigatoken": "tokenlake.tokenizers.engines:open_engine",
+}
+"""Fast engine -> its :class:`OpenEngine`, as ``module:name``, which is imported when the engine is first asked for."""
+
+ENGINES: Final = (*FAST_ENGINES, "tokenizers")
 SPECIAL_TOKENS_IN_TEXT: Final = ("literal", "encode", "fail")
+
+
+class OpenEngine(Protocol):
+    """A function that opens a fast engine. An engine uses the arguments that concern it."""
+
+    def __call__(
+        self, files: TokenizerFiles, *, literal: bool, threads: bool, reference: ReferenceEngine | None
+    ) -> IdEngine: ...
 
 
 def fast_engine(
@@ -274,11 +287,8 @@ def fast_engine(
         threads: Whether one call may use all cores; gigatoken only.
         reference: The reference of the same tokenizer, where it is loaded already.
     """
-    if engine == "words":
-        return WordEngine(files, literal=literal, reference=reference)
-    if engine == "segments":
-        return SegmentEngine(files, literal=literal)
-    return GigatokenEngine(files, literal=literal, threads=threads)
+    open_engine: OpenEngine = load(FAST_ENGINES[engine], f"tokenizer engine {engine!r}", "etl")
+    return open_engine(files, literal=literal, threads=threads, reference=reference)
 
 
 @final

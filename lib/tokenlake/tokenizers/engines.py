@@ -420,3 +420,10 @@ def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None
             expected=wanted,
             got=found,
         )
+
+
+def open_engine(
+    files: TokenizerFiles, *, literal: bool, threads: bool, reference: ReferenceEngine | None
+) -> GigatokenEngine:
+    """Open gigatoken for a tokenizer; see :class:`tokenlake.tokenizers.encoder.OpenEngine`."""
+    return GigatokenEngine(files, literal=literal, threads=threads)

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Final, cast, final
 
-from tokenlake.config.values import did_you_mean
+from tokenlake.base.checks import did_you_mean
 from tokenlake.errors import ConfigError, MissingExtraError, SourceNotFoundError, TokenizerError
 from tokenlake.tokenizer_guard.generation import OLDER, exports_parts, tokenizers_version
 from tokenlake.tokenizer_guard.shape import (

@@ -23,17 +23,16 @@ import pyarrow as pa
 
 from tokenlake._version import __version__
 from tokenlake.arrays import select, text_of_strings
+from tokenlake.base.checks import require_one_of
 from tokenlake.cache.disk import DiskCache
-from tokenlake.config.values import require_one_of
 from tokenlake.errors import MissingExtraError, TokenizerError
 from tokenlake.tokenizer_guard.generation import exports_parts, tokenizers_version
-from tokenlake.tokenizers.allowlist import UnicodeGuard, model_type, objection
+from tokenlake.tokenizers.allowlist import UnicodeGuard, is_sentencepiece, model_type, objection
 from tokenlake.tokenizers.encoder import ENGINES, SPECIAL_TOKENS_IN_TEXT, Encoder, fast_engine
 from tokenlake.tokenizers.engines import FEW, WINDOW, IdEngine, ReferenceEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import adversarial_texts
 from tokenlake.tokenizers.offsets import Locator
-from tokenlake.tokenizers.segments import is_sentencepiece
 from tokenlake.tokenizers.words.rules import objection_to_words
 
 REQUESTS: Final = ("auto", *ENGINES)

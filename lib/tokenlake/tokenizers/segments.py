@@ -62,11 +62,6 @@ _ASCII: Final = 128
 _BARE: Final[Any] = {"type": "Replace", "pattern": {"String": _SPACE}, "content": _MARK}
 
 
-def is_sentencepiece(files: TokenizerFiles) -> bool:
-    """Whether a tokenizer on the allow-list is byte pair encoding of SentencePiece's style."""
-    return bool(files.spec["model"].get("byte_fallback"))
-
-
 @final
 class SegmentEngine:
     """The segment cache of one tokenizer.json.
@@ -402,3 +397,10 @@ def _with_room(array: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any
     larger = np.empty(max(2 * len(array), used + more), array.dtype)
     larger[:used] = array[:used]
     return larger
+
+
+def open_engine(
+    files: TokenizerFiles, *, literal: bool, threads: bool, reference: ReferenceEngine | None
+) -> SegmentEngine:
+    """Open the segment cache for a tokenizer; see :class:`tokenlake.tokenizers.encoder.OpenEngine`."""
+    return SegmentEngine(files, literal=literal)

@@ -21,8 +21,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
 from annotated_types import Ge, Gt, Lt
 from pydantic import BeforeValidator, InstanceOf, Strict, model_validator
 
-from tokenlake.config.load import load_section
-from tokenlake.config.section import (
+from tokenlake.base.checks import require_one_of
+from tokenlake.base.section import (
     Count,
     Fraction,
     Path,
@@ -35,7 +35,7 @@ from tokenlake.config.section import (
     Text,
     problem,
 )
-from tokenlake.config.values import require_one_of
+from tokenlake.base.section_file import load_section
 from tokenlake.errors import ConfigError
 from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.steps import BatchSizes

@@ -22,6 +22,7 @@ from tokenlake import numbers
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
 from tokenlake.etl import job as jobs
+from tokenlake.etl.build_store import address_of_build
 from tokenlake.etl.plan.left_out import Exclusion
 from tokenlake.etl.plan.mixture import MixForecast
 from tokenlake.etl.plan.parents import FoundParent
@@ -29,7 +30,7 @@ from tokenlake.etl.plan.source import PlannedTokenizer
 from tokenlake.markup import named_facts, one_line
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.splits import split_file
-from tokenlake.store.address import StoreAddress, address_of_build
+from tokenlake.store.address import StoreAddress
 from tokenlake.store.layout import CONFIG, Layout, tokenizer_path
 from tokenlake.store.ledger import Account, InputFileEntry
 from tokenlake.store.manifest import Kind

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Final, final
 
+from tokenlake.base.checks import did_you_mean
 from tokenlake.columns import JSON, NULL, ColumnType
 from tokenlake.config.resolved import (
     MESSAGES_FIELDS,
@@ -25,7 +26,6 @@ from tokenlake.config.resolved import (
     ResolvedSource,
     ResolvedTexts,
 )
-from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.schema import arrow_type, column_type, joined, may_become, settled
 from tokenlake.sources.inputs import FileRange, InputFile

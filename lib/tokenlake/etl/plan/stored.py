@@ -22,6 +22,7 @@ from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.resolve import card_identity, first_steps, foreseen, pack_identity
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.errors import ConfigError
+from tokenlake.etl.build_store import address_of_build
 from tokenlake.etl.events import Listed, Watcher
 from tokenlake.etl.job import RowsOut
 from tokenlake.etl.plan.mixture import (
@@ -49,7 +50,7 @@ from tokenlake.etl.unit.mix import SPLIT, repacked_shards
 from tokenlake.fingerprint import fingerprint
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.schema import FORMAT_VERSION
-from tokenlake.store.address import address_of_build, open_store
+from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.draws import outcomes
 from tokenlake.store.layout import MAX_UNIT

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tokenlake.config.values import MIB
+from tokenlake.base.sizes import MIB
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.catalog import Catalog

@@ -18,11 +18,11 @@ from tokenlake.arrays import Int64
 from tokenlake.etl.job import NO_ENGINE, MixJob, Progress, RepackJob, open_stream, produced_by
 from tokenlake.etl.step_clock import CLOCK
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
-from tokenlake.loader.read_ahead import batch_cache
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.order import MixtureStream
 from tokenlake.mixing.random import key_of
 from tokenlake.reading.gather import take_documents, take_packed
+from tokenlake.reading.group_cache import batch_cache
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import row_group_rows
 from tokenlake.store.base import Store

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenlake.arrays import Bools
 from tokenlake.errors import TooManyBadRecordsError
-from tokenlake.etl.job import Progress, SignJob, UnitJob, begin, produced_by
+from tokenlake.etl.job import Progress, UnitJob, begin, produced_by
 from tokenlake.etl.step_clock import CLOCK
 from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments, bad_record, taken
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
@@ -32,10 +32,6 @@ from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import Account, InputEntry, UnitRecord
 from tokenlake.text.preference_ids import MOVED
 from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TokenizerFiles
-
-if TYPE_CHECKING:  # what cleaning alone needs; a worker begins sooner
-    from tokenlake.clean.signatures import Signer
 
 
 def _draws(file: Int64, position: Int64) -> UInt64:
@@ -420,55 +416,3 @@ class TextBuild:
         if self._job.source.on_bad_record == "fail":
             raise refuse(bad[0], self._paths[bad[0].file_id])
         self._set_aside(bad)
-
-
-NO_TOKENIZER: Final = TokenizerFiles(name="none", files={"tokenizer.json": b"{}"})
-"""For recipes whose texts are fields: these ask nothing of a tokenizer."""
-
-_MOST_DOCUMENTS: Final = 1 << 14  # that are signed at a time: their texts are Python strings meanwhile
-
-
-def sign_unit(job: SignJob, store: Store, signer: Signer, progress: Progress) -> Account:
-    """Make the signatures of one unit, whose records are read, prepared and accounted as for a build, and publish them.
-
-    Returns:
-        the account of its records, all documents being kept.
-
-    Raises:
-        AccountError: a record is missing, which would be a bug.
-    """
-    from tokenlake.clean.signatures import SignatureWriter
-
-    recipe, tally = Recipe(job.source, NO_TOKENIZER), UnitTally(packed=False)
-    writer = SignatureWriter(store, signer.schema)
-    try:
-        for parts in recipe.groups(job.ranges):
-            begin("reading", parts[0].file)
-            for prepared in recipe.read_all(parts):
-                tally.read(prepared)
-                tally.by["quarantined"].update(record.reason for record in prepared.bad)
-                for documents, begins in _row_by_row(prepared.documents):
-                    texts = cast("list[str]", documents.text.to_pylist())
-                    if len(begins) < len(texts):  # a row that became several is left out whole, or not at all
-                        edges = pairwise([*begins.tolist(), len(texts)])
-                        texts = ["\n".join(texts[begin:end]) for begin, end in edges]
-                    writer.write(signer.sign(texts, documents.file[begins], documents.position[begins]))
-                    count = len(begins)
-                    tally.numbers.update(kept=count, documents=count, text_bytes=documents.text_bytes)
-                progress({"bytes": prepared.bytes_read})
-        account = tally.account(())
-        account.check(where=f"signatures of {job.source.name}")
-        writer.publish(job.fingerprint, account)
-    except BaseException:
-        writer.discard()
-        raise
-    return account
-
-
-def _row_by_row(documents: TextDocuments) -> Iterator[tuple[TextDocuments, Int64]]:
-    """Yield the documents of some rows, whole rows, and where each row's documents begin (int64[n])."""
-    rows = np.arange(len(documents)) if documents.extra is None else np.flatnonzero(~documents.extra)
-    for at in range(0, len(rows), _MOST_DOCUMENTS):
-        begins = rows[at : at + _MOST_DOCUMENTS + 1]
-        stop = len(documents) if len(begins) <= _MOST_DOCUMENTS else int(begins[-1])
-        yield documents.slice(int(begins[0]), stop), begins[:_MOST_DOCUMENTS] - begins[0]

@@ -306,3 +306,10 @@ def _combining_classes() -> UInt8:
     joined.update(range(0x1161, 0x1176), range(0x11A8, 0x11C3))
     kinds[sorted(joined)] = 255
     return kinds
+
+
+def open_engine(
+    files: TokenizerFiles, *, literal: bool, threads: bool, reference: ReferenceEngine | None
+) -> WordEngine:
+    """Open the engine of cached words for a tokenizer; see :class:`tokenlake.tokenizers.encoder.OpenEngine`."""
+    return WordEngine(files, literal=literal, reference=reference)

@@ -49,16 +49,10 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from tokenlake.config.references import CREDENTIAL, HIDDEN, TOKEN_WORDS, remember
-from tokenlake.config.values import (
-    EXACT_SUM,
-    PATTERN,
-    did_you_mean,
-    mapped,
-    parse_size,
-    shares_of,
-    wrong_sum,
-)
+from tokenlake.base.checks import did_you_mean, mapped
+from tokenlake.base.secrets import CREDENTIAL, HIDDEN, TOKEN_WORDS, remember
+from tokenlake.base.shares import EXACT_SUM, shares_of, wrong_sum
+from tokenlake.base.sizes import PATTERN, parse_size
 from tokenlake.errors import ConfigError
 
 _OURS: Final = "tokenlake"
@@ -268,11 +262,11 @@ Size = Annotated[
     BeforeValidator(_size),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": PATTERN}]}),
 ]
-"""A number of bytes, written as an int or as ``"500MB"`` (see :mod:`tokenlake.config.values`)."""
+"""A number of bytes, written as an int or as ``"500MB"`` (see :mod:`tokenlake.base.sizes`)."""
 
 
 def _shares(weights: dict[str, float]) -> dict[str, float]:
-    """Return weights as shares that sum to 1; see :func:`tokenlake.config.values.shares_of`."""
+    """Return weights as shares that sum to 1; see :func:`tokenlake.base.shares.shares_of`."""
     shares = shares_of(weights)
     if shares is None:
         hint = "; shares, percentages and ratios of whole numbers (30, 70) are taken"

@@ -8,7 +8,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
-from tokenlake.config.section import Section
+from tokenlake.base.section import Section
 
 SYNONYMS: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -19,7 +19,9 @@ from typing import Any, Final, cast, final
 import pyarrow as pa
 
 from tokenlake import numbers
+from tokenlake.base.section import plain_options
 from tokenlake.clean.duplicates import SCHEMA, CleanAbout, Documents, EarlierList, ListWriter, require_ours
+from tokenlake.clean.sign_unit import NO_TOKENIZER
 from tokenlake.clean.signatures import FORMAT, EvaluationNgrams, SignatureFile, evaluation_key, signature_key
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
@@ -27,7 +29,6 @@ from tokenlake.config.pipeline import CleanConfig, PipelineConfig
 from tokenlake.config.refusals import raise_problems, store_problems
 from tokenlake.config.resolve import resolve_source, signing_of, source_identity, store_of
 from tokenlake.config.resolved import ResolvedSource, Signing
-from tokenlake.config.section import plain_options
 from tokenlake.errors import ConfigError
 from tokenlake.etl.engines import open_pool
 from tokenlake.etl.events import Watcher, ignore
@@ -46,7 +47,6 @@ from tokenlake.etl.planner import (
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.runner import run_each
 from tokenlake.etl.unit.documents import Recipe
-from tokenlake.etl.unit.text import NO_TOKENIZER
 from tokenlake.fingerprint import fingerprint
 from tokenlake.markup import named_facts
 from tokenlake.sources.inputs import FileRange

@@ -1,0 +1,43 @@
+"""Weights as shares that sum to 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Final
+
+EXACT_SUM: Final = 1e-6
+"""Weights whose sum is as near to 1 are taken as they are written."""
+_ROUNDED_SUM: Final = 1.5e-3  # three thirds, written as 0.333
+_ROUNDED_PERCENT: Final = 0.15
+
+
+def shares_of(weights: Mapping[str, float]) -> dict[str, float] | None:
+    """Return weights as shares that sum to 1; None where it is not clear what they mean.
+
+    Weights are one of::
+
+        shares            0.3  0.7         they sum to 1
+        rounded shares    0.3334  0.6667   they sum to 1 within 0.0015, and are divided by their sum
+        percentages       33.3  66.7       they sum to 100 within 0.15
+        ratios            30  70           whole numbers
+
+    Args:
+        weights: Name to weight, finite and not negative.
+    """
+    total = math.fsum(weights.values())
+    if abs(total - 1.0) <= EXACT_SUM:
+        return dict(weights)
+    is_rounded = abs(total - 1.0) <= _ROUNDED_SUM
+    is_percentage = abs(total - 100.0) <= _ROUNDED_PERCENT
+    is_ratio = 1.0 < total < math.inf and all(float(weight).is_integer() for weight in weights.values())
+    if not (is_rounded or is_percentage or is_ratio):
+        return None
+    whole = sum(Fraction(weight) for weight in weights.values())
+    return {name: float(Fraction(weight) / whole) for name, weight in weights.items()}
+
+
+def wrong_sum(name: str, total: float) -> str:
+    """Say that numbers must sum to 1. Twelve digits show what is missing without the noise of binary fractions."""
+    return f"{name} must sum to 1.0, got {float(f'{total:.12g}')}"

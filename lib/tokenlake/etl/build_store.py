@@ -1,0 +1,11 @@
+"""Where a build writes."""
+
+from __future__ import annotations
+
+from tokenlake.config.resolved import ResolvedBuild
+from tokenlake.store.address import StoreAddress, absolute_address
+
+
+def address_of_build(build: ResolvedBuild) -> StoreAddress:
+    """Return the address of the store that a build writes to; a path is made absolute."""
+    return absolute_address(build.store, build.store_options)

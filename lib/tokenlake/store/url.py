@@ -1,0 +1,32 @@
+"""What the address of a store says before it is opened: its scheme, and the store that is meant where none is named."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Final
+
+STORE_VARIABLE: Final = "TOKENLAKE_STORE"
+DEFAULT_STORE: Final = "./artifacts"
+
+OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs"})
+"""Schemes of the object stores that a build can write to."""
+
+STORE_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://([^/]*)(.*)", re.DOTALL)
+
+
+def default_store(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the store of configurations and commands that name none."""
+    return environ.get(STORE_VARIABLE) or DEFAULT_STORE
+
+
+def is_local(store: str) -> bool:
+    """Whether a store is a folder of this machine."""
+    return scheme_of(store) in ("", "file")
+
+
+def scheme_of(store: str) -> str:
+    """Return the scheme of a URL in lower case, "" for a path."""
+    found = STORE_URL.match(store)
+    return found[1].lower() if found else ""

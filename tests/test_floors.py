@@ -1,0 +1,108 @@
+"""The floors of the library: `make lint` checks the contracts of .importlinter, and these tests check the contracts."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from configparser import ConfigParser
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import tokenlake
+from tokenlake.etl.after_commit import HOOKS
+from tokenlake.etl.engines import ENGINES, EXECUTORS
+from tokenlake.etl.worker import JOBS_OF_PARTS
+from tokenlake.tokenizers.encoder import FAST_ENGINES
+
+ROOT = Path(__file__).parents[1]
+FLOORS = ("floors", "base", "runtime", "etl", "optional")
+APART = {"__init__", "_version"}
+"""Modules of no floor: they import nothing, or names on first use."""
+
+
+@pytest.fixture(scope="module")
+def contracts() -> ConfigParser:
+    parser = ConfigParser()
+    parser.read(ROOT / ".importlinter", "utf-8")
+    return parser
+
+
+@pytest.mark.parametrize("contract", FLOORS)
+def test_a_contract_of_the_floors_has_no_exceptions(contracts: ConfigParser, contract: str) -> None:
+    assert "ignore_imports" not in contracts[f"importlinter:contract:{contract}"]
+
+
+def test_every_module_at_the_top_is_on_a_floor(contracts: ConfigParser) -> None:
+    listed = set(
+        re.findall(r"tokenlake\.(\w+)(?![\w.])", contracts["importlinter:contract:floors"]["layers"])
+    )
+    folder = Path(tokenlake.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py")}
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
+    assert listed == (modules | packages) - APART
+
+
+RUNTIME = {"fsspec", "msgspec", "numpy", "pyarrow", "xxhash"}
+"""Packages that a base install has."""
+EXTRAS = {
+    "tokenlake.base.section": {"annotated_types", "pydantic", "pydantic_core"},
+    "tokenlake.base.section_file": {"pydantic"},
+    "tokenlake.base.yaml_file": {"yaml"},
+    "tokenlake.json_text": {"orjson"},
+    "tokenlake.loader.grain": {"grain"},
+    "tokenlake.loader.jax": {"jax"},
+    "tokenlake.loader.orbax": {"jax", "orbax"},
+    "tokenlake.loader.torch": {"torch"},
+    "tokenlake.store.http_session": {"aiohttp"},
+    "tokenlake.trainer": {"annotated_types", "jax", "optax", "orbax", "pydantic"},
+}
+"""Optional modules and packages of the lower floors -> what they import beside that."""
+
+
+def test_the_lower_floors_import_what_a_base_install_has(contracts: ConfigParser) -> None:
+    places = [contracts[f"importlinter:contract:{floor}"]["layers"] for floor in ("base", "runtime")]
+    foreign: dict[str, set[str]] = {}
+    for name in re.findall(r"[\w.]+", " ".join(places)):
+        spec = find_spec(name)
+        assert spec is not None and spec.origin is not None
+        file = Path(spec.origin)
+        files = file.parent.rglob("*.py") if file.name == "__init__.py" else [file]
+        for path in files:
+            module = name if path == file else f"{name}.{path.stem}"
+            allowed = RUNTIME | EXTRAS.get(name, set()) | EXTRAS.get(module, set())
+            if unexpected := _packages(path) - allowed:
+                foreign[module] = unexpected
+    assert foreign == {}
+
+
+def _packages(path: Path) -> set[str]:
+    """Return the packages of others that importing a file imports: not what functions import, or type checkers."""
+    packages: set[str] = set()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.Import):
+            packages.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            packages.add(node.module.partition(".")[0])
+    return packages - sys.stdlib_module_names - {"tokenlake"}
+
+
+REGISTERED = [
+    *EXECUTORS.values(),
+    *FAST_ENGINES.values(),
+    *JOBS_OF_PARTS.values(),
+    *(home for hook in HOOKS for home in (hook.check, hook.make)),
+]
+
+
+@pytest.mark.parametrize("home", REGISTERED)
+def test_a_registered_part_is_there(home: str) -> None:
+    module, _, name = home.partition(":")
+    assert callable(getattr(import_module(module), name))
+
+
+def test_every_engine_has_an_executor() -> None:
+    assert list(EXECUTORS) == list(ENGINES)
