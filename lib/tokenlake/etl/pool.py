@@ -135,6 +135,9 @@ VARIABLE: Final = "TOKENLAKE_WORKER_SECONDS"
 _SECONDS: Final = 1800.0
 _LOOKS: Final = 8  # at what a worker notes, in the time after which it is stuck
 
+_UNREAD_BYTES: Final = 1 << 15
+"""Bytes that a pipe takes though nobody reads them yet: a worker that is starting must not be waited for."""
+
 NOTE_BYTES: Final = 1 << 13
 """Of what a worker notes, at most: a number that rises, a space, what it does, and a zero."""
 
@@ -227,11 +230,14 @@ class WorkerPool(Pool):
 
     def warm(self, job: WarmJob) -> None:
         line = to_line(job)
+        if len(line) > _UNREAD_BYTES:
+            return
+        # Under the lock, or another thread could borrow one of them and write into its pipe at the same time.
         with self._changed:
             # The last idle one gets the next job, which chooses the engine.
-            idle = [worker for worker in self._idle[:-1] if worker.is_fresh]
-        for worker in idle:
-            worker.tell(line)
+            for worker in self._idle[:-1]:
+                if worker.is_fresh:
+                    worker.tell(line)
 
     def run(self, job: Job, on_progress: Progress | None = None) -> Any:
         """Do one job in one worker and return its result; blocks the calling thread.
