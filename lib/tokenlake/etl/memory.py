@@ -26,8 +26,8 @@ from tokenlake.threads import available_cpus
 
 MIB: Final = 1 << 20
 
-WORKER_BYTES: Final = 512 * MIB
-"""Memory that each worker should have: what most tokenizers need."""
+WORKER_BYTES: Final = 768 * MIB
+"""Memory that each worker should have: most tokenizers need less, the largest vocabularies a little more."""
 
 LEAST_BYTES: Final = 256 * MIB
 """Memory below which no worker can build anything: its imports and a small tokenizer take as much."""
