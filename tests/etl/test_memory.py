@@ -127,12 +127,14 @@ def test_the_default_is_a_worker_for_each_processor_as_far_as_memory_goes(
         (64, 64 * GIB, int(64 * GIB * 0.8) // 64),
         (64, GIB, memory.LEAST_BYTES),
         (64, None, memory.LARGEST_SHARE),
+        (1, 16 * GIB, int(16 * GIB * 0.8) // 8),  # slots of a cluster have the other processors
     ],
 )
 def test_the_workers_share_the_memory(
     workers: int, available: int | None, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available_memory", lambda: available)
+    monkeypatch.setattr(memory, "available_cpus", lambda: 8)
     assert memory.share_of(workers) == share
 
 

@@ -110,11 +110,16 @@ def require_memory(workers: int) -> None:
 
 
 def share_of(workers: int) -> int:
-    """Return the resident bytes after which one of so many workers is replaced."""
+    """Return the resident bytes after which one of so many workers is replaced.
+
+    Other pools may have the other processors of the machine, as the slots of a cluster do. So a share is never that of
+    fewer workers than there are processors.
+    """
     available = available_memory()
     if available is None:
         return LARGEST_SHARE
-    return max(LEAST_BYTES, min(LARGEST_SHARE, int(available * _USED) // workers))
+    sharing = max(workers, available_cpus())
+    return max(LEAST_BYTES, min(LARGEST_SHARE, int(available * _USED) // sharing))
 
 
 def _meminfo(root: Path) -> dict[str, int]:

@@ -183,7 +183,6 @@ class WorkerPool(Pool):
             :mod:`tokenlake.etl.memory`.
         seconds: Seconds without a word from it after which a worker is stuck; None for what the environment says.
         started: Number of processes that are started at once.
-        sharing: Number of workers that share the memory of the machine, where other pools have some of them.
     """
 
     def __init__(
@@ -193,12 +192,11 @@ class WorkerPool(Pool):
         rss_limit: int | None = None,
         seconds: float | None = None,
         started: int = 1,
-        sharing: int | None = None,
     ) -> None:
         if workers < 1:
             raise WorkerError(f"a pool needs at least one worker, got {workers}", workers=workers)
         self.workers = workers
-        self._rss_limit = share_of(sharing or workers) if rss_limit is None else rss_limit
+        self._rss_limit = share_of(workers) if rss_limit is None else rss_limit
         self._may_grow = rss_limit is None
         self._has_prepared = False
         self._seconds = patience() if seconds is None else seconds
