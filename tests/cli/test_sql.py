@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.support import build_store
+from tokenlake import termination
 from tokenlake.cli.app import main
 from tokenlake.cli.sql import converse, cut
 from tokenlake.errors import ConfigError
@@ -66,6 +68,19 @@ def test_a_prompt_goes_on_after_errors_and_cancelled_lines(capsys: Output) -> No
     converse(run, read)
     assert asked == [None, "bad", "select\n1", "from\na", 'describe "a""b"']
     assert "error: no such statement" in capsys.readouterr().err
+
+
+def test_a_prompt_ends_by_sigterm(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    requested = threading.Event()
+    monkeypatch.setattr(termination, "_REQUESTED", requested)
+
+    def read(prompt: str) -> str:
+        requested.set()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        converse(lambda statement: None, read)
+    assert "cancelled" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.builds import config_of
@@ -133,6 +134,23 @@ def test_a_refused_build_leaves_no_process(
             BuildSession.open({"default_tokenizer": str(tokenizer_dir), **config, **change}, pool=pool)
         assert len(pool.pids()) <= 1
     assert pool.pids() == []
+
+
+def test_ctrl_c_while_workers_start_leaves_none(tmp_path: Path, tokenizer_dir: Path) -> None:
+    config = config_of(tmp_path, lines(tmp_path / "in.jsonl", 400), tokenizer_dir, pack=16)
+    config["source"] = {"unit_size": 2000}
+    started: list[psutil.Process] = []
+
+    def interrupt(event: events.Event) -> None:
+        if isinstance(event, events.Listed):
+            started.extend(map(psutil.Process, pool.pids()))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), WorkerPool(3, started=0) as pool:
+        BuildSession.open(config, on_event=interrupt, pool=pool)
+    assert len(started) == 3
+    assert not any(process.is_running() for process in started)
+    assert not (tmp_path / "store").exists()
 
 
 def test_a_warm_worker_has_loaded_what_its_units_need(

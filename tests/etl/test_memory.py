@@ -108,7 +108,7 @@ def test_a_system_without_proc_says_what_sysconf_knows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("processors", "available", "workers"),
-    [(64, 1024 * GIB, 64), (64, 16 * GIB, 32), (8, 3 * GIB, 6), (2, 1, 1), (4, None, 4)],
+    [(64, 1024 * GIB, 64), (64, 16 * GIB, 21), (8, 3 * GIB, 4), (2, 1, 1), (4, None, 4)],
 )
 def test_the_default_is_a_worker_for_each_processor_as_far_as_memory_goes(
     processors: int, available: int | None, workers: int, monkeypatch: pytest.MonkeyPatch
@@ -127,12 +127,14 @@ def test_the_default_is_a_worker_for_each_processor_as_far_as_memory_goes(
         (64, 64 * GIB, int(64 * GIB * 0.8) // 64),
         (64, GIB, memory.LEAST_BYTES),
         (64, None, memory.LARGEST_SHARE),
+        (1, 16 * GIB, int(16 * GIB * 0.8) // 8),  # slots of a cluster have the other processors
     ],
 )
 def test_the_workers_share_the_memory(
     workers: int, available: int | None, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available_memory", lambda: available)
+    monkeypatch.setattr(memory, "available_cpus", lambda: 8)
     assert memory.share_of(workers) == share
 
 
@@ -144,7 +146,7 @@ def test_more_workers_than_the_memory_can_hold_are_refused(monkeypatch: pytest.M
         open_pool("local", 17, RayConfig())
     assert str(caught.value) == (
         "workers=17: each worker process needs at least 256 MiB, together 4.25 GiB; this machine, or its container, "
-        "has 4.00 GiB. Expected at most 16; the default is 6 here"
+        "has 4.00 GiB. Expected at most 16; the default is 4 here"
     )
     with open_pool("local", 16, RayConfig()) as pool:
         assert pool.workers == 16

@@ -65,7 +65,7 @@ _SET = "Change one setting, e.g. pack.seq_length=1024 or datasets.code.num_rows=
 Overrides: TypeAlias = Annotated[
     tuple[str, ...], Parameter(name=["--set", "-s"], metavar="KEY=VALUE", help=_SET)
 ]
-_WORKERS = "Number of workers. Default: the number of processors, as far as memory allows (512 MiB each)."
+_WORKERS = "Number of workers. Default: the number of processors, as far as memory allows (768 MiB each)."
 Workers: TypeAlias = Annotated[
     int | None, Parameter(metavar="N", help=_WORKERS, validator=validators.Number(gte=1))
 ]

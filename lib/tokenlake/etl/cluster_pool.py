@@ -35,8 +35,7 @@ class Slot:
     """A worker process, in a process of the cluster's."""
 
     def __init__(self) -> None:
-        # A machine of the cluster has about one slot for each processor.
-        self._pool = WorkerPool(1, sharing=available_cpus())
+        self._pool = WorkerPool(1)
         self._passed: set[bytes] = set()
 
     def run(self, preflight: bytes, line: bytes) -> bytes:

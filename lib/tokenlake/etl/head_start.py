@@ -34,7 +34,7 @@ _SPLITTABLE: Final = (".jsonl", ".ndjson", ".parquet", ".arrow")
 
 @final
 @dataclass(frozen=True, slots=True)
-class _SourceListing:
+class _Listing:
     """What a listing says of one source.
 
     Attributes:
@@ -59,7 +59,7 @@ class HeadStart:
     def __init__(self, pool: EarlyPool, config: PipelineConfig, on_event: Watcher) -> None:
         self._pool, self._on_event = pool, on_event
         self._lock = threading.Lock()
-        self._found: dict[str, _SourceListing] = {}
+        self._found: dict[str, _Listing] = {}
         self._splittable: dict[str, bool] = {}
         self._unit_size: int | None = None
         self._is_new = False
@@ -70,7 +70,7 @@ class HeadStart:
     def __call__(self, event: Event) -> None:
         if self._is_new and isinstance(event, Planning) and event.all_bytes:
             with self._lock:
-                self._found[event.source] = _SourceListing(event.all_files, event.all_bytes)
+                self._found[event.source] = _Listing(event.all_files, event.all_bytes)
                 units = self._least_units()
             self._pool.prepare(units)
         self._on_event(event)

@@ -26,8 +26,8 @@ from tokenlake.threads import available_cpus
 
 MIB: Final = 1 << 20
 
-WORKER_BYTES: Final = 512 * MIB
-"""Memory that each worker should have: what most tokenizers need."""
+WORKER_BYTES: Final = 768 * MIB
+"""Memory that each worker should have: most tokenizers need less, the largest vocabularies a little more."""
 
 LEAST_BYTES: Final = 256 * MIB
 """Memory below which no worker can build anything: its imports and a small tokenizer take as much."""
@@ -110,11 +110,16 @@ def require_memory(workers: int) -> None:
 
 
 def share_of(workers: int) -> int:
-    """Return the resident bytes after which one of so many workers is replaced."""
+    """Return the resident bytes after which one of so many workers is replaced.
+
+    Other pools may have the other processors of the machine, as the slots of a cluster do. So a share is never that of
+    fewer workers than there are processors.
+    """
     available = available_memory()
     if available is None:
         return LARGEST_SHARE
-    return max(LEAST_BYTES, min(LARGEST_SHARE, int(available * _USED) // workers))
+    sharing = max(workers, available_cpus())
+    return max(LEAST_BYTES, min(LARGEST_SHARE, int(available * _USED) // sharing))
 
 
 def _meminfo(root: Path) -> dict[str, int]:

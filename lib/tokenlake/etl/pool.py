@@ -136,6 +136,9 @@ VARIABLE: Final = "TOKENLAKE_WORKER_SECONDS"
 _SECONDS: Final = 1800.0
 _LOOKS: Final = 8  # at what a worker notes, in the time after which it is stuck
 
+_UNREAD_BYTES: Final = 1 << 15
+"""Bytes that a pipe takes though nobody reads them yet: a worker that is starting must not be waited for."""
+
 NOTE_BYTES: Final = 1 << 13
 """Of what a worker notes, at most: a number that rises, a space, what it does, and a zero."""
 
@@ -181,7 +184,6 @@ class WorkerPool(Pool):
             :mod:`tokenlake.etl.memory`.
         seconds: Seconds without a word from it after which a worker is stuck; None for what the environment says.
         started: Number of processes that are started at once.
-        sharing: Number of workers that share the memory of the machine, where other pools have some of them.
     """
 
     def __init__(
@@ -191,12 +193,11 @@ class WorkerPool(Pool):
         rss_limit: int | None = None,
         seconds: float | None = None,
         started: int = 1,
-        sharing: int | None = None,
     ) -> None:
         if workers < 1:
             raise WorkerError(f"a pool needs at least one worker, got {workers}", workers=workers)
         self.workers = workers
-        self._rss_limit = share_of(sharing or workers) if rss_limit is None else rss_limit
+        self._rss_limit = share_of(workers) if rss_limit is None else rss_limit
         self._may_grow = rss_limit is None
         self._has_prepared = False
         self._seconds = patience() if seconds is None else seconds
@@ -228,11 +229,14 @@ class WorkerPool(Pool):
 
     def warm(self, job: WarmJob) -> None:
         line = to_line(job)
+        if len(line) > _UNREAD_BYTES:
+            return
+        # Under the lock, or another thread could borrow one of them and write into its pipe at the same time.
         with self._changed:
             # The last idle one gets the next job, which chooses the engine.
-            idle = [worker for worker in self._idle[:-1] if worker.is_fresh]
-        for worker in idle:
-            worker.tell(line)
+            for worker in self._idle[:-1]:
+                if worker.is_fresh:
+                    worker.tell(line)
 
     def run(self, job: Job, on_progress: Progress | None = None) -> Any:
         """Do one job in one worker and return its result; blocks the calling thread.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import os
 import queue
 import resource
@@ -224,9 +223,9 @@ class Workbench:
             self._encoders[_encoder_key(files, encoder.engine, mode, settings)] = encoder
             # pyarrow imports pandas, where it is installed, for the first array that it makes of Python's values, and
             # gigatoken's engine awkward for the first text.
-            text_of_strings([""])
+            text = text_of_strings([""])
             if encoder.engine == "gigatoken":
-                importlib.import_module("awkward")
+                encoder.encode(text)
 
     def _build_unit(self, job: jobs.UnitJob, progress: jobs.Progress) -> UnitRecord:
         """Build one unit and publish its parts; the caller publishes the record."""
