@@ -187,7 +187,7 @@ class LocalEngine:
         """Return the steps of a group of units that are not shown yet, as far as the run has room for them."""
         with self._lock:
             tries = [attempt for unit in units for attempt in self._tries.pop(unit, [])]
-            shown = step_runs(units, tries)[: self._task_runs_left]
+            shown = step_runs(units, tries)[: max(0, self._task_runs_left)]
             self._task_runs_left -= len(shown)
         return shown
 
