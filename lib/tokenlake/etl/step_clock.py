@@ -54,7 +54,7 @@ class StepClock:
     """The steps of the unit that this process builds: one unit at a time, in one thread."""
 
     def __init__(self) -> None:
-        self.on_begin: Callable[[bytes], None] = lambda mark: None
+        self.on_begin: Callable[[bytes], object] = lambda mark: None
         self.clear()
 
     def clear(self) -> None:
