@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -13,12 +13,10 @@ from prefect.tasks import Task
 
 from tokenlake.errors import SourceError
 from tokenlake.etl.pool import worth_a_retry
+from tokenlake.runs.engine import RETRY_SECONDS
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-RETRY_SECONDS: Final = [0.5, 2.0]
-"""Seconds before the second and the third try. They are short, because a cancelled run waits for them."""
 
 
 def is_worth_a_retry(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
@@ -47,7 +45,7 @@ def retried(
         name=name,
         task_run_name=cast("Any", run_name),  # typed by Prefect as if it took nothing
         retries=len(RETRY_SECONDS),
-        retry_delay_seconds=RETRY_SECONDS,
+        retry_delay_seconds=list(RETRY_SECONDS),
         retry_jitter_factor=0.5,
         retry_condition_fn=condition,
         persist_result=False,

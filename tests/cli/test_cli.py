@@ -434,6 +434,22 @@ def test_a_run_that_ends_early_says_what_to_do(
     assert all(each in err for each in said), err
 
 
+def test_the_commands_work_without_the_flows(
+    capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tokenlake_flows"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tokenlake_flows", None)
+    assert main(["run", str(config)]) == 1
+    err = capsys.readouterr().err
+    assert "needs tokenlake_flows, which is not installed" in err and "pip install 'tokenlake[etl]'" in err
+    assert main(["run", str(config), "--no-prefect", "--workers", "1", "--json"]) == 0
+    capsys.readouterr()
+    main(["doctor", "--json"])
+    [check] = [each for each in json.loads(capsys.readouterr().out)["checks"] if each["name"] == "Prefect"]
+    assert check["state"] == "ok" and "--no-prefect" in check["found"]
+
+
 # -- the process
 
 

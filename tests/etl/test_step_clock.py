@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.etl import step_clock
-from tokenlake.etl.step_clock import STAGES, Stage, StepClock, StepTime, step_of_mark, step_times
+from tokenlake.etl.step_clock import STAGES, Stage, StepClock, StepTime, countable, step_of_mark, step_times
 
 
 class Seconds:
@@ -43,6 +43,12 @@ def test_steps_that_interleave_have_a_first_begin_a_last_end_and_a_busy_time(sec
             seconds.now += 4
         clock.end()
         seconds.now += 10  # of no step
+    assert countable(clock.fields() | {"bytes": 7}) == {
+        "load": 4_000_000,
+        "pack": 2_000_000,
+        "save": 8_000_000,
+        "bytes": 7,
+    }
     assert step_times(clock.fields()) == (
         StepTime(stage="load", began=1000, ended=1019, busy=4),
         StepTime(stage="pack", began=1002, ended=1024, busy=2),

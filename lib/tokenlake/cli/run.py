@@ -74,9 +74,10 @@ def run(
                 with observed.measured(request.observability, watch) as watcher:
                     result = build(request, workers=workers, engine=engine, on_event=watcher)
     except ModuleNotFoundError as error:
-        if not prefect or (error.name or "").partition(".")[0] not in _FLOWS:
+        missing = (error.name or "").partition(".")[0]
+        if not prefect or missing not in _FLOWS:
             raise  # the library alone needs it, too
-        raise MissingExtraError(_NO_PREFECT) from error
+        raise MissingExtraError(_NO_PREFECT.format(missing=missing)) from error
     except (KeyboardInterrupt, CancelledError):
         command = shlex.join(["tokenlake", *sys.argv[1:]])
         raise CancelledError(f"finished units are kept. To resume:  {command}") from None
@@ -88,7 +89,7 @@ _FLOWS: Final = ("prefect", "tokenlake_flows", "tokenlake_tasks")
 """Packages that a run without Prefect does not need."""
 
 _NO_PREFECT: Final = """\
-running as a Prefect flow needs prefect, which is not installed
+running as a Prefect flow needs {missing}, which is not installed
 
   pip install 'tokenlake[etl]'         to have it
   tokenlake run --no-prefect CONFIG    for the same build without Prefect"""

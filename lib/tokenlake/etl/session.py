@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, Self, final
 
+import msgspec
+
 from tokenlake import errors
 from tokenlake.config.load import load_config
 from tokenlake.etl import events, planner
@@ -34,7 +36,7 @@ from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
 from tokenlake.etl.planner import Configuration, most_records
 from tokenlake.etl.pool import EarlyPool, Pool
 from tokenlake.etl.run_log import Asked, RunLog
-from tokenlake.etl.step_clock import StepTime, step_times
+from tokenlake.etl.step_clock import STAGES, StepTime, step_times
 from tokenlake.sources.hub_repo import hub_commits
 from tokenlake.sources.inputs import InputFile
 from tokenlake.store.address import open_store
@@ -126,8 +128,9 @@ def _failed(unit: PlannedUnit, error: errors.TokenlakeError, told: Mapping[str, 
     steps = step_times(told)
     last_step = error.details.get("step")
     if last_step is not None:
-        # The worker process is gone, and reported no times itself.
-        steps = (StepTime(**last_step),)
+        # The worker process is gone, and reported no times itself. What a store says of another process is no proof.
+        with contextlib.suppress(msgspec.ValidationError):
+            steps = (msgspec.convert(last_step, StepTime),)
     return events.UnitFailed(unit.index, unit.source, str(error), steps)
 
 
@@ -384,7 +387,7 @@ class BuildSession:
             self._filed[record.unit] = FileEntry.of(sealed)
             self._note(record, "built")
         steps = step_times(told)
-        stages = {step.stage: step.busy for step in steps if step.busy}
+        stages = {stage: told[stage] / 1e6 for stage in STAGES if told.get(stage)}
         self._log.finished(unit.index, seconds, stages)
         spent = seconds, self.reported(unit.index, told), stages, steps
         self._emit(events.UnitFinished(unit.index, unit.source, unit.bytes, record, "built", *spent))

@@ -130,6 +130,8 @@ class StepClock:
         return struct.pack("<Bq", 1 + STAGES.index(stage), self._began[stage] + self._to_wall_clock)
 
 
+_TIMES: Final = (".began", ".ended", ".failed")
+
 CLOCK: Final = StepClock()
 """The clock of this process."""
 
@@ -147,6 +149,11 @@ def step_times(fields: Mapping[str, int]) -> tuple[StepTime, ...]:
         for stage in STAGES
         if f"{stage}.began" in fields
     )
+
+
+def countable(fields: Mapping[str, int]) -> dict[str, int]:
+    """Return the fields that can be added up over several tries of a unit: all but the times of its steps."""
+    return {name: value for name, value in fields.items() if not name.endswith(_TIMES)}
 
 
 def step_of_mark(mark: bytes, ended: float) -> StepTime | None:

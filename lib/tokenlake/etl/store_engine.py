@@ -25,6 +25,7 @@ from tokenlake.etl import shared_plan
 from tokenlake.etl.commit import require_held
 from tokenlake.etl.job import EngineJob, Job, PreflightJob, Progress, SignJob, WorkJob
 from tokenlake.etl.pool import Jobs, Pool, WorkerPool, run_threads, worth_a_retry
+from tokenlake.etl.step_clock import countable
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ObjectInfo, Store
 from tokenlake.store.catalog import Catalog, Reference
@@ -478,7 +479,9 @@ class _PlanWorker:
         for attempt in range(1, _TRIES + 1):
             try:
                 self.allow(job)
-                sealed: str = self.pool.run(job, lambda progress: self._leases.tell(unit, progress))
+                sealed: str = self.pool.run(
+                    job, lambda progress: self._leases.tell(unit, countable(progress))
+                )
                 require_held(self._store, self._layout, self.plan.claimed)
                 self._store.put_new(self._layout.ledger(unit), sealed.encode())
                 return UnitRecord.from_bytes(sealed.encode(), f"the record of unit {unit}")

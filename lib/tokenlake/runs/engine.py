@@ -46,6 +46,9 @@ from tokenlake.runs.progress_log import Log, ProgressLog
 from tokenlake.runs.step_runs import StepRun, UnitTry, step_runs
 from tokenlake.store.ledger import Account, UnitRecord
 
+RETRY_SECONDS: Final = (0.5, 2.0)
+"""Seconds before the second and the third try. They are short, because a cancelled run waits for them."""
+
 _PLAN_LINE_EVERY: Final = 5.0  # seconds between two lines about the plan, after the first
 
 _CANCELLED: Final = "the run was cancelled; finished units are kept, and the same command resumes the run"
@@ -173,9 +176,10 @@ class LocalEngine:
 
         There are at most :data:`MAX_GROUPS`, and fewer where a tokenizer was found wrong and units are built again.
         """
+        pending = self.session().pending
         with self._lock:
             most = max(1, min(MAX_GROUPS, self._task_runs_left // (1 + MOST_STEPS)))
-            groups = group_units(self.session().pending, most)
+            groups = group_units(pending, most)
             self._task_runs_left -= len(groups)
         return groups
 
@@ -187,7 +191,7 @@ class LocalEngine:
         """Return the steps of a group of units that are not shown yet, as far as the run has room for them."""
         with self._lock:
             tries = [attempt for unit in units for attempt in self._tries.pop(unit, [])]
-            shown = step_runs(units, tries)[: self._task_runs_left]
+            shown = step_runs(units, tries)[: max(0, self._task_runs_left)]
             self._task_runs_left -= len(shown)
         return shown
 
@@ -321,12 +325,17 @@ class LocalEngine:
             self._opening.set_result(session)
 
     def _build_units(self, units: Sequence[int], progress: ProgressLog) -> None:
+        """Build units, as many at a time as there are workers.
+
+        A unit by itself is tried once, and whoever called tries it again. Among others it is tried again here: one
+        worker that dies must not stop its neighbours, or use up the tries of the group.
+        """
         if len(units) == 1:
             self._build_unit(units[0], progress)
             return
         builds = [
             # With the caller's context, in which the run's log is.
-            self._threads.submit(copy_context().run, self._build_unit, unit, progress)
+            self._threads.submit(copy_context().run, self._build_with_retries, unit, progress)
             for unit in units
         ]
         try:
@@ -339,6 +348,17 @@ class LocalEngine:
                 # The next try begins when nothing of this one is under way any more.
                 wait(builds)
             raise
+
+    def _build_with_retries(self, unit: int, progress: ProgressLog) -> None:
+        for pause in RETRY_SECONDS:
+            try:
+                self._build_unit(unit, progress)
+                return
+            except TokenlakeError as error:
+                if not worth_a_retry(error):
+                    raise
+            time.sleep(pause)
+        self._build_unit(unit, progress)
 
     def _build_unit(self, unit: int, progress: ProgressLog) -> None:
         session = self.session()

@@ -1,0 +1,247 @@
+"""The steps of units as a run shows them: their times, their number, and which one failed."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builds import config_of
+from tests.lazily import lazily
+from tokenlake.config.load import load_config
+from tokenlake.errors import BadRecordError, WorkerDiedError, WorkerError
+from tokenlake.etl.events import Event, UnitRetried
+from tokenlake.etl.step_clock import STAGES, StepTime
+
+engines: Any = lazily("tokenlake.runs.engine")
+groups_of_units: Any = lazily("tokenlake.runs.groups")
+steps_of_runs: Any = lazily("tokenlake.runs.step_runs")
+step_tasks: Any = lazily("tokenlake_tasks.recorded_steps")
+
+
+@st.composite
+def tries_of(draw: st.DrawFn, units: list[int]) -> list[Any]:
+    """Draw tries of some units: some failed, and then one that succeeded."""
+    tries: list[Any] = []
+    for unit in units:
+        failures = draw(st.integers(0, 2))
+        for number in range(1, failures + 2):
+            is_last = number == failures + 1
+            failing = None if is_last else draw(st.sampled_from(STAGES))
+            steps: list[StepTime] = []
+            for stage in draw(st.lists(st.sampled_from(STAGES), unique=True)):
+                began = draw(st.integers(0, 1000))
+                busy = draw(st.integers(0, 100))
+                steps.append(
+                    StepTime(
+                        stage=stage,
+                        began=began,
+                        ended=began + busy,
+                        busy=busy,
+                        has_failed=stage == failing,
+                    )
+                )
+            tries.append(steps_of_runs.UnitTry(unit, number, tuple(steps), None if is_last else "an error"))
+    return tries
+
+
+@given(data=st.data(), units=st.lists(st.integers(0, 200), min_size=1, max_size=6, unique=True).map(sorted))
+def test_a_group_shows_the_sum_of_what_was_built_and_every_step_that_failed(
+    data: st.DataObject, units: list[int]
+) -> None:
+    tries = data.draw(tries_of(units))
+    runs = steps_of_runs.step_runs(units, tries)
+    assert [run.began for run in runs] == sorted(run.began for run in runs)
+    failed = [step for attempt in tries if attempt.error for step in attempt.steps if step.has_failed]
+    assert len([run for run in runs if run.error]) == len(failed)
+    for stage in STAGES:
+        steps = [step for each in tries if each.error is None for step in each.steps if step.stage == stage]
+        if len(units) == 1 or not steps:
+            continue
+        [total] = [run for run in runs if run.stage == stage and run.error is None]
+        assert (total.units, total.busy) == (len(steps), sum(step.busy for step in steps))
+        assert total.began == min(step.began for step in steps)
+        assert total.ended == max(step.ended for step in steps)
+        assert total.name == f"{stage} {units[0]:05d}-{units[-1]:05d}"
+    if len(units) == 1:
+        assert len(runs) == sum(len(attempt.steps) for attempt in tries)
+
+
+def test_there_is_a_task_for_every_step_and_room_for_every_group() -> None:
+    assert tuple(step_tasks.STEP_TASKS) == STAGES
+    assert {stage: task.name for stage, task in step_tasks.STEP_TASKS.items()} == {
+        stage: stage for stage in STAGES
+    }
+    assert len(STAGES) == groups_of_units.MOST_STEPS
+    assert groups_of_units.MAX_GROUPS >= 30  # each unit of a small run is shown by itself
+    assert groups_of_units.MAX_GROUPS * (1 + len(STAGES)) <= groups_of_units.MAX_TASK_RUNS == 256
+
+
+def test_a_step_gives_its_figures_or_its_error() -> None:
+    step = steps_of_runs.StepRun(stage="load", name="load 00001", began=10.0, ended=14.0, busy=1.5, units=1)
+    assert step_tasks.load.fn(step) == {"units": 1, "seconds": 4.0, "busy_seconds": 1.5}
+    assert step.summary == "busy 1.5 s of 4.0 s"
+    failed = steps_of_runs.StepRun(
+        stage="load", name="load 00001", began=10.0, ended=14.0, busy=1.5, units=1, error="no such file"
+    )
+    with pytest.raises(WorkerError, match="no such file") as caught:
+        step_tasks.load.fn(failed)
+    assert caught.value.details["step"] == "load"
+
+
+def write_units(path: Path, units: int) -> None:
+    """Write as much text as makes so many units of 64 KiB."""
+    line = json.dumps({"text": "flows to the sea. " * 1800}) + "\n"
+    path.write_text(line * (units * 65536 // len(line)))
+
+
+def test_a_run_of_many_units_has_few_task_runs_and_builds_units_of_a_group_side_by_side(
+    tmp_path: Path, tokenizer_dir: Path, pool: Any
+) -> None:
+    write_units(tmp_path / "many.jsonl", 60)
+    config = config_of(tmp_path, tmp_path / "many.jsonl", tokenizer_dir, pack=512)
+    config |= {"source": {"unit_size": 65536}}
+    with engines.LocalEngine(load_config(config), pool=pool) as engine:
+        groups = engine.groups()
+        assert len(engine.session().pending) >= 50
+        assert len(groups) == groups_of_units.MAX_GROUPS
+        assert engine.groups_at_once(groups) == 2
+        task_runs = len(groups)
+        for units in groups:
+            built = engine.build(units, lambda line: None)
+            runs = engine.step_runs(units)
+            task_runs += len(runs)
+            assert [run.stage for run in runs] == ["load", "tokenize", "pack", "save"]
+            assert {run.units for run in runs} == {len(units)}
+            assert built["units"] == len(units)
+            assert engine.step_runs(units) == []  # what is shown is not shown again
+        assert engine.groups() == []
+        assert task_runs <= 256
+        assert engine.commit().units_built == sum(map(len, groups))
+
+
+class Failing:
+    """A pool whose first jobs fail as if their workers had died."""
+
+    def __init__(self, pool: Any, failures: int) -> None:
+        self._pool, self.failures = pool, failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def run(self, job: Any, on_progress: Any = None) -> Any:
+        if job.op == "unit" and self.failures:
+            self.failures -= 1
+            step = StepTime(stage="pack", began=1.0, ended=2.0, busy=1.0, has_failed=True)
+            raise WorkerDiedError("it is gone", step=step.to_json())
+        return self._pool.run(job, on_progress)
+
+
+def test_a_worker_that_dies_does_not_stop_the_other_units_of_its_group(
+    tmp_path: Path, tokenizer_dir: Path, pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenlake.runs.engine.RETRY_SECONDS", (0.0, 0.0))
+    write_units(tmp_path / "a.jsonl", 8)
+    config = config_of(tmp_path, tmp_path / "a.jsonl", tokenizer_dir, pack=512)
+    config |= {"source": {"unit_size": 65536}}
+    retried: list[Event] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, UnitRetried):
+            retried.append(event)
+
+    failing = Failing(pool, 2)
+    with engines.LocalEngine(load_config(config), pool=failing, on_event=watch) as engine:
+        units = engine.session().pending
+        assert len(units) > 4
+        engine.build(units, lambda line: None)
+        runs = engine.step_runs(units)
+    assert len(retried) == 2
+    assert [run.error for run in runs if run.stage == "pack"] == ["it is gone", "it is gone", None]
+    [built] = [run for run in runs if run.stage == "load"]
+    assert built.units == len(units)
+
+
+def test_units_that_are_built_again_and_again_stay_within_the_number_of_task_runs(
+    tmp_path: Path, tokenizer_dir: Path, pool: Any
+) -> None:
+    write_units(tmp_path / "many.jsonl", 50)
+    config = config_of(tmp_path, tmp_path / "many.jsonl", tokenizer_dir, pack=512)
+    config |= {"source": {"unit_size": 65536}}
+    with engines.LocalEngine(load_config(config), pool=pool) as engine:
+        session = engine.session()
+        task_runs = 0
+        steps = tuple(StepTime(stage=stage, began=1.0, ended=2.0, busy=1.0) for stage in STAGES)
+        for _ in range(1 + 15):
+            # As after a tokenizer that was found wrong: all units are pending once more.
+            groups = engine.groups()
+            assert [unit for group in groups for unit in group] == session.pending
+            task_runs += len(groups)
+            for group in groups:
+                for unit in group:
+                    engine._note_try(unit, steps, None)
+                task_runs += len(engine.step_runs(group))
+        # Units must be built, whatever is left: in one group each time, without steps.
+        assert 250 <= task_runs <= 256 + 15
+
+
+def test_the_step_that_meets_a_bad_record_is_the_one_that_failed(
+    tmp_path: Path, tokenizer_dir: Path, pool: Any
+) -> None:
+    # Behind the first records, on which the engine of the tokenizer is chosen before there is a unit.
+    write_units(tmp_path / "bad.jsonl", 32)
+    with (tmp_path / "bad.jsonl").open("a") as file:
+        file.write('{"text": 7}\n')
+    config = config_of(tmp_path, tmp_path / "bad.jsonl", tokenizer_dir, pack=16)
+    with engines.LocalEngine(load_config(config), pool=pool) as engine:
+        with pytest.raises(BadRecordError, match=r"bad\.jsonl:\d+"):
+            engine.build([0], lambda line: None)
+        runs = engine.step_runs([0])
+    [failed] = [run for run in runs if run.error]
+    assert (failed.stage, failed.name) == ("load", "load 00000")
+    assert "bad.jsonl" in failed.error
+
+
+DIES_ONCE = """
+import os, pathlib, signal
+
+def die_once(row):
+    mark = pathlib.Path(__file__).with_name("has_died")
+    if row["text"] == "now" and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return row
+"""
+
+
+def test_a_worker_that_is_killed_leaves_word_of_its_step(
+    tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "steps_that_die.py").write_text(DIES_ONCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    # Behind the first block, on which the engine of the tokenizer is chosen before there is a unit.
+    rows = [{"text": f"a lake {i} " * 20} for i in range(6000)] + [{"text": "now"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = config_of(
+        tmp_path,
+        tmp_path / "in.jsonl",
+        tokenizer_dir,
+        pack=256,
+        format_callback="steps_that_die:die_once",
+    )
+    began = time.time()
+    with engines.LocalEngine(load_config(config), workers=1) as engine:
+        with pytest.raises(WorkerDiedError, match="SIGKILL"):
+            engine.build([0], lambda line: None)
+        [run] = engine.step_runs([0])
+        assert "SIGKILL" in run.error
+        assert run.name == "load 00000"
+        assert began < run.began <= run.ended <= time.time()
+        engine.build([0], lambda line: None)
+        names = [run.name for run in engine.step_runs([0])]
+    assert names == [f"{stage} 00000, try 2" for stage in ("load", "tokenize", "pack", "save")]
