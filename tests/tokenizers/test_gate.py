@@ -168,7 +168,7 @@ def test_a_broken_json_is_a_tokenizer_error(data: bytes) -> None:
 
 def test_a_panic_while_encoding_is_a_tokenizer_error() -> None:
     class Panicking:
-        def encode_batch_fast(self, *_: Any, **__: Any) -> None:
+        def encode(self, *_: Any, **__: Any) -> None:
             raise type("PanicException", (BaseException,), {})("index out of bounds")
 
     reference = ReferenceEngine(BYTE())
@@ -180,7 +180,7 @@ def test_a_panic_while_encoding_is_a_tokenizer_error() -> None:
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
 def test_interrupts_are_not_swallowed(interrupt: type[BaseException]) -> None:
     class Interrupted:
-        def encode_batch_fast(self, *_: Any, **__: Any) -> None:
+        def encode(self, *_: Any, **__: Any) -> None:
             raise interrupt
 
     reference = ReferenceEngine(BYTE())

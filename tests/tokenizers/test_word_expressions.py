@@ -209,7 +209,7 @@ def test_classes_are_asked_for_once(tmp_path: Any, monkeypatch: pytest.MonkeyPat
     again = classes.symbols_of([r"\p{L}", "[0-9]"], cache)
     assert np.array_equal(first.of_point, again.of_point) and np.array_equal(first.members, again.members)
     # Another version of `tokenizers` may have other tables.
-    monkeypatch.setattr(classes, "version", lambda _name: "0.0")
+    monkeypatch.setattr(classes, "tokenizers_version", lambda: "0.0")
     with pytest.raises(TypeError):
         classes.symbols_of([r"\p{L}", "[0-9]"], cache)
 
