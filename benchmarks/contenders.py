@@ -85,7 +85,7 @@ MEANING: Final = {
     "tokenizers": "bare tokenizers loop, the installed version",
     "tokenizers1": "bare tokenizers loop, version 1.x",
     "build-tokenizers1": "tokenlake, the library's build, with tokenizers 1.x",
-    "datasets": "datasets map + to_parquet",
+    "datasets": "datasets map + to_parquet, with transformers",
     "datasets-tokenizers1": "datasets map + to_parquet, with tokenizers 1.x",
     "datatrove": "datatrove tokenize + merge",
 }
