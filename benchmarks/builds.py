@@ -34,9 +34,9 @@ def write_config(
     return path
 
 
-def library_command(config: Path, workers: int) -> list[str]:
+def library_command(config: Path, workers: int, python: str = sys.executable) -> list[str]:
     """The library's own runner in a fresh interpreter."""
-    return [sys.executable, "-m", "benchmarks.systems.tokenlake_build", str(config), str(workers)]
+    return [python, "-m", "benchmarks.systems.tokenlake_build", str(config), str(workers)]
 
 
 def flow_command(config: Path, workers: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ from typing import Final
 
 from benchmarks.adding import measure_adding
 from benchmarks.contenders import SYSTEMS, System
+from benchmarks.corpora import corpus_files, make_input
 from benchmarks.determinism import Determinism
 from benchmarks.engines import measure_engines
 from benchmarks.goals import Goal
@@ -23,6 +25,7 @@ from benchmarks.machine import machine_line, versions
 from benchmarks.memory import measure_memory
 from benchmarks.mixing_flow import measure_mixing
 from benchmarks.mixing_positions import measure_positions
+from benchmarks.models import measure_models
 from benchmarks.packing import measure_packing
 from benchmarks.planning import MILLION, Row, measure_million, measure_planning
 from benchmarks.reading import measure_large, measure_reading, measure_seek
@@ -34,10 +37,11 @@ from benchmarks.small import measure_small
 from benchmarks.startup import measure_startup
 from benchmarks.texts import measure_texts
 from benchmarks.verifying import measure_verify
-from benchmarks.vocabularies import REAL, Vocabulary, obtain
+from benchmarks.vocabularies import REAL, Vocabulary, obtain, real_vocabularies, shared_folder, special_tokens
 
 PARTS: Final = (
     "throughput",
+    "tokenizers",
     "startup",
     "reading",
     "texts",
@@ -66,6 +70,7 @@ class Options:
     parts: frozenset[str]
     systems: tuple[System, ...]
     tokenizers: tuple[str, ...]
+    models: tuple[str, ...]
     megabytes: float
     peer_megabytes: float
     memory_megabytes: float
@@ -104,6 +109,12 @@ def parse(arguments: Sequence[str] | None) -> Options:
     )
     add("--system", choices=names, action="append", help="measure this system alone; may be repeated")
     add("--tokenizer", choices=list(REAL), action="append", help="with this tokenizer alone; may be repeated")
+    add(
+        "--model",
+        action="append",
+        metavar="NAME",
+        help="in the part `tokenizers`: this tokenizer alone, for example llama3_1; may be repeated",
+    )
     add("--repeat", type=int, default=3, help="measured runs of each system")
     add("--megabytes", type=float, default=320.0, help="text of the input")
     add("--peer-megabytes", type=float, default=40.0, help="text of the peers' part of it; 0: all of it")
@@ -133,6 +144,7 @@ def _options(given: argparse.Namespace) -> Options:
         parts=frozenset(given.only or set(PARTS) - {"kill", "memory"}) | asked,
         systems=tuple(one for one in SYSTEMS if not given.system or one.name in given.system),
         tokenizers=tuple(given.tokenizer or REAL),
+        models=tuple(given.model or ()),
         megabytes=megabytes,
         peer_megabytes=(6.0 if quick else given.peer_megabytes) or megabytes,
         memory_megabytes=50.0 if quick else 5000.0,
@@ -157,6 +169,7 @@ def run(options: Options) -> Results:
     results.vocabularies = vocabularies
     actions = {
         "throughput": _throughput,
+        "tokenizers": _tokenizers,
         "startup": _startup,
         "reading": _reading,
         "texts": _texts,
@@ -199,6 +212,40 @@ def _throughput(
         ]
         bench.rotate(series, maker.make(SMALL), options.repeats)
         results.series += series
+
+
+def _tokenizers(
+    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+) -> None:
+    real = real_vocabularies(options.work)
+    names = [vocabulary.name for vocabulary in real]
+    unknown = sorted(set(options.models) - set(names))
+    if unknown:
+        raise RuntimeError(
+            f"--model {', '.join(unknown)}: not here; expected some of {', '.join(names) or 'none'}"
+        )
+    chosen = [one for one in real if not options.models or one.name in options.models]
+    if not chosen:
+        results.notes.append(
+            f"tokenizers left out: no real tokenizer in {shared_folder()} (see TOKENLAKE_TEST_DATA)"
+        )
+        return
+    inputs = maker.make
+    if corpus_files():
+        # Of all tokenizers, so that the input does not depend on the choice.
+        excluded = special_tokens(real)
+        inputs = functools.partial(make_input, options.work, special_tokens=excluded)
+    else:
+        results.notes.append(
+            f"tokenizers: no corpora in {shared_folder()}, so the input is this machine's text"
+        )
+    small = 1.0 if options.quick else SMALL
+    sizes = (options.megabytes, min(options.peer_megabytes, options.megabytes), small)
+    results.models = measure_models(Bench(options.work), chosen, inputs, sizes, options.repeats)
+    results.inputs += [inputs(size) for size in dict.fromkeys(sizes)]
+    results.vocabularies = [*results.vocabularies, *(one for one in chosen if one.name not in REAL)]
+    results.notes += results.models.notes
+    results.figures += results.models.goals()
 
 
 def _startup(

@@ -25,7 +25,10 @@ RECIPE = 1  # change it when the same request would give other bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """A folder of JSON Lines files `{"text": ...}` and what is in it. Sizes are bytes."""
+    """A folder of JSON Lines files `{"text": ...}` and what is in it. Sizes are bytes.
+
+    `words` and `distinct_words` are counted for inputs of corpora alone: see :mod:`benchmarks.corpora`.
+    """
 
     folder: str
     documents: int
@@ -35,6 +38,8 @@ class Input:
     largest_document: int
     kinds: dict[str, int]
     recipe: int = RECIPE
+    words: int = 0
+    distinct_words: int = 0
 
     @property
     def megabytes(self) -> float:
@@ -54,6 +59,9 @@ class Input:
         original = f"{self.original_bytes / self.text_bytes:.1%} original"
         if self.original_bytes < self.text_bytes:
             original += " (the rest: the same lines in other orders and documents)"
+        if self.words:
+            share = self.distinct_words / self.words
+            original += f"; {self.words / 1e6:.1f} million words, of which {share:.2%} are distinct"
         return (
             f"{self.megabytes:.1f} MB of text in {self.documents} documents "
             f"({self.file_bytes / 1e6:.1f} MB of JSON Lines), {original}; {kinds}"
@@ -81,12 +89,12 @@ class InputMaker:
     def make(self, megabytes: float) -> Input:
         """The input of this size: the one made before where it is whole, else a new one."""
         folder = self._work / "inputs" / f"text-{megabytes:g}MB"
-        return _load(folder) or _write(folder, self.files(), int(megabytes * 1e6))
+        return load_input(folder) or _write(folder, self.files(), int(megabytes * 1e6))
 
     def make_one_document(self, megabytes: float) -> Input:
         """An input of a single document of this size."""
         folder = self._work / "inputs" / f"document-{megabytes:g}MB"
-        return _load(folder) or _write(folder, self.files(), int(megabytes * 1e6), one_document=True)
+        return load_input(folder) or _write(folder, self.files(), int(megabytes * 1e6), one_document=True)
 
 
 def documents(files: Sequence[TextFile]) -> Iterator[tuple[str, str]]:
@@ -116,7 +124,7 @@ def _kind(file: TextFile) -> str:
     return (Path(path.stem).suffix + path.suffix if path.suffix == ".gz" else path.suffix) or path.name
 
 
-def _load(folder: Path) -> Input | None:
+def load_input(folder: Path) -> Input | None:
     note = folder / "input.json"
     if not note.exists():
         return None
@@ -129,7 +137,14 @@ def _write(folder: Path, files: Sequence[TextFile], wanted: int, *, one_document
     fresh = folder.with_name(folder.name + ".making")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    counts = _write_one(fresh, files, wanted) if one_document else _write_parts(fresh, files, wanted)
+    counts = (
+        _write_one(fresh, files, wanted) if one_document else write_parts(fresh, documents(files), wanted)
+    )
+    return finish(fresh, folder, counts)
+
+
+def finish(fresh: Path, folder: Path, counts: dict[str, object]) -> Input:
+    """Describe the input written to `fresh`, and give it its name."""
     size = sum(path.stat().st_size for path in fresh.glob("*.jsonl"))
     made = Input(folder=str(folder), file_bytes=size, **counts)
     (fresh / "input.json").write_text(json.dumps(asdict(made), indent=1))
@@ -138,10 +153,10 @@ def _write(folder: Path, files: Sequence[TextFile], wanted: int, *, one_document
     return made
 
 
-def _write_parts(folder: Path, files: Sequence[TextFile], wanted: int) -> dict[str, object]:
+def write_parts(folder: Path, source: Iterator[tuple[str, str]], wanted: int) -> dict[str, object]:
+    """Write :data:`PARTS` files of documents (kind, text) until there are `wanted` bytes of text."""
     kinds: dict[str, int] = {}
     number = total = largest = 0
-    source = documents(files)
     for part in range(PARTS):
         with (folder / f"part-{part:02d}.jsonl").open("wb") as sink:
             while True:  # at least one document in every part

@@ -10,7 +10,8 @@ from typing import Final
 
 from benchmarks.goals import Goal
 from benchmarks.inputs import InputMaker
-from benchmarks.loader_contenders import LOADERS, Loader, release
+from benchmarks.interpreters import release
+from benchmarks.loader_contenders import LOADERS, Loader
 from benchmarks.loader_hosts import measure_balance, measure_hosts
 from benchmarks.loader_input import make_input
 from benchmarks.loader_moments import measure_moments

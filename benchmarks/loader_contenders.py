@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
 from benchmarks.contenders import INSTALL
-from benchmarks.measure import ROOT
+from benchmarks.interpreters import PACKAGES, can_import, interpreter, variable
 
 Role = Literal["ours", "peer", "ceiling"]
 
@@ -45,7 +41,7 @@ class Loader:
     def missing(self) -> str | None:
         """Why it cannot run here, with the install line; None if it can."""
         python = interpreter(self.module)
-        if _imports(python, self.module):
+        if can_import(python, self.module):
             return None
         return f"{self.name} left out, {self.module} not installed for {python}: {_install(self.module)}"
 
@@ -105,20 +101,6 @@ LOADERS: Final = (
     Loader("zstd blocks", "loader_bare", "zstd", "zstd", "pyarrow", "stored", role="ceiling"),
     Loader("memory copy", "loader_bare", "ids", "copy", "numpy", "stored", role="ceiling"),
 )
-_PACKAGES: Final = {"streaming": "mosaicml-streaming"}
-
-
-def interpreter(module: str) -> str:
-    """Return the Python that has a peer: ``BENCH_PYTHON_LITDATA`` and so on, else this one."""
-    return os.environ.get(f"BENCH_PYTHON_{module.partition('.')[0].upper()}", sys.executable)
-
-
-def release(module: str) -> str:
-    """Return ``grain 0.2.18``: the package of a module that is there, as its interpreter has it."""
-    name = _PACKAGES.get(module, module)
-    look = f"import importlib.metadata as m; print(m.version({name!r}))"
-    done = subprocess.run([interpreter(module), "-c", look], capture_output=True, text=True)
-    return f"{name} {done.stdout.strip() or 'of an unknown version'}"
 
 
 def command(loader: Loader, data: Path, passes: int) -> list[str]:
@@ -133,18 +115,7 @@ def command(loader: Loader, data: Path, passes: int) -> list[str]:
     return [*pinned, interpreter(loader.module), "-m", program, str(data), str(passes), *variant]
 
 
-@cache
-def _imports(python: str, module: str) -> bool:
-    if python == sys.executable:
-        try:
-            return importlib.util.find_spec(module) is not None
-        except ModuleNotFoundError:
-            return False
-    look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
-    return not subprocess.run([python, "-c", look], cwd=ROOT, capture_output=True).returncode
-
-
 def _install(module: str) -> str:
-    package = _PACKAGES.get(module)
-    apart = f"in an environment of its own, named by BENCH_PYTHON_{module.upper()}"
+    package = PACKAGES.get(module)
+    apart = f"in an environment of its own, named by {variable(module)}"
     return f"pip install {package}  ({apart})" if package else f"{INSTALL}, or {apart}"

@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+from benchmarks.contenders import TOKENIZERS_1
+from benchmarks.interpreters import interpreter, variable, version_in
 from tokenlake._version import __version__
 
 PACKAGES: Final = (
@@ -35,6 +37,10 @@ def versions() -> dict[str, str]:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
+    if variable(TOKENIZERS_1) in os.environ:
+        python = interpreter(TOKENIZERS_1)
+        for name in ("tokenizers", "datasets"):
+            found[f"{name} in {variable(TOKENIZERS_1)}"] = version_in(python, name) or "not installed"
     return found
 
 

@@ -15,6 +15,8 @@ from benchmarks.loader_quality import HEAD as QUALITY_HEAD
 from benchmarks.loader_rates import HEAD as LOADER_HEAD
 from benchmarks.measure import Measurement
 from benchmarks.memory import MemoryCase
+from benchmarks.models import HEAD as MODELS_HEAD
+from benchmarks.models import ModelTable
 from benchmarks.packing import HEAD as PACKING_HEAD
 from benchmarks.packing import PackingRun
 from benchmarks.reading import SYSTEMS as READ_SYSTEMS
@@ -43,6 +45,7 @@ class Results:
     series: list[Series] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
     memory: list[MemoryCase] = field(default_factory=list)
+    models: ModelTable | None = None
     startup: Startup | None = None
     reading: list[ReadCase] = field(default_factory=list)
     texts: list[TextsCase] = field(default_factory=list)
@@ -78,6 +81,7 @@ def to_markdown(results: Results) -> str:
     """The whole report."""
     parts = [
         _systems(results),
+        _models(results),
         _reading(results),
         _texts(results),
         _packing(results),
@@ -107,6 +111,17 @@ def _systems(results: Results) -> str:
         "the whole process tree. 'Beyond start-up' compares with a small run: MB per CPU second of more text."
     )
     return _table(COLUMNS, rows) + "\n\n" + note
+
+
+def _models(results: Results) -> str:
+    if results.models is None:
+        return ""
+    note = (
+        f"CPU seconds of whole builds and of bare loops, one worker, medians of {results.repeats}; in brackets MB of "
+        "text per CPU second as measured. 'about': extrapolated from a part of the input. Exact: the same ids as the "
+        "installed tokenizers. Systems that cannot run here have empty cells."
+    )
+    return _table(MODELS_HEAD, results.models.cells()) + "\n\n" + note
 
 
 def _row(one: Series, expected: Mapping[tuple[str, str], int]) -> list[str]:

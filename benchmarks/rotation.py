@@ -13,17 +13,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks import builds
-from benchmarks.contenders import Job, System, command, content_tokens
+from benchmarks.contenders import Job, System, command, content_tokens, ids_digest
 from benchmarks.inputs import Input
 from benchmarks.measure import Measurement, measure
 from benchmarks.vocabularies import Vocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One run of one system.
+
+    Attributes:
+        measured: What it cost.
+        tokens: Ids of the documents' own text in its output.
+        digest: The sha256 of all ids, of systems that write raw ids.
+    """
+
+    measured: Measurement
+    tokens: int
+    digest: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Series:
     """All measurements of one system with one vocabulary; `failure` says why there are none.
 
-    `small` is a run on `small_megabytes` of text, which is little more than start-up.
+    `small` is a run on `small_megabytes` of text, which is little more than start-up. `digests` has the sha256 of
+    the ids of each input, by its folder, for systems that write raw ids.
     """
 
     system: System
@@ -33,7 +49,13 @@ class Series:
     small: Measurement | None = None
     small_megabytes: float = 0.0
     tokens: int | None = None
+    digests: dict[str, str] = field(default_factory=dict)
     failure: str | None = None
+
+    def keep_digest(self, source: Input, outcome: Outcome) -> None:
+        """Keep the hash of the ids of an input."""
+        if outcome.digest is not None:
+            self.digests[source.folder] = outcome.digest
 
     def median(self, value: Callable[[Measurement], float]) -> float:
         """Median of a quantity over the runs."""
@@ -70,8 +92,8 @@ class Bench:
         self._work = work
         self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
 
-    def once(self, system: System, source: Input, vocabulary: Vocabulary) -> tuple[Measurement, int]:
-        """One cold run: a fresh output and hash cache. Returns its cost and its content tokens."""
+    def once(self, system: System, source: Input, vocabulary: Vocabulary) -> Outcome:
+        """Make one cold run: a fresh output and hash cache."""
         output = self._work / "scratch" / system.name
         shutil.rmtree(output, ignore_errors=True)
         output.mkdir(parents=True)
@@ -83,8 +105,9 @@ class Bench:
         if measured.exit_code != 0:
             raise RuntimeError(f"exit code {measured.exit_code}: {_tail(log)} (whole output: {log})")
         tokens = content_tokens(system, job)
+        digest = ids_digest(system, job)
         shutil.rmtree(output)
-        return measured, tokens
+        return Outcome(measured=measured, tokens=tokens, digest=digest)
 
     def rotate(self, series: Sequence[Series], small: Input, repeats: int) -> None:
         """Fills `series`: a discarded warm-up, a small run, then `repeats` turns over all of them."""
@@ -97,19 +120,22 @@ class Bench:
     def _prepare(self, one: Series, small: Input) -> None:
         # Peers warm up on the small input: a whole run takes them minutes, and it is caches that warm.
         self.once(one.system, small if one.system.peer else one.source, one.vocabulary)
-        one.small, _ = self.once(one.system, small, one.vocabulary)
+        outcome = self.once(one.system, small, one.vocabulary)
+        one.keep_digest(small, outcome)
+        one.small = outcome.measured
         one.small_megabytes = small.megabytes
         self._tell(one, "warm, small run", one.small)
 
     def _turn(self, one: Series, name: str) -> None:
-        measured, tokens = self.once(one.system, one.source, one.vocabulary)
-        if one.tokens not in (None, tokens):
+        outcome = self.once(one.system, one.source, one.vocabulary)
+        one.keep_digest(one.source, outcome)
+        if one.tokens not in (None, outcome.tokens):
             raise RuntimeError(
-                f"{tokens} tokens, but {one.tokens} in the run before; expected the same from the same input"
+                f"{outcome.tokens} tokens, but {one.tokens} in the run before; expected the same from the same input"
             )
-        one.tokens = tokens
-        one.runs.append(measured)
-        self._tell(one, name, measured)
+        one.tokens = outcome.tokens
+        one.runs.append(outcome.measured)
+        self._tell(one, name, outcome.measured)
 
     def _guarded(self, one: Series, action: Callable[[], None]) -> None:
         """A system that fails keeps its line in the table and costs the others nothing."""

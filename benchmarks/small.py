@@ -98,7 +98,16 @@ def _bare(folder: Path, source: Input, vocabulary: Vocabulary) -> list[str]:
     output = _fresh(folder / "bare")
     output.mkdir()
     module = ["-m", "benchmarks.systems.bare_gigatoken"]
-    return [sys.executable, *module, source.folder, vocabulary.folder, vocabulary.eos, str(output), "1"]
+    return [
+        sys.executable,
+        *module,
+        source.folder,
+        vocabulary.folder,
+        vocabulary.eos,
+        str(output),
+        "1",
+        str(vocabulary.id_bytes),
+    ]
 
 
 def _build(folder: Path, source: Input, vocabulary: Vocabulary, unit_size: str | None) -> list[str]:

@@ -1,13 +1,16 @@
-"""The two tokenizers of the comparison: a GPT-2-style byte-level BPE and a Llama-2-style BPE.
+"""The tokenizers of the comparison: a GPT-2-style byte-level BPE, a Llama-2-style BPE, and those of newer models.
 
 The real ones are used where the folder named by TOKENLAKE_TEST_DATA (default `../shared`) holds a
 Hub cache with them; otherwise each is trained on the spot on a sample of the machine's text, with
 the vocabulary size and every stage of its model, and kept in the work folder.
+
+Those of newer models are `tokenizers/NAME/tokenizer.json.xz` in the same folder; they are measured where they are.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import re
 from collections import Counter
@@ -46,6 +49,11 @@ class Vocabulary:
     size: int
     adds: int
 
+    @property
+    def id_bytes(self) -> int:
+        """Bytes of an id in raw output."""
+        return 2 if self.size <= 1 << 16 else 4
+
 
 def obtain(name: str, work: Path, maker: InputMaker) -> Vocabulary:
     """The vocabulary `gpt2` or `llama2`."""
@@ -61,21 +69,56 @@ def obtain(name: str, work: Path, maker: InputMaker) -> Vocabulary:
     return _describe(name, folder, "trained on the spot")
 
 
+def real_vocabularies(work: Path) -> list[Vocabulary]:
+    """All real tokenizers of this machine, those of newer models unpacked below `work`; an empty list for none."""
+    vocabularies: list[Vocabulary] = []
+    for name, repository in REAL.items():
+        real = _real(name)
+        if real is not None:
+            origin = repository.removeprefix("models--").replace("--", "/")
+            vocabularies.append(_describe(name, real, f"the real {origin}"))
+    for packed in sorted((shared_folder() / "tokenizers").glob("*/tokenizer.json.xz")):
+        name = packed.parent.name
+        folder = work / "tokenizers" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in packed.parent.iterdir():
+            content = path.read_bytes()
+            if path.suffix == ".xz":
+                (folder / path.stem).write_bytes(lzma.decompress(content))
+            else:
+                (folder / path.name).write_bytes(content)
+        vocabularies.append(_describe(name, folder, f"the real {name}"))
+    return vocabularies
+
+
+def special_tokens(vocabularies: Iterable[Vocabulary]) -> list[str]:
+    """Return the special tokens of all these tokenizers."""
+    tokens: set[str] = set()
+    for vocabulary in vocabularies:
+        tokens.update(load_tokenizer(vocabulary.folder).special_tokens)
+    return sorted(tokens)
+
+
+def shared_folder() -> Path:
+    """Return the folder with real corpora and tokenizers, which need not exist."""
+    return Path(os.environ.get("TOKENLAKE_TEST_DATA", Path(__file__).resolve().parents[2] / "shared"))
+
+
 def _real(name: str) -> Path | None:
-    shared = Path(os.environ.get("TOKENLAKE_TEST_DATA", Path(__file__).resolve().parents[2] / "shared"))
-    found = sorted(shared.glob(f"hf/hub/{REAL[name]}/snapshots/*/tokenizer.json"))
+    found = sorted(shared_folder().glob(f"hf/hub/{REAL[name]}/snapshots/*/tokenizer.json"))
     return found[0].parent.absolute() if found else None
 
 
 def _describe(name: str, folder: Path, origin: str) -> Vocabulary:
     # The package reads the file, so that its post-processor says what it adds.
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    files = load_tokenizer(folder)
     return Vocabulary(
         name=name,
         folder=str(folder),
         origin=origin,
-        eos="<|endoftext|>" if name == "gpt2" else "</s>",
-        size=load_tokenizer(folder).vocab_size,
+        eos=files.eos_token or "",
+        size=files.vocab_size,
         adds=len(tokenizer.encode("").ids),
     )
 

@@ -203,7 +203,7 @@ def train(options: argparse.Namespace) -> list[float]:
         sharding=NamedSharding(mesh, PartitionSpec("data")),
     )
     sizes = {"width": options.width, "layers": options.layers, "heads": options.heads}
-    params = init(jax.random.key(options.seed), vocabulary=dataset.tokenizer.get_vocab_size(), **sizes)
+    params = init(jax.random.key(options.seed), vocabulary=dataset.vocab_size, **sizes)
     state = jax.device_put(start(params), NamedSharding(mesh, PartitionSpec()))
     if options.checkpoint and (found := checkpoints(options.checkpoint)):
         if not options.resume:

@@ -24,7 +24,7 @@ from examples.train_jax import Params, decoder, init
 def first_params(config: tl.TrainingConfig, *, width: int, layers: int, heads: int) -> Params:
     """Return the parameters of a model for the ids of the configuration's dataset."""
     assert config.data is not None
-    vocabulary = tl.open(config.data.dataset).tokenizer.get_vocab_size()
+    vocabulary = tl.open(config.data.dataset).vocab_size
     key = jax.random.key(config.data.seed)
     return init(key, vocabulary=vocabulary, width=width, layers=layers, heads=heads)
 

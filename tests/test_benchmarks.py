@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tokenlake as tl
-from benchmarks import builds, cli
+from benchmarks import builds, cli, corpora, models
 from benchmarks.cleaning import pairs_of, plant, true_pairs
 from benchmarks.contenders import SYSTEMS, System
 from benchmarks.determinism import differences, stamps
@@ -26,15 +30,15 @@ from benchmarks.loader_input import LoaderInput
 from benchmarks.loader_many import multiply
 from benchmarks.loader_quality import stored_numbers
 from benchmarks.loader_rates import LoaderSeries, judged, rate_goals
-from benchmarks.measure import Measurement, measure
+from benchmarks.measure import ROOT, Measurement, measure
 from benchmarks.report import Results, to_json, to_markdown
-from benchmarks.rotation import Bench, Series, expected_tokens
+from benchmarks.rotation import Bench, Outcome, Series, expected_tokens
 from benchmarks.systems import loader_bare, loader_convert
 from benchmarks.systems.loader_sink import BATCH, LENGTH, Sink
 from benchmarks.text import find_texts, is_text_name
 from benchmarks.vocabularies import Vocabulary
 from tests.etl.outputs_support import build_here, notes, settings, write_jsonl
-from tests.tokenizers.tokenizer_samples import byte_level
+from tests.tokenizers.tokenizer_samples import byte_level, reference_ids, save
 
 pytest.importorskip("tokenizers", reason="the benchmark needs the etl extra: pip install 'tokenlake[etl]'")
 
@@ -240,17 +244,19 @@ class Recorded(Bench):
         self._failing = failing
         self._say = lambda text: None
 
-    def once(self, system: System, source: Input, vocabulary: Vocabulary) -> tuple[Measurement, int]:
+    def once(self, system: System, source: Input, vocabulary: Vocabulary) -> Outcome:
         self.asked.append((system.name, source.folder))
         if system.name == self._failing:
             raise RuntimeError("broken")
-        return measured(1.0), 7
+        return Outcome(measured=measured(1.0), tokens=7)
 
 
 def test_systems_take_turns_after_a_warm_up() -> None:
     bench = Recorded()
     three = [
-        Series(system=one, vocabulary=GPT2, source=SOURCE) for one in (SYSTEMS[0], SYSTEMS[4], SYSTEMS[5])
+        Series(system=one, vocabulary=GPT2, source=SOURCE)
+        for one in SYSTEMS
+        if one.name in ("build-1", "bare-1", "datasets-1")
     ]
     bench.rotate(three, replace(SOURCE, folder="small"), 2)
     warm, turns = bench.asked[:6], bench.asked[6:]
@@ -266,6 +272,151 @@ def test_a_failing_system_costs_the_others_nothing() -> None:
     Recorded(failing="build-1").rotate(two, SOURCE, 2)
     assert two[0].failure == "RuntimeError: broken"
     assert len(two[1].runs) == 2
+
+
+def model_row(name: str, cpu: dict[str, float], digests: dict[str, str]) -> models.ModelRow:
+    """Measurements with one tokenizer: CPU seconds on the input, and hashes of the ids of the small one."""
+    part = replace(SOURCE, folder="part", text_bytes=10_000_000)
+    small = replace(SOURCE, folder="small", text_bytes=4_000_000)
+    rows: dict[str, Series] = {}
+    for system, seconds in cpu.items():
+        rows[system] = series(system, seconds, source=part if system == models.REFERENCE else SOURCE)
+        if system in digests:
+            rows[system].digests["small"] = digests[system]
+    return models.ModelRow(replace(GPT2, name=name), SOURCE, small, rows)
+
+
+class TestModels:
+    CPU: ClassVar = {
+        models.BUILD: 6.0,
+        models.BUILD_1: 3.0,
+        models.GIGATOKEN: 2.0,
+        models.TOKENIZERS_1: 4.0,
+        models.REFERENCE: 6.5,
+    }
+    EQUAL: ClassVar = dict.fromkeys((models.GIGATOKEN, models.TOKENIZERS_1, models.REFERENCE), "a")
+
+    def test_a_build_is_compared_with_the_fastest_loop_of_the_same_ids(self) -> None:
+        row = model_row("gpt2", self.CPU, self.EQUAL)
+        assert (row.fastest_exact_loop(), row.ids()) == (2.0, "equal")
+        wrong = model_row("gpt2", self.CPU, self.EQUAL | {models.GIGATOKEN: "b"})
+        assert (wrong.fastest_exact_loop(), wrong.ids()) == (4.0, "gigatoken DIFFERENT")
+        # 4 MB take 0.5 s and 10 MB 6.5 s: 96 MB more take 96 s.
+        assert row.cpu(models.REFERENCE) == pytest.approx(96.5)
+
+    def test_other_ids_of_the_whole_input_are_seen(self) -> None:
+        row = model_row("gpt2", self.CPU, self.EQUAL)
+        row.series[models.GIGATOKEN].digests[SOURCE.folder] = "x"
+        row.series[models.TOKENIZERS_1].digests[SOURCE.folder] = "y"
+        assert not row.is_exact(models.GIGATOKEN)
+
+    def test_loops_that_were_not_compared_are_no_measure(self) -> None:
+        cpu = {name: seconds for name, seconds in self.CPU.items() if name != models.REFERENCE}
+        row = model_row("gpt2", cpu, self.EQUAL)
+        assert row.fastest_exact_loop() is None
+        assert row.ids() == "gigatoken not compared, tokenizers 1.x not compared"
+
+    def test_goals_and_cells(self) -> None:
+        llama_3 = model_row("llama3_1", self.CPU, self.EQUAL)
+        gemma = model_row("gemma3", self.CPU | {models.BUILD: 12.0, models.BUILD_1: 2.0}, self.EQUAL)
+        table = models.ModelTable(rows=[llama_3, gemma], notes=[])
+        got = {goal.what: (goal.got, goal.limit) for goal in table.goals()}
+        assert got == {
+            "llama3_1: CPU s, build / fastest exact bare loop": (3.0, 1.5),
+            "llama3_1: CPU s, build / bare loop, both with tokenizers 1.x": (0.75, 1.5),
+            "gemma3: CPU s, build / build with Llama 3.1's tokenizer": (2.0, 1.5),
+            "gemma3: CPU s, build / bare loop, both with tokenizers 1.x": (0.5, 0.5),
+        }
+        report = to_markdown(Results(machine="m", versions={}, repeats=1, models=table))
+        assert (
+            "| gemma3 | 12.0 (8.3 MB/s) | 2.0 (50.0 MB/s) | 2.0 (50.0 MB/s) | 4.0 (25.0 MB/s) | about 96.5"
+            in report
+        )
+
+    def test_what_failed_has_no_figures(self) -> None:
+        row = model_row("gemma3", self.CPU, self.EQUAL)
+        row.series[models.BUILD_1].runs.clear()
+        row.series[models.BUILD_1].failure = "RuntimeError: exit code 1"
+        del row.series[models.GIGATOKEN]
+        cells = models.ModelTable(rows=[row], notes=[]).cells()[0]
+        assert cells[2:4] == ["failed, see the notes", ""]
+        assert (cells[6], cells[7]) == ("1.50", "")
+
+
+class TestCorpora:
+    @pytest.fixture
+    def files(self, tmp_path: Path) -> list[Path]:
+        texts = {
+            "text": ["First. " * 3 + "\n" + "A long line. " * 60, "x <|im_end|> y", "[INST] z", "same"],
+            "code": ["".join(f"value_{number} = {number}\n" for number in range(300)), "same"],
+        }
+        paths: list[Path] = []
+        for kind, rows in texts.items():
+            paths.append(tmp_path / f"{kind}-00000.parquet")
+            pq.write_table(pa.table({"text": rows}), paths[-1])
+        return paths
+
+    def test_documents_come_once_without_special_tokens(self, files: list[Path]) -> None:
+        made = list(islice(corpora.documents(files, ["<|im_end|>", "[INST]"]), 40))
+        texts = [text for _, text in made]
+        assert len(set(texts)) == len(texts)
+        assert not [text for text in texts if "<|im_end|>" in text or "[INST]" in text]
+        assert {kind for kind, _ in made[:3]} <= {"text", "code"}
+        assert {kind for kind, _ in made[3:]} == {"repeated"}
+        assert made == list(islice(corpora.documents(files, ["<|im_end|>", "[INST]"]), 40))
+
+    def test_pieces_of_a_text_are_kept(self, files: list[Path]) -> None:
+        text = "One. Two! " * 50 + "\nshort\n" + "\u4e00\u3002" * 300
+        made = "".join(corpora.recombine(text, b"digest", 1))
+        assert sorted(made) == sorted(text)
+        assert made != text
+
+    def test_corpora_without_enough_pieces_are_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "text-0.parquet"
+        pq.write_table(pa.table({"text": ["one line"]}), path)
+        with pytest.raises(RuntimeError, match="too small"):
+            list(islice(corpora.documents([path], []), 5))
+
+    def test_an_input_says_how_many_words_are_distinct(
+        self, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(corpora, "corpus_files", lambda: files)
+        made = corpora.make_input(tmp_path, 0.01, ["[INST]", "<|im_end|>"])
+        assert 0 < made.distinct_words < made.words
+        assert f"{made.distinct_words / made.words:.2%} are distinct" in made.describe()
+        assert corpora.make_input(tmp_path, 0.01, ["<|im_end|>", "[INST]"]) == made
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_bare_loop_writes_the_ids_of_tokenizers(workers: int, tmp_path: Path) -> None:
+    texts = [["first text", "<|endoftext|> is text"], ["", "third\n\n text"]]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    for number, part in enumerate(texts):
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in part)
+        (tmp_path / "in" / f"part-{number}.jsonl").write_text(lines)
+    folder = save(byte_level(), tmp_path / "tokenizer")
+    job = [str(tmp_path / "in"), str(folder), "<|endoftext|>", str(tmp_path / "out"), str(workers), "2"]
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.systems.bare_tokenizers", *job],
+        cwd=ROOT,
+        env=builds.environment(tmp_path, tmp_path / "cache"),
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    ids = b"".join(path.read_bytes() for path in sorted((tmp_path / "out").glob("*.ids")))
+    expected = reference_ids(byte_level(), [text for part in texts for text in part], literal=True)
+    assert np.frombuffer(ids, np.uint16).tolist() == [token for row in expected for token in row]
+
+
+def test_a_system_of_another_environment_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = System("tokenizers1", 1, needs=("tokenizers",), environment="TOKENIZERS1")
+    monkeypatch.delenv("BENCH_PYTHON_TOKENIZERS1", raising=False)
+    assert "BENCH_PYTHON_TOKENIZERS1" in (system.missing() or "")
+    monkeypatch.setenv("BENCH_PYTHON_TOKENIZERS1", sys.executable)
+    assert system.missing() is None
+    assert system.python == sys.executable
 
 
 class TestDeterminism:

@@ -51,7 +51,7 @@ import tokenlake as tl
 from examples.train_jax import COLUMNS, NO_TARGET, init, losses_of
 
 ds = tl.open(sys.argv[1], split="train")
-params = init(jax.random.key(0), vocabulary=ds.tokenizer.get_vocab_size(), width=32, layers=2, heads=2)
+params = init(jax.random.key(0), vocabulary=ds.vocab_size, width=32, layers=2, heads=2)
 rows = [row for row in range(len(ds)) if ds[row]["segment_ids"].max() >= 3][:4]
 batch = ds.take(rows, COLUMNS)
 segments = batch["segment_ids"]

@@ -43,7 +43,7 @@ store, out = sys.argv[1:]
 torch.set_num_threads(1)
 demo, pairs = (tl.open(store, name, split="train") for name in ("demo", "pairs"))
 sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-shape = LlamaConfig(vocab_size=demo.tokenizer.get_vocab_size(), **sizes)
+shape = LlamaConfig(vocab_size=demo.vocab_size, **sizes)
 usual = {"output_dir": out, "max_steps": 2, "per_device_train_batch_size": 4, "use_cpu": True, "report_to": "none",
          "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1, "bf16": False}
 END = "<|endoftext|>"

@@ -16,6 +16,8 @@ class Arguments:
     eos: str
     output: Path
     workers: int
+    id_bytes: int
+    """Bytes of an id in raw output: 2 where all ids of the vocabulary fit, else 4."""
 
     @property
     def files(self) -> list[Path]:
@@ -24,11 +26,16 @@ class Arguments:
 
 
 def parse() -> Arguments:
-    """From sys.argv: INPUT TOKENIZER EOS OUTPUT WORKERS."""
+    """From sys.argv: INPUT TOKENIZER EOS OUTPUT WORKERS ID_BYTES."""
     parser = argparse.ArgumentParser()
-    for name in ("input", "tokenizer", "eos", "output", "workers"):
+    for name in ("input", "tokenizer", "eos", "output", "workers", "id_bytes"):
         parser.add_argument(name)
     given = parser.parse_args()
     return Arguments(
-        Path(given.input), Path(given.tokenizer), given.eos, Path(given.output), int(given.workers)
+        Path(given.input),
+        Path(given.tokenizer),
+        given.eos,
+        Path(given.output),
+        int(given.workers),
+        int(given.id_bytes),
     )

@@ -8,19 +8,15 @@ It writes `ids.bin` and `lengths.bin` (int64, ids per document).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import awkward as ak
 import gigatoken
 import numpy as np
 import pyarrow as pa
-import pyarrow.json as pj
 
 from benchmarks.systems.arguments import Arguments, parse
-
-BLOCK = 16 << 20  # bytes
+from benchmarks.systems.json_lines import read_texts
 
 
 def main(job: Arguments) -> None:
@@ -28,38 +24,10 @@ def main(job: Arguments) -> None:
     tokenizer = gigatoken.Tokenizer.from_json((job.tokenizer / "tokenizer.json").read_bytes())
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     with (job.output / "ids.bin").open("wb") as ids, (job.output / "lengths.bin").open("wb") as lengths:
-        for block in _blocks(job.files):
-            encoded: Any = tokenizer.encode_batch(_as_awkward(_parse(block)), parallel=False).layout
+        for texts in read_texts(job.files):
+            encoded: Any = tokenizer.encode_batch(_as_awkward(texts), parallel=False).layout
             ids.write(encoded.content.data.astype(dtype))
             lengths.write(np.diff(encoded.offsets.data).astype(np.int64))
-
-
-def _blocks(paths: Sequence[Path]) -> Iterator[bytes]:
-    """Whole lines, about :data:`BLOCK` bytes at a time, small files together."""
-    held, size = list[bytes](), 0
-    for path in paths:
-        with path.open("rb") as source:
-            while block := source.read(BLOCK):
-                held.append(block)
-                size += len(block)
-                if size >= BLOCK:
-                    whole = b"".join(held)
-                    cut = whole.rfind(b"\n") + 1
-                    yield whole[:cut]
-                    held, size = [whole[cut:]], len(whole) - cut
-        if held and held[-1] and not held[-1].endswith(b"\n"):
-            held.append(b"\n")
-    if size:
-        yield b"".join(held)
-
-
-def _parse(block: bytes) -> pa.LargeStringArray:
-    table = pj.read_json(
-        pa.BufferReader(block),
-        read_options=pj.ReadOptions(use_threads=False, block_size=max(len(block), 1)),
-        parse_options=pj.ParseOptions(explicit_schema=pa.schema([("text", pa.large_string())])),
-    )
-    return table["text"].combine_chunks()
 
 
 def _as_awkward(texts: pa.LargeStringArray) -> ak.Array:

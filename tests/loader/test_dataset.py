@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 
 import tokenlake as tl
 from tests.loader.support import LENGTH
+from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.errors import ConfigError, NotFoundError, StoreError
 
 
@@ -42,6 +45,22 @@ def test_segments_say_what_they_are_and_where_they_come_from(ds: tl.Dataset):
     assert all(document["path"] == "notes.jsonl" for document in documents)
     whole = ds.tokenizer.decode(row["input_ids"].tolist(), skip_special_tokens=False)
     assert whole.startswith(texts[0])
+
+
+def test_the_size_of_the_vocabulary_needs_no_tokenizer(ds: tl.Dataset, monkeypatch: pytest.MonkeyPatch):
+    size = 1 + max(json.loads(sentencepiece().json_bytes)["model"]["vocab"].values())
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    assert ds.vocab_size == size
+
+
+def test_vocabularies_of_different_sizes_have_no_common_size(ds: tl.Dataset, monkeypatch: pytest.MonkeyPatch):
+    sizes = {"a": {"vocab_size": 300}, "b": {"vocab_size": 400}}
+    monkeypatch.setattr(type(ds), "manifest", replace(ds.manifest, tokenizer=sizes))
+    with pytest.raises(ConfigError, match=r"vocabularies of different sizes \(a 300, b 400\)"):
+        _ = ds.vocab_size
+    monkeypatch.setattr(type(ds), "manifest", replace(ds.manifest, tokenizer={}))
+    with pytest.raises(NotFoundError, match="does not say how large its vocabulary is"):
+        _ = ds.vocab_size
 
 
 def test_a_dataset_says_what_it_is(ds: tl.Dataset):

@@ -124,7 +124,8 @@ def documents_of(root: str) -> dict[tuple[str, int], list[int]]:
 
 @pytest.mark.parametrize("sizes", [8, WARM_UP])
 def test_the_ids_of_a_batch_are_those_of_the_documents_listed(ds: tl.Dataset, root: str, sizes: Any):
-    ids_of, eos = documents_of(root), ds.tokenizer.token_to_id("</s>")
+    ids_of = documents_of(root)
+    (eos,) = {tokenizer["eos_id"] for tokenizer in ds.manifest.tokenizer.values()}
     loader = tl.DataLoader(ds, sizes, seed=5, epochs=2)
     seen = 0
     for step, batch in enumerate(loader):

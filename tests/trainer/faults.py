@@ -517,7 +517,7 @@ def check_batch_sizes_of_a_configuration(store: str, folder: Path) -> None:
             "checkpoint": {"folder": str(place)},
             "log": {"progress": False},
         }
-        ids = tl.open(f"{store}/small").tokenizer.get_vocab_size()
+        ids = tl.open(f"{store}/small").vocab_size
         params = {"embedding": np.zeros((ids, 4), np.float32), "head": np.ones((4, ids), np.float32)}
         return Trainer.from_config(config, lambda p, b: p["embedding"][b["input_ids"]] @ p["head"], params)
 

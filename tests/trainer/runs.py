@@ -319,7 +319,7 @@ def check_page(store: str, folder: Path, code: list[str]) -> None:
     """The code of docs/trainer.md, over data that is here."""
     os.chdir(folder)
     Path("train.yaml").write_text(PAGE.format(store=store))
-    ids = tl.open(f"{store}/small").tokenizer.get_vocab_size()
+    ids = tl.open(f"{store}/small").vocab_size
     known: dict[str, Any] = {"apply": model, "params": first_params(ids + ids % 2)}
     for block in code:
         exec(block, known)

@@ -95,6 +95,32 @@ class Dataset:
         return self.manifest.width
 
     @property
+    def vocab_size(self) -> int:
+        """One more than the largest id of the tokenizer, added tokens included: the rows of an embedding.
+
+        It is read from the manifest, so that no package is needed.
+
+        Raises:
+            NotFoundError: The manifest does not name a tokenizer.
+            ConfigError: The sources have tokenizers of different sizes.
+        """
+        sizes: dict[str, int] = {}
+        for source, description in self.manifest.tokenizer.items():
+            if description.get("vocab_size"):
+                sizes[source] = int(description["vocab_size"])
+        where = f"{self.manifest.dataset}@v{self.manifest.version}"
+        if not sizes:
+            raise NotFoundError(
+                f"{where} does not say how large its vocabulary is; expected a tokenizer in its manifest"
+            )
+        if len(set(sizes.values())) > 1:
+            listed = ", ".join(f"{source} {size:,}" for source, size in sorted(sizes.items()))
+            raise ConfigError(
+                f"{where}: its sources have vocabularies of different sizes ({listed}); expected one size"
+            )
+        return next(iter(sizes.values()))
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """What :meth:`take` gives where no columns are named."""
         return check_columns(None)
