@@ -29,7 +29,7 @@ from tokenlake.reports import Table, label
 from tokenlake.reports.terminal import near, print_tables
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.url import default_store, is_local
+from tokenlake.store.schemes import default_store, is_local
 from tokenlake.threads import available_cpus
 
 State: TypeAlias = Literal["ok", "warn", "fail"]

@@ -69,7 +69,7 @@ from tokenlake.prefect.tasks import (
     submitted,
 )
 from tokenlake.store.address import StoreAddress
-from tokenlake.store.url import default_store
+from tokenlake.store.schemes import default_store
 from tokenlake.threads import available_cpus
 
 # None works, too; the schemas without it give plain fields in the form that starts a run.

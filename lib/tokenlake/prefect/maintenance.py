@@ -43,7 +43,7 @@ from tokenlake.reports import Table, label, number, to_markdown
 from tokenlake.store.address import open_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.url import default_store
+from tokenlake.store.schemes import default_store
 from tokenlake.threads import available_cpus
 
 _REASONS: Final = (label("reason"), number("rows"))
