@@ -19,7 +19,7 @@ from tokenlake.etl.engines import local_pool
 from tokenlake.etl.store_engine import join_build, named_build, parse_share
 from tokenlake.runs.policy import check_job, check_store
 from tokenlake.store.address import StoreAddress
-from tokenlake.store.url import default_store
+from tokenlake.store.schemes import default_store
 from tokenlake_flows.names import run_name
 from tokenlake_flows.parameters import Count, Options, Text
 from tokenlake_flows.states import final_state

@@ -18,7 +18,7 @@ from tests.tokenizers.tokenizer_mutations import model, norm, pre
 from tests.tokenizers.tokenizer_samples import changed, choose_engine, split_stage
 from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError, TokenizerError
 from tokenlake.etl.runner import build_dataset
-from tokenlake.tokenizers import encoder, gate
+from tokenlake.tokenizers import engines, gate
 from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.engines import GigatokenEngine, ReferenceEngine
@@ -83,7 +83,7 @@ class OtherEngine:
 
 def test_the_probe_condemns_a_wrong_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = samples.training_texts()
-    monkeypatch.setattr(encoder, "GigatokenEngine", OtherEngine)
+    monkeypatch.setattr(engines, "GigatokenEngine", OtherEngine)
     with pytest.raises(EngineMismatchError):
         choose_engine(BYTE(), "gigatoken", "literal", documents)
     choice = choose_engine(BYTE(), "auto", "literal", documents)
@@ -98,7 +98,7 @@ def test_a_difference_in_the_documents_alone_is_found(monkeypatch: pytest.Monkey
         def encode(self, text: pa.LargeStringArray) -> Any:
             return self._engine.encode(pc.replace_substring(text, "zzqx", "zzxq"))
 
-    monkeypatch.setattr(encoder, "GigatokenEngine", WrongOnOneWord)
+    monkeypatch.setattr(engines, "GigatokenEngine", WrongOnOneWord)
     assert choose_engine(BYTE()).engine == "gigatoken"
     assert choose_engine(BYTE(), sample_texts=["fine", "has zzqx inside"]).engine == "tokenizers"
 

@@ -22,7 +22,7 @@ from tests.tokenizers.test_mutations import REFUSED
 from tests.tokenizers.tokenizer_mutations import MUTATIONS
 from tests.tokenizers.tokenizer_samples import SPACE, Spec, choose_engine
 from tokenlake.errors import EngineMismatchError, TokenizerError
-from tokenlake.tokenizers import encoder, gate
+from tokenlake.tokenizers import gate
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import TokenSizes
@@ -489,7 +489,7 @@ class WrongOnOneWord:
 
 
 def test_a_wrong_word_condemns_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder, "WordEngine", WrongOnOneWord)
+    monkeypatch.setattr(word_engine, "WordEngine", WrongOnOneWord)
     documents = samples.training_texts()
     with pytest.raises(EngineMismatchError, match="engine 'words' differs"):
         choose_engine(form("deepseek"), "words", "literal", documents)

@@ -51,7 +51,7 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.draws import open_mixture
 from tokenlake.store.free_space import free_bytes
 from tokenlake.store.ledger import UnitRecord
-from tokenlake.store.url import is_local
+from tokenlake.store.schemes import is_local
 
 
 def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, json: AsJson = False) -> int:

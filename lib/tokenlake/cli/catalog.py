@@ -25,7 +25,7 @@ from tokenlake.store.gc import GcReport
 from tokenlake.store.gc import gc as collect
 from tokenlake.store.layout import RUNS, Layout
 from tokenlake.store.remove import Kept, remove_version
-from tokenlake.store.url import default_store
+from tokenlake.store.schemes import default_store
 
 _LISTED = (
     label("dataset"),

@@ -41,7 +41,7 @@ from tokenlake.reports.terminal import stderr, stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
-from tokenlake.store.url import default_store, is_local
+from tokenlake.store.schemes import default_store, is_local
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext

@@ -30,7 +30,7 @@ from tokenlake.reports.terminal import near, print_tables
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.free_space import free_bytes, nearest_folder
-from tokenlake.store.url import default_store, is_local
+from tokenlake.store.schemes import default_store, is_local
 from tokenlake.threads import available_cpus
 from tokenlake.tokenizer_guard.generation import FASTER, OLDER, exports_parts
 

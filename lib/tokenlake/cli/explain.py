@@ -28,7 +28,7 @@ from tokenlake.proof.statement import public_key as key_of
 from tokenlake.reports import Table, facts, label, number
 from tokenlake.reports.terminal import print_tables, stdout
 from tokenlake.store.outputs import require_outside_stores
-from tokenlake.store.url import default_store
+from tokenlake.store.schemes import default_store
 
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 

@@ -24,7 +24,7 @@ from tokenlake.publish import SCANNED_ROWS, PushReport, push_to_hub
 from tokenlake.query.report import report as write
 from tokenlake.query.sequences import Sequence, decoders_of, mixed_as, read_sequences, shortened
 from tokenlake.reports.terminal import near, stdout
-from tokenlake.store.url import default_store
+from tokenlake.store.schemes import default_store
 from tokenlake.tokenizers.manager import Decoder
 
 

@@ -26,7 +26,7 @@ from tokenlake.markup import printable
 from tokenlake.reports import Table, facts, label
 from tokenlake.reports.terminal import near, print_table, stdout
 from tokenlake.store.outputs import require_outside_stores
-from tokenlake.store.url import default_store
+from tokenlake.store.schemes import default_store
 
 FILE: Final = "tokenlake.yaml"
 

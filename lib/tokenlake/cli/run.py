@@ -20,7 +20,7 @@ from tokenlake.cli.training import training_lines
 from tokenlake.errors import CancelledError, MissingExtraError
 from tokenlake.reports import Table, dataset, facts, label, listed, number
 from tokenlake.reports.terminal import near, print_tables, stdout
-from tokenlake.store.url import default_store
+from tokenlake.store.schemes import default_store
 
 if TYPE_CHECKING:
     from tokenlake.etl.runner import BuildResult

@@ -27,7 +27,7 @@ from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
-from tokenlake.store.url import default_store
+from tokenlake.store.schemes import default_store
 from tokenlake.termination import is_requested
 
 _FIRST: Final = "sql> "

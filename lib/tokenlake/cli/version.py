@@ -38,7 +38,7 @@ from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import committing_run
 from tokenlake.store.layout import Layout
-from tokenlake.store.url import default_store
+from tokenlake.store.schemes import default_store
 
 
 def show(

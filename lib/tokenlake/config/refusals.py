@@ -16,7 +16,7 @@ from tokenlake.base.section_file import problems_error
 from tokenlake.columns import RESERVED, columns_for
 from tokenlake.config.stages import KWARGS, CacheStageConfig
 from tokenlake.errors import ConfigError
-from tokenlake.store.url import OBJECT_STORES, STORE_URL, is_local, scheme_of
+from tokenlake.store.schemes import OBJECT_STORES, STORE_URL, is_local, scheme_of
 
 if TYPE_CHECKING:
     from tokenlake.base.section import Section

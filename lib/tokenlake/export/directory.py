@@ -35,8 +35,8 @@ from tokenlake.store.address import open_store, options_here, scratch_folder
 from tokenlake.store.local import fsync_directory, hash_regular, is_still, lock
 from tokenlake.store.objects import parse_url
 from tokenlake.store.outputs import require_outside_stores
+from tokenlake.store.schemes import OBJECT_STORES, scheme_of
 from tokenlake.store.sealed import Count, Sealed, SealedDocument, Sha256
-from tokenlake.store.url import OBJECT_STORES, scheme_of
 
 FOLDER: Final = "_tokenlake"
 MANIFEST: Final = "manifest.json"

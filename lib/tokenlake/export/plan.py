@@ -46,7 +46,7 @@ from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import CARD, QUARANTINE
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.url import scheme_of
+from tokenlake.store.schemes import scheme_of
 
 EXPORTS: Final = "_exports"
 """Folder of a store for exports that have no path of their own; no dataset has such a name."""

@@ -43,7 +43,7 @@ from tokenlake.store.catalog import Catalog, Reference, parted
 from tokenlake.store.layout import CLAIM, MANIFEST, MANIFEST_COPY, Layout
 from tokenlake.store.ledger import Parent, UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.url import is_local
+from tokenlake.store.schemes import is_local
 
 _UNLISTED: Final = "unlisted"
 

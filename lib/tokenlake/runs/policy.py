@@ -55,7 +55,7 @@ from tokenlake.etl.job import EngineJob, Job, SignJob, UnitJob
 from tokenlake.export.plan import exports_of
 from tokenlake.sources.allowed import require_allowed_inputs
 from tokenlake.store.allowed import INPUTS, AllowedPlaces, bound_inputs_here, entries_of
-from tokenlake.store.url import is_local
+from tokenlake.store.schemes import is_local
 
 _Ts = TypeVarTuple("_Ts")
 OUTPUTS: Final = "TOKENLAKE_ALLOWED_OUTPUTS"
