@@ -26,6 +26,7 @@ from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import TokenSizes
 from tokenlake.tokenizers.words import engine as word_engine
+from tokenlake.tokenizers.words import native
 from tokenlake.tokenizers.words import table as word_table
 from tokenlake.tokenizers.words.engine import WordEngine
 from tokenlake.tokenizers.words.kernels import LONGEST
@@ -228,7 +229,7 @@ MERGED = {
 
 @pytest.mark.parametrize("name", MERGED)
 def test_words_are_merged_where_merges_decide_alone(name: str) -> None:
-    merger = Merger.of(form(name), is_sentencepiece=name in SENTENCEPIECE_FORMS)
+    merger = Merger.of(native.loops(), form(name), is_sentencepiece=name in SENTENCEPIECE_FORMS)
     assert (merger is not None) == MERGED[name]
 
 
@@ -256,7 +257,7 @@ def test_any_merges(picks: list[tuple[int, int]], words: list[str], ignores_merg
         spec.update(pre_tokenizer=BYTES, added_tokens=[])
 
     files = samples.changed(samples.byte_level(), change)
-    assert Merger.of(files, is_sentencepiece=False) is not None
+    assert Merger.of(native.loops(), files, is_sentencepiece=False) is not None
     same_ids(WordEngine(files), [*words, *tokens])
 
 
@@ -345,7 +346,7 @@ def test_a_pair_that_is_there_twice_has_no_rank_of_its_own() -> None:
         form("gpt-2"),
         lambda spec: spec["model"].update(merges=[*spec["model"]["merges"], spec["model"]["merges"][0]]),
     )
-    assert Merger.of(twice, is_sentencepiece=False) is None
+    assert Merger.of(native.loops(), twice, is_sentencepiece=False) is None
 
 
 @pytest.mark.parametrize("mode", ["literal", "encode"])

@@ -14,9 +14,8 @@ from typing import Any, Final, Self, final
 import numpy as np
 
 from tokenlake.arrays import Int32, Int64, UInt8, UInt64, offsets_of
-from tokenlake.tokenizers import segment_kernels
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.words import kernels
+from tokenlake.tokenizers.kernel_constants import FILTER_WORDS
 from tokenlake.tokenizers.words.rules import MARK
 
 LONGEST_MERGED: Final = 2048
@@ -30,16 +29,31 @@ class Merger:
     """The merges of one tokenizer.
 
     Args:
+        loops: From :func:`tokenlake.tokenizers.words.native.loops`.
         points: int32[0x110000], the id of each character, -1 for one that becomes the ids of its bytes.
         byte_ids: int32[256], the id of each byte.
-        merges: uint64[capacity, 2], see :func:`tokenlake.tokenizers.segment_kernels.add_merges`.
+        merges, bits: From :func:`tokenlake.tokenizers.words.kernels.add_merges`.
         whole: Words that have an id as a whole, whatever the merges make of them; empty where merges decide.
     """
 
-    def __init__(self, points: Int32, byte_ids: Int32, merges: UInt64, whole: dict[bytes, int]) -> None:
+    def __init__(
+        self,
+        loops: Any,
+        points: Int32,
+        byte_ids: Int32,
+        merges: UInt64,
+        bits: UInt64,
+        whole: dict[bytes, int],
+    ) -> None:
+        self._loops = loops
         self._points = points
         self._byte_ids = byte_ids
         self._merges = merges
+        self._bits = bits
+        self._byte_pairs: Int64 = np.empty(0, np.int64)
+        if points.max() < 0:
+            self._byte_pairs = np.empty(_BYTES * _BYTES, np.int64)
+            loops.fill_byte_pairs(merges, bits, byte_ids, self._byte_pairs)
         self._ranks = np.empty(LONGEST_MERGED, np.int64)
         # The words with an id, laid end to end, and a table of their numbers.
         edges = offsets_of([len(word) for word in whole])
@@ -47,10 +61,10 @@ class Merger:
         self._whole_edges = edges
         self._whole_data = np.frombuffer(bytearray(b"".join(whole) + bytes(8)), np.uint8)
         self._whole_slots = np.zeros(1 << (2 * len(whole) + 2).bit_length(), np.int32)
-        kernels.add_whole_words(self._whole_data, edges, self._whole_slots)
+        loops.add_whole_words(self._whole_data, edges, self._whole_slots)
 
     @classmethod
-    def of(cls, files: TokenizerFiles, *, is_sentencepiece: bool) -> Self | None:
+    def of(cls, loops: Any, files: TokenizerFiles, *, is_sentencepiece: bool) -> Self | None:
         """Return the merges of a tokenizer, or None where they do not follow from its vocabulary and merges alone."""
         model = files.spec["model"]
         vocab: dict[str, int] = model["vocab"]
@@ -77,11 +91,12 @@ class Merger:
             # A byte or a part of a merge is not in the vocabulary.
             return None
         merges = np.zeros((1 << max(4, (2 * len(pairs)).bit_length()), 2), np.uint64)
-        segment_kernels.add_merges(merges, left, right, joined)
+        bits = np.zeros(FILTER_WORDS, np.uint64)
+        loops.add_merges(merges, bits, left, right, joined)
         if np.count_nonzero(merges[:, 1]) != len(pairs):
             # A pair is there twice.
             return None
-        return cls(points, byte_ids, merges, whole)
+        return cls(loops, points, byte_ids, merges, bits, whole)
 
     def encode(self, laid: UInt8, cuts: Int64, new: Int64) -> tuple[Int64, Int32] | None:
         """Return the offsets (int64[n + 1]) and ids (int32[total]) of words, or None where one is too long.
@@ -96,7 +111,7 @@ class Merger:
             return None
         ids = np.empty(int(sizes.sum()), np.int32)
         offsets = np.zeros(len(new) + 1, np.int64)
-        total = kernels.merge_words(
+        total = self._loops.merge_words(
             laid,
             cuts,
             new,
@@ -106,7 +121,9 @@ class Merger:
             self._whole_ids,
             self._points,
             self._byte_ids,
+            self._byte_pairs,
             self._merges,
+            self._bits,
             self._ranks,
             offsets,
             ids,
