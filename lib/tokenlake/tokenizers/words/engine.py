@@ -28,6 +28,7 @@ from tokenlake.tokenizers.words import native
 from tokenlake.tokenizers.words.added import AddedTokens
 from tokenlake.tokenizers.words.automaton import Splitter
 from tokenlake.tokenizers.words.expressions import UnsupportedError
+from tokenlake.tokenizers.words.kept import Tables, kept_tables
 from tokenlake.tokenizers.words.merging import Merger
 from tokenlake.tokenizers.words.rules import MARK, split_rules_of
 from tokenlake.tokenizers.words.table import WordTable
@@ -36,6 +37,7 @@ BLOCK_BYTES: Final = 1 << 18
 """Bytes of text that are split, looked up and written while they are in the processor's cache."""
 _SLACK: Final = 8  # bytes behind the last text, because eight are read at once
 _ASCII: Final = 128
+_POINTS: Final = 0x110000
 
 
 @final
@@ -233,23 +235,17 @@ class _Segments:
     def __init__(self, loops: Any, files: TokenizerFiles, *, starts_words: bool) -> None:
         self.mark = ord(MARK)
         self._loops = loops
-        points = 0x110000
-        self._spaced = np.full(points, starts_words, np.uint8)
+        self._spaced = np.full(_POINTS, starts_words, np.uint8)
         self._ascii: UInt8 = np.zeros(_ASCII * _ASCII, np.uint8)
         self._bits: UInt64 = np.zeros(PAIR_WORDS, np.uint64)
         self._cuts = np.empty(BLOCK_BYTES + 2, np.int32)
-        # Every token that merges make is in the vocabulary; what else is there only costs cuts.
-        vocab: dict[str, int] = files.spec["model"]["vocab"]
-        tokens = [token for token in vocab if token and token not in BYTE_TOKENS]
-        text = "".join(tokens).replace(MARK, " ")
-        characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.int64)
-        is_inside = np.ones(len(characters), np.bool_)
-        is_inside[np.cumsum(np.array([len(token) for token in tokens], np.int64)) - 1] = False
-        coded = np.unique((characters[:-1] * points + characters[1:])[is_inside[:-1]])
-        left, right = np.divmod(coded, points)
+        tables = kept_tables(files, "neighbours", lambda: _neighbours(files)) or {}
+        left: Int64 = tables["left"]
+        right: Int64 = tables["right"]
         if starts_words:
             is_kept = right != ord(" ")
-            left, right = left[is_kept], right[is_kept]
+            left = left[is_kept]
+            right = right[is_kept]
         is_ascii = (left < _ASCII) & (right < _ASCII)
         self._ascii[left[is_ascii] * _ASCII + right[is_ascii]] = 1
         loops.add_pairs(self._bits, left[~is_ascii].copy(), right[~is_ascii].copy())
@@ -274,6 +270,22 @@ class _Segments:
         return part, place, words, cuts, counts.astype(np.int64)
 
 
+def _neighbours(files: TokenizerFiles) -> Tables:
+    """Return the code points that tokens of a vocabulary hold side by side: "left" and "right", int64[k] each.
+
+    Every token that merges make is in the vocabulary; what else is there only costs cuts.
+    """
+    vocab: dict[str, int] = files.spec["model"]["vocab"]
+    tokens = [token for token in vocab if token and token not in BYTE_TOKENS]
+    text = "".join(tokens).replace(MARK, " ")
+    characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.int64)
+    is_inside = np.ones(len(characters), np.bool_)
+    is_inside[np.cumsum(np.array([len(token) for token in tokens], np.int64)) - 1] = False
+    coded = np.unique((characters[:-1] * _POINTS + characters[1:])[is_inside[:-1]])
+    left, right = np.divmod(coded, _POINTS)
+    return {"left": left, "right": right}
+
+
 def _combining_classes() -> UInt8:
     """Return the canonical combining class of each code point, 255 for those that NFC may change: uint8[0x110000].
 
@@ -283,10 +295,9 @@ def _combining_classes() -> UInt8:
     """
     import unicodedata
 
-    points = 0x110000
-    kinds = np.zeros(points, np.uint8)
+    kinds = np.zeros(_POINTS, np.uint8)
     joined: set[int] = set()
-    for point in range(points):
+    for point in range(_POINTS):
         character = chr(point)
         category = unicodedata.category(character)
         if category in ("Cn", "Co", "Cs"):
