@@ -1,7 +1,7 @@
 """Tables that follow from a tokenizer.json, kept on disk.
 
-A large vocabulary takes 0.3 to 0.8 CPU seconds to look through, and each process of a build needs the result. It is kept
-in the cache folder of the user, under the hash of the tokenizer.json and of the code that made it.
+A large vocabulary takes 0.3 to 0.8 CPU seconds to look through, and each process of a build needs the result. It is
+kept in the cache folder of the user, under the hash of the tokenizer.json and of the code that made it.
 """
 
 from __future__ import annotations

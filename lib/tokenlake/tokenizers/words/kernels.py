@@ -25,7 +25,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from tokenlake.tokenizers.kernel_constants import FILTER_WORDS, MARK
 from tokenlake.tokenizers.segment_kernels import (
@@ -61,6 +64,8 @@ _BYTE = np.uint64(8)
 _WORD = np.uint64(6)
 _WITHIN = np.uint64(63)
 _FILTER_SHIFT = np.uint64(64 - (64 * FILTER_WORDS - 1).bit_length())
+_AHEAD = 32  # words
+_RECORD_ENTRIES = 2
 _NO_RANK = np.int64(1) << 62
 
 
@@ -204,23 +209,42 @@ def split(
     return part, place, n
 
 
+def _prefetching(_context: Any, table: Any, slot: Any) -> Any:
+    """Ask the processor to load a record of a table, which will be read soon."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        entry = builder.mul(args[1], ir.Constant(ir.IntType(64), _RECORD_ENTRIES))
+        address = builder.gep(data, [entry])
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        is_write, locality, is_data = (ir.Constant(number, value) for value in (0, 3, 1))
+        builder.call(prefetch, [address, is_write, locality, is_data])
+        return context.get_dummy_value()
+
+    return types.void(table, types.intp), codegen
+
+
+_prefetch: Any = intrinsic(_prefetching)
+
+
 @njit(cache=True)
-def _long_slot(data: Any, start: Any, size: Any, table: Any, pool: Any, cuts: Any, new: Any) -> Any:
-    """Return the slot of a word of more than eight bytes, or the free one that it would get; its record; its key."""
-    key, _ = hash_of(data, start, size)
+def _long_slot(data: Any, start: Any, size: Any, key: Any, table: Any, pool: Any, cuts: Any, new: Any) -> Any:
+    """Return the slot of a word of more than eight bytes, or the free one that it would get; its record."""
     mask = np.uint64(len(table) - 1)
     at = key & mask
     while True:
         about = table[at, 1]
         if about == 0:
-            return at, about, key
+            return at, about
         if table[at, 0] == key and (about & _FIELD) == size:
             offset = about >> HALF
             if (about >> _QUARTER) & _FIELD == np.uint64(PENDING):
                 if equal(data, np.uint64(cuts[new[offset]]), data, start, size):
-                    return at, about, key
+                    return at, about
             elif equal(pool, offset << np.uint64(2), data, start, size):
-                return at, about, key
+                return at, about
         at = (at + ONE) & mask
 
 
@@ -254,13 +278,25 @@ def look_up(
     """
     taken = 0
     mask = np.uint64(len(table) - 1)
+    hashed_to = word
     for k in range(word, n):
+        # 0. Hash some words ahead, so that their records are on their way when they are read.
+        if k == hashed_to:
+            hashed_to = min(n, k + _AHEAD)
+            for ahead in range(k, hashed_to):
+                start = np.uint64(cuts[ahead])
+                size = np.uint64(cuts[ahead + 1]) - start
+                hashed = np.uint64(0)
+                if size <= np.uint64(LONGEST):
+                    _, hashed = hash_of(data, start, size)
+                    _prefetch(table, hashed & mask)
+                found[ahead] = hashed
         start = np.uint64(cuts[k])
         size = np.uint64(cuts[k + 1]) - start
         # 1. A short word: its key is the word itself.
         if size <= _SHORT:
             key = load(data, start) & (_ALL >> (_BITS - _BYTE * size))
-            at = short_hash(key, size) & mask
+            at = found[k] & mask
             about = table[at, 1]
             while about != 0 and (table[at, 0] != key or (about & _FIELD) != size):
                 at = (at + ONE) & mask
@@ -269,7 +305,8 @@ def look_up(
             offset = about >> HALF
         # 2. A long one: equal hashes are not enough.
         elif size <= np.uint64(LONGEST):
-            at, about, key = _long_slot(data, start, size, table, pool, cuts, new)
+            key = found[k]
+            at, about = _long_slot(data, start, size, key, table, pool, cuts, new)
             count = (about >> _QUARTER) & _FIELD
             offset = about >> HALF
             if about != 0 and count != np.uint64(PENDING):

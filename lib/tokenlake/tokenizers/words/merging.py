@@ -112,8 +112,8 @@ def _tables_of(files: TokenizerFiles, *, is_sentencepiece: bool) -> Tables | Non
         left, right, joined: int32[merges], the ids of each merge's pair and what becomes of it, in order of rank.
         byte_ids: int32[256], the id of each byte.
         characters, character_ids: int64[k] and int32[k], the characters that have an id; empty where only bytes have.
-        whole_data, whole_edges, whole_ids: uint8[total + 8], int64[n + 1] and int32[n], words that have an id as a whole,
-            whatever the merges make of them.
+        whole_data, whole_edges, whole_ids: uint8[total + 8], int64[n + 1] and int32[n], words that have an id as a
+            whole, whatever the merges make of them.
     """
     model = files.spec["model"]
     vocab: dict[str, int] = model["vocab"]
