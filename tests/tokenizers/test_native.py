@@ -60,7 +60,10 @@ def test_the_file_is_looked_for_in_all_folders(tmp_path: Path, monkeypatch: pyte
     from tokenlake.tokenizers.words import native_compiler
 
     monkeypatch.setattr(native_compiler, "compile_loops", lambda: compiled[0])
+    monkeypatch.setattr(native, "_LOADED", [])
+    assert not native.is_compiled()
     assert native.machine_code() == b"fresh"
+    assert native.is_compiled()
     (file,) = (tmp_path / "none").iterdir()
     compiled[0] = b"fresher"
     assert native.machine_code() == b"fresh"

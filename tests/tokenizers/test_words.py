@@ -459,11 +459,21 @@ def test_threads_may_share_an_engine() -> None:
     assert [[ids.tolist() for ids in rows] for rows in made] == expected
 
 
+def test_a_machine_that_has_not_compiled_it_waits_for_larger_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "is_compiled", lambda: False)
+    files = form("deepseek")
+    small = choose_engine(files, size=gate.UNCOMPILED_WORDS_FROM - 1)
+    assert small.engine == "tokenizers"
+    assert "words are cached from 8 MiB of text on until compiled" in small.reason
+    assert choose_engine(files, size=gate.UNCOMPILED_WORDS_FROM).engine == "words"
+
+
 def test_large_texts_of_other_tokenizers_get_it() -> None:
+    native.loops()
     files = form("deepseek")
     large = gate.CACHED_WORDS_FROM
     small = choose_engine(files, size=large - 1)
-    assert small.engine == "tokenizers" and "words are cached from 4 MiB of text on" in small.reason
+    assert small.engine == "tokenizers" and "words are cached from 512 KiB of text on" in small.reason
     chosen = choose_engine(files, size=large)
     assert chosen.engine == "words" and "equal to the reference on" in chosen.reason
     assert choose_engine(files, "words").engine == "words"

@@ -25,7 +25,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, final
@@ -210,15 +210,20 @@ def loops() -> Any:
         return _LOADED[0]
 
 
+def is_compiled() -> bool:
+    """Whether this machine has compiled the loops before, so that they start at once."""
+    try:
+        return bool(_LOADED) or _kept_code(_file_name()) is not None
+    except (ImportError, PackageNotFoundError):
+        return False
+
+
 def machine_code() -> bytes:
     """Return the object file: a kept one, or one that is compiled now."""
-    import llvmlite.binding as llvm
-
-    name = f"words-{_identity(llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())}.o"
-    for folder in code_folders():
-        code = read_code(folder / name)
-        if code is not None:
-            return code
+    name = _file_name()
+    code = _kept_code(name)
+    if code is not None:
+        return code
     from tokenlake.tokenizers.words.native_compiler import compile_loops
 
     code = compile_loops()
@@ -226,6 +231,22 @@ def machine_code() -> bytes:
         if write_code(folder / name, code):
             break
     return code
+
+
+def _kept_code(name: str) -> bytes | None:
+    """Return the object file that was compiled before, or None."""
+    for folder in code_folders():
+        code = read_code(folder / name)
+        if code is not None:
+            return code
+    return None
+
+
+def _file_name() -> str:
+    """Return the name of the object file for this processor."""
+    import llvmlite.binding as llvm
+
+    return f"words-{_identity(llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())}.o"
 
 
 def _identity(*facts: str) -> str:
