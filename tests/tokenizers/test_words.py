@@ -26,7 +26,7 @@ from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import TokenSizes
 from tokenlake.tokenizers.words import engine as word_engine
-from tokenlake.tokenizers.words import native
+from tokenlake.tokenizers.words import kept, merging, native
 from tokenlake.tokenizers.words import table as word_table
 from tokenlake.tokenizers.words.engine import WordEngine
 from tokenlake.tokenizers.words.kernels import LONGEST
@@ -503,6 +503,38 @@ def test_a_wrong_word_condemns_it(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = choose_engine(form("deepseek"), "auto", "literal", documents, gate.CACHED_WORDS_FROM)
     assert choice.engine == "tokenizers"
     assert "words failed" in choice.reason
+
+
+def test_wrong_merges_condemn_every_build_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that a right engine left behind in this process hides a wrong one, and the other way round."""
+    files = form("deepseek")
+    assert choose_engine(files, "words").engine == "words"
+    encode = Merger.encode
+
+    def wrong(self: Merger, *words: Any) -> Any:
+        offsets, ids = encode(self, *words) or pytest.fail("a long word")
+        return offsets, np.where(ids == ids[0], ids[0] + 1, ids)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Merger, "encode", wrong)
+        for _ in range(2):
+            with pytest.raises(EngineMismatchError, match="engine 'words' differs"):
+                choose_engine(files, "words")
+    assert choose_engine(files, "words").engine == "words"
+
+
+def test_wrong_tables_on_disk_condemn_every_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = form("deepseek")
+    assert choose_engine(files, "words").engine == "words"
+
+    def kept_wrong(*given: Any) -> Any:
+        tables = kept.kept_tables(*given)
+        return None if tables is None else {**tables, "joined": np.roll(tables["joined"], 1)}
+
+    monkeypatch.setattr(merging, "kept_tables", kept_wrong)
+    for _ in range(2):
+        with pytest.raises(EngineMismatchError, match="engine 'words' differs"):
+            choose_engine(files, "words")
 
 
 PLACED = (
