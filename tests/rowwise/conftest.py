@@ -11,7 +11,6 @@ import pytest
 from tests.rowwise import pipeline_support
 from tokenlake.tokenizers import gate
 
-
 _KNOWN: dict[Any, int] = {}
 
 
