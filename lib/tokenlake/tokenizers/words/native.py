@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import importlib.util
 import os
 import platform
 import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Lock
@@ -33,19 +31,18 @@ from typing import Any, Final, final
 import numpy as np
 
 from tokenlake.cache.disk import default_folder
+from tokenlake.tokenizers.words.signatures import NUMBER, SIGNATURES, Signature, symbol_of
 
-_PACKAGE: Final = "tokenlake.tokenizers"
 _SOURCES: Final = (
     "kernel_constants.py",
     "segment_kernels.py",
     "unigram_kernels.py",
     "words/kernels.py",
     "words/automaton.py",
-    "words/native.py",
     "words/native_compiler.py",
+    "words/signatures.py",
 )
 _DIGEST_BYTES: Final = 32
-_NUMBER: Final = "int"
 # Called where Python code would raise an exception, which no loop does. They are parts of numba, which is not loaded.
 _ERROR_PATHS: Final = (
     "NRT_Free",
@@ -56,61 +53,6 @@ _ERROR_PATHS: Final = (
     "numba_runtime_build_excinfo_struct",
     "numba_unpickle",
 )
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """The parameters and results of a loop.
-
-    Attributes:
-        module: The module that defines it, below `tokenlake.tokenizers`.
-        parameters: "int", the dtype of an array, or "uint64x2" for an array of two columns.
-        results: How many integers it returns.
-    """
-
-    module: str
-    parameters: tuple[str, ...]
-    results: int
-
-
-def _signature(module: str, parameters: str, results: int = 0) -> Signature:
-    return Signature(module, tuple(parameters.split()), results)
-
-
-SIGNATURES: Final = {
-    "lay_out": _signature("segment_kernels", "uint8 int64 int64 uint8 int int uint8 int64", 1),
-    "cut": _signature("segment_kernels", "uint8 int64 int int int uint8 uint64 uint8 int int32 int32", 3),
-    "add_pairs": _signature("segment_kernels", "uint64 int64 int64"),
-    "add_pieces": _signature("unigram_kernels", "uint64x2 uint8 int64 int32"),
-    "split": _signature(
-        "words.kernels",
-        "uint8 int64 int int int uint16 uint16 uint8 int uint8 uint8 int64 int64",
-        3,
-    ),
-    "look_up": _signature(
-        "words.kernels", "uint8 int64 int int uint64x2 int uint8 int32 uint64 int64 int", 2
-    ),
-    "add_words": _signature(
-        "words.kernels", "uint8 int64 int64 int int64 int32 uint64x2 uint8 int32 int uint64", 1
-    ),
-    "move_words": _signature("words.kernels", "uint64x2 uint64x2"),
-    "settle": _signature("words.kernels", "uint64 int uint64", 1),
-    "write_ids": _signature("words.kernels", "uint64 int int32 int int int64 int32 int int64", 1),
-    "find_unsure": _signature("words.kernels", "uint8 int64 uint8 uint8"),
-    "find_added": _signature(
-        "words.kernels", "uint8 int64 int64 uint8 uint64x2 int32 uint8 int64 int64 int64", 1
-    ),
-    "add_whole_words": _signature("words.kernels", "uint8 int64 int32"),
-    "add_merges": _signature("words.kernels", "uint64x2 uint64 int32 int32 int32"),
-    "fill_byte_pairs": _signature("words.kernels", "uint64x2 uint64 int32 int64"),
-    "merge_words": _signature(
-        "words.kernels",
-        "uint8 int64 int64 uint8 int64 int32 int32 int32 int32 int64 uint64x2 uint64 int64 int64 int32",
-        1,
-    ),
-}
-"""The loops that are called from Python."""
 
 
 @final
@@ -128,7 +70,7 @@ class Loop:
         self._dtypes: list[np.dtype[Any] | None] = []
         size = 0
         for parameter in signature.parameters:
-            if parameter == _NUMBER:
+            if parameter == NUMBER:
                 self._dtypes.append(None)
                 size += 1
             else:
@@ -162,10 +104,10 @@ class Loop:
 
 @final
 class Loops:
-    """All loops of :data:`SIGNATURES`.
+    """All loops of :data:`~tokenlake.tokenizers.words.signatures.SIGNATURES`.
 
     Args:
-        machine_code: An object file of LLVM with a function for each loop, named as :func:`symbol_of` says.
+        machine_code: An object file of LLVM with a function for each loop, named by :func:`symbol_of`.
     """
 
     def __init__(self, machine_code: bytes) -> None:
@@ -187,11 +129,6 @@ class Loops:
         for name, signature in SIGNATURES.items():
             address = self._engine.get_function_address(symbol_of(name))
             setattr(self, name, Loop(name, signature, address))
-
-
-def symbol_of(name: str) -> str:
-    """Return the name of a loop's function in the object file."""
-    return f"tokenlake_{name}"
 
 
 _LOADED: list[Loops] = []
@@ -262,7 +199,8 @@ def _identity(*facts: str) -> str:
 
 def code_folders() -> Iterator[Path]:
     """Yield the folders where the file may lie, in order of preference."""
-    yield Path(importlib.util.cache_from_source(__file__)).parent
+    if __spec__.cached is not None:
+        yield Path(__spec__.cached).parent
     yield default_folder() / "kernels"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any, Final
 
 import llvmlite.binding as llvm
@@ -11,11 +10,18 @@ from numba import cfunc, njit, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from tokenlake.tokenizers.words.native import SIGNATURES, Signature, symbol_of
+from tokenlake.tokenizers import segment_kernels, unigram_kernels
+from tokenlake.tokenizers.words import kernels
+from tokenlake.tokenizers.words.signatures import NUMBER, SIGNATURES, Signature, symbol_of
 
 _BITS_PER_BYTE: Final = 8
 _COLUMNS: Final = 2
 _OPTIMIZE: Final = 3
+_MODULES: Final = {
+    "segment_kernels": segment_kernels,
+    "unigram_kernels": unigram_kernels,
+    "words.kernels": kernels,
+}
 
 
 def compile_loops() -> bytes:
@@ -47,7 +53,7 @@ def _loop(module: str, name: str) -> Any:
 
     It is compiled anew: what numba keeps on disk does not depend on the functions of other files that a loop calls.
     """
-    defined: Any = getattr(import_module(f"tokenlake.tokenizers.{module}"), name)
+    defined: Any = getattr(_MODULES[module], name)
     return njit(defined.py_func)
 
 
@@ -137,7 +143,7 @@ class _BlockReader:
 
 
 def _numba_type(parameter: str) -> Any:
-    if parameter == "int":
+    if parameter == NUMBER:
         return types.int64
     is_paired = parameter.endswith("x2")
     item: Any = getattr(types, parameter.removesuffix("x2"))
