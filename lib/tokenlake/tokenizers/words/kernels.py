@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from tokenlake.tokenizers.kernel_constants import FILTER_WORDS, MARK
@@ -218,7 +217,7 @@ def _prefetching(_context: Any, table: Any, slot: Any) -> Any:
         address = builder.gep(data, [entry])
         number = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
-        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
         is_write, locality, is_data = (ir.Constant(number, value) for value in (0, 3, 1))
         builder.call(prefetch, [address, is_write, locality, is_data])
         return context.get_dummy_value()
