@@ -34,7 +34,10 @@ MODULES: Final = {
         "tokenlake/demo.py",  # runs this very command line
         "tokenlake_flows/server.py",  # starts our own Prefect server, by a fixed command
     ),
-    "ctypes": ("tokenlake_flows/server_process.py",),  # asks the kernel to end the server with its parent
+    "ctypes": (
+        "tokenlake_flows/server_process.py",  # asks the kernel to end the server with its parent
+        "tokenlake/tokenizers/words/native.py",  # runs our own loops, compiled here: see tokenizers/test_native.py
+    ),
     "importlib": (
         "tokenlake/__init__.py",  # our own names, when they are first used
         "tokenlake/lazy_names.py",

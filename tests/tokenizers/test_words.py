@@ -27,6 +27,7 @@ from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import TokenSizes
 from tokenlake.tokenizers.words import engine as word_engine
+from tokenlake.tokenizers.words import kept, merging, native
 from tokenlake.tokenizers.words import table as word_table
 from tokenlake.tokenizers.words.engine import WordEngine
 from tokenlake.tokenizers.words.kernels import LONGEST
@@ -232,7 +233,7 @@ MERGED = {
 
 @pytest.mark.parametrize("name", MERGED)
 def test_words_are_merged_where_merges_decide_alone(name: str) -> None:
-    merger = Merger.of(form(name), is_sentencepiece=name in SENTENCEPIECE_FORMS)
+    merger = Merger.of(native.loops(), form(name), is_sentencepiece=name in SENTENCEPIECE_FORMS)
     assert (merger is not None) == MERGED[name]
 
 
@@ -260,7 +261,7 @@ def test_any_merges(picks: list[tuple[int, int]], words: list[str], ignores_merg
         spec.update(pre_tokenizer=BYTES, added_tokens=[])
 
     files = samples.changed(samples.byte_level(), change)
-    assert Merger.of(files, is_sentencepiece=False) is not None
+    assert Merger.of(native.loops(), files, is_sentencepiece=False) is not None
     same_ids(WordEngine(files), [*words, *tokens])
 
 
@@ -349,7 +350,7 @@ def test_a_pair_that_is_there_twice_has_no_rank_of_its_own() -> None:
         form("gpt-2"),
         lambda spec: spec["model"].update(merges=[*spec["model"]["merges"], spec["model"]["merges"][0]]),
     )
-    assert Merger.of(twice, is_sentencepiece=False) is None
+    assert Merger.of(native.loops(), twice, is_sentencepiece=False) is None
 
 
 @pytest.mark.parametrize("mode", ["literal", "encode"])
@@ -462,11 +463,21 @@ def test_threads_may_share_an_engine() -> None:
     assert [[ids.tolist() for ids in rows] for rows in made] == expected
 
 
+def test_a_machine_that_has_not_compiled_it_waits_for_larger_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "is_compiled", lambda: False)
+    files = form("deepseek")
+    small = choose_engine(files, size=gate.UNCOMPILED_WORDS_FROM - 1)
+    assert small.engine == "tokenizers"
+    assert "words are cached from 8 MiB of text on until compiled" in small.reason
+    assert choose_engine(files, size=gate.UNCOMPILED_WORDS_FROM).engine == "words"
+
+
 def test_large_texts_of_other_tokenizers_get_it() -> None:
+    native.loops()
     files = form("deepseek")
     large = gate.CACHED_WORDS_FROM
     small = choose_engine(files, size=large - 1)
-    assert small.engine == "tokenizers" and "words are cached from 4 MiB of text on" in small.reason
+    assert small.engine == "tokenizers" and "words are cached from 512 KiB of text on" in small.reason
     chosen = choose_engine(files, size=large)
     assert chosen.engine == "words" and "equal to the reference on" in chosen.reason
     assert choose_engine(files, "words").engine == "words"
@@ -496,6 +507,38 @@ def test_a_wrong_word_condemns_it(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = choose_engine(form("deepseek"), "auto", "literal", documents, gate.CACHED_WORDS_FROM)
     assert choice.engine == "tokenizers"
     assert "words failed" in choice.reason
+
+
+def test_wrong_merges_condemn_every_build_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that a right engine left behind in this process hides a wrong one, and the other way round."""
+    files = form("deepseek")
+    assert choose_engine(files, "words").engine == "words"
+    encode = Merger.encode
+
+    def wrong(self: Merger, *words: Any) -> Any:
+        offsets, ids = encode(self, *words) or pytest.fail("a long word")
+        return offsets, np.where(ids == ids[0], ids[0] + 1, ids)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Merger, "encode", wrong)
+        for _ in range(2):
+            with pytest.raises(EngineMismatchError, match="engine 'words' differs"):
+                choose_engine(files, "words")
+    assert choose_engine(files, "words").engine == "words"
+
+
+def test_wrong_tables_on_disk_condemn_every_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = form("deepseek")
+    assert choose_engine(files, "words").engine == "words"
+
+    def kept_wrong(*given: Any) -> Any:
+        tables = kept.kept_tables(*given)
+        return None if tables is None else {**tables, "joined": np.roll(tables["joined"], 1)}
+
+    monkeypatch.setattr(merging, "kept_tables", kept_wrong)
+    for _ in range(2):
+        with pytest.raises(EngineMismatchError, match="engine 'words' differs"):
+            choose_engine(files, "words")
 
 
 PLACED = (

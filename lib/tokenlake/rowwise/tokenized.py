@@ -290,7 +290,12 @@ class RowTokens:
         mode = "encode" if renderer.control_tokens else settings.special_tokens_in_text
         key, special = (mode, spans is not None), settings.add_special_tokens
         if key not in self._encoders:
-            asked: dict[str, Any] = {"add_special_tokens": special, "places": spans is not None}
+            # Nobody knows how many rows follow; the first batch is a lower bound.
+            asked: dict[str, Any] = {
+                "add_special_tokens": special,
+                "places": spans is not None,
+                "size": rendered.text.nbytes,
+            }
             _, self._encoders[key] = choose_encoder(files, settings.engine, mode, **asked)
         encoder, finish = self._encoders[key], None
         if spans is not None:

@@ -33,6 +33,7 @@ from tokenlake.tokenizers.engines import FEW, WINDOW, IdEngine, ReferenceEngine,
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import adversarial_texts
 from tokenlake.tokenizers.offsets import Locator
+from tokenlake.tokenizers.words.native import is_compiled
 from tokenlake.tokenizers.words.rules import objection_to_words
 
 REQUESTS: Final = ("auto", *ENGINES)
@@ -40,8 +41,10 @@ SEGMENTS_FROM: Final = 160 << 20
 """Bytes of text from which on the segment cache is worth its start, a CPU second in each process."""
 WORDS_FROM: Final = 16 << 20
 """The same for WordPiece and Unigram, for which there is only the reference otherwise."""
-CACHED_WORDS_FROM: Final = 4 << 20
-"""The same for cached words, where there is only the reference otherwise."""
+CACHED_WORDS_FROM: Final = 1 << 19
+"""The same for cached words, where there is only the reference otherwise: they take 0.2 CPU seconds to start."""
+UNCOMPILED_WORDS_FROM: Final = 8 << 20
+"""The same on a machine that has not compiled them yet, which takes 7 CPU seconds once."""
 WORDS_BESIDE_FAST_FROM: Final = 16 << 20
 """The same for cached words where tokenizers 1.0 is the reference."""
 # The reference encodes 2-4 MB/s: with this the probe stays below two seconds.
@@ -82,7 +85,7 @@ def choose_encoder(
         special_tokens_in_text: "literal", "encode" or "fail"; as in the build.
         sample_texts: documents of the build; the first :data:`SAMPLE_BYTES` of them are used.
         size: about how many bytes of text there are; "auto" takes "segments" from :data:`SEGMENTS_FROM` on, and "words"
-            from :data:`CACHED_WORDS_FROM` on.
+            from :data:`CACHED_WORDS_FROM` on, or :data:`UNCOMPILED_WORDS_FROM`.
         add_special_tokens: as of :class:`Encoder`.
         places: the probe also compares where tokens lie: for builds that need :meth:`Encoder.encode_spans`.
         known: probes that need not be made again; those of gigatoken and words are looked up and remembered.
@@ -206,7 +209,12 @@ def _fastest(files: TokenizerFiles, size: int, *, literal: bool) -> tuple[str | 
     if model_type(files) != "BPE":
         return None, why_not
     if size < CACHED_WORDS_FROM:
-        return None, f"{why_not}; words are cached from {CACHED_WORDS_FROM >> 20} MiB of text on"
+        return None, f"{why_not}; words are cached from {CACHED_WORDS_FROM >> 10} KiB of text on"
+    if size < UNCOMPILED_WORDS_FROM and not is_compiled():
+        return (
+            None,
+            f"{why_not}; words are cached from {UNCOMPILED_WORDS_FROM >> 20} MiB of text on until compiled",
+        )
     reason = objection_to_words(files, literal=literal)
     if reason is None:
         return "words", ""

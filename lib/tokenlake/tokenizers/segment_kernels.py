@@ -20,10 +20,10 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from tokenlake.tokenizers.kernel_constants import MARK
+
 _ASCII = 128
 _SPACE = 32
-MARK = 0x2581
-"""What a space becomes, and is one from the beginning where a text holds it."""
 LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
 ONE = np.uint64(1)
@@ -36,9 +36,6 @@ _WORD = np.uint64(6)
 _WITHIN = np.uint64(63)
 _DEAD = -1
 _NO_RANK = np.int64(1) << 62
-
-PAIR_WORDS = 1 << 14
-"""uint64 words of the set of pairs: 2^20 bits."""
 
 
 def _loading(_context: Any, array: Any, place: Any) -> Any:

@@ -45,6 +45,7 @@ from tokenlake.tokenizer_guard.generation import OLDER, exports_parts
 from tokenlake.tokenizers.allowlist import flat, model_type
 from tokenlake.tokenizers.engines import GigatokenEngine, ReferenceEngine
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
+from tokenlake.tokenizers.kernel_constants import MARK, PAIR_WORDS
 
 LONGEST: Final = 1024
 """Bytes of the longest segment that is merged here: the time grows with the square of the length."""
@@ -151,7 +152,7 @@ class SegmentEngine:
         # Eight bytes are read at once, wherever a segment begins.
         laid = np.empty(int((stops - begins).sum()) + rows + 8, np.uint8)
         starts, ends = np.empty(rows + 1, np.int64), np.empty(rows, np.int32)
-        size = self._run.lay_out(data, begins, stops, led, model.once, self._run.MARK, laid, starts)
+        size = self._run.lay_out(data, begins, stops, led, model.once, MARK, laid, starts)
         ids, found = np.empty(size + 2, np.int32), np.zeros(rows + 1, np.int64)
         row = begin = at = 0
         rule = (model.ascii, model.bits, model.spaced, model.mark)
@@ -234,12 +235,12 @@ class _Words:
         self._files, self._literal = files, literal
         self.most = 2 * _LARGE  # the reference takes 100 times as long as a merge
         self._pieces = None
-        self.bits = np.full(run.PAIR_WORDS, np.uint64(0xFFFFFFFFFFFFFFFF))
+        self.bits = np.full(PAIR_WORDS, np.uint64(0xFFFFFFFFFFFFFFFF))
         stays = self._stays()
         if model_type(files) == "WordPiece":
             self.mark, parted = -1, _parted_words()
         else:
-            self.mark, parted = run.MARK, np.zeros((_ASCII, _ASCII), np.bool_)
+            self.mark, parted = MARK, np.zeros((_ASCII, _ASCII), np.bool_)
             blanks = [point for point in range(_ASCII) if self._normalized(chr(point)) in (_SPACE, _MARK)]
             parted[:, blanks] = stays[:_ASCII, None]
             self._pieces = self._searched(blanks)
@@ -326,7 +327,7 @@ class _Merges:
 
     def __init__(self, files: TokenizerFiles, _literal: bool, run: Any) -> None:
         self._files, self._run = files, run
-        self.mark, self.most = run.MARK, _LARGE // 2
+        self.mark, self.most = MARK, _LARGE // 2
         stage: dict[str, Any] = files.spec.get("pre_tokenizer") or {}
         normalizer: dict[str, Any] = files.spec.get("normalizer") or {}
         self._split = bool(stage.get("split"))
@@ -342,7 +343,7 @@ class _Merges:
     def _pairs(self) -> None:
         """Collect the pairs of neighbouring characters of all tokens that merges make."""
         self.ascii: UInt8 = np.zeros(_ASCII * _ASCII, np.uint8)
-        self.bits: npt.NDArray[np.uint64] = np.zeros(self._run.PAIR_WORDS, np.uint64)
+        self.bits: npt.NDArray[np.uint64] = np.zeros(PAIR_WORDS, np.uint64)
         tokens = [left + right for left, right in self._merged]
         points = np.frombuffer("".join(tokens).replace(_MARK, _SPACE).encode("utf-32-le"), np.uint32)
         inside = np.ones(len(points), np.bool_)

@@ -13,8 +13,11 @@ splitting depends on are read from the installed `tokenizers`.
 `rules`             Reads the splitting rules of a tokenizer.json, or says why they are not supported.
 `added`             Finds added tokens in texts.
 `kernels`           Compiled loops over UTF-8 bytes.
+`signatures`        The parameters and results of these loops.
+`native`            Compiles the loops once for each machine, and loads them without numba.
 `table`             The table of words and their ids.
 `merging`           Encodes new words by the merges of the tokenizer.
+`kept`              Tables of a vocabulary, kept on disk.
 `engine`            Encodes batches of text with all of these.
 =================== ==========================================================================
 """

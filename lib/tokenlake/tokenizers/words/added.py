@@ -17,9 +17,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from tokenlake.arrays import Bools, Int32, Int64, UInt8, offsets_of
-from tokenlake.tokenizers import unigram_kernels
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.words import kernels
 
 _FLAGS: Final = ("single_word", "lstrip", "rstrip")
 _FIRST_ROOM: Final = 1024
@@ -47,15 +45,16 @@ class AddedTokens:
     """The searches for the added tokens of a tokenizer.
 
     Args:
+        loops: From :func:`tokenlake.tokenizers.words.native.loops`.
         files: The tokenizer.
         literal: Whether special tokens are plain text.
     """
 
-    def __init__(self, files: TokenizerFiles, *, literal: bool) -> None:
+    def __init__(self, loops: Any, files: TokenizerFiles, *, literal: bool) -> None:
         self._searches: list[_TokenSearch] = []
         for is_normalized in (False, True):
             tokens = [token for token in files.added_tokens if bool(token.get("normalized")) == is_normalized]
-            search = _TokenSearch(files, tokens, literal=literal)
+            search = _TokenSearch(loops, files, tokens, literal=literal)
             if search.finds_any:
                 self._searches.append(search)
 
@@ -120,7 +119,10 @@ class _TokenSearch:
         has_rule: bool[k], whether a token strips white space or must be a word by itself.
     """
 
-    def __init__(self, files: TokenizerFiles, tokens: Sequence[dict[str, Any]], *, literal: bool) -> None:
+    def __init__(
+        self, loops: Any, files: TokenizerFiles, tokens: Sequence[dict[str, Any]], *, literal: bool
+    ) -> None:
+        self._loops = loops
         spelled = [token["content"].encode() for token in tokens]
         skipped = [literal and bool(token.get("special")) for token in tokens]
         self.finds_any = not all(skipped)
@@ -138,14 +140,14 @@ class _TokenSearch:
         self._branches = np.zeros((1 << (2 * size + 2).bit_length(), 2), np.uint64)
         self._leaves = np.full(size + 1, -1, np.int32)
         data = np.frombuffer(bytearray(b"".join(spelled)), np.uint8)
-        unigram_kernels.add_pieces(self._branches, data, edges, self._leaves)
+        loops.add_pieces(self._branches, data, edges, self._leaves)
         self._room = _FIRST_ROOM
 
     def find(self, data: UInt8, parts: Parts) -> tuple[Int64, Int64, Int64]:
         """Return where tokens begin, the part that holds each, and its number: int64[k] each."""
         while True:
             places, within, tokens = np.empty((3, self._room), np.int64)
-            count: int = kernels.find_added(
+            count: int = self._loops.find_added(
                 data,
                 parts.begins,
                 parts.stops,

@@ -23,14 +23,21 @@ from tokenlake.tokenizer_guard.adapter import Backend, open_backend
 from tokenlake.tokenizers.allowlist import BYTE_TOKENS
 from tokenlake.tokenizers.engines import ReferenceEngine, deliberate
 from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.kernel_constants import PAIR_WORDS
+from tokenlake.tokenizers.words import native
+from tokenlake.tokenizers.words.added import AddedTokens
 from tokenlake.tokenizers.words.automaton import Splitter
 from tokenlake.tokenizers.words.expressions import UnsupportedError
+from tokenlake.tokenizers.words.kept import Tables, kept_tables
+from tokenlake.tokenizers.words.merging import Merger
 from tokenlake.tokenizers.words.rules import MARK, split_rules_of
+from tokenlake.tokenizers.words.table import WordTable
 
 BLOCK_BYTES: Final = 1 << 18
 """Bytes of text that are split, looked up and written while they are in the processor's cache."""
 _SLACK: Final = 8  # bytes behind the last text, because eight are read at once
 _ASCII: Final = 128
+_POINTS: Final = 0x110000
 
 
 @final
@@ -51,11 +58,7 @@ class WordEngine:
         self, files: TokenizerFiles, *, literal: bool = True, reference: ReferenceEngine | None = None
     ) -> None:
         try:
-            from tokenlake.tokenizers import segment_kernels
-            from tokenlake.tokenizers.words import kernels
-            from tokenlake.tokenizers.words.added import AddedTokens
-            from tokenlake.tokenizers.words.merging import Merger
-            from tokenlake.tokenizers.words.table import WordTable
+            loops = native.loops()
         except ImportError as error:
             raise MissingExtraError(
                 "engine 'words' needs its packages: pip install 'tokenlake[etl]'"
@@ -75,19 +78,18 @@ class WordEngine:
         self.files = files
         self._literal = literal
         self._reference = reference
-        self._kernels: Any = kernels
-        self._lay_out: Any = segment_kernels.lay_out
+        self._loops = loops
         self._rules = rules
-        self._added = AddedTokens(files, literal=literal)
-        merger = Merger.of(files, is_sentencepiece=rules.is_sentencepiece)
-        self._table = WordTable(merger, self.encode_words)
+        self._added = AddedTokens(loops, files, literal=literal)
+        merger = Merger.of(loops, files, is_sentencepiece=rules.is_sentencepiece)
+        self._table = WordTable(loops, merger, self.encode_words)
         self._one_thread = Lock()
         self._kinds = _combining_classes() if rules.composes else None
         self._first: _Stage
         if rules.is_sentencepiece:
-            self._first = _Segments(files, starts_words=rules.starts_words)
+            self._first = _Segments(loops, files, starts_words=rules.starts_words)
         else:
-            self._first = _Expressions(rules.splitters, kernels)
+            self._first = _Expressions(loops, rules.splitters)
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
         """Return the ids of valid UTF-8 without nulls, contiguous, from 0."""
@@ -118,7 +120,7 @@ class WordEngine:
         """Return the texts (int64[k], ascending) that normalizing changes."""
         offsets, data = string_buffers(text)
         unsure = np.zeros(len(text), np.uint8)
-        self._kernels.find_unsure(data, offsets.copy(), kinds, unsure)
+        self._loops.find_unsure(data, offsets.copy(), kinds, unsure)
         changed: list[int] = []
         for row in np.flatnonzero(unsure).tolist():
             value = str(text[row])
@@ -149,7 +151,7 @@ class WordEngine:
         laid = np.empty(int((stops - begins).sum()) + count + _SLACK, np.uint8)
         edges = np.empty(count + 1, np.int64)
         once = self._rules.only_if_missing
-        size = self._lay_out(data, begins, stops, led, once, self._first.mark, laid, edges)
+        size = self._loops.lay_out(data, begins, stops, led, once, self._first.mark, laid, edges)
         # A guess of how many ids there are; more room is made where needed.
         ids = np.empty(size // 3 + 16, np.int32)
         offsets = np.zeros(count + 1, np.int64)
@@ -164,9 +166,7 @@ class WordEngine:
                 larger = np.empty(max(2 * len(ids), at + total), np.int32)
                 larger[:at] = ids[:at]
                 ids = larger
-            at = self._kernels.write_ids(
-                found, words, self._table.ids, before, part, counts, ids, at, offsets
-            )
+            at = self._loops.write_ids(found, words, self._table.ids, before, part, counts, ids, at, offsets)
         return Ragged(ids[:at], offsets)
 
 
@@ -193,10 +193,10 @@ class _Stage(Protocol):
 class _Expressions:
     """Splits by expressions, one after the other."""
 
-    def __init__(self, splitters: tuple[Splitter, ...], kernels: Any) -> None:
+    def __init__(self, loops: Any, splitters: tuple[Splitter, ...]) -> None:
         self.mark = -1
         self._splitters = splitters
-        self._kernels = kernels
+        self._loops = loops
         self._cuts = np.empty((max(2, len(splitters)), 2 * BLOCK_BYTES + 2), np.int64)
 
     def split(self, laid: UInt8, edges: Int64, part: int, place: int) -> tuple[int, int, int, Int64, Int64]:
@@ -212,7 +212,7 @@ class _Expressions:
             return last, int(edges[last]), len(cuts) - 1, cuts, counts
         tables = self._splitters[0].tables
         cuts = self._cuts[0]
-        part, place, words = self._kernels.split(laid, edges, part, place, BLOCK_BYTES, *tables, cuts, counts)
+        part, place, words = self._loops.split(laid, edges, part, place, BLOCK_BYTES, *tables, cuts, counts)
         cuts = cuts[: words + 1]
         for number, splitter in enumerate(self._splitters[1:], 1):
             size = int(cuts[-1] - cuts[0])
@@ -220,7 +220,7 @@ class _Expressions:
             if size + 2 > len(room):
                 room = np.empty(size + 2, np.int64)
             inner = np.zeros(len(cuts), np.int64)
-            _, _, words = self._kernels.split(laid, cuts, 0, cuts[0], size + 1, *splitter.tables, room, inner)
+            _, _, words = self._loops.split(laid, cuts, 0, cuts[0], size + 1, *splitter.tables, room, inner)
             counts[first + 1 : part + 1] = inner[counts[first + 1 : part + 1]]
             cuts = room[: words + 1]
         return part, place, words, cuts, counts
@@ -230,36 +230,28 @@ class _Expressions:
 class _Segments:
     """Cuts where no token of the vocabulary holds the characters on both sides."""
 
-    def __init__(self, files: TokenizerFiles, *, starts_words: bool) -> None:
-        from tokenlake.tokenizers import segment_kernels
-
-        self.mark: int = segment_kernels.MARK
-        self._kernels: Any = segment_kernels
-        points = 0x110000
-        self._spaced = np.full(points, starts_words, np.uint8)
+    def __init__(self, loops: Any, files: TokenizerFiles, *, starts_words: bool) -> None:
+        self.mark = ord(MARK)
+        self._loops = loops
+        self._spaced = np.full(_POINTS, starts_words, np.uint8)
         self._ascii: UInt8 = np.zeros(_ASCII * _ASCII, np.uint8)
-        self._bits: UInt64 = np.zeros(segment_kernels.PAIR_WORDS, np.uint64)
+        self._bits: UInt64 = np.zeros(PAIR_WORDS, np.uint64)
         self._cuts = np.empty(BLOCK_BYTES + 2, np.int32)
-        # Every token that merges make is in the vocabulary; what else is there only costs cuts.
-        vocab: dict[str, int] = files.spec["model"]["vocab"]
-        tokens = [token for token in vocab if token and token not in BYTE_TOKENS]
-        text = "".join(tokens).replace(MARK, " ")
-        characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.int64)
-        is_inside = np.ones(len(characters), np.bool_)
-        is_inside[np.cumsum(np.array([len(token) for token in tokens], np.int64)) - 1] = False
-        coded = np.unique((characters[:-1] * points + characters[1:])[is_inside[:-1]])
-        left, right = np.divmod(coded, points)
+        tables = kept_tables(files, "neighbours", lambda: _neighbours(files)) or {}
+        left: Int64 = tables["left"]
+        right: Int64 = tables["right"]
         if starts_words:
             is_kept = right != ord(" ")
-            left, right = left[is_kept], right[is_kept]
+            left = left[is_kept]
+            right = right[is_kept]
         is_ascii = (left < _ASCII) & (right < _ASCII)
         self._ascii[left[is_ascii] * _ASCII + right[is_ascii]] = 1
-        segment_kernels.add_pairs(self._bits, left[~is_ascii].copy(), right[~is_ascii].copy())
+        loops.add_pairs(self._bits, left[~is_ascii].copy(), right[~is_ascii].copy())
 
     def split(self, laid: UInt8, edges: Int64, part: int, place: int) -> tuple[int, int, int, Int64, Int64]:
         counts = np.zeros(len(edges), np.int32)
         begin = place
-        part, place, words = self._kernels.cut(
+        part, place, words = self._loops.cut(
             laid,
             edges,
             part,
@@ -276,6 +268,22 @@ class _Segments:
         return part, place, words, cuts, counts.astype(np.int64)
 
 
+def _neighbours(files: TokenizerFiles) -> Tables:
+    """Return the code points that tokens of a vocabulary hold side by side: "left" and "right", int64[k] each.
+
+    Every token that merges make is in the vocabulary; what else is there only costs cuts.
+    """
+    vocab: dict[str, int] = files.spec["model"]["vocab"]
+    tokens = [token for token in vocab if token and token not in BYTE_TOKENS]
+    text = "".join(tokens).replace(MARK, " ")
+    characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.int64)
+    is_inside = np.ones(len(characters), np.bool_)
+    is_inside[np.cumsum(np.array([len(token) for token in tokens], np.int64)) - 1] = False
+    coded = np.unique((characters[:-1] * _POINTS + characters[1:])[is_inside[:-1]])
+    left, right = np.divmod(coded, _POINTS)
+    return {"left": left, "right": right}
+
+
 def _combining_classes() -> UInt8:
     """Return the canonical combining class of each code point, 255 for those that NFC may change: uint8[0x110000].
 
@@ -285,10 +293,9 @@ def _combining_classes() -> UInt8:
     """
     import unicodedata
 
-    points = 0x110000
-    kinds = np.zeros(points, np.uint8)
+    kinds = np.zeros(_POINTS, np.uint8)
     joined: set[int] = set()
-    for point in range(points):
+    for point in range(_POINTS):
         character = chr(point)
         category = unicodedata.category(character)
         if category in ("Cn", "Co", "Cs"):

@@ -25,17 +25,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
+from tokenlake.tokenizers.kernel_constants import FILTER_WORDS, MARK
 from tokenlake.tokenizers.segment_kernels import (
     HALF,
     LOW,
+    MIX,
     ONE,
     code_point,
     equal,
     hash_of,
     load,
-    merge,
     short_hash,
 )
 from tokenlake.tokenizers.unigram_kernels import branch_of
@@ -57,6 +60,12 @@ _UNSURE = 255
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _BITS = np.uint64(64)
 _BYTE = np.uint64(8)
+_WORD = np.uint64(6)
+_WITHIN = np.uint64(63)
+_FILTER_SHIFT = np.uint64(64 - (64 * FILTER_WORDS - 1).bit_length())
+_AHEAD = 32  # words
+_RECORD_ENTRIES = 2
+_NO_RANK = np.int64(1) << 62
 
 
 @njit(cache=True)
@@ -199,23 +208,42 @@ def split(
     return part, place, n
 
 
+def _prefetching(_context: Any, table: Any, slot: Any) -> Any:
+    """Ask the processor to load a record of a table, which will be read soon."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        entry = builder.mul(args[1], ir.Constant(ir.IntType(64), _RECORD_ENTRIES))
+        address = builder.gep(data, [entry])
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
+        is_write, locality, is_data = (ir.Constant(number, value) for value in (0, 3, 1))
+        builder.call(prefetch, [address, is_write, locality, is_data])
+        return context.get_dummy_value()
+
+    return types.void(table, types.intp), codegen
+
+
+_prefetch: Any = intrinsic(_prefetching)
+
+
 @njit(cache=True)
-def _long_slot(data: Any, start: Any, size: Any, table: Any, pool: Any, cuts: Any, new: Any) -> Any:
-    """Return the slot of a word of more than eight bytes, or the free one that it would get; its record; its key."""
-    key, _ = hash_of(data, start, size)
+def _long_slot(data: Any, start: Any, size: Any, key: Any, table: Any, pool: Any, cuts: Any, new: Any) -> Any:
+    """Return the slot of a word of more than eight bytes, or the free one that it would get; its record."""
     mask = np.uint64(len(table) - 1)
     at = key & mask
     while True:
         about = table[at, 1]
         if about == 0:
-            return at, about, key
+            return at, about
         if table[at, 0] == key and (about & _FIELD) == size:
             offset = about >> HALF
             if (about >> _QUARTER) & _FIELD == np.uint64(PENDING):
                 if equal(data, np.uint64(cuts[new[offset]]), data, start, size):
-                    return at, about, key
+                    return at, about
             elif equal(pool, offset << np.uint64(2), data, start, size):
-                return at, about, key
+                return at, about
         at = (at + ONE) & mask
 
 
@@ -249,13 +277,25 @@ def look_up(
     """
     taken = 0
     mask = np.uint64(len(table) - 1)
+    hashed_to = word
     for k in range(word, n):
+        # 0. Hash some words ahead, so that their records are on their way when they are read.
+        if k == hashed_to:
+            hashed_to = min(n, k + _AHEAD)
+            for ahead in range(k, hashed_to):
+                start = np.uint64(cuts[ahead])
+                size = np.uint64(cuts[ahead + 1]) - start
+                hashed = np.uint64(0)
+                if size <= np.uint64(LONGEST):
+                    _, hashed = hash_of(data, start, size)
+                    _prefetch(table, hashed & mask)
+                found[ahead] = hashed
         start = np.uint64(cuts[k])
         size = np.uint64(cuts[k + 1]) - start
         # 1. A short word: its key is the word itself.
         if size <= _SHORT:
             key = load(data, start) & (_ALL >> (_BITS - _BYTE * size))
-            at = short_hash(key, size) & mask
+            at = found[k] & mask
             about = table[at, 1]
             while about != 0 and (table[at, 0] != key or (about & _FIELD) != size):
                 at = (at + ONE) & mask
@@ -264,7 +304,8 @@ def look_up(
             offset = about >> HALF
         # 2. A long one: equal hashes are not enough.
         elif size <= np.uint64(LONGEST):
-            at, about, key = _long_slot(data, start, size, table, pool, cuts, new)
+            key = found[k]
+            at, about = _long_slot(data, start, size, key, table, pool, cuts, new)
             count = (about >> _QUARTER) & _FIELD
             offset = about >> HALF
             if about != 0 and count != np.uint64(PENDING):
@@ -541,6 +582,123 @@ def _whole_word(data: Any, start: Any, size: Any, known: Any, edges: Any, slots:
     return -1
 
 
+@njit(cache=True, inline="always")
+def _merge_hash(left: Any, right: Any) -> Any:
+    """Return the key of a pair of ids and its hash."""
+    key = np.uint64(left) << HALF | np.uint64(right)
+    return key, key * MIX
+
+
+@njit(cache=True)
+def add_merges(merges: Any, bits: Any, left: Any, right: Any, made: Any) -> None:
+    """Put the merges of a tokenizer into a table.
+
+    Args:
+        merges: uint64[capacity, 2], zeros. A record has the two ids, then the merge's rank plus one above bit 32 and
+            the id that it makes.
+        bits: uint64[:data:`FILTER_WORDS`], zeros; gets a bit for each pair. Most pairs that are asked for are no
+            merges, and the bits stay in the processor's cache where the table does not.
+        left, right, made: int32[n], the pairs and what they make, the first merge first.
+    """
+    mask = np.uint64(len(merges) - 1)
+    for rank in range(len(left)):
+        key, mixed = _merge_hash(left[rank], right[rank])
+        bit = mixed >> _FILTER_SHIFT
+        bits[bit >> _WORD] |= ONE << (bit & _WITHIN)
+        at = (mixed >> HALF) & mask
+        while merges[at, 1] != 0 and merges[at, 0] != key:
+            at = (at + ONE) & mask
+        merges[at, 0] = key
+        merges[at, 1] = np.uint64(rank + 1) << HALF | np.uint64(made[rank])
+
+
+@njit(cache=True, inline="always")
+def _rank_of(merges: Any, bits: Any, left: Any, right: Any) -> Any:
+    """Return the rank and the result of merging two ids, as one number that orders them; none: the largest."""
+    key, mixed = _merge_hash(left, right)
+    bit = mixed >> _FILTER_SHIFT
+    if (bits[bit >> _WORD] >> (bit & _WITHIN)) & ONE == 0:
+        return _NO_RANK
+    mask = np.uint64(len(merges) - 1)
+    at = (mixed >> HALF) & mask
+    while merges[at, 1] != 0 and merges[at, 0] != key:
+        at = (at + ONE) & mask
+    about = merges[at, 1]
+    return _NO_RANK if about == 0 else np.int64(about)
+
+
+@njit(cache=True)
+def fill_byte_pairs(merges: Any, bits: Any, byte_ids: Any, byte_pairs: Any) -> None:
+    """Note the merge of each pair of bytes in `byte_pairs` (int64[65536]), which serves in the place of the table."""
+    for first in range(256):
+        for second in range(256):
+            byte_pairs[first << 8 | second] = _rank_of(merges, bits, byte_ids[first], byte_ids[second])
+
+
+@njit(cache=True)
+def _merge(
+    data: Any,
+    start: Any,
+    stop: Any,
+    points: Any,
+    byte_ids: Any,
+    byte_pairs: Any,
+    merges: Any,
+    bits: Any,
+    ids: Any,
+    at: Any,
+    ranks: Any,
+) -> Any:
+    """Write the ids of a word to `ids` from `at` on and return their number: byte pair encoding as it is defined.
+
+    Of all neighbours the pair with the lowest rank is merged, the leftmost of several, until none can be.
+    """
+    # 1. The ids of the bytes or, where characters have ids, of these, or of the bytes of those that have none.
+    n = 0
+    i = start
+    if len(byte_pairs) > 0:
+        n = stop - start
+        for k in range(n):
+            ids[at + k] = byte_ids[data[start + k]]
+        for k in range(n - 1):
+            ranks[k] = byte_pairs[np.int64(data[start + k]) << 8 | np.int64(data[start + k + 1])]
+        i = stop
+    while i < stop:
+        point, width = code_point(data, i, MARK)
+        if points[point] >= 0:
+            ids[at + n] = points[point]
+            n += 1
+        else:
+            for k in range(width):
+                ids[at + n] = byte_ids[data[i + k]]
+                n += 1
+        i += width
+    if len(byte_pairs) == 0:
+        for k in range(n - 1):
+            ranks[k] = _rank_of(merges, bits, ids[at + k], ids[at + k + 1])
+    # 2. Merge; entry k of `ranks` is of the pair k and k + 1.
+    while n > 1:
+        # Two loops without unforeseeable branches take less time than one that notes the place of the lowest.
+        lowest = ranks[0]
+        for k in range(1, n - 1):
+            lowest = min(lowest, ranks[k])
+        if lowest == _NO_RANK:
+            break
+        best = 0
+        while ranks[best] != lowest:
+            best += 1
+        ids[at + best] = np.int32(lowest & np.int64(0xFFFFFFFF))
+        n -= 1
+        for k in range(best + 1, n):
+            ids[at + k] = ids[at + k + 1]
+            ranks[k - 1] = ranks[k]
+        if best > 0:
+            ranks[best - 1] = _rank_of(merges, bits, ids[at + best - 1], ids[at + best])
+        if best < n - 1:
+            ranks[best] = _rank_of(merges, bits, ids[at + best], ids[at + best + 1])
+    return n
+
+
 @njit(cache=True, nogil=True)
 def merge_words(
     data: Any,
@@ -552,7 +710,9 @@ def merge_words(
     known_ids: Any,
     points: Any,
     byte_ids: Any,
+    byte_pairs: Any,
     merges: Any,
+    bits: Any,
     ranks: Any,
     offsets: Any,
     ids: Any,
@@ -562,7 +722,11 @@ def merge_words(
     Args:
         data, cuts, new: The texts, the edges of all words, and the numbers of those that are encoded.
         known, known_edges, known_slots, known_ids: Words that have an id as a whole, from :func:`add_whole_words`.
-        points, byte_ids, merges, ranks: As of :func:`tokenlake.tokenizers.segment_kernels.merge`.
+        points: int32[0x110000], the id of each code point, -1 for those that become the ids of their bytes.
+        byte_ids: int32[256].
+        byte_pairs: int64[65536] from :func:`fill_byte_pairs` where only bytes have ids, else empty.
+        merges, bits: From :func:`add_merges`.
+        ranks: int64[k], room for as many as a word has bytes.
         offsets: int64[n + 1], gets where the ids of each word end.
         ids: int32, with room for as many ids as the words have bytes.
     """
@@ -577,6 +741,6 @@ def merge_words(
             ids[at] = known_ids[number]
             at += 1
         else:
-            at += merge(data, start, stop, points, byte_ids, merges, ids, at, ranks)
+            at += _merge(data, start, stop, points, byte_ids, byte_pairs, merges, bits, ids, at, ranks)
         offsets[k + 1] = at
     return at

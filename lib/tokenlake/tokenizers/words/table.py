@@ -8,12 +8,11 @@ are encoded again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
 from tokenlake.arrays import Int32, Int64, UInt8, UInt64
-from tokenlake.tokenizers.words import kernels
 from tokenlake.tokenizers.words.merging import Merger
 
 AskForIds = Callable[[list[str]], tuple[Int64, Int32]]
@@ -32,11 +31,13 @@ class WordTable:
     """Words and their ids.
 
     Args:
+        loops: From :func:`tokenlake.tokenizers.words.native.loops`.
         merger: Encodes words by the merges of the tokenizer; None where the reference encodes all.
         ask: Encodes words by the reference.
     """
 
-    def __init__(self, merger: Merger | None, ask: AskForIds) -> None:
+    def __init__(self, loops: Any, merger: Merger | None, ask: AskForIds) -> None:
+        self._loops = loops
         self._merger = merger
         self._ask_for_ids = ask
         self._found: UInt64 = np.empty(0, np.uint64)
@@ -82,7 +83,7 @@ class WordTable:
         while True:
             room = len(self._slots) // 2 - self._held
             before = fresh
-            word, fresh = kernels.look_up(
+            word, fresh = self._loops.look_up(
                 laid,
                 cuts,
                 word,
@@ -104,13 +105,13 @@ class WordTable:
         settled = np.empty(fresh, np.uint64)
         if fresh:
             self._add(laid, cuts, fresh, settled)
-        total = kernels.settle(self._found, count, settled)
+        total = self._loops.settle(self._found, count, settled)
         return self._found, total
 
     def _grow(self) -> None:
         """Move the words to a table of twice the size, or more where one block needs it."""
         larger = np.zeros((2 * len(self._slots), 2), np.uint64)
-        kernels.move_words(self._slots, larger)
+        self._loops.move_words(self._slots, larger)
         self._slots = larger
 
     def _add(self, laid: UInt8, cuts: Int64, fresh: int, settled: UInt64) -> None:
@@ -124,7 +125,7 @@ class WordTable:
         offsets, ids = encoded
         size = int((cuts[new + 1] - cuts[new]).sum())
         self._make_room(size // _BYTES_PER_ENTRY + fresh + len(ids))
-        self._used = kernels.add_words(
+        self._used = self._loops.add_words(
             laid,
             cuts,
             self._new,
