@@ -19,7 +19,7 @@ from tests.sources.damage_support import Damage, check, named
 from tests.sources.support import COMPRESS, PACK, Source, one, positions, read, texts, written, zstd
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources import opening
-from tokenlake.sources.inputs import InputBytes
+from tokenlake.sources.input_bytes import InputBytes
 from tokenlake.sources.opening import ByteStream, opened
 from tokenlake.sources.splits import split_file
 

@@ -22,7 +22,8 @@ from tokenlake.loader.torch import process_place
 from tokenlake.mixing.random import key_of, shuffled_by_buffer
 from tokenlake.result import Err, Result, attempt
 from tokenlake.rowwise.batches import Filling, batch_of
-from tokenlake.text.prompt_engine import ProcessedExample, PromptEngine
+from tokenlake.text.labeller import ProcessedExample
+from tokenlake.text.prompt_engine import PromptEngine
 from tokenlake.text.truncation import SIDES, Side
 from tokenlake.tokenizers.files import files_of
 

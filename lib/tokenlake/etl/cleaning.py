@@ -32,7 +32,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.engines import open_pool
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.job import Progress, SignJob
-from tokenlake.etl.plan.left_out import match_exclusions, of_unit
+from tokenlake.etl.plan.exclusions import match_exclusions, of_unit
 from tokenlake.etl.plan.plan import range_identity
 from tokenlake.etl.plan.unit_size import LARGEST
 from tokenlake.etl.planner import (

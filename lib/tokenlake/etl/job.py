@@ -345,7 +345,7 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
     Raises:
         IntegrityError: a source has other rows than the spec says.
     """
-    from tokenlake.mixing.counts import shortened
+    from tokenlake.mixing.caps import shortened
     from tokenlake.mixing.order import MixtureStream, source_order
     from tokenlake.store.draws import open_mixture
 

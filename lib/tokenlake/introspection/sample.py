@@ -21,7 +21,9 @@ from tokenlake.errors import DamagedFileError
 from tokenlake.schema import is_list
 from tokenlake.sources.columnar import reading
 from tokenlake.sources.contents import check_records
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.input_errors import damaged
+from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.opening import SPACE, ByteStream, opened
 from tokenlake.sources.parquet import open_parquet
 from tokenlake.sources.records import reader_of

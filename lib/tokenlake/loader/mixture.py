@@ -16,7 +16,7 @@ from tokenlake.config.values import expected, require_one_of, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.markup import named_facts, one_line
-from tokenlake.mixing.counts import Each, SourceCaps, shortened
+from tokenlake.mixing.caps import Each, SourceCaps, shortened
 from tokenlake.mixing.lanes import SourceSize, choose_lanes
 from tokenlake.mixing.mixture import MIXTURE_ORDER, STOPS, SourceMixture, Stop, check_order
 from tokenlake.mixing.order import EpochOrder, MixtureStream, RowStream, source_order

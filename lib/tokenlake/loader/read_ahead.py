@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tokenlake.arrays import Int64, offsets_of
 from tokenlake.cache.disk import Entry
-from tokenlake.cache.manager import MemoryCache
+from tokenlake.cache.memory import MemoryCache
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.ragged_rows import RaggedGroup
 from tokenlake.reading.version import StoredRows

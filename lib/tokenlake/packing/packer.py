@@ -22,8 +22,9 @@ import pyarrow.compute as pc
 from tokenlake.arrays import Bools, Int32, Int64, binary_over, offsets_of
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.mixing.random import key_of, shuffled
+from tokenlake.packing.greedy import greedy_segments
 from tokenlake.packing.segments import Packed, Segments, Stretch
-from tokenlake.packing.strategies import greedy_segments, plan_segments
+from tokenlake.packing.strategies import plan_segments
 
 
 def join_documents(ids: Int32, offsets: Int64, prefix: Int32, suffix: Int32) -> Int32:

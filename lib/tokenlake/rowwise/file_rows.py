@@ -25,7 +25,8 @@ from tokenlake.config.resolved import ResolvedSource
 from tokenlake.fingerprint import canonical_json
 from tokenlake.rowwise.shards import Numbered, bad_row, beyond
 from tokenlake.sources.arrow_messages import batch_starts, is_file
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import count_lines, record_starts
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet import row_group_starts

@@ -25,8 +25,10 @@ from tokenlake.export.directory import FlatManifest
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.shards import Numbered, ShardInfo, limited, section
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource
+from tokenlake.sources.file_stat import state
 from tokenlake.sources.formats import COMPRESSION_ENDINGS, format_of
-from tokenlake.sources.inputs import InputFile, damaged, is_url, state
+from tokenlake.sources.input_errors import damaged
+from tokenlake.sources.inputs import InputFile, is_url
 from tokenlake.sources.listing import (
     each_once,
     expand,

@@ -22,7 +22,8 @@ from tokenlake.arrays import Pread
 from tokenlake.reading.pages import Bomb, check_unfolded
 from tokenlake.sources import arrow_messages, columnar
 from tokenlake.sources.arrow_messages import BATCH, DICTIONARY, FILE_START, MAGIC, SCHEMA, Message
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.opening import ByteStream
 from tokenlake.sources.rows import Parsed, Want
 from tokenlake.sources.where import Predicate

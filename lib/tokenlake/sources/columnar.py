@@ -24,7 +24,8 @@ from tokenlake.arrays import (
 )
 from tokenlake.reading.pages import UNFOLDED_BYTES, Bomb
 from tokenlake.schema import is_list
-from tokenlake.sources.inputs import InputFile, damaged, no_column, unsuitable
+from tokenlake.sources.input_errors import damaged, no_column, unsuitable
+from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.rows import RAW_LIMIT, BadLine, Fault, Parsed, Rows
 
 _COMPUTE: Final[Any] = pc

@@ -28,7 +28,9 @@ import pyarrow.csv as arrow_csv
 from tokenlake.arrays import Int64s, concat, is_utf8, no_text, text_over
 from tokenlake.errors import ConfigError, DamagedFileError
 from tokenlake.sources.contents import HEAD_BYTES, check_records
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged, no_column, unsuitable
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.input_errors import damaged, no_column, unsuitable
+from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import BOM
 from tokenlake.sources.opening import ByteStream
 from tokenlake.sources.rows import RAW_LIMIT, BadLine, Fault, Parsed, Rows, Want

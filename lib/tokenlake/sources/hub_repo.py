@@ -26,7 +26,9 @@ from urllib.request import getproxies
 from tokenlake.config.references import resolve_options, scrub
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, MissingExtraError, SourceError, SourceNotFoundError
-from tokenlake.sources.inputs import InputFile, ReadAheadBytes, changed
+from tokenlake.sources.input_errors import changed
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.ranged_bytes import ReadAheadBytes
 from tokenlake.store import rates
 from tokenlake.store.rates import NoAnswerError, RateFloor
 from tokenlake.store.redirects import (

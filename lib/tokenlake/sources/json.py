@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.arrays import binary_over, text_of_strings, text_over
-from tokenlake.sources.inputs import FileRange, InputBytes
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.lines import (
     LineBlock,
     LongLine,

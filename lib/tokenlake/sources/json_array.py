@@ -14,7 +14,9 @@ from typing import Final, final
 import numpy as np
 
 from tokenlake.arrays import Int64s
-from tokenlake.sources.inputs import FileRange, InputBytes, damaged, unsuitable
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.input_errors import damaged, unsuitable
+from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.json import parse_long, parse_records
 from tokenlake.sources.json_borders import WINDOW_BYTES, BorderScanner
 from tokenlake.sources.json_wrapper import start_of_records

@@ -15,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.arrays import Int64s, is_utf8, no_text, offsets_of, select, text_over
-from tokenlake.sources.inputs import FileRange, InputBytes, changed, unsuitable
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.input_errors import changed, unsuitable
+from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.opening import ByteStream, check_text
 from tokenlake.sources.rows import BLOCK_BYTES, RAW_LIMIT, BadLine, Fault, Parsed, Rows, Want, too_long
 from tokenlake.sources.where import Predicate

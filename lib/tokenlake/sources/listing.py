@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final, Self, final
 from tokenlake.compact import CompactTuple
 from tokenlake.config.values import Format, SourceType
 from tokenlake.errors import ConfigError, NotAvailableError, SourceError, SourceNotFoundError
-from tokenlake.sources import formats, inputs
+from tokenlake.sources import formats
+from tokenlake.sources.file_stat import FileStat, stat_token, state
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
-from tokenlake.sources.inputs import FileStat, InputFile, OnProgress, ProgressMeter
+from tokenlake.sources.inputs import InputFile, is_hub_url, is_url, planned
 from tokenlake.sources.layout import (
     CARD,
     DESCRIPTIONS,
@@ -28,6 +29,7 @@ from tokenlake.sources.layout import (
     is_saved,
     saved_files,
 )
+from tokenlake.sources.listing_progress import OnProgress, ProgressMeter
 from tokenlake.sources.opening import as_it_begins
 from tokenlake.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
 from tokenlake.store.allowed import INPUTS, AllowedPlaces, has_dots_behind_wildcard, inputs_are_bounded_here
@@ -125,7 +127,7 @@ def _walk(directory: str, wanted: SourceType | None) -> Iterator[str]:
     todo = [directory]
     while todo:
         folder = todo.pop()
-        if (identity := inputs.FileStat.of(folder)[:2]) in seen:  # a link back to a folder above
+        if (identity := FileStat.of(folder)[:2]) in seen:  # a link back to a folder above
             continue
         seen.add(identity)
         folders: list[str] = []
@@ -170,7 +172,7 @@ def _matches(folder: str, parts: list[str], above: tuple[tuple[int, int], ...]) 
     if not os.path.isdir(folder):  # noqa: PTH112
         return
     if parts[0] == "**":
-        if (identity := inputs.FileStat.of(folder)[:2]) not in above:
+        if (identity := FileStat.of(folder)[:2]) not in above:
             yield from _matches(folder, parts[1:] or ["*"], above)
             for entry in _entries(folder):
                 if entry.is_dir() and not entry.name.startswith("."):
@@ -254,26 +256,26 @@ def list_inputs(
     if source.type == "hub":
         return _first(_at_urls(source, select, hub=True), enough)
     source = replace(source, data_files=tuple(spelled_out(source.data_files)))
-    urls = [entry for entry in source.data_files if inputs.is_url(entry)]
+    urls = [entry for entry in source.data_files if is_url(entry)]
     if not urls:
         return _list_local(
             source, hash_threads, cache, on_progress, hashed=hashed, enough=enough, select=select
         )
     if len(urls) < len(source.data_files):
-        local = next(entry for entry in source.data_files if not inputs.is_url(entry))
+        local = next(entry for entry in source.data_files if not is_url(entry))
         raise ConfigError(
             # Only the scheme is repeated: the rest of a URL may hold credentials.
             f"source {source.name!r}: data_files mix URLs ({urls[0].partition('://')[0]}://...) and local files "
             f"({local!r}); make them two sources",
             source=source.name,
         )
-    return _first(_at_urls(source, select, hub=all(map(inputs.is_hub_url, urls))), enough)
+    return _first(_at_urls(source, select, hub=all(map(is_hub_url, urls))), enough)
 
 
 def spelled_out(entries: Sequence[str]) -> Iterator[str]:
     """Yield entries of `data_files` with ``{0..3}`` and ``{a,b}`` spelled out; a name that is there stays."""
     for entry in entries:
-        there = "{" not in entry or (not inputs.is_url(entry) and os.path.exists(os.path.expanduser(entry)))  # noqa: PTH110, PTH111
+        there = "{" not in entry or (not is_url(entry) and os.path.exists(os.path.expanduser(entry)))  # noqa: PTH110, PTH111
         yield from [entry] if there else formats.expand_braces(entry)
 
 
@@ -336,9 +338,9 @@ def _list_local(
                 ) from error
 
     def as_input(file: FoundFile, token: str) -> InputFile:
-        size, stat = file.stat.st_size, inputs.state(file.stat)
+        size, stat = file.stat.st_size, state(file.stat)
         return as_it_begins(
-            inputs.planned(source, file.name, file.path, size=size, token=token, stat=stat, origin=note), {}
+            planned(source, file.name, file.path, size=size, token=token, stat=stat, origin=note), {}
         )
 
     def with_hashes(found: Iterable[FoundFile], threads: int) -> Iterator[InputFile]:
@@ -349,7 +351,7 @@ def _list_local(
         return _first((file for one in list(files()) for file in with_hashes([one], 1)), enough)
     if hashed:
         return CompactTuple(InputFile, with_hashes(files(), hash_threads))
-    return [as_input(file, inputs.stat_token(file.stat)) for file in files()]
+    return [as_input(file, stat_token(file.stat)) for file in files()]
 
 
 def require_use_of_options(

@@ -25,7 +25,9 @@ from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.sources.contents import HEAD_BYTES, check_records, encoding_of
 from tokenlake.sources.decompress import StreamReader
 from tokenlake.sources.formats import COMPRESSION_ENDINGS, format_of
-from tokenlake.sources.inputs import InputBytes, InputFile, LocalBytes, damaged, is_hub_url, unsuitable
+from tokenlake.sources.input_bytes import InputBytes, LocalBytes
+from tokenlake.sources.input_errors import damaged, unsuitable
+from tokenlake.sources.inputs import InputFile, is_hub_url
 from tokenlake.sources.json_wrapper import find_wrapper
 
 VARIABLE: Final = "TOKENLAKE_REMOTE_CACHE"

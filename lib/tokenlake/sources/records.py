@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from tokenlake.arrays import Int64s, no_text, offsets_of, select
 from tokenlake.config.values import FORMATS, Format
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.json import json_lines, parse_records
 from tokenlake.sources.lines import LineBlock, count_lines, read_exactly
 from tokenlake.sources.opening import check_plain, opened

@@ -21,8 +21,10 @@ from fsspec.asyn import get_loop
 from tokenlake.config.values import SourceType
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.sources import formats
-from tokenlake.sources.inputs import InputFile, ReadAheadBytes, changed, planned
+from tokenlake.sources.input_errors import changed
+from tokenlake.sources.inputs import InputFile, planned
 from tokenlake.sources.layout import describes, without_descriptions
+from tokenlake.sources.ranged_bytes import ReadAheadBytes
 from tokenlake.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
 from tokenlake.store.client import Failures, ObjectClient
 from tokenlake.store.objects import NoRangesError, OtherObjectError, RemoteObject, Url, parse_url

@@ -27,7 +27,7 @@ from tokenlake.config.pipeline import MixStageConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl.job import RowsOut
 from tokenlake.etl.plan.parents import FoundParent
-from tokenlake.mixing.counts import SourceCaps
+from tokenlake.mixing.caps import SourceCaps
 from tokenlake.mixing.lanes import SourceSize, choose_lanes, group_rows
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import row_weights

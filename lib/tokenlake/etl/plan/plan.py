@@ -22,7 +22,7 @@ from tokenlake import numbers
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
 from tokenlake.etl import job as jobs
-from tokenlake.etl.plan.left_out import Exclusion
+from tokenlake.etl.plan.exclusions import Exclusion
 from tokenlake.etl.plan.mixture import MixForecast
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.etl.plan.source import PlannedTokenizer
