@@ -17,13 +17,13 @@ from tokenlake.config.stages import SourceStageConfig as SourceStageConfig
 from tokenlake.config.stages import TokenizerConfig as TokenizerConfig
 from tokenlake.config.stages import TokenizeStageConfig as TokenizeStageConfig
 from tokenlake.introspection.mapping import ColumnMapper as ColumnMapper
-from tokenlake.packing.rows import FirstFitPacker as FirstFitPacker
-from tokenlake.packing.rows import GreedyPacker as GreedyPacker
 from tokenlake.packing.rows import PackedRows as PackedRows
-from tokenlake.packing.rows import PackedSequence as PackedSequence
-from tokenlake.packing.rows import PoolPacker as PoolPacker
 from tokenlake.packing.rows import pack_constant_length as pack_constant_length
 from tokenlake.packing.rows import pack_pre_tokenized as pack_pre_tokenized
+from tokenlake.packing.sequence_packers import FirstFitPacker as FirstFitPacker
+from tokenlake.packing.sequence_packers import GreedyPacker as GreedyPacker
+from tokenlake.packing.sequence_packers import PackedSequence as PackedSequence
+from tokenlake.packing.sequence_packers import PoolPacker as PoolPacker
 from tokenlake.result import Err as Err
 from tokenlake.result import Ok as Ok
 from tokenlake.result import Result as Result

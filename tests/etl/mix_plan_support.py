@@ -13,7 +13,7 @@ from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import make_plan
 from tokenlake.fingerprint import file_id
-from tokenlake.mixing.order import MixtureStream
+from tokenlake.mixing.streams import MixtureStream
 from tokenlake.store.base import Store
 from tokenlake.store.layout import Layout, shard_path
 from tokenlake.store.ledger import Account, InputFileEntry, ShardEntry

@@ -36,8 +36,9 @@ from tokenlake.etl.unit.mix import mix_steps
 from tokenlake.etl.unit.stored_rows import OpenedParents, check_written
 from tokenlake.etl.worker import InProcessPool
 from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.order import EpochOrder, MixtureStream
+from tokenlake.mixing.order import EpochOrder
 from tokenlake.mixing.schedule import constant
+from tokenlake.mixing.streams import MixtureStream
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.ledger import Account, UnitRecord

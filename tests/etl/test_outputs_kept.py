@@ -21,7 +21,7 @@ from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.plan.source import type_of
 from tokenlake.etl.planner import make_plan
-from tokenlake.etl.unit.documents import Keeper, as_json
+from tokenlake.etl.unit.kept_fields import Keeper, as_json
 from tokenlake.schema import LogicalHasher, arrow_type, column_type, fits, joined, settled
 from tokenlake.sources.rows import Rows
 

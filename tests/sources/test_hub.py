@@ -37,9 +37,12 @@ from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
 from tokenlake.rowwise.files import downloaded
 from tokenlake.sources import hub_repo as hubhttp
-from tokenlake.sources.hub_repo import HubClient, HubId, hub_commits, parse_id, parse_url
+from tokenlake.sources.card_layout import card_configs
+from tokenlake.sources.hub_client import HubClient
+from tokenlake.sources.hub_id import HubId, parse_id, parse_url
+from tokenlake.sources.hub_layout import layout_of
+from tokenlake.sources.hub_repo import hub_commits
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.layout import card_configs, layout_of
 from tokenlake.sources.records import read_range
 from tokenlake.sources.splits import split_file
 

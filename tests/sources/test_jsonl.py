@@ -18,9 +18,11 @@ from tests.sources.support import dicts, faults, normalized, one, positions, rea
 from tests.sources.test_damage_json import LINES, RECORDS
 from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.json import json_lines, judge_text, parse_long, parse_records, read_jsonl
-from tokenlake.sources.lines import LineBlock, LongLine, index_lines
+from tokenlake.sources.line_records import index_lines
+from tokenlake.sources.lines import LineBlock, LongLine
 from tokenlake.sources.opening import opened
-from tokenlake.sources.rows import Parsed, RowBatch, Want, column_of
+from tokenlake.sources.parsed import Parsed, RowBatch, Want
+from tokenlake.sources.rows import column_of
 
 GOOD: dict[str, tuple[bytes, str]] = {
     "plain": (b'{"text":"a"}', "a"),

@@ -23,7 +23,8 @@ from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import Opener, restored
 from tokenlake.markup import printable
 from tokenlake.numbers import count, plural
-from tokenlake.proof.rows import EvaluationSet, Takedown
+from tokenlake.proof.overlap import EvaluationSet
+from tokenlake.proof.rows import Takedown
 from tokenlake.proof.statement import NGRAM, check_statement, prove_state, read_statement
 from tokenlake.proof.statement import public_key as key_of
 from tokenlake.reports import Table, facts, label, number

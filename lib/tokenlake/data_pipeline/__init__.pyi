@@ -28,8 +28,8 @@ from tokenlake.result import map_err as map_err
 from tokenlake.result import map_result as map_result
 from tokenlake.result import unwrap as unwrap
 from tokenlake.result import unwrap_or as unwrap_or
+from tokenlake.text.budgets import ContentDistributionMode as ContentDistributionMode
 from tokenlake.text.labeller import ProcessedExample as ProcessedExample
-from tokenlake.text.lengths import ContentDistributionMode as ContentDistributionMode
 from tokenlake.text.lengths import LengthManager as LengthManager
 from tokenlake.text.lengths import LengthManagerConfig as LengthManagerConfig
 from tokenlake.text.prompt_engine import PromptEngine as PromptEngine

@@ -19,8 +19,10 @@ from typing import Any, Final, cast, final
 import pyarrow as pa
 
 from tokenlake import numbers
-from tokenlake.clean.duplicates import SCHEMA, CleanAbout, Documents, EarlierList, ListWriter, require_ours
-from tokenlake.clean.signatures import FORMAT, EvaluationNgrams, SignatureFile, evaluation_key, signature_key
+from tokenlake.clean.duplicates import Documents
+from tokenlake.clean.evaluation_ngrams import EvaluationNgrams
+from tokenlake.clean.left_out_list import SCHEMA, CleanAbout, EarlierList, ListWriter, require_ours
+from tokenlake.clean.signatures import FORMAT, SignatureFile, evaluation_key, signature_key
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import CleanConfig, PipelineConfig

@@ -212,7 +212,8 @@ class Workbench:
 
     def _sign(self, job: jobs.SignJob, progress: jobs.Progress) -> dict[str, Any]:
         """Make the signatures of one unit and publish them; return their account."""
-        from tokenlake.clean.signatures import EvaluationNgrams, Signer, evaluation_key
+        from tokenlake.clean.evaluation_ngrams import EvaluationNgrams
+        from tokenlake.clean.signatures import Signer, evaluation_key
 
         store, signing = self._store(job.store), job.signing
         if signing not in self._signers:

@@ -28,21 +28,14 @@ from tokenlake.config.section import BlockSecret, plain_options
 from tokenlake.config.stages import SaveStageConfig, TokenizerConfig
 from tokenlake.config.values import scheme_of
 from tokenlake.errors import ConfigError, VersionConflictError
-from tokenlake.export.directory import (
-    FOLDER,
-    MANIFEST,
-    FileFormat,
-    FlatManifest,
-    Target,
-    require_apart,
-    target_of,
-)
+from tokenlake.export.directory import Target, require_apart, target_of
+from tokenlake.export.flat_manifest import FOLDER, MANIFEST, FileFormat, FlatManifest
 from tokenlake.export.version import ExportOptions, exported
 from tokenlake.publish import commit_all, groups_of, push_to_hub
 from tokenlake.publish.detector import Detector
 from tokenlake.publish.files import PublishedFile, differing, require_none, scan_texts
 from tokenlake.publish.repository import HubRepository
-from tokenlake.reports.card import CROISSANT, RowFiles, metadata
+from tokenlake.reports.croissant import CROISSANT, RowFiles, metadata
 from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import CARD, QUARANTINE

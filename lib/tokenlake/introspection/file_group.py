@@ -15,7 +15,8 @@ from typing import Any, Final, final
 from tokenlake.config.values import FORMATS, Format
 from tokenlake.introspection.inspection import Feature, Kind, Remark, TextStatistics, kind_of, mapped
 from tokenlake.introspection.mapping import ColumnMapper, ColumnMapping
-from tokenlake.introspection.sample import FileSample, Shape, merged_columns
+from tokenlake.introspection.sample import FileSample
+from tokenlake.introspection.shapes import Shape, merged_columns
 from tokenlake.sources.formats import COMPRESSION_ENDINGS
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import expand

@@ -32,9 +32,9 @@ from tokenlake.arrays import Int64, offsets_of
 from tokenlake.loader.padding import LengthIndex
 from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, walk
 from tokenlake.mixing.mixture import Draws, SourceMixture
-from tokenlake.mixing.order import RowStream, StreamRows
 from tokenlake.mixing.random import key_of
 from tokenlake.mixing.schedule import constant
+from tokenlake.mixing.streams import RowStream, StreamRows
 
 _DEALT: Final = 0xB0C  # the first word of the keys by which batches are dealt
 _TOGETHER: Final = 16  # batches whose buckets are shuffled

@@ -27,8 +27,8 @@ from tokenlake.loader.ragged_batch import RaggedAssembler, ragged_columns
 from tokenlake.loader.read_ahead import DecodedAhead, DecodedGroup, GroupCache
 from tokenlake.loader.state import TURN, plain_state, position_of, state_of, turn_of
 from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, rows_of_host
-from tokenlake.mixing.order import MixtureStream
 from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.mixing.streams import MixtureStream
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.local import LocalStore

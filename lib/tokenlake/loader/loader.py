@@ -10,11 +10,12 @@ from typing import Any, Final, Self, Unpack, final
 
 from tokenlake.config.values import whole_number
 from tokenlake.errors import ConfigError
+from tokenlake.loader.balance import BatchBalance
 from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.host_batches import HostBatches, HostReader, Place
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.options import BatchBalance, LoaderKeywords, LoaderOptions
+from tokenlake.loader.options import LoaderKeywords, LoaderOptions
 from tokenlake.loader.padding import TruncationCount
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.read_ahead import Decoded, DecodedAhead

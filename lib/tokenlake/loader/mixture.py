@@ -19,9 +19,11 @@ from tokenlake.markup import named_facts, one_line
 from tokenlake.mixing.caps import Each, SourceCaps, shortened
 from tokenlake.mixing.lanes import SourceSize, choose_lanes
 from tokenlake.mixing.mixture import MIXTURE_ORDER, STOPS, SourceMixture, Stop, check_order
-from tokenlake.mixing.order import EpochOrder, MixtureStream, RowStream, source_order
+from tokenlake.mixing.order import EpochOrder
 from tokenlake.mixing.random import key_of
-from tokenlake.mixing.schedule import WeightScheduler, constant, row_weights
+from tokenlake.mixing.schedule import WeightScheduler, constant
+from tokenlake.mixing.streams import MixtureStream, RowStream, source_order
+from tokenlake.mixing.weights import row_weights
 
 _WEIGHTS_BY: Final = ("rows", "tokens")
 _MOST_BLOCK: Final = 1 << 31

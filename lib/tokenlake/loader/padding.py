@@ -31,7 +31,7 @@ import numpy.typing as npt
 from tokenlake.arrays import Int64, offsets_of
 from tokenlake.config.values import arguments_of, bounded_number, expected, whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.order import StreamRows
+from tokenlake.mixing.streams import StreamRows
 from tokenlake.reading.ragged_rows import TokenRun, narrowest
 from tokenlake.reading.version import StoredRows
 

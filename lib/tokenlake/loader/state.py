@@ -19,8 +19,8 @@ from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import MOST_COUNTED, BatchPlan
 from tokenlake.loader.steps import BatchSizes, LengthCurriculum, Position
-from tokenlake.mixing.order import MixtureStream
 from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.mixing.streams import MixtureStream
 
 FORMAT: Final = 1
 NO_STATE: Final = "this is no state of a loader"

@@ -39,7 +39,9 @@ from itertools import count
 from typing import Final, final
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.schedule import UNIT_BITS, Curve, SchedulePiece, WeightScheduler, eased_area, in_units
+from tokenlake.mixing.easing import eased_area
+from tokenlake.mixing.schedule import Curve, SchedulePiece, WeightScheduler
+from tokenlake.mixing.weights import UNIT_BITS, in_units
 
 TICK_BITS: Final = 32
 """A row takes ``2**TICK_BITS`` ticks."""

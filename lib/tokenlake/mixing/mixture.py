@@ -28,7 +28,8 @@ from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import counts_of
 from tokenlake.mixing.deal import Deal, Dealt, EvenDeal
 from tokenlake.mixing.lanes import LaneLayout, lane_bounds
-from tokenlake.mixing.schedule import WeightScheduler, check_weight_names
+from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.mixing.weights import check_weight_names
 
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
 ORDERS: Final = (2, 3)

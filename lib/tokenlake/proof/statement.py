@@ -39,16 +39,9 @@ from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
 from tokenlake.fingerprint import canonical_json
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import Opener, restored
-from tokenlake.proof.rows import (
-    METHOD,
-    Delivery,
-    EvaluationSet,
-    RowContents,
-    Takedown,
-    deliveries_of,
-    overlap_of,
-    steps_of_rows,
-)
+from tokenlake.proof.delivery import Delivery, deliveries_of, steps_of_rows
+from tokenlake.proof.overlap import METHOD, EvaluationSet, overlap_of
+from tokenlake.proof.rows import RowContents, Takedown
 
 FORMAT: Final = 1
 NGRAM: Final = 13

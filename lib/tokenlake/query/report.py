@@ -28,8 +28,9 @@ from tokenlake import numbers
 from tokenlake.arrays import Int64
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, VersionConflictError
 from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.host_load import host_load
 from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.plan import BatchPlan, host_load
+from tokenlake.loader.plan import BatchPlan
 from tokenlake.markup import Html, Part, tag, together
 from tokenlake.query.sequences import (
     Place,

@@ -21,7 +21,7 @@ from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.stages import SourceStageConfig
 from tokenlake.config.values import FORMATS, Format, expected, whole_number
 from tokenlake.errors import ConfigError, NotAvailableError, NotFoundError, SourceError, SourceNotFoundError
-from tokenlake.export.directory import FlatManifest
+from tokenlake.export.flat_manifest import FlatManifest
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.shards import Numbered, ShardInfo, limited, section
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource
@@ -452,7 +452,8 @@ def downloaded(
         DamagedFileError: what came is not what the plan's hash says, or the cache is damaged.
         SourceError: a download failed.
     """
-    from tokenlake.sources.hub_repo import HubClient, parse_url  # other sources start without the Hub's parts
+    from tokenlake.sources.hub_client import HubClient  # other sources start without the Hub's parts
+    from tokenlake.sources.hub_id import parse_url  # other sources start without the Hub's parts
 
     client = HubClient(storage_options)
 

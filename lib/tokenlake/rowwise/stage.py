@@ -14,7 +14,7 @@ from tokenlake.cache.disk import default_folder
 from tokenlake.cache.manager import TreeCacheManager
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig, dump_yaml
-from tokenlake.export.directory import Origin
+from tokenlake.export.flat_manifest import Origin
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.save import SavedShardedSource
 from tokenlake.rowwise.shards import RowMeter

@@ -25,7 +25,8 @@ from tokenlake.packing.segments import LOSS, learned, plain
 from tokenlake.rowwise.combine import IterableShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, bad_row, fields_in
 from tokenlake.rowwise.source import DerivedSource, ShardedDataSource, TransformedShardedSource
-from tokenlake.sources.rows import Fault, Rows
+from tokenlake.sources.bad_records import Fault
+from tokenlake.sources.rows import Rows
 from tokenlake.text.chat_messages import without_nulls
 from tokenlake.text.cut import CutCount, CutCounter
 from tokenlake.text.steps import open_renderer

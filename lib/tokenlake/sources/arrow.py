@@ -22,10 +22,10 @@ from tokenlake.arrays import Pread
 from tokenlake.reading.pages import Bomb, check_unfolded
 from tokenlake.sources import arrow_messages, columnar
 from tokenlake.sources.arrow_messages import BATCH, DICTIONARY, FILE_START, MAGIC, SCHEMA, Message
+from tokenlake.sources.byte_stream import ByteStream
 from tokenlake.sources.input_bytes import InputBytes
 from tokenlake.sources.inputs import FileRange, InputFile
-from tokenlake.sources.opening import ByteStream
-from tokenlake.sources.rows import Parsed, Want
+from tokenlake.sources.parsed import Parsed, Want
 from tokenlake.sources.where import Predicate
 
 _SLICE_BYTES: Final = 16 << 20

@@ -22,18 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.arrays import binary_over, text_of_strings, text_over
+from tokenlake.sources.bad_records import Fault, too_long
 from tokenlake.sources.input_bytes import InputBytes
 from tokenlake.sources.inputs import FileRange
-from tokenlake.sources.lines import (
-    LineBlock,
-    LongLine,
-    RawRecords,
-    index_lines,
-    long_record,
-    parsed_blocks,
-    read_blocks,
-)
-from tokenlake.sources.rows import Fault, Parsed, Record, Rows, Want, is_too_wide, too_long
+from tokenlake.sources.line_records import RawRecords, index_lines, long_record
+from tokenlake.sources.lines import LineBlock, LongLine, parsed_blocks, read_blocks
+from tokenlake.sources.parsed import Parsed, Want
+from tokenlake.sources.rows import Record, Rows, is_too_wide
 from tokenlake.sources.where import Predicate
 
 PIECE_BYTES: Final = 2 << 20

@@ -17,20 +17,14 @@ from tokenlake.compact import CompactTuple
 from tokenlake.config.values import Format, SourceType
 from tokenlake.errors import ConfigError, NotAvailableError, SourceError, SourceNotFoundError
 from tokenlake.sources import formats
+from tokenlake.sources.card_layout import front_matter
 from tokenlake.sources.file_stat import FileStat, stat_token, state
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
 from tokenlake.sources.inputs import InputFile, is_hub_url, is_url, planned
-from tokenlake.sources.layout import (
-    CARD,
-    DESCRIPTIONS,
-    STATE,
-    describes,
-    front_matter,
-    is_saved,
-    saved_files,
-)
+from tokenlake.sources.json_form import as_it_begins
+from tokenlake.sources.layout import CARD, DESCRIPTIONS, describes
 from tokenlake.sources.listing_progress import OnProgress, ProgressMeter
-from tokenlake.sources.opening import as_it_begins
+from tokenlake.sources.saved_layout import STATE, is_saved, saved_files
 from tokenlake.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
 from tokenlake.store.allowed import INPUTS, AllowedPlaces, has_dots_behind_wildcard, inputs_are_bounded_here
 from tokenlake.threads import in_order

@@ -34,7 +34,7 @@ from tokenlake.sources.contents import wrong_magic
 from tokenlake.sources.input_bytes import InputBytes
 from tokenlake.sources.input_errors import damaged
 from tokenlake.sources.inputs import FileRange, InputFile
-from tokenlake.sources.rows import Parsed, Want
+from tokenlake.sources.parsed import Parsed, Want
 from tokenlake.sources.where import ColumnRange, Predicate
 
 _MAGIC: Final = b"PAR1"

@@ -19,24 +19,15 @@ import pyarrow as pa
 
 from tokenlake.arrays import Int64s, no_text, offsets_of, select
 from tokenlake.config.values import FORMATS, Format
+from tokenlake.sources.bad_records import BadLine, BadRecord, refuse
+from tokenlake.sources.file_signatures import check_plain
 from tokenlake.sources.input_bytes import InputBytes
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.json import json_lines, parse_records
 from tokenlake.sources.lines import LineBlock, count_lines, read_exactly
-from tokenlake.sources.opening import check_plain, opened
-from tokenlake.sources.rows import (
-    ALL,
-    BLOCK_BYTES,
-    PLAIN,
-    BadLine,
-    BadRecord,
-    Parsed,
-    RowBatch,
-    Rows,
-    TextBatch,
-    Want,
-    refuse,
-)
+from tokenlake.sources.opening import opened
+from tokenlake.sources.parsed import ALL, BLOCK_BYTES, PLAIN, Parsed, RowBatch, TextBatch, Want
+from tokenlake.sources.rows import Rows
 from tokenlake.sources.where import Predicate
 
 if TYPE_CHECKING:
@@ -294,7 +285,7 @@ class SmallFiles:
         files: in the order in which they were read.
         text: large_string[n], of the records in order.
         file, position: int64[n], the id of each record's file, and the byte of it at which its line begins.
-        normalized: as in :class:`tokenlake.sources.rows.RowBatch`.
+        normalized: as in :class:`tokenlake.sources.parsed.RowBatch`.
         bytes_read: of all files.
     """
 

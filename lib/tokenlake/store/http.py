@@ -17,6 +17,7 @@ from tokenlake.store import objects, rates
 from tokenlake.store.client import Failures, ObjectClient
 from tokenlake.store.rates import answered_in_time, least_rate
 from tokenlake.store.redirects import MOST_REDIRECTS, PUBLIC_ONLY
+from tokenlake.store.url import Url
 
 REQUEST: Final[Mapping[str, Any]] = {"auto_decompress": False, "read_bufsize": objects.CHUNK}
 """Arguments of each request: bodies come as they are stored, and are read in large pieces."""
@@ -59,7 +60,7 @@ class HttpClient(ObjectClient):
 
         return {**given, "get_client": open_session}
 
-    async def _stat(self, url: objects.Url) -> objects.RemoteObject:
+    async def _stat(self, url: Url) -> objects.RemoteObject:
         size = None
         async with self._request("head", url, {}) as answer:
             if answer.status not in _NO_HEAD:
@@ -79,7 +80,7 @@ class HttpClient(ObjectClient):
         packed = "" if encoding == "identity" else encoding
         return objects.RemoteObject(path=url.path, size=size, token=token, packed=packed)
 
-    async def _require_plausible(self, url: objects.Url, size: int) -> None:
+    async def _require_plausible(self, url: Url, size: int) -> None:
         """Refuse a size that the server cannot mean: planning would cut the file into as many pieces as that takes."""
         if size <= _DOUBTFUL:
             return
@@ -99,21 +100,17 @@ class HttpClient(ObjectClient):
             got=size,
         )
 
-    async def _page(self, url: objects.Url, flat: bool, mark: str | None) -> objects.ListPage:
+    async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
         raise NotImplementedError("web servers do not list what they have")
 
-    async def _fetch(
-        self, url: objects.Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject
-    ) -> None:
+    async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
         headers = {"Range": buffer.header, **_condition(planned.token)}
         async with self._request("get", url, headers) as answer:
             require_success(answer)
             _require_version(answer, planned)
             await take_range(answer, buffer, planned)
 
-    async def _download(
-        self, url: objects.Url, write: objects.Write, planned: objects.RemoteObject | None
-    ) -> None:
+    async def _download(self, url: Url, write: objects.Write, planned: objects.RemoteObject | None) -> None:
         async with self._request("get", url, _condition(planned.token) if planned else {}) as answer:
             require_success(answer)
             if planned is not None:
@@ -121,9 +118,7 @@ class HttpClient(ObjectClient):
             await objects.pour(answer.content.read, write, total_size(answer), planned)
 
     @asynccontextmanager
-    async def _request(
-        self, method: str, url: objects.Url, headers: Mapping[str, str]
-    ) -> AsyncGenerator[Any]:
+    async def _request(self, method: str, url: Url, headers: Mapping[str, str]) -> AsyncGenerator[Any]:
         PUBLIC_ONLY.set(False)  # until a redirect leads to another host
         session, target, query = await self.session(), str(url), self._options.get("query")
         if isinstance(query, Mapping):
@@ -142,7 +137,7 @@ class HttpClient(ObjectClient):
             self.reached = True
             yield answer
 
-    async def _get_first(self, url: objects.Url) -> Any:
+    async def _get_first(self, url: Url) -> Any:
         """Ask for one byte; the connection is closed without reading more of what may be a large body."""
         async with self._request("get", url, {"Range": "bytes=0-0"}) as answer:
             if answer.status != 416:  # of an empty file
@@ -151,7 +146,7 @@ class HttpClient(ObjectClient):
                 answer.close()
             return answer
 
-    async def _sampled(self, url: objects.Url, size: int) -> str:
+    async def _sampled(self, url: Url, size: int) -> str:
         found = hashlib.sha256()
         for start in sorted({0, max(size - _SAMPLE, 0)}) if size else ():
             buffer = objects.RangeBuffer(start, min(_SAMPLE, size - start))
@@ -268,14 +263,14 @@ class FsspecClient(ObjectClient):
         # One connection often serves a whole synchronous file system (FTP, SFTP): one call at a time.
         self._turn = asyncio.Lock()
 
-    async def _stat(self, url: objects.Url) -> objects.RemoteObject:
+    async def _stat(self, url: Url) -> objects.RemoteObject:
         info = await self._call("info", self._path(url))
         if info["type"] != "file" or info.get("size") is None:
             raise FileNotFoundError(str(url))
         return _found(url.path, info)
 
-    async def _page(self, url: objects.Url, flat: bool, mark: str | None) -> objects.ListPage:
-        folder = objects.Url(url.scheme, url.root, url.path.rpartition("/")[0])
+    async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
+        folder = Url(url.scheme, url.root, url.path.rpartition("/")[0])
         top = self._path(folder)
         try:
             infos = await self._call("ls" if flat else "find", top, detail=True)
@@ -288,9 +283,7 @@ class FsspecClient(ObjectClient):
             found.append(_found(path + "/" * (info["type"] == "directory"), info))
         return [one for one in found if one.path.startswith(url.path)], None
 
-    async def _fetch(
-        self, url: objects.Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject
-    ) -> None:
+    async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
         async with answered_in_time(_seconds_for(buffer.stop - buffer.at)):
             data = await self._call("cat_file", self._path(url), start=buffer.at, end=buffer.stop)
         pieces = iter([data])
@@ -300,15 +293,13 @@ class FsspecClient(ObjectClient):
 
         await buffer.fill(read)
 
-    async def _download(
-        self, url: objects.Url, write: objects.Write, planned: objects.RemoteObject | None
-    ) -> None:
+    async def _download(self, url: Url, write: objects.Write, planned: objects.RemoteObject | None) -> None:
         async with answered_in_time(_seconds_for(None if planned is None else planned.size)):
             data = await self._call("cat_file", self._path(url))
         objects.require_size(len(data), planned)
         write(data)
 
-    def _path(self, url: objects.Url) -> str:
+    def _path(self, url: Url) -> str:
         return type(self._fs)._strip_protocol(str(url))  # fsspec's own extension point, without a public name
 
     async def _call(self, name: str, *args: Any, **options: Any) -> Any:

@@ -22,7 +22,8 @@ from tokenlake.arrays import Int64, select, taken, text_of_strings
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError, TemplateMismatchError, TokenlakeError
 from tokenlake.markup import is_encodable
-from tokenlake.sources.rows import Fault, Row, Rows
+from tokenlake.sources.bad_records import Fault
+from tokenlake.sources.rows import Row, Rows
 from tokenlake.text.chat_messages import (
     ConversationReader,
     Turn,

@@ -17,7 +17,8 @@ from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.section import path_of
 from tokenlake.config.texts import PromptConfig
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.sources.rows import Fault, Row, Rows
+from tokenlake.sources.bad_records import Fault
+from tokenlake.sources.rows import Row, Rows
 from tokenlake.text.cut import CutCount, CutCounter
 from tokenlake.text.prompt_renderer import check_end, open_prompt
 from tokenlake.text.transform import Renderer

@@ -20,7 +20,8 @@ from tokenlake.columns import IGNORED, METHODS, TRAINERS, Method, Trainer, text_
 from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.sources.rows import Fault, Row, Rows
+from tokenlake.sources.bad_records import Fault
+from tokenlake.sources.rows import Row, Rows
 from tokenlake.text.chat_messages import ConversationReader, Turn, in_field, tools_of
 from tokenlake.text.chat_renderer import Chat, Conversations, SpecialTokenGuard
 from tokenlake.text.chat_template import (

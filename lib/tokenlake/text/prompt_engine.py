@@ -15,6 +15,7 @@ from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.result import Err, Ok, Result, attempt
 from tokenlake.sources.rows import Row
+from tokenlake.text.budgets import BudgetStrategy
 from tokenlake.text.cut import CutCount, CutCounter
 from tokenlake.text.labeller import (
     ANY_LENGTH,
@@ -24,7 +25,8 @@ from tokenlake.text.labeller import (
     prompt_labeller,
     resolved_prompt,
 )
-from tokenlake.text.lengths import BudgetStrategy, LengthManager, pad
+from tokenlake.text.lengths import LengthManager
+from tokenlake.text.padding import pad
 from tokenlake.text.truncation import SIDES, STRATEGIES, Side, Strategy
 from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT
 from tokenlake.tokenizers.files import TokenizerFiles, files_of
@@ -59,7 +61,7 @@ class PromptEngine:
         padding_side: where padding goes.
         special_tokens_in_text: ``literal``, ``encode`` or ``fail``, as in a build.
         budget, ratios, priority: where a row is too long, its input columns are shortened first, by these shares (see
-            :func:`tokenlake.text.lengths.allocate`), so that the answer is not what is cut; None: the end is.
+            :func:`tokenlake.text.budgets.allocate`), so that the answer is not what is cut; None: the end is.
 
     Raises:
         ConfigError: the configuration is wrong, or does not fit the tokenizer.

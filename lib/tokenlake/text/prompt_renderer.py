@@ -12,7 +12,8 @@ import pyarrow as pa
 from tokenlake.config.resolved import ResolvedChat, ResolvedPrompt
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.sources.rows import Fault, Rows
+from tokenlake.sources.bad_records import Fault
+from tokenlake.sources.rows import Rows
 from tokenlake.text.chat_messages import Turn
 from tokenlake.text.chat_renderer import ChatRenderer, rendered_chats
 from tokenlake.text.chat_template import UNFOUND, ChatTemplate, RenderedChat, chosen_template, named_tokens

@@ -29,7 +29,8 @@ from tokenlake.text.fields import (
     RenameFields,
     SelectFields,
 )
-from tokenlake.text.filters import FilterByField, FilterNonEmpty, FilterTransform, QualityFilter, Where
+from tokenlake.text.filters import FilterByField, FilterNonEmpty, FilterTransform, Where
+from tokenlake.text.quality import QualityFilter
 from tokenlake.text.transform import ChainedTransform, ExpandTransform, FieldText, Renderer, RowStep
 from tokenlake.tokenizers.files import TokenizerFiles
 

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from tokenlake.arrays import Bools, Int64, offsets_of, select, string_buffers, text_of_strings
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.markup import is_encodable
-from tokenlake.sources.rows import Fault, Row, Rows, column_of
+from tokenlake.sources.bad_records import Fault
+from tokenlake.sources.rows import Row, Rows, column_of
 from tokenlake.tokenizers.offsets import Spans
 
 Example = Row

@@ -23,8 +23,9 @@ from tokenlake.columns import text_weights
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.etl.job import REFERENCE, UnitJob
 from tokenlake.etl.plan.plan import Plan, TextUnit
-from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments
+from tokenlake.etl.unit.documents import Prepared, Recipe
 from tokenlake.etl.unit.text import TextBuild
+from tokenlake.etl.unit.text_documents import TextDocuments
 from tokenlake.sources.inputs import FileRange
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.layout import Layout

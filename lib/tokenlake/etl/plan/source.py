@@ -407,7 +407,7 @@ def _first_rows(source: ResolvedSource, files: Sequence[Sequence[FileRange]]) ->
     Args:
         files: the ranges of each file.
     """
-    from tokenlake.etl.unit.documents import rows_of
+    from tokenlake.etl.unit.kept_fields import rows_of
 
     chain = open_chain(source.texts)
     every = replace(source, where=None, on_bad_record="quarantine")

@@ -19,8 +19,8 @@ from tokenlake.etl.job import NO_ENGINE, MixJob, Progress, RepackJob, Stopwatch,
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
 from tokenlake.loader.read_ahead import batch_cache
 from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.order import MixtureStream
 from tokenlake.mixing.random import key_of
+from tokenlake.mixing.streams import MixtureStream
 from tokenlake.reading.gather import take_documents, take_packed
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import row_group_rows

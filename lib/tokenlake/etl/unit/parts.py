@@ -21,11 +21,11 @@ from tokenlake.errors import StoreError
 from tokenlake.etl.job import SPENT
 from tokenlake.parquet.writer import RowGroupWriter, open_shard
 from tokenlake.schema import LogicalHasher
-from tokenlake.sources.rows import BadRecord
+from tokenlake.sources.bad_records import BadRecord
 from tokenlake.store.base import Store
+from tokenlake.store.durable_files import remove_temp
 from tokenlake.store.layout import Layout, quarantine_path, shard_path
 from tokenlake.store.ledger import FileEntry, QuarantineEntry, ShardEntry
-from tokenlake.store.local import remove_temp
 from tokenlake.store.writes import HashingFile
 
 _ARROW: Final[Any] = pa

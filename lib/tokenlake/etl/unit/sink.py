@@ -19,8 +19,8 @@ from tokenlake.arrays import values as plain_values
 from tokenlake.columns import ColumnType, text_weights
 from tokenlake.config.resolved import ResolvedPack, ResolvedPreference
 from tokenlake.etl.job import UnitJob
-from tokenlake.etl.unit.documents import TextDocuments, taken
 from tokenlake.etl.unit.parts import Padding, PartWriter, RowsFile, row_of
+from tokenlake.etl.unit.text_documents import TextDocuments, taken
 from tokenlake.mixing.random import key_of
 from tokenlake.packing.packer import join_documents, open_packer
 from tokenlake.packing.segments import LOSS, Packed, learned, plain

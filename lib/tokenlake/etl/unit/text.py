@@ -18,14 +18,16 @@ import numpy.typing as npt
 from tokenlake.arrays import Bools
 from tokenlake.errors import TooManyBadRecordsError
 from tokenlake.etl.job import Progress, SignJob, Stopwatch, UnitJob, begin, produced_by
-from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments, bad_record, taken
+from tokenlake.etl.unit.bad_rows import bad_record
+from tokenlake.etl.unit.documents import Prepared, Recipe
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.etl.unit.infilling import Stretches
 from tokenlake.etl.unit.parts import QuarantineWriter
 from tokenlake.etl.unit.sink import PreferenceSink, Sink, TokenDocuments, open_sink
+from tokenlake.etl.unit.text_documents import TextDocuments, taken
 from tokenlake.mixing.random import Int64, UInt64, splitmix64
+from tokenlake.sources.bad_records import BadRecord, Fault, refuse
 from tokenlake.sources.inputs import FileRange, InputFile
-from tokenlake.sources.rows import BadRecord, Fault, refuse
 from tokenlake.store.base import Store
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import Account, InputEntry, UnitRecord
