@@ -28,13 +28,13 @@ from tokenlake.loader.grain import grain_dataset as grain_dataset
 from tokenlake.loader.grain import grain_source as grain_source
 from tokenlake.loader.hf import hf_dataset as hf_dataset
 from tokenlake.loader.layout import BatchLayout as BatchLayout
+from tokenlake.loader.length_curriculum import LengthCurriculum as LengthCurriculum
 from tokenlake.loader.loader import DataLoader as DataLoader
 from tokenlake.loader.loader import LoaderMetrics as LoaderMetrics
 from tokenlake.loader.mixture import Mixture as Mixture
 from tokenlake.loader.orbax import LoaderRestore as LoaderRestore
 from tokenlake.loader.orbax import LoaderSave as LoaderSave
 from tokenlake.loader.padding import BatchPadding as BatchPadding
-from tokenlake.loader.steps import LengthCurriculum as LengthCurriculum
 from tokenlake.loader.torch import torch_dataset as torch_dataset
 from tokenlake.loader.torch import torch_rows as torch_rows
 from tokenlake.metrics import Metric as Metric

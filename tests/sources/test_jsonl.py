@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from tests.sources.support import dicts, faults, normalized, one, positions, read, rows, texts, written
 from tests.sources.test_damage_json import LINES, RECORDS
 from tokenlake.sources.inputs import FileRange
-from tokenlake.sources.json import json_lines, judge_text, parse_long, parse_records, read_jsonl
+from tokenlake.sources.json import json_lines, parse_records, read_jsonl
+from tokenlake.sources.json_long_line import parse_long
+from tokenlake.sources.json_record import judge_text
 from tokenlake.sources.line_records import index_lines
 from tokenlake.sources.lines import LineBlock, LongLine
 from tokenlake.sources.opening import opened
@@ -165,8 +167,8 @@ def test_a_line_read_in_pieces_is_read_as_a_short_one(line: bytes) -> None:
         return
     short = _read(_block(line + b"\n"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tokenlake.sources.json._LONG_STRING", 12)  # longer than the keys
-        patch.setattr("tokenlake.sources.json._PIECE", 13)
+        patch.setattr("tokenlake.sources.json_long_line._LONG_STRING", 12)  # longer than the keys
+        patch.setattr("tokenlake.sources.json_long_line._PIECE", 13)
         data = line + b"\n"
         long = parse_long(
             LongLine(data=bytearray(data), head=data, size=len(data), offset=0, bytes_read=0), TEXTS

@@ -30,17 +30,10 @@ from tokenlake.trainer import (
     orpo,
 )
 from tokenlake.trainer.config import MeshConfig, OptimizerConfig, ScheduleConfig
-from tokenlake.trainer.losses import (
-    IGNORED,
-    dpo_losses,
-    kto_losses,
-    mismatched,
-    orpo_losses,
-    over_logits,
-    targets_of,
-)
+from tokenlake.trainer.losses import IGNORED, over_logits, targets_of
 from tokenlake.trainer.measurements import Meter, TrainingMetrics, measured_flops, named, peak_flops
 from tokenlake.trainer.mesh import make_mesh, param_shardings
+from tokenlake.trainer.preference_losses import dpo_losses, kto_losses, mismatched, orpo_losses
 from tokenlake.trainer.step import TrainState, lowered, make_step
 
 Floats = npt.NDArray[np.float64]

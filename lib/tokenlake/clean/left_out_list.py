@@ -20,7 +20,7 @@ from tokenlake.clean.signatures import EvenRowGroups
 from tokenlake.config.resolved import Signing
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.random import splitmix64
-from tokenlake.store.ledger import Account
+from tokenlake.store.account import Account
 
 FORMAT: Final = 1
 _ABOUT: Final = "tokenlake.clean"

@@ -25,9 +25,9 @@ from tokenlake.clean.evaluation_ngrams import EvaluationNgrams
 from tokenlake.clean.words import WordBuffer, exact_hashes
 from tokenlake.config.resolved import Signing
 from tokenlake.errors import IntegrityError, NotFoundError
+from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.durable_files import remove_temp
-from tokenlake.store.ledger import Account
 from tokenlake.store.writes import HashingFile
 from tokenlake.text.quality import open_quality
 

@@ -25,8 +25,8 @@ from tokenlake.markup import printable
 from tokenlake.numbers import count, plural
 from tokenlake.proof.overlap import EvaluationSet
 from tokenlake.proof.rows import Takedown
+from tokenlake.proof.signature import public_key as key_of
 from tokenlake.proof.statement import NGRAM, check_statement, prove_state, read_statement
-from tokenlake.proof.statement import public_key as key_of
 from tokenlake.reports import Table, facts, label, number
 from tokenlake.reports.terminal import print_tables, stdout
 from tokenlake.store.outputs import require_outside_stores

@@ -1,12 +1,12 @@
 """The names of this package and where each is defined: `__init__.py` reads this list, too."""
 
+from tokenlake.data_pipeline.collate import create_causal_lm_collate as create_causal_lm_collate
+from tokenlake.data_pipeline.collate import create_collate_fn as create_collate_fn
+from tokenlake.data_pipeline.collate import create_seq2seq_collate as create_seq2seq_collate
 from tokenlake.data_pipeline.dataloader import DataLoaderBuilder as DataLoaderBuilder
 from tokenlake.data_pipeline.dataloader import PackedDataset as PackedDataset
 from tokenlake.data_pipeline.dataloader import PreprocessedDataset as PreprocessedDataset
 from tokenlake.data_pipeline.dataloader import StreamingPreprocessedDataset as StreamingPreprocessedDataset
-from tokenlake.data_pipeline.dataloader import create_causal_lm_collate as create_causal_lm_collate
-from tokenlake.data_pipeline.dataloader import create_collate_fn as create_collate_fn
-from tokenlake.data_pipeline.dataloader import create_seq2seq_collate as create_seq2seq_collate
 from tokenlake.data_pipeline.pipeline import ConfigurationError as ConfigurationError
 from tokenlake.data_pipeline.pipeline import DataLoadingError as DataLoadingError
 from tokenlake.data_pipeline.pipeline import DataPipeline as DataPipeline

@@ -35,7 +35,7 @@ from tokenlake.etl.engines import open_pool
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.job import Progress, SignJob
 from tokenlake.etl.plan.exclusions import match_exclusions, of_unit
-from tokenlake.etl.plan.plan import range_identity
+from tokenlake.etl.plan.unit_ranges import range_identity
 from tokenlake.etl.plan.unit_size import LARGEST
 from tokenlake.etl.planner import (
     Configuration,
@@ -53,9 +53,9 @@ from tokenlake.fingerprint import fingerprint
 from tokenlake.markup import named_facts
 from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.split_choice import every_file
+from tokenlake.store.account import Account
 from tokenlake.store.address import absolute_address, open_store
 from tokenlake.store.base import Store
-from tokenlake.store.ledger import Account
 from tokenlake.store.outputs import require_outside_stores
 
 _OTHER_STAGES: Final = ("splits", "tokenizer", "additional_fields", "field_types", "num_shards")

@@ -19,9 +19,10 @@ from tokenlake.arrays import Int64
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns
 from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.length_index import LengthIndex
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderOptions
-from tokenlake.loader.padding import BatchPadding, LengthIndex
+from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.ragged_batch import RaggedAssembler, ragged_columns
 from tokenlake.loader.read_ahead import DecodedAhead, DecodedGroup, GroupCache

@@ -14,9 +14,9 @@ from tokenlake.loader.balance import BatchBalance
 from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.host_batches import HostBatches, HostReader, Place
+from tokenlake.loader.length_index import TruncationCount
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderKeywords, LoaderOptions
-from tokenlake.loader.padding import TruncationCount
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.read_ahead import Decoded, DecodedAhead
 from tokenlake.loader.state import plain_state, position_of, require_whole_run, state_of

@@ -10,9 +10,10 @@ from typing import Any, Final, Literal, Self, TypedDict, final
 from tokenlake.config.values import bounded_number, did_you_mean, expected, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.balance import BatchBalance
+from tokenlake.loader.batch_sizes import BatchSizes
 from tokenlake.loader.layout import BatchLayout
+from tokenlake.loader.length_curriculum import LengthCurriculum
 from tokenlake.loader.padding import BatchPadding
-from tokenlake.loader.steps import BatchSizes, LengthCurriculum
 
 CACHE_BYTES: Final = 512 << 20
 WORKER_CACHE_BYTES: Final = 256 << 20  # of each process, where worker processes may be several

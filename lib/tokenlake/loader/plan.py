@@ -20,11 +20,14 @@ from tokenlake.arrays import Int64
 from tokenlake.config.values import whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.balance import dealt
-from tokenlake.loader.buckets import Bucket, BucketRows, PassSteps
+from tokenlake.loader.bucketed_mixture import Part, divisor_of, mixture_parts
+from tokenlake.loader.buckets import Bucket, BucketRows
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.mixture import Mixture, Part, divisor_of, mixture_parts
+from tokenlake.loader.length_index import LengthIndex
+from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.padding import BatchPadding, LengthIndex
+from tokenlake.loader.padding import BatchPadding
+from tokenlake.loader.pass_steps import PassSteps
 from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch
 from tokenlake.mixing.lanes import MOST_LANES, most_lanes
 from tokenlake.mixing.order import ORDER_VERSION, EpochOrder, StoredOrder

@@ -14,11 +14,13 @@ from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from tokenlake.config.values import did_you_mean, plain_integers, whole_number
 from tokenlake.errors import ConfigError
+from tokenlake.loader.batch_sizes import BatchSizes
 from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.length_curriculum import LengthCurriculum
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import MOST_COUNTED, BatchPlan
-from tokenlake.loader.steps import BatchSizes, LengthCurriculum, Position
+from tokenlake.loader.steps import Position
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.streams import MixtureStream
 

@@ -42,7 +42,8 @@ from tokenlake.export.plan import make_exports
 from tokenlake.observability.build import DisplayOptions, measured
 from tokenlake.observability.tally import RunTallies, source_name
 from tokenlake.reports.dataset import planning_line
-from tokenlake.store.ledger import Account, UnitRecord
+from tokenlake.store.account import Account
+from tokenlake.store.ledger import UnitRecord
 
 
 def group_units(units: Sequence[int], most: int) -> list[tuple[int, ...]]:

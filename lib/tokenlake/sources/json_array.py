@@ -19,8 +19,9 @@ from tokenlake.sources.byte_stream import ByteStream
 from tokenlake.sources.input_bytes import InputBytes
 from tokenlake.sources.input_errors import damaged, unsuitable
 from tokenlake.sources.inputs import FileRange
-from tokenlake.sources.json import parse_long, parse_records
+from tokenlake.sources.json import parse_records
 from tokenlake.sources.json_borders import WINDOW_BYTES, BorderScanner
+from tokenlake.sources.json_long_line import parse_long
 from tokenlake.sources.json_wrapper import start_of_records
 from tokenlake.sources.line_records import RawRecords
 from tokenlake.sources.lines import BOM, LongLine, parsed_blocks

@@ -37,8 +37,9 @@ from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, Not
 from tokenlake.store import objects
 from tokenlake.store.base import ObjectInfo, ReadStore
 from tokenlake.store.client import OF_STORES, Failures, ObjectClient
+from tokenlake.store.fsspec_client import FsspecClient
 from tokenlake.store.gcs import GcsClient
-from tokenlake.store.http import FsspecClient, HttpClient
+from tokenlake.store.http import HttpClient
 from tokenlake.store.layout import TEMP_MARK, check_size
 from tokenlake.store.s3 import S3Client
 from tokenlake.store.shard_cache import ShardCache

@@ -46,7 +46,8 @@ from tokenlake.text.chat_template import (
     no_template,
     texts_in,
 )
-from tokenlake.text.transform import Column, Rendered, Transform, byte_sizes, called, fault_of, join_pieces
+from tokenlake.text.renderer import Rendered, byte_sizes, join_pieces
+from tokenlake.text.transform import Column, Transform, called, fault_of
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.engines import ReferenceEngine
 from tokenlake.tokenizers.files import TokenizerFiles, files_of

@@ -21,7 +21,7 @@ from tokenlake.sources.bad_records import Fault
 from tokenlake.sources.rows import Row, Rows
 from tokenlake.text.cut import CutCount, CutCounter
 from tokenlake.text.prompt_renderer import check_end, open_prompt
-from tokenlake.text.transform import Renderer
+from tokenlake.text.renderer import Renderer
 from tokenlake.text.truncation import Side, Strategy, truncate
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles

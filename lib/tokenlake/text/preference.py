@@ -35,7 +35,8 @@ from tokenlake.text.chat_template import (
 )
 from tokenlake.text.chat_weights import BAD_WEIGHT, is_learned
 from tokenlake.text.preference_ids import Joiner, preference_batch
-from tokenlake.text.transform import ExpandTransform, Rendered, fault_of
+from tokenlake.text.renderer import Rendered
+from tokenlake.text.transform import ExpandTransform, fault_of
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles, files_of
 

@@ -30,7 +30,8 @@ from tokenlake.text.prompt_template import (
     problem,
     with_loss,
 )
-from tokenlake.text.transform import Column, Rendered, Renderer, fault_of
+from tokenlake.text.renderer import Rendered, Renderer
+from tokenlake.text.transform import Column, fault_of
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import Span, Spans

@@ -37,8 +37,8 @@ from tokenlake.config.section import (
 )
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import ConfigError
+from tokenlake.loader.batch_sizes import BatchSizes
 from tokenlake.loader.padding import BatchPadding
-from tokenlake.loader.steps import BatchSizes
 
 
 def _exponent(value: object) -> object:

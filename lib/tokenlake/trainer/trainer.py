@@ -15,10 +15,10 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tokenlake.errors import ConfigError, DivergedError
+from tokenlake.loader.batch_sizes import BatchSizes
 from tokenlake.loader.dataset import open as open_dataset
 from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.state import BatchLoader
-from tokenlake.loader.steps import BatchSizes
 from tokenlake.trainer.callbacks import Callback, CheckpointCallback, EarlyStopping
 from tokenlake.trainer.checkpoints import Checkpoints, Restored, saved_arrays
 from tokenlake.trainer.config import (
@@ -32,20 +32,11 @@ from tokenlake.trainer.config import (
 from tokenlake.trainer.fingerprint import ArrayFacts, reference_mark
 from tokenlake.trainer.loaders import check_held_out, check_loader, from_beginning
 from tokenlake.trainer.logs import JsonlLog, ProgressCallback, TensorBoardLog
-from tokenlake.trainer.losses import (
-    Apply,
-    DeviceBatch,
-    Objective,
-    Params,
-    Sums,
-    dpo,
-    kto,
-    language_model,
-    orpo,
-)
+from tokenlake.trainer.losses import Apply, DeviceBatch, Objective, Params, Sums, language_model
 from tokenlake.trainer.measurements import Meter, TrainingMetrics, named, peak_flops
 from tokenlake.trainer.mesh import batch_sharding, make_mesh, param_shardings
 from tokenlake.trainer.optimizer import make_optimizer, make_schedule
+from tokenlake.trainer.preference_losses import dpo, kto, orpo
 from tokenlake.trainer.step import Means, TrainState, lowered, make_step, means
 
 _COLUMNS: Final = ("input_ids", "segment_ids", "positions", "targets")

@@ -21,7 +21,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.opening import opened
 from tokenlake.sources.splits import by_file
-from tokenlake.store.ledger import Account
+from tokenlake.store.account import Account
 from tokenlake.threads import in_order
 
 Positions: TypeAlias = dict[int, list[int]]

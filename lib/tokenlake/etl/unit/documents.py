@@ -25,8 +25,9 @@ from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.parsed import BLOCK_BYTES, RowBatch, TextBatch
 from tokenlake.sources.records import groups_of, read_range, read_rows, read_together
 from tokenlake.sources.rows import Rows
+from tokenlake.text.renderer import Renderer
 from tokenlake.text.steps import open_chain, open_renderer
-from tokenlake.text.transform import ChainedTransform, Renderer
+from tokenlake.text.transform import ChainedTransform
 from tokenlake.tokenizers.files import TokenizerFiles
 
 _ARROW: Final[Any] = pa  # the stubs do not know concat_batches

@@ -24,10 +24,11 @@ from tokenlake.mixing.streams import MixtureStream
 from tokenlake.reading.gather import take_documents, take_packed
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import row_group_rows
+from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import read_record
 from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import MIXED, Account, ShardEntry, UnitRecord
+from tokenlake.store.ledger import MIXED, ShardEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
 
 SPLIT: Final = "train"
