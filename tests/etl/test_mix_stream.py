@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
 from tokenlake.etl.unit.mix import mix_steps
-from tokenlake.mixing import order as streams
+from tokenlake.mixing import streams
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.order import EpochOrder
 from tokenlake.mixing.schedule import constant

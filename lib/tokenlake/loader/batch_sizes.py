@@ -1,4 +1,4 @@
-"""Batch sizes as a function of the step (batch-size warm-up), and the points that such functions consist of."""
+"""Batch sizes as a function of the step (batch-size warm-up), as points (first step, number)."""
 
 from __future__ import annotations
 

@@ -1,18 +1,17 @@
-"""Which batches a pass has, as a function of the position; with buckets, rows of like lengths come together.
+"""Buckets: rows of like lengths, which come together in batches.
 
-Without buckets all rows are a single one, whose batches come one after the other. With them::
+::
 
-    step          which bucket, and which batch of it                the deal of a mixture, of batches
-    its rows      start .. start + rows of the bucket's stream       its own order: as of a dataset of these rows alone
+    bucket        rows of a length up to the bucket's bound, and above the bound before
+    its stream    an order of its own: that of a dataset of these rows alone
     stored row    the n-th row of the bucket in a row group          row groups sorted by bucket, once
 
-Where batch sizes change, what is left of each bucket is dealt anew from that step on, by the new sizes. Of a mixture
-each bucket is a mixture of its own: of the rows of each source that it holds, by the source's weight times their share
-of the source.
+Each bucket of a mixture is a mixture of its own: of the rows of each source that it holds, by the source's weight times
+the share of the source's rows that it holds.
 
-All buckets permute row groups by one seed and take as large a share of them, so that they go through a dataset side by
-side, and a row group is decoded about once for all of them. Nothing waits for a bucket to fill: which rows a batch has
-follows from its number, whatever came before.
+All buckets permute row groups by one seed, and take an equal share of them. They therefore proceed through a dataset
+side by side, and a row group is decoded about once for all of them. No bucket has to fill up: the rows of a batch follow
+from its number alone (:mod:`tokenlake.loader.pass_steps`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from tokenlake.errors import ConfigError
 from tokenlake.loader.balance import BatchBalance
 from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.host_batches import HostBatches, HostReader, Place
+from tokenlake.loader.host_batches import HostBatches, Place
+from tokenlake.loader.host_reader import HostReader
 from tokenlake.loader.length_index import TruncationCount
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderKeywords, LoaderOptions

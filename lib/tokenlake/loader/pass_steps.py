@@ -1,4 +1,16 @@
-"""x"""
+"""The batches of a pass, as a function of the position; with buckets, every batch is of one of them.
+
+1. A pass is cut into *stretches* of steps that have the same batch sizes (:class:`BucketStretch`).
+2. At the start of a stretch, the rows that each bucket still has make a number of batches of its size. These batches are
+   dealt like the rows of a mixture: spread evenly over the stretch, and shuffled 16 at a time.
+3. The n-th batch of a bucket has the rows ``given + n size`` to ``given + (n + 1) size`` of the bucket's stream, where
+   ``given`` is the number of rows of the bucket before the stretch.
+
+Without buckets all rows are one bucket, whose batches come one after the other.
+
+Example: 40 rows of up to 8 ids in batches of 8, and 12 rows of up to 16 ids in batches of 4. The stretch has 5 and 3
+batches, dealt for example as 0 1 0 0 1 0 1 0. Step 4 is the second batch of bucket 1: rows 4 to 7 of its stream.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""x"""
+"""The contract of a deal: which rows of which source each lane of a mixture has."""
 
 from __future__ import annotations
 
