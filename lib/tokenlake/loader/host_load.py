@@ -51,19 +51,40 @@ def host_load(plan: BatchPlan, hosts: int, *, most_rows: int = MOST_ROWS) -> Hos
     """
     wanted = rows_of_host((0, hosts), plan.common_rows)
     read = wanted if plan.ranks is None else rows_of_host(None, plan.common_rows)
-    steps, position = list[BatchStep](), plan.begin(0)
-    while position.rows < most_rows and (step := plan.steps.next(position)) is not None:
+    # 1. The first steps of the epoch.
+    steps: list[BatchStep] = []
+    position = plan.begin(0)
+    while position.rows < most_rows:
+        step = plan.steps.next(position)
+        if step is None:
+            break
         steps.append(step)
         position = step.after
-    first, needed = offsets_of([len(rows.group_rows) for rows in plan.sources]), list[Int64]()
+    # 2. The row groups of their rows, numbered over all sources.
+    first_groups = offsets_of([len(rows.group_rows) for rows in plan.sources])
+    needed: list[Int64] = []
     for begin in range(0, len(steps), _AT_ONCE):
-        found = plan.rows(steps[begin : begin + _AT_ONCE], read)
-        needed.append(np.unique(np.concatenate([first[rows.source] + rows.group for rows in found])))
-    groups, decoded, bytes_ = np.unique(np.concatenate(needed)).tolist(), 0, 0
+        located = plan.rows(steps[begin : begin + _AT_ONCE], read)
+        numbers = np.concatenate([first_groups[rows.source] + rows.group for rows in located])
+        needed.append(np.unique(numbers))
+    groups: list[int] = np.unique(np.concatenate(needed)).tolist()
+    # 3. The rows and bytes of these row groups, each decoded once.
+    decoded_rows = 0
+    decoded_bytes = 0
     for number in groups:
-        source = int(np.searchsorted(first, number, side="right")) - 1
-        stored, group = plan.sources[source], number - int(first[source])
-        rows, (shard, _) = int(stored.group_rows[group]), stored.shard_of(group)
-        decoded, bytes_ = decoded + rows, bytes_ + shard.bytes * rows // shard.rows
-    delivered = sum(int(np.searchsorted(wanted(step.size), step.rows)) for step in steps)
-    return HostLoad(hosts, len(steps), len(groups), decoded, delivered, bytes_)
+        source = int(np.searchsorted(first_groups, number, side="right")) - 1
+        stored = plan.sources[source]
+        group = number - int(first_groups[source])
+        group_rows = int(stored.group_rows[group])
+        shard, _ = stored.shard_of(group)
+        decoded_rows += group_rows
+        decoded_bytes += shard.bytes * group_rows // shard.rows
+    delivered_rows = sum(int(np.searchsorted(wanted(step.size), step.rows)) for step in steps)
+    return HostLoad(
+        hosts=hosts,
+        steps=len(steps),
+        groups=len(groups),
+        decoded=decoded_rows,
+        delivered=delivered_rows,
+        bytes=decoded_bytes,
+    )

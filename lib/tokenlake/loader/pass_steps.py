@@ -1,8 +1,8 @@
 """The batches of a pass, as a function of the position; with buckets, every batch is of one of them.
 
 1. A pass is cut into *stretches* of steps that have the same batch sizes (:class:`BucketStretch`).
-2. At the start of a stretch, the rows that each bucket still has make a number of batches of its size. These batches are
-   dealt like the rows of a mixture: spread evenly over the stretch, and shuffled 16 at a time.
+2. At the start of a stretch, the rows that each bucket still has make a number of batches of its size. These batches
+   are dealt like the rows of a mixture: spread evenly over the stretch, and shuffled 16 at a time.
 3. The n-th batch of a bucket has the rows ``given + n size`` to ``given + (n + 1) size`` of the bucket's stream, where
    ``given`` is the number of rows of the bucket before the stretch.
 
@@ -18,7 +18,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from operator import itemgetter
 from typing import Final, final
 
@@ -67,14 +66,16 @@ class BucketStretch:
     @cached_property
     def deal(self) -> SourceMixture:
         """Batches of the buckets as rows of a mixture, as many of each as it has: spread evenly over the stretch."""
-        names = [str(bucket.length) for bucket in self.buckets]
-        batches = self.batches or [None] * len(names)
-        shares = self.batches or [
-            bucket.rows / size for bucket, size in zip(self.buckets, self.sizes, strict=True)
-        ]
+        batches: dict[str, int | None] = {}
+        shares: dict[str, float] = {}
+        for number, (bucket, size) in enumerate(zip(self.buckets, self.sizes, strict=True)):
+            name = str(bucket.length)
+            batches[name] = None if self.batches is None else self.batches[number]
+            shares[name] = bucket.rows / size if self.batches is None else self.batches[number]
+        total = sum(shares.values())
         return SourceMixture(
-            dict(zip(names, batches, strict=True)),
-            constant({name: share / sum(shares) for name, share in zip(names, shares, strict=True)}),
+            batches,
+            constant({name: share / total for name, share in shares.items()}),
             batch_size=BATCHES_TOGETHER,
             block_size=BATCHES_TOGETHER,
             seed=self.seed,
@@ -85,12 +86,16 @@ class BucketStretch:
         """Return how many rows of each bucket the pass delivered before a step of the stretch, or before its end."""
         if step == self.first:  # also of a stretch without batches, which has no deal
             return self.given
-        alone = len(self.sizes) == 1
-        drawn = [step - self.first] if alone else self.deal.drawn(0, step - self.first).tolist()
-        each = [count * size for count, size in zip(drawn, self.sizes, strict=True)]
-        if self.left is not None:
-            each = [min(rows, left) for rows, left in zip(each, self.left, strict=True)]
-        return tuple(before + rows for before, rows in zip(self.given, each, strict=True))
+        batches = [step - self.first]
+        if len(self.sizes) > 1:
+            batches = self.deal.drawn(0, step - self.first).tolist()
+        delivered: list[int] = []
+        for bucket, size in enumerate(self.sizes):
+            rows = batches[bucket] * size
+            if self.left is not None:
+                rows = min(rows, self.left[bucket])  # the last batch may not be full
+            delivered.append(self.given[bucket] + rows)
+        return tuple(delivered)
 
     @cached_property
     def drawn(self) -> Callable[[int], Draws]:
@@ -129,19 +134,26 @@ class PassSteps:
     ) -> None:
         self.buckets: Final = tuple(buckets)
         self.bucketed: Final = stored is not None
-        self._stored, self._changes, self._first_groups = stored, tuple(changes), first_groups
-        self._seed, self._drop_last = seed, drop_last
+        self._stored = stored
+        self._changes = tuple(changes)
+        self._first_groups = first_groups
+        self._seed = seed
+        self._drop_last = drop_last
         self._streams = lru_cache(2)(lambda passes: [bucket.stream(passes) for bucket in self.buckets])
         totals = [stream.length for stream in self._streams(0)]
         self._totals = None if None in totals else tuple(total or 0 for total in totals)
         self.rows: Final = None if self._totals is None else sum(self._totals)
-        self._stretches, self.begin = lru_cache(8)(self._stretches_of), lru_cache(8)(self._begin_of)
+        self._stretches = lru_cache(8)(self._stretches_of)
+        self.begin = lru_cache(8)(self._begin_of)
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """(rows, length) of full batches, each once."""
-        each = [zip(sizes, self.buckets, strict=True) for _, sizes in self._changes]
-        return tuple(dict.fromkeys((size, bucket.length) for pairs in each for size, bucket in pairs))
+        shapes: dict[tuple[int, int], None] = {}  # in the order in which they first occur
+        for _, sizes in self._changes:
+            for size, bucket in zip(sizes, self.buckets, strict=True):
+                shapes[size, bucket.length] = None
+        return tuple(shapes)
 
     @property
     def mean_rows(self) -> float:
@@ -155,7 +167,9 @@ class PassSteps:
 
     def next(self, position: Position) -> BatchStep | None:
         """Return the batch that comes next in this pass; None at its end."""
-        bucket, start, rows = 0, position.rows, self.rows
+        bucket = 0
+        start = position.rows
+        bucket_rows = self.rows  # that the bucket has in the pass; None: no end
         if self.bucketed:
             stretch = self._stretch(position.passes, position.step)
             if stretch.end is not None and position.step >= stretch.end:
@@ -164,12 +178,13 @@ class PassSteps:
             drawn = stretch.drawn(block)
             bucket = int(drawn.source[place])
             start = stretch.given[bucket] + int(drawn.index[place]) * stretch.sizes[bucket]
-            rows = None if self._totals is None else self._totals[bucket]
-        size = self._changes[bisect_right(self._changes, position.step, key=itemgetter(0)) - 1][1][bucket]
-        left = size if rows is None else min(size, rows - start)
-        if left <= 0 or (left < size and self._drop_last):
+            bucket_rows = None if self._totals is None else self._totals[bucket]
+        change = bisect_right(self._changes, position.step, key=itemgetter(0)) - 1
+        size = self._changes[change][1][bucket]
+        rows = size if bucket_rows is None else min(size, bucket_rows - start)
+        if rows <= 0 or (rows < size and self._drop_last):
             return None
-        return BatchStep(position.step, position.passes, start, size, left, bucket, position.rows + left)
+        return BatchStep(position.step, position.passes, start, size, rows, bucket, position.rows + rows)
 
     def batches(self, first: int) -> int | None:
         """Return how many batches a pass has that begins at step `first`; None: no end."""
@@ -190,50 +205,58 @@ class PassSteps:
         """Return how many rows of a pass a host has that wants these of each batch; None: no end."""
         if self._totals is None:
             return None
-        stretches, found = self._stretches(passes, self.begin(passes)), 0
-        after = [each.given for each in stretches[1:]]
-        after.append(stretches[-1].delivered(stretches[-1].end or 0))
-        for stretch, rows in zip(stretches, after, strict=True):
-            for size, first, last in zip(stretch.sizes, stretch.given, rows, strict=True):
-                full, rest = divmod(last - first, size)
-                found += full * len(wanted(size))
+        stretches = self._stretches(passes, self.begin(passes))
+        # Rows of each bucket that the pass delivered before the end of each stretch.
+        delivered = [stretch.given for stretch in stretches[1:]]
+        delivered.append(stretches[-1].delivered(stretches[-1].end or 0))
+        total = 0
+        for stretch, ends in zip(stretches, delivered, strict=True):
+            for size, begin, end in zip(stretch.sizes, stretch.given, ends, strict=True):
+                full_batches, rest = divmod(end - begin, size)
+                total += full_batches * len(wanted(size))
                 if rest:
-                    found += int(np.searchsorted(wanted(size), size if pad_last else rest))
-        return found
+                    total += int(np.searchsorted(wanted(size), size if pad_last else rest))
+        return total
 
     def locate(self, steps: Sequence[BatchStep], rows: Sequence[Int64]) -> list[StreamRows]:
-        """Return where these rows of batches are stored."""
-        found: list[StreamRows] = [StreamRows(*np.empty((4, 0), np.int64))] * len(steps)
-        by_bucket: dict[int, list[int]] = {}
+        """Return where rows of batches are stored: the inverse of :meth:`places`.
+
+        Args:
+            steps: Batches of one pass.
+            rows: Rows of each of them, int64[m], ascending.
+        """
+        located: list[StreamRows] = [StreamRows(*np.empty((4, 0), np.int64))] * len(steps)
+        # The batches of a bucket are looked up together, which costs little more than one.
+        batches_of_bucket: dict[int, list[int]] = {}
         for number, step in enumerate(steps):
-            by_bucket.setdefault(step.bucket, []).append(number)
-        for bucket, numbers in by_bucket.items():
+            batches_of_bucket.setdefault(step.bucket, []).append(number)
+        for bucket, numbers in batches_of_bucket.items():
             counts = [len(rows[number]) for number in numbers]
-            start, size = (
-                np.repeat(np.array([getattr(steps[number], name) for number in numbers], np.int64), counts)
-                for name in ("start", "size")
-            )
+            start = np.array([steps[number].start for number in numbers], np.int64)
+            size = np.array([steps[number].size for number in numbers], np.int64)
+            row_in_batch = np.concatenate([rows[number] for number in numbers])
             stream = self._streams(steps[0].passes)[bucket]
-            at = stream.at(start, size, np.concatenate([rows[number] for number in numbers]))
-            source = self.buckets[bucket].sources[at.source]
-            row = at.row
+            stored = stream.at(np.repeat(start, counts), np.repeat(size, counts), row_in_batch)
+            # The stream numbers sources and rows within the bucket; go back to datasets and their row groups.
+            dataset = self.buckets[bucket].sources[stored.source]
+            row = stored.row
             if self._stored is not None:
-                row = self._stored.rows(bucket, self._first_groups[source] + at.group, row)
-            stored = at._replace(source=source, row=row)
-            ends = offsets_of(counts)
-            for number, first, last in zip(numbers, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-                found[number] = StreamRows(*(column[first:last] for column in stored))
-        return found
+                row = self._stored.rows(bucket, self._first_groups[dataset] + stored.group, row)
+            stored = stored._replace(source=dataset, row=row)
+            ends = offsets_of(counts).tolist()
+            for number, first, last in zip(numbers, ends[:-1], ends[1:], strict=True):
+                located[number] = StreamRows(*(column[first:last] for column in stored))
+        return located
 
     def epochs(self, passes: int, end: int, source: int, group: int, row: int) -> range:
         """Return the epochs of a dataset in which a stored row may come before step `end` of a pass."""
         (bucket,), _ = self._numbered(source, np.array([group]), np.array([row]))
-        there = np.flatnonzero(self.buckets[bucket].sources == source)
+        stream_sources = np.flatnonzero(self.buckets[bucket].sources == source)
         stretch = self._stretch(passes, end)
-        if not len(there) or end < stretch.first:
+        if not len(stream_sources) or end < stretch.first:
             return range(0)
         last = end if stretch.end is None else min(end, stretch.end)
-        return self._streams(passes)[bucket].epochs(int(there[0]), stretch.delivered(last)[bucket])
+        return self._streams(passes)[bucket].epochs(int(stream_sources[0]), stretch.delivered(last)[bucket])
 
     def places(
         self, passes: int, source: int, epoch: int, group: Int64, row: Int64
@@ -242,35 +265,48 @@ class PassSteps:
 
         The inverse of :meth:`locate`; None where it does not come in this pass.
         """
-        found: list[tuple[BatchStep, int] | None] = [None] * len(group)
-        buckets, numbers = self._numbered(source, group, row)
+        places: list[tuple[BatchStep, int] | None] = [None] * len(group)
+        buckets, row_in_bucket = self._numbered(source, group, row)
         for bucket in np.unique(buckets).tolist():
-            index = np.flatnonzero(self.buckets[bucket].sources == source)
-            if not len(index):
+            stream_sources = np.flatnonzero(self.buckets[bucket].sources == source)
+            if not len(stream_sources):
                 continue
-            there, stream = np.flatnonzero(buckets == bucket), self._streams(passes)[bucket]
-            lane, place = stream.place_of(int(index[0]), epoch, group[there], numbers[there])
-            there, lane, place = there[place >= 0], lane[place >= 0], place[place >= 0]
-            positions = stream.layout.beside(lane, place).tolist()
-            batches = [self._of_row(passes, bucket, position) for position in positions]
-            start = np.array([0 if batch is None else batch.start for batch in batches], np.int64)
-            size = [stream.layout.lanes if batch is None else batch.size for batch in batches]
-            rows = stream.layout.row_in(start, np.array(size, np.int64), lane, place).tolist()
-            for at, batch, number in zip(there.tolist(), batches, rows, strict=True):
-                # What a mixture is cut off, and a last batch that is left out, never comes.
-                found[at] = (batch, number) if batch is not None and number < batch.rows else None
-        return found
+            # 1. The lane and the place in the lane of each row. Rows that never come have place -1.
+            stream = self._streams(passes)[bucket]
+            index = np.flatnonzero(buckets == bucket)
+            lane, place = stream.place_of(int(stream_sources[0]), epoch, group[index], row_in_bucket[index])
+            comes = place >= 0
+            index = index[comes]
+            lane = lane[comes]
+            place = place[comes]
+            # 2. The batch of each. All lanes are equally far in it, so that any position beside the place will do.
+            batches: list[BatchStep | None] = []
+            start = np.zeros(len(index), np.int64)
+            size = np.full(len(index), stream.layout.lanes, np.int64)
+            for number, position in enumerate(stream.layout.beside(lane, place).tolist()):
+                batch = self._of_row(passes, bucket, position)
+                batches.append(batch)
+                if batch is not None:
+                    start[number] = batch.start
+                    size[number] = batch.size
+            # 3. The row in the batch. The cut-off end of a mixture, and a last batch that is dropped, never come.
+            row_in_batch = stream.layout.row_in(start, size, lane, place).tolist()
+            for number, batch in enumerate(batches):
+                if batch is not None and row_in_batch[number] < batch.rows:
+                    places[index[number]] = (batch, row_in_batch[number])
+        return places
 
     def _numbered(self, source: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
         """Return the bucket of rows of row groups of a dataset, and which row of it there each is, int64[n] both."""
         if self._stored is None:
             return np.zeros_like(group), row
-        first = int(self._first_groups[source])
-        each = [
-            self._stored.bucket_of(first + at, one)
-            for at, one in zip(group.tolist(), row.tolist(), strict=True)
-        ]
-        buckets, numbers = np.array(each, np.int64).reshape(-1, 2).T
+        first_group = int(self._first_groups[source])
+        buckets = np.empty_like(group)
+        numbers = np.empty_like(row)
+        for index in range(len(group)):
+            bucket, number = self._stored.bucket_of(first_group + int(group[index]), int(row[index]))
+            buckets[index] = bucket
+            numbers[index] = number
         return buckets, numbers
 
     def _of_row(self, passes: int, bucket: int, row: int) -> BatchStep | None:
@@ -293,25 +329,48 @@ class PassSteps:
 
     def _stretches_of(self, passes: int, first: int) -> list[BucketStretch]:
         """Deal what each stretch leaves to the next, until nothing is left or sizes change no more."""
-        found, given = list[BucketStretch](), (0,) * len(self.buckets)
-        for (change, sizes), (after, _) in pairwise([*self._changes, (-1, ())]):
-            if -1 < after <= first:
-                continue
-            key = key_of(self._seed, _DEALT, passes, *([len(found)] if found else []))
-            left = batches = None
-            if self._totals is not None:
-                left = tuple(total - rows for total, rows in zip(self._totals, given, strict=True))
-                batches = tuple(
-                    rows // size if self._drop_last else -(-rows // size)
-                    for rows, size in zip(left, sizes, strict=True)
-                )
+        stretches: list[BucketStretch] = []
+        given = (0,) * len(self.buckets)
+        for number, (change, sizes) in enumerate(self._changes):
+            is_last_change = number + 1 == len(self._changes)
+            next_change = None if is_last_change else self._changes[number + 1][0]
+            if next_change is not None and next_change <= first:
+                continue  # the sizes changed again before the pass began
+            # The first stretch has the key without a number: passes whose sizes never change keep their order.
+            key = key_of(self._seed, _DEALT, passes)
+            if stretches:
+                key = key_of(self._seed, _DEALT, passes, len(stretches))
+            left, batches = self._remaining(given, sizes)
             stretch = BucketStretch(max(first, change), sizes, given, left, batches, key, self.buckets)
-            found.append(stretch)
-            # Rows in no buckets that end with a stretch may leave some that a smaller batch of the next one holds.
-            if after < 0 or (stretch.end is not None and stretch.end < after + self.bucketed):
+            stretches.append(stretch)
+            if next_change is None or self._ends_before(stretch, next_change):
                 break
-            given = stretch.delivered(after)
-        return found
+            given = stretch.delivered(next_change)
+        return stretches
+
+    def _remaining(
+        self, given: tuple[int, ...], sizes: tuple[int, ...]
+    ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+        """Return the rows of each bucket after `given` of them, and the batches that they make; None: no end."""
+        if self._totals is None:
+            return None, None
+        left: list[int] = []
+        batches: list[int] = []
+        for total, delivered, size in zip(self._totals, given, sizes, strict=True):
+            rows = total - delivered
+            left.append(rows)
+            batches.append(rows // size if self._drop_last else (rows + size - 1) // size)
+        return tuple(left), tuple(batches)
+
+    def _ends_before(self, stretch: BucketStretch, next_change: int) -> bool:
+        """Return whether nothing is left of the pass when the batch sizes change."""
+        if stretch.end is None:
+            return False
+        if self.bucketed:
+            return stretch.end <= next_change
+        # Without buckets a pass may end exactly there with rows left that `drop_last` leaves out: a smaller batch of
+        # the next size may hold them.
+        return stretch.end < next_change
 
     def _count(self, passes: int, first: int) -> int | None:
         """Return how many batches a pass has that begins at a step."""
