@@ -1,7 +1,11 @@
 """JSON Lines: one object on every line. A block of lines becomes texts alone, or objects and columns.
 
-Every record is read strictly, as :mod:`tokenlake.sources.json_record` says. Most lines are not odd. These are read
-many at a time: as one JSON array, whose members are counted in one scan. Only odd lines are read one by one.
+Every record is read as strictly as :mod:`tokenlake.sources.json_record` says, and most of them quickly:
+
+- Texts alone: the key is counted in the whole block. If it occurs once per record, each record is parsed without any
+  further search.
+- Rows: one pass over the block finds the records that are *odd*, such as those with a number beyond 64 bits. A record
+  that is not odd is parsed once, and is right if it has as many keys as there are ``":`` in its line.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from tokenlake.sources.json_long_line import parse_long
 from tokenlake.sources.json_parsed import parsed_block, parsed_rows
 from tokenlake.sources.json_record import (
     LARGE_NUMBER,
+    Judged,
     disguise_of,
     is_plain_key,
     judge_quickly,
@@ -35,12 +40,12 @@ from tokenlake.sources.rows import is_too_wide
 from tokenlake.sources.where import Predicate
 
 PIECE_BYTES: Final = 2 << 20
-"""Of records that become Python objects together: these can take 25 times as much."""
+"""Bytes of records that become Python objects together: the objects can take 25 times as much memory."""
 TEXT_BYTES: Final = 8 << 20
-"""Of records of which only the texts do: one emoji makes four times as much of a text."""
-_SHORT_RECORD: Final = 1024
+"""Bytes of records of which only the texts become objects: a text with one emoji takes four times as much memory."""
+_SHORT_RECORD: Final = 1024  # bytes
 
-# A quote and a colon, between which nearly nobody writes anything, and what they may look like otherwise.
+# The end of a key, as nearly everybody writes it, and the other ways in which it may be written.
 _CLOSE_KEY_END: Final = '":'
 
 _ODD: Final = LARGE_NUMBER + '|"[ \t\r\n]+:|\\\\u00[23]'
@@ -61,12 +66,12 @@ def read_jsonl(
 
 
 def json_lines(block: LineBlock) -> RawRecords:
-    """Return the lines of a block that hold something; those of nothing but spaces and tabs are blank."""
+    """Return the lines of a block that are not blank: lines of spaces and tabs alone are."""
     return index_lines(block, blank=b" \t\r")
 
 
 def parse_records(records: RawRecords, want: Want) -> Iterator[Parsed]:
-    """Parse records: for their texts alone, or in pieces as objects and columns, the text beside them if wanted."""
+    """Yield the texts of records alone, or objects and columns with the text beside them if it is wanted."""
     if want.text is not None and want.columns == ():
         for piece in records.pieces(TEXT_BYTES):
             yield _texts_of(piece, want.text, want.max_record_bytes)
@@ -76,19 +81,49 @@ def parse_records(records: RawRecords, want: Want) -> Iterator[Parsed]:
 
 
 def _texts_of(records: RawRecords, name: str, limit: int) -> Parsed:
-    if _holds_each_once(records, name, limit):
-        data, loads = records.data, orjson.loads
-        spans = zip(records.starts.tolist(), records.stops.tolist(), strict=True)
-        try:
-            column = text_of_strings([loads(data[start:stop])[name] for start, stop in spans])
-        except (ValueError, LookupError, TypeError, pa.ArrowException):  # no JSON, field, object or text
-            column = None
-        if column is not None and not column.null_count:
+    """Return the texts in the field `name` of records, and the faults of those that have none."""
+    if _hold_key_once(records, name, limit):
+        column = _trusted_texts(records, name)
+        if column is not None:
             return records.parsed({}, text=column)
+    return _checked_texts(records, name, limit)
 
+
+def _hold_key_once(records: RawRecords, name: str, limit: int) -> bool:
+    """Return whether the key `name` occurs exactly as often as there are records, and in one spelling.
+
+    If every record then has the field, each has it once. For long records this is not worthwhile: it costs less to
+    search the short part of each record before its text.
+    """
+    sizes = records.stops - records.starts
+    if not len(sizes) or sizes.mean() > _SHORT_RECORD or sizes.max() > limit or not is_plain_key(name):
+        return False
+    first = int(records.starts[0])
+    last = int(records.stops[-1])
+    count = records.data.count(orjson.dumps(name), first, last)
+    return count == len(sizes) and records.data.find(b"\\u00", first, last) < 0
+
+
+def _trusted_texts(records: RawRecords, name: str) -> pa.LargeStringArray | None:
+    """Return the texts of records whose keys were counted; None where any record has none."""
+    data = records.data
+    loads = orjson.loads
+    spans = zip(records.starts.tolist(), records.stops.tolist(), strict=True)
+    try:
+        column = text_of_strings([loads(data[start:stop])[name] for start, stop in spans])
+    except (ValueError, LookupError, TypeError, pa.ArrowException):  # no JSON, field, object or text
+        return None
+    return None if column.null_count else column
+
+
+def _checked_texts(records: RawRecords, name: str, limit: int) -> Parsed:
+    """Return the texts of records, each looked at by itself; those that are not plainly right are judged strictly."""
     texts: list[str] = []
     faults: dict[int, Fault] = {}
-    key, disguise, loads, data = orjson.dumps(name), disguise_of((name,)), orjson.loads, records.data
+    key = orjson.dumps(name)
+    disguise = disguise_of((name,))
+    loads = orjson.loads
+    data = records.data
     spans = zip(records.starts.tolist(), records.stops.tolist(), strict=True)
     for index, (start, stop) in enumerate(spans):
         line = data[start:stop]
@@ -97,51 +132,41 @@ def _texts_of(records: RawRecords, name: str, limit: int) -> Parsed:
         except (ValueError, LookupError, TypeError):
             text = None
         if type(text) is str and stop - start <= limit:
-            # Of a key that is repeated the last value counts. Behind its key there is room for it, so that all
-            # of them begin before `end`: most of the text need not be searched.
+            # Of a repeated key the last value counts, and the text takes at least `len(text)` bytes after its key. All
+            # occurrences of the key therefore begin before `end`: most of the text need not be searched.
             end = stop - start - len(text)
             if line.find(key, line.find(key) + 1, end) < 0 and (
                 line.find(b"\\", 0, end) < 0 or not disguise.search(line, 0, end)
             ):
                 texts.append(text)
                 continue
-        found = judge_text(line, name, limit)
-        if isinstance(found, Fault):
-            faults[index] = found
+        judged = judge_text(line, name, limit)
+        if isinstance(judged, Fault):
+            faults[index] = judged
         else:
-            texts.append(found)
+            texts.append(judged)
     return parsed_block(records, faults, text=text_of_strings(texts))
 
 
-def _holds_each_once(records: RawRecords, name: str, limit: int) -> bool:
-    """Say whether records that all have the field surely have it once: it is there as often as there are records.
-
-    Of long records the little before each text is searched instead, which costs less.
-    """
-    sizes = records.stops - records.starts
-    if not len(sizes) or sizes.mean() > _SHORT_RECORD or sizes.max() > limit or not is_plain_key(name):
-        return False
-    first, last = int(records.starts[0]), int(records.stops[-1])
-    count = records.data.count(orjson.dumps(name), first, last)
-    return count == len(sizes) and records.data.find(b"\\u00", first, last) < 0
-
-
 def _rows_of(records: RawRecords, want: Want) -> Iterator[Parsed]:
-    # How often a quote and a colon stand together in each record; and whether it is odd: whether it has perhaps a large
-    # number, a blank between quote and colon, or one of the two as an escape.
+    """Yield records as objects and columns; a batch with very many different keys is halved."""
+    # 1. Of each record: how often a quote and a colon are side by side, and whether it is odd. An odd record may have a
+    #    large number, a blank between quote and colon, or one of the two as an escape.
     edges = np.append(records.starts, records.stops[-1:] if len(records) else 0)
-    each = binary_over(edges, pa.py_buffer(records.data))
-    ends = _COMPUTE.count_substring(each, _CLOSE_KEY_END).to_pylist()
-    odd = _COMPUTE.match_substring_regex(each, _ODD).to_pylist()
-    found = [
-        (None if odd[at] else judge_quickly(line, ends[at], want)) or judge_row(line, want)
-        for at, line in enumerate(records)
-    ]
-    judged = [each for each in found if not isinstance(each, Fault)]
-    if len(judged) > 1 and is_too_wide([each.record for each in judged], want.columns):
-        del found, judged
+    lines = binary_over(edges, pa.py_buffer(records.data))
+    key_ends = _COMPUTE.count_substring(lines, _CLOSE_KEY_END).to_pylist()
+    is_odd = _COMPUTE.match_substring_regex(lines, _ODD).to_pylist()
+    # 2. The records that are not odd are read quickly; the others, and those that this cannot decide, strictly.
+    judged: list[Judged | Fault] = []
+    for index, line in enumerate(records):
+        record = None if is_odd[index] else judge_quickly(line, key_ends[index], want)
+        judged.append(record or judge_row(line, want))
+    # 3. Objects that share no keys would make an enormous number of columns.
+    usable = [record for record in judged if not isinstance(record, Fault)]
+    if len(usable) > 1 and is_too_wide([record.record for record in usable], want.columns):
+        del judged, usable  # before the halves are read again
         middle = len(records) // 2
         yield from _rows_of(records.part(0, middle), want)
         yield from _rows_of(records.part(middle, len(records)), want)
     else:
-        yield parsed_rows(records, found, want)
+        yield parsed_rows(records, judged, want)

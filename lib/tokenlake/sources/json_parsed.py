@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tokenlake.sources.bad_records import Fault
+from tokenlake.sources.bad_records import BadLine, Fault
 from tokenlake.sources.json_record import Judged
 from tokenlake.sources.line_records import RawRecords
 from tokenlake.sources.parsed import Parsed, Want
-from tokenlake.sources.rows import Rows
+from tokenlake.sources.rows import Record, Rows
 
 _ARROW: Final[Any] = pa
 
@@ -26,16 +26,26 @@ def parsed_block(records: RawRecords, faults: dict[int, Fault], **found: Any) ->
     return records.parsed(faults, **found)
 
 
-def parsed_rows(records: RawRecords, found: list[Judged | Fault], want: Want) -> Parsed:
-    """Return what was found in each record, as columns and as objects."""
-    faults = {at: each for at, each in enumerate(found) if isinstance(each, Fault)}
-    judged = [(at, each) for at, each in enumerate(found) if not isinstance(each, Fault)]
-    strings = [None if isinstance(each.text, Fault) else each.text for _, each in judged]
-    objects = [each.record for _, each in judged]
+def parsed_rows(records: RawRecords, judged: list[Judged | Fault], want: Want) -> Parsed:
+    """Return the block of judged records, as columns and as objects."""
+    faults: dict[int, Fault] = {}
+    objects: list[Record] = []
+    texts: list[str | None] = []
+    doubtful: list[BadLine] = []
+    for index, record in enumerate(judged):
+        if isinstance(record, Fault):
+            faults[index] = record
+            continue
+        objects.append(record.record)
+        if isinstance(record.text, Fault):
+            texts.append(None)
+            doubtful.append(records.bad(index, record.text))
+        else:
+            texts.append(record.text)
     return parsed_block(
         records,
         faults,
-        text=None if want.text is None else _ARROW.array(strings, pa.large_string()),
+        text=None if want.text is None else _ARROW.array(texts, pa.large_string()),
         rows=None if want.columns == () else Rows(objects=objects, names=want.columns),
-        doubtful=tuple(records.bad(at, each.text) for at, each in judged if isinstance(each.text, Fault)),
+        doubtful=tuple(doubtful),
     )
