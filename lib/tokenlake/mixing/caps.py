@@ -184,9 +184,12 @@ def shortened(name: str, group_rows: Int64, rows: int | None, *, seed: int) -> I
     """
     if rows is None:
         return group_rows
+    # 1. Permute the row groups: row group g goes to place[g].
     key = key_of(seed, xxhash.xxh3_64_intdigest(name.encode()), _KEPT)
     place = Permutation(len(group_rows), key).at(np.arange(len(group_rows), dtype=np.int64))
-    in_order = np.empty_like(group_rows)
-    in_order[place] = group_rows
-    left = np.maximum(rows - (np.cumsum(in_order) - in_order), 0)
-    return np.minimum(left[place], group_rows)
+    rows_at_place = np.empty_like(group_rows)
+    rows_at_place[place] = group_rows
+    # 2. Keep rows in this order until there are enough: at each place, those that are still missing.
+    rows_before_place = np.cumsum(rows_at_place) - rows_at_place
+    missing_at_place = np.maximum(rows - rows_before_place, 0)
+    return np.minimum(missing_at_place[place], group_rows)

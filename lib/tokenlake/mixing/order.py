@@ -80,13 +80,26 @@ class _Windows(NamedTuple):
     begin: Int64
     size: Int64
 
-    def permuted(self, virtual: Int64, keys: UInt64, *, backwards: bool = False) -> Int64:
-        """Move virtual rows inside their windows; keys of epoch and lane, uint64[n] or uint64[1]."""
+    def rows_at(self, places: Int64, keys: UInt64) -> Int64:
+        """Return the virtual row that is read at each place (both counted from the epoch's first row), int64[n].
+
+        Args:
+            places: Places in these windows, int64[n].
+            keys: Keys of epoch and lane, uint64[n] or uint64[1].
+        """
+        if not len(places):
+            return places
+        return self.begin + self._permutation(keys).at(places - self.begin)
+
+    def places_of(self, virtual: Int64, keys: UInt64) -> Int64:
+        """Return the place at which each virtual row is read, int64[n]; the inverse of :meth:`rows_at`."""
         if not len(virtual):
             return virtual
-        size = int(self.size[0]) if (self.size == self.size[0]).all() else self.size
-        moved = Permutation(size, extended(keys, self.number))
-        return self.begin + moved.at(virtual - self.begin, backwards=backwards)
+        return self.begin + self._permutation(keys).inverse(virtual - self.begin)
+
+    def _permutation(self, keys: UInt64) -> Permutation:
+        is_one_size = (self.size == self.size[0]).all()
+        return Permutation(int(self.size[0]) if is_one_size else self.size, extended(keys, self.number))
 
 
 @final
@@ -152,17 +165,24 @@ class EpochOrder:
         Raises:
             ConfigError: a lane has no such place.
         """
-        epochs, lanes = np.atleast_1d(np.asarray(epoch, np.int64)), np.atleast_1d(np.asarray(lane, np.int64))
+        epochs = np.atleast_1d(np.asarray(epoch, np.int64))
+        lanes = np.atleast_1d(np.asarray(lane, np.int64))
         self._check(epochs, lanes, place)
         keys = extended(extended(key_of(self.seed, _WINDOWS), epochs), lanes)
-        begin, end = self._bounds[lanes], self._bounds[lanes + 1]
-        group, row = np.empty_like(place), np.empty_like(place)
+        begin = self._bounds[lanes]
+        end = self._bounds[lanes + 1]
+        group = np.empty_like(place)
+        row = np.empty_like(place)
         for laid, there, base in self._laid_for(epochs):
-            low, high = values_at(begin, there) + base, values_at(end, there) + base
-            windows = self._windows(laid, low + place[there], low, high)
-            moved = windows.permuted(low + place[there], values_at(keys, there))
-            index = windows.group if self.window == 1 else laid.index(moved)
-            group[there], row[there] = laid.order[index], moved - laid.offsets[index]
+            low = values_at(begin, there) + base
+            high = values_at(end, there) + base
+            places = low + place[there]
+            windows = self._windows(laid, places, low, high)
+            virtual = windows.rows_at(places, values_at(keys, there))
+            # A window of one row group permutes rows of that row group alone.
+            index = windows.group if self.window == 1 else laid.index(virtual)
+            group[there] = laid.order[index]
+            row[there] = virtual - laid.offsets[index]
         return group, row
 
     def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
@@ -175,7 +195,7 @@ class EpochOrder:
         lane = np.searchsorted(self._bounds, virtual, side="right") - 1
         keys = extended(key_of(self.seed, _WINDOWS, epoch), lane)
         windows = self._windows(laid, virtual, self._bounds[lane], self._bounds[lane + 1])
-        return lane, windows.permuted(virtual, keys, backwards=True) - self._bounds[lane]
+        return lane, windows.places_of(virtual, keys) - self._bounds[lane]
 
     def taken(self, epoch: int, places: Int64) -> tuple[Int64, Int64]:
         """Return which rows come at the first places of the lanes: ranges of the stored rows, half open.

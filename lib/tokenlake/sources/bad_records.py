@@ -67,11 +67,16 @@ def refuse(record: BadRecord, file: InputFile) -> BadRecordError:
 class BadLine(NamedTuple):
     """A record that cannot be used: where, why, and its first bytes.
 
-    `line` is 0-based and counts from the beginning of the block, None where there are no lines.
+    Attributes:
+        position: As in :class:`BadRecord`.
+        line_index: Index of its line in the block, from 0; None where there are no lines. :class:`BadRecord` has the
+            line number in the file, from 1.
+        fault: What is wrong with it.
+        raw: Its first bytes.
     """
 
     position: int
-    line: int | None
+    line_index: int | None
     fault: Fault
     raw: bytes
 

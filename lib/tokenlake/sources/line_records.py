@@ -30,9 +30,10 @@ class RawRecords:
         starts, stops: int64[n], where each record lies in `data`, a line without its newline, carriage return and
             byte order mark.
         positions: int64[n], as in :class:`tokenlake.sources.bad_records.BadRecord`.
-        numbers: int64[n], the lines on which they stand, counted from the first line of these records; None
-            where there are no lines.
-        lines: how many lines there are, blank ones included.
+        line_indices: int64[n], index of the line of each record, from 0 at the first line of these records; None where
+            there are no lines.
+        lines: number of lines, including blank ones. Blank lines belong to the records before them, and those at the
+            start of a block to its first records.
         open_end: the file ends with the last of these records, without an end of line.
         bytes_read, normalized: as in :class:`tokenlake.sources.parsed.Parsed`.
     """
@@ -42,7 +43,7 @@ class RawRecords:
     stops: Int64s
     positions: Int64s
     bytes_read: int
-    numbers: Int64s | None = None
+    line_indices: Int64s | None = None
     lines: int = 0
     open_end: bool = False
     normalized: dict[str, int] = field(default_factory=dict[str, int])
@@ -70,20 +71,23 @@ class RawRecords:
 
     def part(self, start: int, stop: int) -> RawRecords:
         """Return the records from `start` to `stop`; parts that make up the whole account for all of it."""
-        size, last = len(self), stop == len(self)
-        numbers, first, after = self.numbers, 0, 0
-        if numbers is not None:
-            first = 0 if start == 0 else int(numbers[start])
-            after = self.lines if last else int(numbers[stop])
-            numbers = numbers[start:stop] - first
+        size = len(self)
+        is_last = stop == size
+        line_indices = self.line_indices
+        first_line = 0
+        end_line = 0
+        if line_indices is not None:
+            first_line = 0 if start == 0 else int(line_indices[start])
+            end_line = self.lines if is_last else int(line_indices[stop])
+            line_indices = line_indices[start:stop] - first_line
         return replace(
             self,
             starts=self.starts[start:stop],
             stops=self.stops[start:stop],
             positions=self.positions[start:stop],
-            numbers=numbers,
-            lines=after - first,
-            open_end=self.open_end and last,
+            line_indices=line_indices,
+            lines=end_line - first_line,
+            open_end=self.open_end and is_last,
             bytes_read=self.bytes_read * stop // size - self.bytes_read * start // size,
             normalized=self.normalized if start == 0 else {},
         )
@@ -92,7 +96,9 @@ class RawRecords:
         """Return none of the records, one line, which holds nothing."""
         none = self.starts[:0]
         normalized = {**self.normalized, "blank_line": 1}
-        return replace(self, starts=none, stops=none, positions=none, numbers=none, normalized=normalized)
+        return replace(
+            self, starts=none, stops=none, positions=none, line_indices=none, normalized=normalized
+        )
 
     def bad_at(self, position: int, fault: Fault) -> BadLine:
         """Return the record at a position as one that has `fault`."""
@@ -101,9 +107,9 @@ class RawRecords:
     def bad(self, index: int, fault: Fault) -> BadLine:
         """Return record `index` as one that has `fault`."""
         start, stop = int(self.starts[index]), int(self.stops[index])
-        number = None if self.numbers is None else int(self.numbers[index])
+        line_index = None if self.line_indices is None else int(self.line_indices[index])
         raw = self.data[start : min(stop, start + RAW_LIMIT)]
-        return BadLine(int(self.positions[index]), number, fault, raw)
+        return BadLine(int(self.positions[index]), line_index, fault, raw)
 
     def parsed(self, faults: Mapping[int, Fault], **found: Any) -> Parsed:
         """Return what was found in all records but those with a fault, in order, with the account of all of them."""
@@ -152,7 +158,7 @@ def index_lines(block: LineBlock, blank: bytes = b"") -> RawRecords:
         starts=starts[full],
         stops=stops[full],
         positions=block.offset + edges[full],
-        numbers=full,
+        line_indices=full,
         lines=len(edges) - 1,
         open_end=open_end,
         normalized={
@@ -174,7 +180,7 @@ def long_record(line: LongLine) -> tuple[RawRecords, int, int]:
         starts=np.zeros(1, np.int64),
         stops=np.array([len(line.head)]),
         positions=np.array([line.offset]),
-        numbers=np.zeros(1, np.int64),
+        line_indices=np.zeros(1, np.int64),
         lines=1,
         open_end=line.data is not None and not newline,
         normalized={"bom": int(start > 0), "crlf": crlf},

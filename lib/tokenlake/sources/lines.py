@@ -92,50 +92,62 @@ def _line_start(source: InputBytes, offset: int, size: int) -> int:
         return 0
     if offset >= size:
         return size
-    # What is asked of an object is another request each time; of a local file, little is enough for most lines.
-    at, step = offset - 1, _NEAR_BYTES if source.file.is_local else SCAN_BYTES
-    while at < size:
-        data = source.pread(min(step, size - at), at)
+    # A line starts after a newline: look for one from the byte before `offset` on. Each read of an object is a request;
+    # of a local file little is enough for most lines.
+    position = offset - 1
+    step = _NEAR_BYTES if source.file.is_local else SCAN_BYTES
+    while position < size:
+        data = source.pread(min(step, size - position), position)
         if not data:
             break
-        found = data.find(b"\n")
-        if found >= 0:
-            return at + found + 1
-        at, step = at + len(data), SCAN_BYTES
+        newline = data.find(b"\n")
+        if newline >= 0:
+            return position + newline + 1
+        position += len(data)
+        step = SCAN_BYTES
     return size
 
 
 def _plain(
     part: FileRange, source: InputBytes, limit: int, block_bytes: int
 ) -> Iterator[LineBlock | LongLine]:
+    """Yield the lines that a range of an uncompressed file owns."""
     size = part.file.size
-    at, mark = _line_start(source, part.start, size), part.start
     end = _line_start(source, part.stop, size)
-    while at < end:
-        wanted = min(block_bytes, end - at)
-        # A block that ends with a line is parsed where it lies. To look for that end first costs a local
-        # file nothing, but an object another request.
-        if part.file.is_local and at + wanted < end:
-            tail = min(_TAIL_BYTES, wanted)
-            newline = source.pread(tail, at + wanted - tail).rfind(b"\n") + 1
-            wanted -= tail - newline if newline else 0
-        data = read_exactly(part, source, wanted, at)
-        cut = len(data) if at + len(data) == end else data.rfind(b"\n") + 1
-        if cut:
-            after = min(at + cut, part.stop)
-            yield LineBlock(data=data, size=cut, offset=at, bytes_read=after - mark)
+    offset = _line_start(source, part.start, size)
+    # Bytes up to here are counted as read. The last line may reach beyond the range: its rest is not counted here, but
+    # by the next range, which begins with it. So the bytes of all ranges sum to the file's.
+    counted = part.start
+    while offset < end:
+        block_size = min(block_bytes, end - offset)
+        # A block that ends with a line is parsed in place. Looking for that end first costs a local file nothing, but
+        # an object another request.
+        if part.file.is_local and offset + block_size < end:
+            tail_size = min(_TAIL_BYTES, block_size)
+            tail = source.pread(tail_size, offset + block_size - tail_size)
+            lines_size = tail.rfind(b"\n") + 1
+            if lines_size:
+                block_size -= tail_size - lines_size
+        data = read_exactly(part, source, block_size, offset)
+        is_last = offset + len(data) == end
+        lines_size = len(data) if is_last else data.rfind(b"\n") + 1
+        if lines_size:
+            counted_end = min(offset + lines_size, part.stop)
+            yield LineBlock(data=data, size=lines_size, offset=offset, bytes_read=counted_end - counted)
         else:
-            cut = _line_start(source, at + len(data), size) - at
-            after = min(at + cut, part.stop)
-            keep = cut <= limit + FRAME_BYTES
+            # No line ends in the block.
+            lines_size = _line_start(source, offset + len(data), size) - offset
+            counted_end = min(offset + lines_size, part.stop)
+            is_kept = lines_size <= limit + FRAME_BYTES
             yield LongLine(
-                data=bytearray(read_exactly(part, source, cut, at)) if keep else None,
-                head=source.pread(min(cut, RAW_LIMIT), at),
-                size=cut,
-                offset=at,
-                bytes_read=after - mark,
+                data=bytearray(read_exactly(part, source, lines_size, offset)) if is_kept else None,
+                head=source.pread(min(lines_size, RAW_LIMIT), offset),
+                size=lines_size,
+                offset=offset,
+                bytes_read=counted_end - counted,
             )
-        at, mark = at + cut, after
+        offset += lines_size
+        counted = counted_end
 
 
 def read_exactly(part: FileRange, source: InputBytes, size: int, offset: int) -> bytes:
