@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from tokenlake.parquet.fields import ColumnMetaData, SchemaElement
 from tokenlake.parquet.pages import RLE
 from tokenlake.parquet.thrift_writer import BINARY, I32, I64, Fields, Written, thrift
 
@@ -16,8 +17,11 @@ PLAIN: Final = 0
 RLE_DICTIONARY: Final = 8
 
 _ZSTD: Final = 6
-_REQUIRED, _REPEATED, _LIST = 0, 2, 3
-BOOL, INT32 = pa.bool_(), pa.int32()
+_REQUIRED: Final = 0
+_REPEATED: Final = 2
+_LIST: Final = 3
+BOOL: Final = pa.bool_()
+INT32: Final = pa.int32()
 _TYPES: Final[dict[Any, int]] = {BOOL: 0, INT32: 1, pa.int64(): 2}
 
 ELEMENT: Final[Written] = {1: I32, 3: I32, 4: BINARY, 5: I32, 6: I32, 10: {3: {}}}
@@ -33,22 +37,26 @@ KEY_VALUES: Final[Written] = [{1: BINARY, 2: BINARY}]
 
 
 class LeafKind(NamedTuple):
-    """What all column chunks of some values have in common: their type in Arrow, and what the footer says of them.
+    """The common facts of all column chunks of a leaf.
 
-    `facts`: of a chunk whose values are as they are, and of one of indices.
+    Attributes:
+        values: Arrow type of the values.
+        plain: Metadata of a chunk whose values are stored as they are.
+        indices: Metadata of a chunk of indices into a dictionary.
     """
 
     values: pa.DataType
-    facts: tuple[Fields, Fields]
+    plain: Fields
+    indices: Fields
 
 
 class ListColumn(NamedTuple):
     """A column of lists.
 
     Attributes:
-        name: of the field.
-        length: of each list; 0: any.
-        leaves: of its values, or of the fields of the structs that they are.
+        name: Name of the field.
+        length: Length of each list; 0: any.
+        leaves: The values, or the fields of the structs that the values are.
     """
 
     name: str
@@ -60,9 +68,9 @@ class ParquetForm(NamedTuple):
     """A schema as the writer needs it, and as the footer has it.
 
     Attributes:
-        columns: in order.
-        elements: the schema as Parquet has it, written.
-        described: the file's key-values, written.
+        columns: Columns in order.
+        elements: Schema elements of Parquet, as written Thrift.
+        described: Key-values of the file, as written Thrift.
     """
 
     columns: tuple[ListColumn, ...]
@@ -104,22 +112,36 @@ def parquet_form(serialized: bytes) -> ParquetForm:
 def _leaf_kind(values: pa.DataType, path: tuple[str, ...]) -> LeafKind:
     # Lists that are the same in every chunk are written once.
     names = thrift([BINARY], [name.encode() for name in path])
-    plain, indices = (
-        {1: _TYPES[values], 2: thrift([I32], encodings), 3: names, 4: _ZSTD}
-        for encodings in ((PLAIN, RLE), (PLAIN, RLE, RLE_DICTIONARY))
-    )
-    return LeafKind(values, (plain, indices))
+
+    def metadata(*encodings: int) -> Fields:
+        return {
+            ColumnMetaData.TYPE: _TYPES[values],
+            ColumnMetaData.ENCODINGS: thrift([I32], encodings),
+            ColumnMetaData.PATH: names,
+            ColumnMetaData.CODEC: _ZSTD,
+        }
+
+    return LeafKind(values, plain=metadata(PLAIN, RLE), indices=metadata(PLAIN, RLE, RLE_DICTIONARY))
 
 
 def _element(
-    name: str, form: int | None = None, *, kind: int | None = None, children: int = 0, is_list: bool = False
+    name: str,
+    repetition: int | None = None,
+    *,
+    kind: int | None = None,
+    children: int = 0,
+    is_list: bool = False,
 ) -> Fields:
-    fields = {
-        1: kind,
-        3: form,
-        4: name.encode(),
-        5: children or None,
-        6: _LIST if is_list else None,
-        10: {3: {}} if is_list else None,
-    }
-    return {number: value for number, value in fields.items() if value is not None}
+    """Return an element of the schema; fields that it does not have are left out."""
+    fields: dict[int, Any] = {}
+    if kind is not None:
+        fields[SchemaElement.TYPE] = kind
+    if repetition is not None:
+        fields[SchemaElement.REPETITION] = repetition
+    fields[SchemaElement.NAME] = name.encode()
+    if children:
+        fields[SchemaElement.NUM_CHILDREN] = children
+    if is_list:
+        fields[SchemaElement.CONVERTED_TYPE] = _LIST
+        fields[SchemaElement.LOGICAL_TYPE] = {3: {}}  # a list, without parameters
+    return fields

@@ -14,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.parquet.fields import DataPageHeader, PageHeader
 from tokenlake.parquet.thrift_writer import I32, Fields, Written, thrift, unsigned
 
 RLE: Final = 3
 
-DATA_PAGE, DICTIONARY_PAGE = 0, 2
+DATA_PAGE: Final = 0
+DICTIONARY_PAGE: Final = 2
 _SHORT: Final = 64  # values of a row, up to which levels as bits are shorter than two runs
 _ALIGNED: Final = 64  # levels that are a run of their own, of three bytes
 
@@ -33,8 +35,9 @@ class WrittenPage(NamedTuple):
     """A page.
 
     Attributes:
-        header, body: its bytes.
-        size: bytes of the body before it was compressed.
+        header: Bytes of the header.
+        body: Bytes of the compressed body.
+        size: Size of the body before it was compressed.
     """
 
     header: bytes
@@ -43,35 +46,73 @@ class WrittenPage(NamedTuple):
 
 
 def data_page(codec: pa.Codec, body: npt.NDArray[np.uint8], count: int, encoding: int) -> WrittenPage:
-    # Arrow's memory is used again, too; its own view of a buffer is as long as what was reserved for it.
-    given: Any = body
-    stored: Any = codec.compress(given)
-    return written_page(
-        DATA_PAGE, memoryview(stored)[: stored.size], len(body), {5: {1: count, 2: encoding, 3: RLE, 4: RLE}}
-    )
+    """Return a data page.
+
+    Args:
+        codec: Compresses the body.
+        body: Levels and values, not compressed.
+        count: Number of values.
+        encoding: Encoding of the values.
+    """
+    uncompressed: Any = body
+    # A view of what was written: Arrow's buffer is as long as the memory that was reserved for it.
+    compressed: Any = codec.compress(uncompressed)
+    detail = {
+        PageHeader.DATA_PAGE: {
+            DataPageHeader.NUM_VALUES: count,
+            DataPageHeader.ENCODING: encoding,
+            DataPageHeader.DEFINITION_LEVELS: RLE,
+            DataPageHeader.REPETITION_LEVELS: RLE,
+        }
+    }
+    return written_page(DATA_PAGE, memoryview(compressed)[: compressed.size], len(body), detail)
 
 
 def written_page(kind: int, body: bytes | memoryview, size: int, detail: Fields) -> WrittenPage:
+    """Return a page with its header.
+
+    Args:
+        kind: :data:`DATA_PAGE` or :data:`DICTIONARY_PAGE`.
+        body: Compressed body.
+        size: Size of the body before it was compressed.
+        detail: The part of the header that pages of this kind have.
+    """
     crc = zlib.crc32(body)
-    crc -= crc >> 31 << 32  # it is written as a signed number
-    header = {1: kind, 2: size, 3: len(body), 4: crc, **detail}
+    if crc >= 1 << 31:
+        crc -= 1 << 32  # it is written as a signed number
+    header = {
+        PageHeader.TYPE: kind,
+        PageHeader.UNCOMPRESSED_SIZE: size,
+        PageHeader.COMPRESSED_SIZE: len(body),
+        PageHeader.CRC: crc,
+        **detail,
+    }
     return WrittenPage(thrift(_PAGE, header), body, size)
 
 
 @lru_cache(maxsize=64)
 def fixed_levels(length: int, begin: int, count: int) -> bytes:
-    """Return levels of the values from `begin` on, of rows of one length: 0 where a row begins, else 1."""
-    before = min(-begin % length, count)
+    """Return the repetition levels of `count` values from value `begin` on: 0 where a row begins, else 1.
+
+    All rows have one length. With rows of 4 values, the levels of 7 values from value 6 on are ``1 1 0 1 1 1 0``.
+    """
+    rest_of_first_row = min(-begin % length, count)
     if length < _SHORT:
-        return list_levels(np.arange(before, count, length), 0, count)
-    rows, rest = divmod(count - before, length)
-    return _run(before, 1) + _row(length) * rows + _row(rest)
+        return list_levels(np.arange(rest_of_first_row, count, length), 0, count)
+    whole_rows, part_of_last_row = divmod(count - rest_of_first_row, length)
+    return _run(rest_of_first_row, 1) + _row(length) * whole_rows + _row(part_of_last_row)
 
 
 def list_levels(begins: npt.NDArray[np.int64], begin: int, end: int) -> bytes:
-    """Return levels of the values from `begin` to `end`, as one run of bits; rows begin at `begins`, ascending."""
+    """Return the repetition levels of the values from `begin` to `end`, as one run of bits.
+
+    Args:
+        begins: Values at which rows begin, ascending, int64[rows].
+        begin, end: Values of the page.
+    """
     levels = np.ones(end - begin, np.uint8)
-    levels[begins[slice(*np.searchsorted(begins, (begin, end)))] - begin] = 0
+    first, last = np.searchsorted(begins, (begin, end))
+    levels[begins[first:last] - begin] = 0
     bits = np.packbits(levels, bitorder="little")
     return unsigned(len(bits) << 1 | 1) + bits.tobytes()
 
@@ -85,14 +126,19 @@ def _run(count: int, level: int) -> bytes:
     return unsigned(count << 1) + bytes([level]) if count else b""
 
 
-def all_ones(count: int, before: int = 0) -> bytes:
-    """Levels of 1, in as many bytes as let what stands `before` bytes further begin at an even place."""
-    whole = _run(count, 1)
-    if (before + len(whole)) % 2 == 0 or count < 3 * _ALIGNED:
-        return whole
-    parted = _run(_ALIGNED, 1) + _run(count - _ALIGNED, 1)
-    return parted if (before + len(parted)) % 2 == 0 else whole
+def all_ones(count: int, other_bytes: int = 0) -> bytes:
+    """Return `count` definition levels of 1.
+
+    Where possible, these bytes and `other_bytes` more are an even number: 16-bit values after them are then aligned. To
+    that end the levels are written as two runs instead of one.
+    """
+    one_run = _run(count, 1)
+    if (other_bytes + len(one_run)) % 2 == 0 or count < 3 * _ALIGNED:
+        return one_run
+    two_runs = _run(_ALIGNED, 1) + _run(count - _ALIGNED, 1)
+    return two_runs if (other_bytes + len(two_runs)) % 2 == 0 else one_run
 
 
 def with_length(levels: bytes) -> bytes:
+    """Return levels after their length in four bytes."""
     return len(levels).to_bytes(4, "little") + levels

@@ -18,6 +18,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.arrays import FlatRows
+from tokenlake.parquet.fields import (
+    ColumnChunk,
+    ColumnMetaData,
+    DictionaryPageHeader,
+    FileMetaData,
+    PageHeader,
+    RowGroup,
+)
 from tokenlake.parquet.form import (
     BOOL,
     ELEMENT,
@@ -66,10 +74,10 @@ _FILE: Final[Written] = {1: I32, 2: [ELEMENT], 3: I64, 4: [_GROUP], 5: KEY_VALUE
 
 
 class RowGroupWriter(Protocol):
-    """What writes a shard: Arrow's writer, or the one for packed rows."""
+    """Writer of a shard: Arrow's, or the one for packed rows."""
 
     def write_batch(self, rows: Any, /, row_group_size: int) -> None:
-        """Write rows, so many in a row group."""
+        """Write rows, `row_group_size` in a row group."""
         ...
 
     def close(self) -> None:
@@ -93,23 +101,24 @@ class PackedWriter:
     """Writes row groups of :func:`tokenlake.schema.packed_schema`.
 
     Args:
-        sink: where the bytes go; it is not closed.
-        schema: of the rows: lists of bool, int32 or int64, of one length or any, or of structs of these; no nulls. Its
-            metadata are the file's key-values.
+        sink: Binary file to write to; it is not closed.
+        schema: Schema of the rows: lists of bool, int32 or int64, or of structs of these, of one length or any, without
+            nulls. Its metadata become the file's key-values.
     """
 
     def __init__(self, sink: BinaryIO, schema: pa.Schema) -> None:
         self._sink = sink
         self._form = parquet_form(schema.serialize().to_pybytes())
         self._at = 0
-        self._rows, self._groups = 0, list[bytes]()
-        self._held = bytearray()
-        # Pages are made in memory that is used again: fresh memory for each would cost a tenth of writing it.
+        self._rows = 0
+        self._groups: list[bytes] = []  # written structs of the row groups
+        self._held = bytearray()  # bytes that are not given to the sink yet
+        # Pages are made in memory that is used again: new memory for each would cost a tenth of writing it.
         self._memory = np.empty(0, np.uint8)
         self._put(_MAGIC)
 
     def write_batch(self, rows: FlatRows | pa.RecordBatch, row_group_size: int) -> None:
-        """Write rows, so many in a row group; those that are taken apart already are one.
+        """Write rows, `row_group_size` in a row group; flat rows are one row group.
 
         Raises:
             ValueError: a list is empty.
@@ -123,92 +132,140 @@ class PackedWriter:
     def close(self) -> None:
         """Write the footer."""
         form = self._form
-        metadata = {1: 2, 2: form.elements, 3: self._rows, 4: self._groups, 5: form.described, 6: _CREATED_BY}
+        metadata = {
+            FileMetaData.VERSION: 2,
+            FileMetaData.SCHEMA: form.elements,
+            FileMetaData.NUM_ROWS: self._rows,
+            FileMetaData.ROW_GROUPS: self._groups,
+            FileMetaData.KEY_VALUES: form.described,
+            FileMetaData.CREATED_BY: _CREATED_BY,
+        }
         footer = thrift(_FILE, metadata)
         self._put(footer + len(footer).to_bytes(4, "little") + _MAGIC)
         self._flush()
 
     def _write(self, rows: FlatRows) -> None:
-        chunks, decoded, start = list[Fields](), 0, self._at
+        """Write a row group."""
+        group_start = self._at
+        chunks: list[Fields] = []
+        uncompressed_size = 0
         for column in self._form.columns:
-            (_, lengths, _), *inner = rows.levels[column.name]
+            # The first level of a column has the lengths of its lists, the others the values of its leaves.
+            (_, lengths, _), *inner_levels = rows.levels[column.name]
             begins: npt.NDArray[np.int64] | int = column.length
             if lengths is not None:
-                if len(empty := np.flatnonzero(lengths <= 0)):
+                empty_rows = np.flatnonzero(lengths <= 0)
+                if len(empty_rows):
                     raise ValueError(
-                        f"{column.name}: row {empty[0]} has no values; expected at least one in every row"
+                        f"{column.name}: row {empty_rows[0]} has no values; expected at least one in every row"
                     )
                 begins = np.cumsum(lengths, dtype=np.int64) - lengths
-            held = (own for _, own, _ in inner if own is not None)
-            for kind, values in zip(column.leaves, held, strict=True):
-                facts = self._chunk(kind, values, begins)
-                chunks.append({2: 0, 3: facts})
-                decoded += facts[6]
-        group = {1: chunks, 2: decoded, 3: rows.count, 6: self._at - start}
+            leaf_values = [values for _, values, _ in inner_levels if values is not None]
+            for kind, values in zip(column.leaves, leaf_values, strict=True):
+                metadata = self._chunk(kind, values, begins)
+                chunks.append({ColumnChunk.FILE_OFFSET: 0, ColumnChunk.META_DATA: metadata})
+                uncompressed_size += metadata[ColumnMetaData.UNCOMPRESSED_SIZE]
+        group = {
+            RowGroup.COLUMNS: chunks,
+            RowGroup.UNCOMPRESSED_SIZE: uncompressed_size,
+            RowGroup.NUM_ROWS: rows.count,
+            RowGroup.COMPRESSED_SIZE: self._at - group_start,
+        }
         self._groups.append(thrift(_GROUP, group))
         self._rows += rows.count
         self._flush()
 
     def _chunk(self, kind: LeafKind, values: npt.NDArray[Any], begins: npt.NDArray[np.int64] | int) -> Fields:
-        """Write the values of all rows; returns what the footer says of it.
+        """Write a column chunk, and return its metadata for the footer.
 
-        `begins`: where each row begins, int64[rows]; the length of all rows where they have one.
+        Args:
+            kind: Kind of the values.
+            values: Values of all rows of the row group.
+            begins: Value at which each row begins, int64[rows]; the length of a row where all have one.
         """
-        start, stored, decoded, entries = self._at, list[int](), 0, 0
+        # Ids from 0 to 65,535 are stored as indices of 16 bits into a dictionary of 0, 1, 2, ..., which has as many
+        # entries as the largest id needs.
+        entries = 0
         if isinstance(begins, int) and kind.values == INT32 and len(values) >= LEAST_INDICES:
-            largest = int(values.view(np.uint32).max())  # a negative number is a large one
-            entries = -(-(largest + 1) // STEP) * STEP if largest < MOST_ENTRIES else 0
+            largest = int(values.view(np.uint32).max())  # as unsigned, so that a negative number is too large
+            if largest < MOST_ENTRIES:
+                entries = (largest // STEP + 1) * STEP
+        start = self._at
+        page_sizes: list[int] = []
+        uncompressed_size = 0
         for page in self._pages(kind, values, begins, entries):
             self._put(page.header)
             self._put(page.body)
-            stored.append(len(page.header) + len(page.body))
-            decoded += len(page.header) + page.size
-        facts = {**kind.facts[entries > 0], 5: len(values), 6: decoded, 7: sum(stored), 9: start}
-        return {**facts, 9: start + stored[0], 11: start} if entries else facts
+            page_sizes.append(len(page.header) + len(page.body))
+            uncompressed_size += len(page.header) + page.size
+        metadata: dict[int, Any] = {
+            **(kind.indices if entries else kind.plain),
+            ColumnMetaData.NUM_VALUES: len(values),
+            ColumnMetaData.UNCOMPRESSED_SIZE: uncompressed_size,
+            ColumnMetaData.COMPRESSED_SIZE: sum(page_sizes),
+            ColumnMetaData.DATA_PAGE_OFFSET: start,
+        }
+        if entries:  # the dictionary is the first page
+            metadata[ColumnMetaData.DATA_PAGE_OFFSET] = start + page_sizes[0]
+            metadata[ColumnMetaData.DICTIONARY_PAGE_OFFSET] = start
+        return metadata
 
     def _pages(
         self, kind: LeafKind, values: npt.NDArray[Any], begins: npt.NDArray[np.int64] | int, entries: int
     ) -> Iterator[WrittenPage]:
-        """Yield the pages of a column, of indices where it has a dictionary; each is good until the next."""
-        size, bits = len(values), kind.values == BOOL
-        if bits:  # eight in a byte, the first lowest
+        """Yield the pages of a column chunk. A page may be used until the next one is asked for.
+
+        Args:
+            kind, values, begins: As for :meth:`_chunk`.
+            entries: Number of entries of the dictionary; 0: the values are stored as they are.
+        """
+        count = len(values)
+        is_bits = kind.values == BOOL
+        if is_bits:  # eight in a byte, the first lowest
             values = np.packbits(values, bitorder="little")
         if entries:
-            detail = {7: {1: entries, 2: PLAIN}}
+            detail = {
+                PageHeader.DICTIONARY_PAGE: {
+                    DictionaryPageHeader.NUM_VALUES: entries,
+                    DictionaryPageHeader.ENCODING: PLAIN,
+                }
+            }
             yield written_page(DICTIONARY_PAGE, identity_dictionary(entries), 4 * entries, detail)
-        for begin in range(0, size, PAGE_VALUES):
-            end = min(size, begin + PAGE_VALUES)
+        for begin in range(0, count, PAGE_VALUES):
+            end = min(count, begin + PAGE_VALUES)
             if isinstance(begins, int):
                 levels = fixed_levels(begins, begin, end - begin)
             else:
                 levels = list_levels(begins, begin, end)
-            places = slice(begin // 8, (end + 7) // 8) if bits else slice(begin, end)
+            page_values = values[begin // 8 : (end + 7) // 8] if is_bits else values[begin:end]
             if entries:
-                yield self._indices(levels, values[places])
+                yield self._indices(levels, page_values)
             else:
-                yield self._plain(end - begin, levels, values[places])
+                yield self._plain(end - begin, levels, page_values)
 
     def _plain(self, count: int, repetition: bytes, values: npt.NDArray[Any]) -> WrittenPage:
-        """Return a page of so many values, as they lie in memory."""
+        """Return a page of `count` values, as they are in memory."""
         data = values.view(np.uint8)
         body, place = self._body(with_length(repetition) + with_length(all_ones(count)), len(data))
         place[:] = data
         return data_page(_VALUES, body, count, PLAIN)
 
     def _indices(self, repetition: bytes, numbers: npt.NDArray[np.int32]) -> WrittenPage:
-        """Return a page of indices, each below 65,536; they lie at an even place of the body."""
+        """Return a page of indices, each of 0 to 65,535. They begin at an even byte of the body."""
+        # Values are written as one run of groups of 8 values, 16 bits each; the last group is filled with zeros.
         groups = (len(numbers) + 7) // 8
-        width = bytes([BITS]) + unsigned(groups << 1 | 1)
-        levels = with_length(repetition) + with_length(
-            all_ones(len(numbers), len(repetition) + 8 + len(width))
-        )
-        body, place = self._body(levels + width, BITS * groups)
+        run_head = bytes([BITS]) + unsigned(groups << 1 | 1)
+        lengths_of_levels = 8  # bytes: four before the levels of each kind
+        definition = all_ones(len(numbers), len(repetition) + lengths_of_levels + len(run_head))
+        head = with_length(repetition) + with_length(definition) + run_head
+        body, place = self._body(head, BITS * groups)
         indices = place.view("<u2")
-        indices[: len(numbers)], indices[len(numbers) :] = numbers, 0
+        indices[: len(numbers)] = numbers
+        indices[len(numbers) :] = 0
         return data_page(_INDICES, body, len(numbers), RLE_DICTIONARY)
 
     def _body(self, head: bytes, size: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-        """Return memory for a body, and what of it follows the head, which is there already."""
+        """Return memory for a body that begins with `head`, and the part of it after the head, of `size` bytes."""
         whole = len(head) + size
         if len(self._memory) < whole:
             self._memory = np.empty(whole, np.uint8)
@@ -217,7 +274,7 @@ class PackedWriter:
         return body, body[len(head) :]
 
     def _put(self, data: bytes | memoryview) -> None:
-        """Write data, after the small ones before it: each call of the sink takes as long as hashing 10 KB."""
+        """Write data. Small data are held back, because each call of the sink takes as long as hashing 10 KB."""
         self._at += len(data)
         if len(data) < _SMALL:
             self._held += data
@@ -226,7 +283,8 @@ class PackedWriter:
         self._sink.write(data)
 
     def _flush(self) -> None:
-        # Let go of first: a write that fails may be followed by another.
-        held, self._held = self._held, bytearray()
+        # Forget them first: a write that fails may be followed by another.
+        held = self._held
+        self._held = bytearray()
         if held:
             self._sink.write(held)
