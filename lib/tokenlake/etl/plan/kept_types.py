@@ -1,4 +1,8 @@
-"""The types of kept fields: declared by the configuration, or those of the first records of each source."""
+"""The types of kept fields, decided once for the whole dataset.
+
+Files with a schema have them. Of other files the first records are looked at, after the steps of the configuration.
+Where several types were found, the column has the narrowest type that holds them all, and JSON text where none does.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""What only inputs and tokenizer can say of a source: whether its rows are conversations, which template renders them,
-whether a prompt fits its columns, and the types of kept fields.
+"""The choices of a source that only its inputs and its tokenizer can decide.
 
-Types of kept fields are decided once, for the whole dataset. Files with a schema say them; of others the first records
-are looked at, after the steps of the configuration. Where several types were found the column has the narrowest that
-holds them all, and JSON text where none does.
+These are: whether its rows are conversations, the chat template that renders them, whether a prompt fits its columns,
+and the sentinels of fill-in-the-middle. The types of kept fields are decided in :mod:`tokenlake.etl.plan.kept_types`.
 """
 
 from __future__ import annotations
@@ -63,22 +61,22 @@ def _check_prompt(
 
 
 def field_names(rows: Rows) -> list[str]:
-    """The fields of rows."""
+    """Return the names of the fields of rows."""
     if rows.has_objects:
         return list(dict.fromkeys(chain.from_iterable(rows.objects)))
     return rows.columns.schema.names if len(rows) else []
 
 
 def _stepped(source: ResolvedSource, rows: Rows) -> Rows | None:
-    """Return rows as the configured steps leave them; None where one fails, which is not our concern here."""
+    """Return rows after the configured steps; None where a step fails, which the build will report."""
     try:
         return open_chain(source.texts).on_rows(rows).rows
     except TokenlakeError:
         return None
 
 
-_FILES: Final = 8  # whose first records are looked at
-RECORDS_LOOKED_AT: Final = 1000  # of each that are looked at: those that `where` leaves out may come first
+_FILES: Final = 8  # files whose first records are looked at
+RECORDS_LOOKED_AT: Final = 1000  # records of each file: those that `where` leaves out may come first
 FIELDS_SHOWN: Final = 20  # names of fields in a message
 
 
@@ -89,16 +87,20 @@ def settle(
     eos_id: int | None = None,
     rows: Rows | None = None,
 ) -> tuple[ResolvedSource, list[str]]:
-    """Return the source with nothing left open, and notes for the plan on what was found.
+    """Return the source with all choices made, and notes for the plan.
 
     Args:
-        eos_id: what ends a document; None where neither tokenizer nor configuration names one.
-        rows: the first ones, where there are no files to look at.
+        source: Source of a configuration.
+        files: Its input files.
+        tokenizer: Its tokenizer.
+        eos_id: Id that ends a document; None where neither tokenizer nor configuration names one.
+        rows: First rows, where there are no files to look at.
 
     Raises:
-        ConfigError: what is asked for cannot be had from these inputs or this tokenizer.
+        ConfigError: the configuration does not fit these inputs or this tokenizer.
     """
-    texts, notes = source.texts, list[str]()
+    texts = source.texts
+    notes: list[str] = []
     if texts.chat is None and not (texts.prompt or texts.preference):
         field = _found_messages(source, files, rows)
         if field is not None:
@@ -194,8 +196,10 @@ def _with_sentinels(texts: ResolvedTexts, fim: ResolvedFim, tokenizer: Tokenizer
         if all(tokenizer.token_id(name) is not None for name in names):
             return replace(texts, fim=replace(fim, tokens=names))
     missing = next(name for name in families[0] if tokenizer.token_id(name) is None)
-    more = f" and none of {', '.join(names[0] for names in families[1:])}"
-    more = did_you_mean(missing, tokenizer.special_tokens) if fim.tokens else more
+    if fim.tokens:
+        more = did_you_mean(missing, tokenizer.special_tokens)
+    else:
+        more = f" and none of {', '.join(names[0] for names in families[1:])}"
     raise ConfigError(
         f"fim.tokens: tokenizer {tokenizer.name!r} has no token {missing!r}{more}; expected the names of its sentinels "
         "of prefix, suffix and middle. Add such tokens to its tokenizer.json, or name those that it has",
@@ -204,28 +208,47 @@ def _with_sentinels(texts: ResolvedTexts, fim: ResolvedFim, tokenizer: Tokenizer
 
 
 def _found_messages(source: ResolvedSource, files: Sequence[InputFile], rows: Rows | None) -> str | None:
-    """Return the field of conversations where nobody said what the text is, and the rows have none."""
+    """Return the field of conversations, if the configuration names no text field and the rows have no text."""
     if "content_field" not in source.texts.left_open:
         return None
-    fields = MESSAGES_FIELDS if rows is None else (source.content_field, *MESSAGES_FIELDS)
-    if rows is None:
-        if not any(file.facts.nested for file in files):
-            return None
-        columns = [] if source.texts.rows_change else columns_of_files(source, files[:1])
-        if columns and (source.content_field in columns[0] or columns[0].isdisjoint(MESSAGES_FIELDS)):
-            return None
-    first = _first(source, files, rows)
-    if not len(first) or any(isinstance(value, str) for value in first.values(source.content_field)):
+    fields = MESSAGES_FIELDS
+    if rows is not None:
+        fields = (source.content_field, *MESSAGES_FIELDS)
+    elif not _may_hold_messages(source, files):
         return None
-    return next((field for field in fields if _holds_turns(first.values(field))), None)
+    first = _first(source, files, rows)
+    if not len(first):
+        return None
+    for value in first.values(source.content_field):
+        if isinstance(value, str):
+            return None
+    for field in fields:
+        if _holds_turns(first.values(field)):
+            return field
+    return None
+
+
+def _may_hold_messages(source: ResolvedSource, files: Sequence[InputFile]) -> bool:
+    """Return False if formats or columns of the files say without their rows that they hold no conversations."""
+    if not any(file.facts.nested for file in files):
+        return False
+    if source.texts.rows_change:  # the columns of the files are not those of the rows
+        return True
+    columns = columns_of_files(source, files[:1])
+    if not columns:
+        return True
+    return source.content_field not in columns[0] and not columns[0].isdisjoint(MESSAGES_FIELDS)
 
 
 def _first(source: ResolvedSource, files: Sequence[InputFile], rows: Rows | None) -> Rows:
+    """Return the first rows of a source, after its steps where these succeed."""
     if rows is not None:
         return rows
-    found = first_rows(source, files)
-    changed = _stepped(source, found) if source.texts.rows_change else None
-    return found if changed is None else changed
+    read_rows = first_rows(source, files)
+    if not source.texts.rows_change:
+        return read_rows
+    changed_rows = _stepped(source, read_rows)
+    return read_rows if changed_rows is None else changed_rows
 
 
 def _require_text(source: ResolvedSource, files: Sequence[InputFile]) -> None:
@@ -252,9 +275,15 @@ def _require_text(source: ResolvedSource, files: Sequence[InputFile]) -> None:
 
 
 def _holds_turns(values: Sequence[Any]) -> bool:
-    """Whether most of the values are lists; a record may be bad among the first ones, too."""
-    given = [isinstance(value, list) for value in values if value is not None]
-    return bool(given) and 2 * sum(given) > len(given)
+    """Return whether most of the values are lists: a few of the first records may be bad."""
+    present = 0
+    lists = 0
+    for value in values:
+        if value is not None:
+            present += 1
+        if isinstance(value, list):
+            lists += 1
+    return 2 * lists > present
 
 
 def _messages_field(rows: Rows) -> str:
@@ -270,13 +299,15 @@ def _messages_field(rows: Rows) -> str:
 
 def _tools_field(source: ResolvedSource, field: str | None, files: Sequence[InputFile]) -> str | None:
     """Return the field of tools, None where no file has it; a column can only be read where it is."""
-    columns = [] if source.texts.rows_change or field is None else columns_of_files(source, files)
+    if source.texts.rows_change or field is None:
+        return field
+    columns = columns_of_files(source, files)
     if not columns:
         return field
-    having = sum(field in names for names in columns)
-    if 0 < having < len(columns):
+    with_field = sum(1 for names in columns if field in names)
+    if 0 < with_field < len(columns):
         raise ConfigError(
-            f"chat.tools_field: {having} of {len(columns)} files have the column {field!r}, the others lack it; "
+            f"chat.tools_field: {with_field} of {len(columns)} files have the column {field!r}, the others lack it; "
             "set it to null to render no tools, or make two datasets of the files"
         )
-    return field if having else None
+    return field if with_field else None

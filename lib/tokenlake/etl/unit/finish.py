@@ -60,14 +60,14 @@ class Finish:
 
     def lacks(self, ids: Int32, offsets: Int64) -> tuple[Bools, Bools]:
         """Return which of n documents lack the prefix, and which the suffix: bool[n] each; some id there must be."""
-        lacking: list[Bools] = []
-        for run, first in ((self.prefix, True), (self.suffix, False)):
-            # The ends alone: to look at all ids would cost a copy of them.
-            most, documents = np.full(len(offsets) - 1, len(run)), Ragged(ids, offsets)
-            some = documents.cut(most) if first else documents.end(most)
-            found = Ragged(plain(some.ids), some.offsets)
-            lacking.append(~(found.begins_with(run) if first else found.ends_with(run)))
-        return lacking[0], lacking[1]
+        documents = Ragged(ids, offsets)
+        count = len(offsets) - 1
+        # The ends alone are unmarked and compared: all ids would be copied.
+        heads = documents.cut(np.full(count, len(self.prefix)))
+        tails = documents.end(np.full(count, len(self.suffix)))
+        has_prefix = Ragged(plain(heads.ids), heads.offsets).begins_with(self.prefix)
+        has_suffix = Ragged(plain(tails.ids), tails.offsets).ends_with(self.suffix)
+        return ~has_prefix, ~has_suffix
 
     def apply(self, documents: Fitted) -> Fitted:
         """Put around each of n documents what it lacks; none may be empty.
@@ -75,37 +75,47 @@ class Finish:
         An EOS put after a document bears loss where the document's last token does (of prompts: where any does): who
         learns the last word of an answer must learn to stop after it, but not where the answer was cut off.
         """
-        ids, offsets, ends = documents.ids, documents.offsets, documents.ends
-        head, tail = self.lacks(ids, offsets)
-        last = np.zeros(len(offsets) - 1, np.bool_)
+        ids = documents.ids
+        offsets = documents.offsets
+        # 1. What each document lacks.
+        lacks_prefix, lacks_suffix = self.lacks(ids, offsets)
+        lacks_eos = np.zeros(len(offsets) - 1, np.bool_)
         if self.eos_id is not None:
-            last = plain(ids[offsets[1:] - 1]) != self.eos_id
-            if self.suffix:
-                last = np.where(tail, self.suffix[-1] != self.eos_id, last)
-        existing = 0  # documents that ended in EOS already, of which some need one
+            lacks_eos = plain(ids[offsets[1:] - 1]) != self.eos_id
+            if self.suffix:  # a suffix that is put there may end in EOS
+                lacks_eos = np.where(lacks_suffix, self.suffix[-1] != self.eos_id, lacks_eos)
+        existing = 0  # documents that end in EOS without one being put there
         if self.prompts:
-            existing = int((~tail).sum()) if self.suffix else 0
+            existing = int((~lacks_suffix).sum()) if self.suffix else 0
         elif self.eos_id is not None:
-            existing = int((~last).sum())
-        bos, eos = int(head.sum()) * len(self.prefix), int(tail.sum()) * len(self.suffix) + int(last.sum())
+            existing = int((~lacks_eos).sum())
+        bos = int(lacks_prefix.sum()) * len(self.prefix)
+        eos = int(lacks_suffix.sum()) * len(self.suffix) + int(lacks_eos.sum())
         if not bos and not eos:
             return replace(documents, eos_existing=existing)
+        # 2. Whether what is put after a document is learned.
         if self.prompts:
-            mark = np.logical_or.reduceat(learned(ids[: offsets[-1]]), offsets[:-1])
+            is_learned = np.logical_or.reduceat(learned(ids[: offsets[-1]]), offsets[:-1])
         else:
-            mark = learned(ids[offsets[1:] - 1])
-        mark = mark if ends is None else mark & ends
+            is_learned = learned(ids[offsets[1:] - 1])
+        if documents.ends is not None:
+            is_learned = is_learned & documents.ends
+        # 3. Join prefix, document, suffix and EOS.
         inside = Ragged(ids[offsets[0] : offsets[-1]], offsets - offsets[0])
-        parts = [Ragged.alike(self.prefix, head), inside, _after(self.suffix, tail, mark)]
+        parts = [
+            Ragged.alike(self.prefix, lacks_prefix),
+            inside,
+            _after(self.suffix, lacks_suffix, is_learned),
+        ]
         if self.eos_id is not None:
-            parts.append(_after((self.eos_id,), last, mark))
+            parts.append(_after((self.eos_id,), lacks_eos, is_learned))
         whole = Ragged.joined(parts)
         return replace(
             documents, ids=whole.ids, offsets=whole.offsets, bos=bos, eos=eos, eos_existing=existing
         )
 
 
-def _after(run: tuple[int, ...], there: Bools, mark: Bools) -> Ragged:
-    """Return `run` behind the documents where `there` is true, bearing loss where `mark` is: bool[n] each."""
-    put = Ragged.alike(run, there)
-    return Ragged(marked(put.ids, np.repeat(mark[there], len(run))), put.offsets)
+def _after(run: tuple[int, ...], is_put: Bools, is_learned: Bools) -> Ragged:
+    """Return `run` for the documents where `is_put` is true, as learned where `is_learned` is: bool[n] each."""
+    runs = Ragged.alike(run, is_put)
+    return Ragged(marked(runs.ids, np.repeat(is_learned[is_put], len(run))), runs.offsets)

@@ -21,7 +21,12 @@ from tokenlake.tokenizers.encoder import Encoder
 @final
 @dataclass(frozen=True, slots=True)
 class _Stretches:
-    """What is kept of n documents: stretches of their ids, document by document; int64[m] each."""
+    """The kept parts of n documents, document by document.
+
+    Attributes:
+        origin: Index of the document of each part, ascending, int64[m].
+        begin, end: Ids of the part, as offsets into the ids of all documents, int64[m].
+    """
 
     origin: Int64
     begin: Int64
@@ -77,8 +82,8 @@ class Lengths:
         whole = _Stretches(np.arange(len(offsets) - 1), offsets[:-1], offsets[1:])
         if self.keeps_all or not len(ids):
             return Fitted(ids=ids, offsets=offsets, origin=whole.origin)
-        before, after = self._around(ids, offsets)
-        long = np.diff(offsets) > self._settings.max_length - before - after
+        prefixes, suffixes = self._around(ids, offsets)
+        long = np.diff(offsets) > self._settings.max_length - prefixes - suffixes
         if not long.any():
             return Fitted(ids=ids, offsets=offsets, origin=whole.origin)
         if self._settings.long_documents == "drop":
@@ -86,30 +91,35 @@ class Lengths:
         elif self._settings.long_documents == "split":
             kept = self._split(ids, whole, np.flatnonzero(long))
         else:
-            kept = self._truncated(ids, whole, np.flatnonzero(long), before, after, text)
+            kept = self._truncated(ids, whole, np.flatnonzero(long), prefixes, suffixes, text)
         return self._fitted(ids, offsets, long, kept)
 
     def _around(self, ids: Int32, offsets: Int64) -> tuple[Int64, Int64]:
-        """int64[n] each: how many special tokens will be put before and after each document."""
-        before, after = self._prefix, self._suffix
+        """Return how many special tokens will be put before, and how many after each document: int64[n] each."""
         if self._finish is None:
             count = len(offsets) - 1
-            return np.full(count, before), np.full(count, after)
-        lacks_head, lacks_tail = self._finish.lacks(ids, offsets)
-        return lacks_head * before, lacks_tail * after
+            return np.full(count, self._prefix), np.full(count, self._suffix)
+        lacks_prefix, lacks_suffix = self._finish.lacks(ids, offsets)
+        return np.where(lacks_prefix, self._prefix, 0), np.where(lacks_suffix, self._suffix, 0)
 
     def _split(self, ids: Int32, whole: _Stretches, rows: Int64) -> _Stretches:
+        """Cut the documents `rows` into parts that leave room for a prefix and a suffix each."""
         most = max(1, self._settings.max_length - self._prefix - self._suffix)
         goes_on = self._goes_on(ids)
-        begins = [pieces(goes_on, int(whole.begin[row]), int(whole.end[row]), most) for row in rows]
+        begins_of_rows = [pieces(goes_on, int(whole.begin[row]), int(whole.end[row]), most) for row in rows]
+        # 1. Repeat each document as often as it has parts.
         counts = np.ones(len(whole.origin), np.int64)
-        counts[rows] = [len(begin) for begin in begins]
+        counts[rows] = [len(begins) for begins in begins_of_rows]
         origin = np.repeat(whole.origin, counts)
-        begin, end = whole.begin[origin], whole.end[origin]
-        inside = counts[origin] > 1
-        begin[inside] = np.concatenate([begin[:0], *(begin for begin in begins if len(begin) > 1)])
-        again = np.flatnonzero(np.diff(origin) == 0) + 1
-        end[again - 1] = begin[again]
+        begin = whole.begin[origin]
+        end = whole.end[origin]
+        # 2. Put in where the parts of documents with several begin. Each ends where the next one begins.
+        is_split = counts[origin] > 1
+        begin[is_split] = np.concatenate(
+            [begin[:0], *(begins for begins in begins_of_rows if len(begins) > 1)]
+        )
+        further = np.flatnonzero(np.diff(origin) == 0) + 1
+        end[further - 1] = begin[further]
         return _Stretches(origin, begin, end)
 
     def _truncated(
@@ -117,15 +127,25 @@ class Lengths:
         ids: Int32,
         whole: _Stretches,
         rows: Int64,
-        before: Int64,
-        after: Int64,
+        prefixes: Int64,
+        suffixes: Int64,
         text: pa.LargeStringArray | None,
     ) -> _Stretches:
-        # At the side that is cut, what a document spells itself is gone, and must be put there.
+        """Cut the documents `rows` to `max_length`, special tokens included.
+
+        Args:
+            ids: Ids of all documents.
+            whole: All documents.
+            rows: Documents that are too long.
+            prefixes, suffixes: Numbers of special tokens that will be put before and after each document, int64[n].
+            text: Texts of the documents, where the strategy looks at them.
+        """
+        # At the side that is cut, a special token that the document spells itself is cut away, and must be put there.
         right = self._settings.truncation_side == "right"
-        around = before[rows] + self._suffix if right else self._prefix + after[rows]
-        room = np.maximum(0, self._settings.max_length - around)
-        begin, end = whole.begin.copy(), whole.end.copy()
+        special_tokens = prefixes[rows] + self._suffix if right else self._prefix + suffixes[rows]
+        room = np.maximum(0, self._settings.max_length - special_tokens)
+        begin = whole.begin.copy()
+        end = whole.end.copy()
         if text is None:
             goes_on = self._goes_on(ids)
             if right:
@@ -135,9 +155,11 @@ class Lengths:
             return _Stretches(whole.origin, begin, end)
         own = Ragged.taken(plain(ids) if self._masked else ids, begin[rows], end[rows])
         texts: Any = text.take(pa.array(rows, pa.int64()))
-        strategy, side = self._settings.truncation_strategy, self._settings.truncation_side
+        strategy = self._settings.truncation_strategy
+        side = self._settings.truncation_side
         first, last = cut_texts(self._encoder, texts, own.ids, own.offsets, room, strategy, side)
-        begin[rows], end[rows] = begin[rows] + first, begin[rows] + last
+        end[rows] = begin[rows] + last
+        begin[rows] += first
         return _Stretches(whole.origin, begin, end)
 
     def _fitted(self, ids: Int32, offsets: Int64, long: Bools, kept: _Stretches) -> Fitted:
@@ -173,21 +195,22 @@ class Lengths:
         dropped: dict[str, int],
         left_out: dict[str, Int64],
     ) -> _Stretches:
-        """Leave out what has lost all the tokens that bear loss: a row of context alone teaches nothing."""
-        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(learned(ids))])
-        had = before[offsets[1:]] > before[offsets[:-1]]
-        useless = (before[kept.end] == before[kept.begin]) & (long & had)[kept.origin]
-        if not useless.any():
+        """Leave out parts that lost all their learned tokens: a row of context alone teaches nothing."""
+        learned_before = np.concatenate([np.zeros(1, np.int64), np.cumsum(learned(ids))])
+        had_learned = learned_before[offsets[1:]] > learned_before[offsets[:-1]]
+        has_learned = learned_before[kept.end] > learned_before[kept.begin]
+        is_useless = ~has_learned & (long & had_learned)[kept.origin]
+        if not is_useless.any():
             return kept
-        left = kept.select(~useless)
-        dropped["nothing_to_learn"] = int((kept.end - kept.begin)[useless].sum())
-        gone = np.setdiff1d(kept.origin[useless], left.origin)
-        if len(gone):
-            left_out["nothing_to_learn"] = gone
-        return left
+        useful = kept.select(~is_useless)
+        dropped["nothing_to_learn"] = int((kept.end - kept.begin)[is_useless].sum())
+        documents = np.setdiff1d(kept.origin[is_useless], useful.origin)
+        if len(documents):
+            left_out["nothing_to_learn"] = documents
+        return useful
 
     def _goes_on(self, ids: Int32) -> Bools:
-        """bool[total], which tokens begin in the midst of a character."""
+        """Return which tokens begin inside a character, bool[total]."""
         return self._continuing.take(plain(ids) if self._masked else ids, mode="clip")
 
     @cached_property
