@@ -19,7 +19,7 @@ from tokenlake.introspection.sample import FileSample
 from tokenlake.introspection.shapes import Shape, merged_columns
 from tokenlake.sources.formats import COMPRESSION_ENDINGS
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.listing import expand
+from tokenlake.sources.patterns import expand
 from tokenlake.sources.rows import value_at
 
 _NAME_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")

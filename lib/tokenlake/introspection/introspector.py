@@ -37,7 +37,8 @@ from tokenlake.sources.hub import list_repo, listed
 from tokenlake.sources.hub_client import HubClient
 from tokenlake.sources.hub_id import parse_id
 from tokenlake.sources.inputs import InputFile, is_url
-from tokenlake.sources.listing import expand, list_inputs, require_use_of_options
+from tokenlake.sources.listing import list_inputs, require_use_of_options
+from tokenlake.sources.patterns import expand
 from tokenlake.sources.split_choice import Survey, left_over
 from tokenlake.threads import in_order
 from tokenlake.typed_json import decoder

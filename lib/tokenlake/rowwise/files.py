@@ -29,13 +29,8 @@ from tokenlake.sources.file_stat import state
 from tokenlake.sources.formats import COMPRESSION_ENDINGS, format_of
 from tokenlake.sources.input_errors import damaged
 from tokenlake.sources.inputs import InputFile, is_url
-from tokenlake.sources.listing import (
-    each_once,
-    expand,
-    list_inputs,
-    require_use_of_options,
-    spelled_out,
-)
+from tokenlake.sources.listing import each_once, list_inputs, require_use_of_options, spelled_out
+from tokenlake.sources.patterns import expand
 from tokenlake.sources.split_choice import Survey
 from tokenlake.sources.where import Predicate
 from tokenlake.text.steps import open_chain

@@ -24,7 +24,8 @@ from tokenlake.config.stages import (
 from tokenlake.config.values import expected
 from tokenlake.errors import ConfigError
 from tokenlake.export.directory import FolderTarget, Target, require_apart
-from tokenlake.export.plan import hub_token, push_directories
+from tokenlake.export.plan import hub_token
+from tokenlake.export.push import push_directories
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.observability.build import observed_batches
 from tokenlake.publish.repository import HubRepository
