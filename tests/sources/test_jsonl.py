@@ -335,11 +335,11 @@ def test_a_text_lies_at_a_dotted_path(line: bytes, field: str, text: str) -> Non
 def test_a_record_without_a_text_is_in_doubt_only_where_columns_are_wanted() -> None:
     data = b'{"n":1}\n{"n":2,"text":"a"}\nx\n{"n":3,"text":4}\n'
     (parsed,) = _parsed(data, Want(text="text", columns=("n",)))
-    assert [(bad.line, bad.fault.reason) for bad in parsed.doubtful] == [
+    assert [(bad.line_index, bad.fault.reason) for bad in parsed.doubtful] == [
         (0, "missing_field"),
         (3, "not_a_string"),
     ]
-    assert [(bad.line, bad.fault.reason) for bad in parsed.bad] == [(2, "invalid_json")]
+    assert [(bad.line_index, bad.fault.reason) for bad in parsed.bad] == [(2, "invalid_json")]
     assert cast("Any", parsed.text).to_pylist() == [None, "a", None]
     assert cast("Any", parsed.rows).columns.to_pylist() == [{"n": 1}, {"n": 2}, {"n": 3}]
 

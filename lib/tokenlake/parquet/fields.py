@@ -9,7 +9,7 @@ from typing import Final, final
 
 
 @final
-class FileMetaData:
+class FileMetaDataField:
     """The footer of a file."""
 
     VERSION: Final = 1
@@ -21,7 +21,7 @@ class FileMetaData:
 
 
 @final
-class SchemaElement:
+class SchemaElementField:
     """An element of the schema: a column, or a group of columns."""
 
     TYPE: Final = 1
@@ -33,7 +33,7 @@ class SchemaElement:
 
 
 @final
-class RowGroup:
+class RowGroupField:
     """A row group."""
 
     COLUMNS: Final = 1
@@ -43,7 +43,7 @@ class RowGroup:
 
 
 @final
-class ColumnChunk:
+class ColumnChunkField:
     """A column chunk: a deprecated offset, and its metadata."""
 
     FILE_OFFSET: Final = 2
@@ -51,7 +51,7 @@ class ColumnChunk:
 
 
 @final
-class ColumnMetaData:
+class ColumnMetaDataField:
     """The metadata of a column chunk."""
 
     TYPE: Final = 1
@@ -66,7 +66,7 @@ class ColumnMetaData:
 
 
 @final
-class PageHeader:
+class PageHeaderField:
     """The header of a page."""
 
     TYPE: Final = 1
@@ -78,7 +78,7 @@ class PageHeader:
 
 
 @final
-class DataPageHeader:
+class DataPageHeaderField:
     """The part of a header that only data pages have."""
 
     NUM_VALUES: Final = 1
@@ -88,7 +88,7 @@ class DataPageHeader:
 
 
 @final
-class DictionaryPageHeader:
+class DictionaryPageHeaderField:
     """The part of a header that only dictionary pages have."""
 
     NUM_VALUES: Final = 1

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from tokenlake.parquet.fields import ColumnMetaData, SchemaElement
+from tokenlake.parquet.fields import ColumnMetaDataField, SchemaElementField
 from tokenlake.parquet.pages import RLE
 from tokenlake.parquet.thrift_writer import BINARY, I32, I64, Fields, Written, thrift
 
@@ -115,10 +115,10 @@ def _leaf_kind(values: pa.DataType, path: tuple[str, ...]) -> LeafKind:
 
     def metadata(*encodings: int) -> Fields:
         return {
-            ColumnMetaData.TYPE: _TYPES[values],
-            ColumnMetaData.ENCODINGS: thrift([I32], encodings),
-            ColumnMetaData.PATH: names,
-            ColumnMetaData.CODEC: _ZSTD,
+            ColumnMetaDataField.TYPE: _TYPES[values],
+            ColumnMetaDataField.ENCODINGS: thrift([I32], encodings),
+            ColumnMetaDataField.PATH: names,
+            ColumnMetaDataField.CODEC: _ZSTD,
         }
 
     return LeafKind(values, plain=metadata(PLAIN, RLE), indices=metadata(PLAIN, RLE, RLE_DICTIONARY))
@@ -135,13 +135,13 @@ def _element(
     """Return an element of the schema; fields that it does not have are left out."""
     fields: dict[int, Any] = {}
     if kind is not None:
-        fields[SchemaElement.TYPE] = kind
+        fields[SchemaElementField.TYPE] = kind
     if repetition is not None:
-        fields[SchemaElement.REPETITION] = repetition
-    fields[SchemaElement.NAME] = name.encode()
+        fields[SchemaElementField.REPETITION] = repetition
+    fields[SchemaElementField.NAME] = name.encode()
     if children:
-        fields[SchemaElement.NUM_CHILDREN] = children
+        fields[SchemaElementField.NUM_CHILDREN] = children
     if is_list:
-        fields[SchemaElement.CONVERTED_TYPE] = _LIST
-        fields[SchemaElement.LOGICAL_TYPE] = {3: {}}  # a list, without parameters
+        fields[SchemaElementField.CONVERTED_TYPE] = _LIST
+        fields[SchemaElementField.LOGICAL_TYPE] = {3: {}}  # a list, without parameters
     return fields

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.parquet.fields import DataPageHeader, PageHeader
+from tokenlake.parquet.fields import DataPageHeaderField, PageHeaderField
 from tokenlake.parquet.thrift_writer import I32, Fields, Written, thrift, unsigned
 
 RLE: Final = 3
@@ -58,11 +58,11 @@ def data_page(codec: pa.Codec, body: npt.NDArray[np.uint8], count: int, encoding
     # A view of what was written: Arrow's buffer is as long as the memory that was reserved for it.
     compressed: Any = codec.compress(uncompressed)
     detail = {
-        PageHeader.DATA_PAGE: {
-            DataPageHeader.NUM_VALUES: count,
-            DataPageHeader.ENCODING: encoding,
-            DataPageHeader.DEFINITION_LEVELS: RLE,
-            DataPageHeader.REPETITION_LEVELS: RLE,
+        PageHeaderField.DATA_PAGE: {
+            DataPageHeaderField.NUM_VALUES: count,
+            DataPageHeaderField.ENCODING: encoding,
+            DataPageHeaderField.DEFINITION_LEVELS: RLE,
+            DataPageHeaderField.REPETITION_LEVELS: RLE,
         }
     }
     return written_page(DATA_PAGE, memoryview(compressed)[: compressed.size], len(body), detail)
@@ -81,10 +81,10 @@ def written_page(kind: int, body: bytes | memoryview, size: int, detail: Fields)
     if crc >= 1 << 31:
         crc -= 1 << 32  # it is written as a signed number
     header = {
-        PageHeader.TYPE: kind,
-        PageHeader.UNCOMPRESSED_SIZE: size,
-        PageHeader.COMPRESSED_SIZE: len(body),
-        PageHeader.CRC: crc,
+        PageHeaderField.TYPE: kind,
+        PageHeaderField.UNCOMPRESSED_SIZE: size,
+        PageHeaderField.COMPRESSED_SIZE: len(body),
+        PageHeaderField.CRC: crc,
         **detail,
     }
     return WrittenPage(thrift(_PAGE, header), body, size)

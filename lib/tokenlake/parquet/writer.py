@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from tokenlake.arrays import FlatRows
 from tokenlake.parquet.fields import (
-    ColumnChunk,
-    ColumnMetaData,
-    DictionaryPageHeader,
-    FileMetaData,
-    PageHeader,
-    RowGroup,
+    ColumnChunkField,
+    ColumnMetaDataField,
+    DictionaryPageHeaderField,
+    FileMetaDataField,
+    PageHeaderField,
+    RowGroupField,
 )
 from tokenlake.parquet.form import (
     BOOL,
@@ -133,12 +133,12 @@ class PackedWriter:
         """Write the footer."""
         form = self._form
         metadata = {
-            FileMetaData.VERSION: 2,
-            FileMetaData.SCHEMA: form.elements,
-            FileMetaData.NUM_ROWS: self._rows,
-            FileMetaData.ROW_GROUPS: self._groups,
-            FileMetaData.KEY_VALUES: form.described,
-            FileMetaData.CREATED_BY: _CREATED_BY,
+            FileMetaDataField.VERSION: 2,
+            FileMetaDataField.SCHEMA: form.elements,
+            FileMetaDataField.NUM_ROWS: self._rows,
+            FileMetaDataField.ROW_GROUPS: self._groups,
+            FileMetaDataField.KEY_VALUES: form.described,
+            FileMetaDataField.CREATED_BY: _CREATED_BY,
         }
         footer = thrift(_FILE, metadata)
         self._put(footer + len(footer).to_bytes(4, "little") + _MAGIC)
@@ -163,13 +163,13 @@ class PackedWriter:
             leaf_values = [values for _, values, _ in inner_levels if values is not None]
             for kind, values in zip(column.leaves, leaf_values, strict=True):
                 metadata = self._chunk(kind, values, begins)
-                chunks.append({ColumnChunk.FILE_OFFSET: 0, ColumnChunk.META_DATA: metadata})
-                uncompressed_size += metadata[ColumnMetaData.UNCOMPRESSED_SIZE]
+                chunks.append({ColumnChunkField.FILE_OFFSET: 0, ColumnChunkField.META_DATA: metadata})
+                uncompressed_size += metadata[ColumnMetaDataField.UNCOMPRESSED_SIZE]
         group = {
-            RowGroup.COLUMNS: chunks,
-            RowGroup.UNCOMPRESSED_SIZE: uncompressed_size,
-            RowGroup.NUM_ROWS: rows.count,
-            RowGroup.COMPRESSED_SIZE: self._at - group_start,
+            RowGroupField.COLUMNS: chunks,
+            RowGroupField.UNCOMPRESSED_SIZE: uncompressed_size,
+            RowGroupField.NUM_ROWS: rows.count,
+            RowGroupField.COMPRESSED_SIZE: self._at - group_start,
         }
         self._groups.append(thrift(_GROUP, group))
         self._rows += rows.count
@@ -200,14 +200,14 @@ class PackedWriter:
             uncompressed_size += len(page.header) + page.size
         metadata: dict[int, Any] = {
             **(kind.indices if entries else kind.plain),
-            ColumnMetaData.NUM_VALUES: len(values),
-            ColumnMetaData.UNCOMPRESSED_SIZE: uncompressed_size,
-            ColumnMetaData.COMPRESSED_SIZE: sum(page_sizes),
-            ColumnMetaData.DATA_PAGE_OFFSET: start,
+            ColumnMetaDataField.NUM_VALUES: len(values),
+            ColumnMetaDataField.UNCOMPRESSED_SIZE: uncompressed_size,
+            ColumnMetaDataField.COMPRESSED_SIZE: sum(page_sizes),
+            ColumnMetaDataField.DATA_PAGE_OFFSET: start,
         }
         if entries:  # the dictionary is the first page
-            metadata[ColumnMetaData.DATA_PAGE_OFFSET] = start + page_sizes[0]
-            metadata[ColumnMetaData.DICTIONARY_PAGE_OFFSET] = start
+            metadata[ColumnMetaDataField.DATA_PAGE_OFFSET] = start + page_sizes[0]
+            metadata[ColumnMetaDataField.DICTIONARY_PAGE_OFFSET] = start
         return metadata
 
     def _pages(
@@ -225,9 +225,9 @@ class PackedWriter:
             values = np.packbits(values, bitorder="little")
         if entries:
             detail = {
-                PageHeader.DICTIONARY_PAGE: {
-                    DictionaryPageHeader.NUM_VALUES: entries,
-                    DictionaryPageHeader.ENCODING: PLAIN,
+                PageHeaderField.DICTIONARY_PAGE: {
+                    DictionaryPageHeaderField.NUM_VALUES: entries,
+                    DictionaryPageHeaderField.ENCODING: PLAIN,
                 }
             }
             yield written_page(DICTIONARY_PAGE, identity_dictionary(entries), 4 * entries, detail)

@@ -56,7 +56,7 @@ def _as_elements(parsed: Parsed) -> Parsed:
         fault = line.fault
         if fault.reason == "line_too_long":
             fault = Fault("record_too_long", fault.detail.replace("the line", "the record", 1))
-        return line._replace(line=None, fault=fault)
+        return line._replace(line_index=None, fault=fault)
 
     return replace(
         parsed,
