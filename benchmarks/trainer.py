@@ -36,7 +36,8 @@ from tokenlake.trainer import (
     make_schedule,
 )
 from tokenlake.trainer.losses import Objective
-from tokenlake.trainer.step import TrainState, batch_sharding, make_mesh, make_step
+from tokenlake.trainer.mesh import batch_sharding, make_mesh
+from tokenlake.trainer.step import TrainState, make_step
 
 WARM: Final = 2  # steps that are not measured
 COLUMNS: Final = ("input_ids", "segment_ids", "positions", "targets")

@@ -11,7 +11,7 @@ from huggingface_hub.utils import _http as hub_http
 
 from tests.servers.hub import TOKEN, HubServer, hub
 from tokenlake.publish import repository as repositories
-from tokenlake.sources import hub_repo as hubhttp
+from tokenlake.sources import hub_client
 
 
 def writable_hub(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[HubServer]:
@@ -22,7 +22,7 @@ def writable_hub(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[HubS
     monkeypatch.setattr(hub_constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(hub_constants, "HF_TOKEN_PATH", str(folder / "no-token"))
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setattr(hubhttp, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(hub_client, "_FIRST_WAIT", 0.01)
     monkeypatch.setattr(repositories, "_FIRST_WAIT", 0.01)
     monkeypatch.setattr(hub_http.time, "sleep", lambda seconds: None)
     with hub() as running:

@@ -1,10 +1,10 @@
 """The names of EasyDeL's data package and where each is defined: `easydel.py` reads this list, too."""
 
+from tokenlake.cache.dataset_cache import DatasetCache as DatasetCache
 from tokenlake.cache.disk import CacheMetadata as CacheMetadata
 from tokenlake.cache.disk import DiskCache as DiskCache
-from tokenlake.cache.manager import DatasetCache as DatasetCache
-from tokenlake.cache.manager import MemoryCache as MemoryCache
 from tokenlake.cache.manager import TreeCacheManager as TreeCacheManager
+from tokenlake.cache.memory import MemoryCache as MemoryCache
 from tokenlake.config.pipeline import MixStageConfig as MixStageConfig
 from tokenlake.config.pipeline import WeightSchedulePoint as WeightSchedulePoint
 from tokenlake.config.stages import CacheStageConfig as CacheStageConfig
@@ -17,13 +17,13 @@ from tokenlake.config.stages import SourceStageConfig as SourceStageConfig
 from tokenlake.config.stages import TokenizerConfig as TokenizerConfig
 from tokenlake.config.stages import TokenizeStageConfig as TokenizeStageConfig
 from tokenlake.introspection.mapping import ColumnMapper as ColumnMapper
-from tokenlake.packing.rows import FirstFitPacker as FirstFitPacker
-from tokenlake.packing.rows import GreedyPacker as GreedyPacker
 from tokenlake.packing.rows import PackedRows as PackedRows
-from tokenlake.packing.rows import PackedSequence as PackedSequence
-from tokenlake.packing.rows import PoolPacker as PoolPacker
 from tokenlake.packing.rows import pack_constant_length as pack_constant_length
 from tokenlake.packing.rows import pack_pre_tokenized as pack_pre_tokenized
+from tokenlake.packing.sequence_packers import FirstFitPacker as FirstFitPacker
+from tokenlake.packing.sequence_packers import GreedyPacker as GreedyPacker
+from tokenlake.packing.sequence_packers import PackedSequence as PackedSequence
+from tokenlake.packing.sequence_packers import PoolPacker as PoolPacker
 from tokenlake.result import Err as Err
 from tokenlake.result import Ok as Ok
 from tokenlake.result import Result as Result
@@ -101,8 +101,8 @@ from tokenlake.text.preference import ORPOPreprocessTransform as ORPOPreprocessT
 from tokenlake.text.preference import PreferenceRows as PreferenceRows
 from tokenlake.text.preference import RewardPreprocessTransform as RewardPreprocessTransform
 from tokenlake.text.prompt_engine import PromptEngine as PromptEngine
-from tokenlake.text.prompt_engine import SFTPreprocessTransform as SFTPreprocessTransform
-from tokenlake.text.prompt_engine import SupervisedRows as SupervisedRows
+from tokenlake.text.supervised_rows import SFTPreprocessTransform as SFTPreprocessTransform
+from tokenlake.text.supervised_rows import SupervisedRows as SupervisedRows
 from tokenlake.text.transform import ChainedTransform as ChainedTransform
 from tokenlake.text.transform import ExpandTransform as ExpandTransform
 from tokenlake.text.transform import MapTransform as MapTransform

@@ -8,16 +8,10 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenlake.clean.signatures import (
-    EvaluationNgrams,
-    Signer,
-    WordBuffer,
-    exact_hashes,
-    kernels,
-    ngram_hashes,
-    permutations,
-    words_of,
-)
+from tokenlake.clean.compiled import kernels
+from tokenlake.clean.evaluation_ngrams import EvaluationNgrams, ngram_hashes
+from tokenlake.clean.signatures import Signer, permutations
+from tokenlake.clean.words import WordBuffer, exact_hashes, words_of
 from tokenlake.config.pipeline import CleanConfig
 from tokenlake.config.resolve import signing_of
 

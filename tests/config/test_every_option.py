@@ -33,7 +33,7 @@ from tokenlake.config.refusals import REFUSALS
 from tokenlake.config.resolve import first_steps, foreseen, resolve
 from tokenlake.config.stages import SourceStageConfig
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.sources import hub_repo
+from tokenlake.sources import hub_client
 
 plans = lazily("tokenlake.export.plan")
 
@@ -235,7 +235,7 @@ def _a_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.delenv(name, raising=False)
         patch.setattr(constants, "HF_HUB_OFFLINE", False)
         patch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path_factory.mktemp("home") / "no-token"))
-        patch.setattr(hub_repo, "_FIRST_WAIT", 0.001)
+        patch.setattr(hub_client, "_FIRST_WAIT", 0.001)
         patch.setenv("HF_ENDPOINT", running.endpoint)
         running.repo("org/data", content)
         yield

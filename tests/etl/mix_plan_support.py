@@ -13,10 +13,11 @@ from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import make_plan
 from tokenlake.fingerprint import file_id
-from tokenlake.mixing.order import MixtureStream
+from tokenlake.mixing.streams import MixtureStream
+from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.layout import Layout, shard_path
-from tokenlake.store.ledger import Account, InputFileEntry, ShardEntry
+from tokenlake.store.ledger import InputFileEntry, ShardEntry
 from tokenlake.store.manifest import Kind, Manifest
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import describe

@@ -14,7 +14,7 @@ from tokenlake.config.resolved import ResolvedPack
 from tokenlake.etl.job import MixJob, ParentVersion, RowsOut, open_stream
 from tokenlake.etl.worker import InProcessPool
 from tokenlake.mixing.mixture import MIXTURE_ORDER
-from tokenlake.mixing.order import MixtureStream
+from tokenlake.mixing.streams import MixtureStream
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.base import Store

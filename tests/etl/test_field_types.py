@@ -17,7 +17,7 @@ from tests.etl.outputs_support import Built, build_here, settings, write_jsonl
 from tokenlake.config.field_types import parse_field_type
 from tokenlake.config.load import load_config
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
-from tokenlake.etl.unit.documents import Keeper
+from tokenlake.etl.unit.kept_fields import Keeper
 from tokenlake.rowwise.files import create_source
 from tokenlake.schema import arrow_type
 from tokenlake.sources.rows import Rows

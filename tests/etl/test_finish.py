@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.etl.unit.encoding import Finish, Fitted
+from tokenlake.etl.unit.finish import Finish
+from tokenlake.etl.unit.fitted import Fitted
 from tokenlake.packing.segments import learned, marked, plain
 from tokenlake.tokenizers.offsets import Spans, byte_spans
 

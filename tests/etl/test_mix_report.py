@@ -13,7 +13,8 @@ from tokenlake.config.resolve import resolve
 from tokenlake.reports import to_markdown
 from tokenlake.reports.card import recipe, render_card
 from tokenlake.reports.dataset import account_table, mixture_table, order_table, share, weights_in_words
-from tokenlake.store.ledger import Account, Parent, ShardEntry
+from tokenlake.store.account import Account
+from tokenlake.store.ledger import Parent, ShardEntry
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord, WeightPoint
 

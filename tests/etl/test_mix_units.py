@@ -36,11 +36,13 @@ from tokenlake.etl.unit.mix import mix_steps
 from tokenlake.etl.unit.stored_rows import OpenedParents, check_written
 from tokenlake.etl.worker import InProcessPool
 from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.order import EpochOrder, MixtureStream
+from tokenlake.mixing.order import EpochOrder
 from tokenlake.mixing.schedule import constant
+from tokenlake.mixing.streams import MixtureStream
+from tokenlake.store.account import Account
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
-from tokenlake.store.ledger import Account, UnitRecord
+from tokenlake.store.ledger import UnitRecord
 
 Row = dict[str, Any]
 EVEN = {"plain": 0.5, "learned": 0.5}

@@ -19,9 +19,9 @@ from tokenlake.columns import JSON, NULL
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.plan.source import type_of
+from tokenlake.etl.plan.kept_types import type_of
 from tokenlake.etl.planner import make_plan
-from tokenlake.etl.unit.documents import Keeper, as_json
+from tokenlake.etl.unit.kept_fields import Keeper, as_json
 from tokenlake.schema import LogicalHasher, arrow_type, column_type, fits, joined, settled
 from tokenlake.sources.rows import Rows
 
@@ -409,7 +409,7 @@ def test_neither_packed_rows_nor_removed_columns_can_be_kept(tmp_path, tokenizer
 
 
 def test_a_large_field_beside_short_texts_ends_row_groups(tmp_path, tokenizer_dir, monkeypatch):
-    monkeypatch.setattr("tokenlake.etl.unit.parts._KEPT_BYTES", 1000)
+    monkeypatch.setattr("tokenlake.etl.unit.rows_file._KEPT_BYTES", 1000)
     monkeypatch.setattr("tokenlake.etl.unit.text._ENCODE_BYTES", 1000)
     records = [{"text": "x", "blob": "b" * 600} for _ in range(20)]
     for part in range(5):

@@ -20,7 +20,7 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
 from tokenlake.etl.planner import make_plan
-from tokenlake.etl.unit.parts import Padding, RowGroups
+from tokenlake.etl.unit.rows_file import Padding, RowGroups
 from tokenlake.integrity.verify_shard import RowCheck, RowRules
 from tokenlake.query.sequences import read_sequences
 from tokenlake.schema import open_writer
@@ -115,7 +115,7 @@ def test_a_mask_is_stored_where_it_is_asked_for(config):
 def test_padded_rows_hold_the_documents_and_the_account_counts_the_padding(
     config, tokenizer_dir, monkeypatch, kind, side
 ):
-    monkeypatch.setattr("tokenlake.etl.unit.sink.group_tokens", lambda files: 300)
+    monkeypatch.setattr("tokenlake.etl.unit.token_files.group_tokens", lambda files: 300)
     plain = build_here(config | {"name": "plain"})
     options = {"padding": kind, "max_length": 25} | ({"padding_side": side} if side else {})
     built = build_here(with_tokenizer(config, **options))

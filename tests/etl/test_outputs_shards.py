@@ -24,7 +24,7 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.estimate import estimate, total
-from tokenlake.etl.plan.plan import cut, files_of_sources
+from tokenlake.etl.plan.unit_ranges import cut, files_of_sources
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources.inputs import FileRange, InputFile
@@ -224,7 +224,7 @@ def test_each_split_has_so_many_files(tmp_path, tokenizer_dir):
 
 
 def test_a_file_is_not_ended_by_its_size(tmp_path, tokenizer_dir, monkeypatch):
-    monkeypatch.setattr("tokenlake.etl.unit.sink.group_tokens", lambda files: 64)
+    monkeypatch.setattr("tokenlake.etl.unit.token_files.group_tokens", lambda files: 64)
     config = settings(tmp_path, tokenizer_dir, write_inputs(tmp_path, "lines"))
     config["save"] |= {"num_shards": 2, "max_shard_size": 1}
     assert len(build_here(config).files()) == 2

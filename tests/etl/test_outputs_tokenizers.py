@@ -15,7 +15,7 @@ from tokenlake.cli.app import main
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
-from tokenlake.etl.plan.source import plan_tokenizers
+from tokenlake.etl.plan.planned_tokenizer import plan_tokenizers
 from tokenlake.etl.planner import make_plan
 from tokenlake.fingerprint import file_id
 from tokenlake.tokenizers.training import train_bpe

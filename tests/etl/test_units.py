@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.etl.plan.plan import group_ranges
+from tokenlake.etl.plan.unit_ranges import group_ranges
 from tokenlake.etl.planner import look_at
 from tokenlake.etl.unit.text import split_indices
 from tokenlake.sources.inputs import InputFile

@@ -15,7 +15,7 @@ from tests.rowwise.sharded_support import check_flat
 from tests.seeds import promise
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl.runner import build_dataset, finished_build
-from tokenlake.export.directory import FlatManifest
+from tokenlake.export.flat_manifest import FlatManifest
 from tokenlake.export.version import export_version
 from tokenlake.integrity.verify import verify
 from tokenlake.loader.dataset import open as open_dataset

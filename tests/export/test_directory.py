@@ -12,7 +12,8 @@ import pytest
 
 from tests.seeds import promise
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
-from tokenlake.export.directory import FlatManifest, target_of
+from tokenlake.export.directory import target_of
+from tokenlake.export.flat_manifest import FlatManifest
 from tokenlake.rowwise.files import JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.save import create_writer, save_dataset
 

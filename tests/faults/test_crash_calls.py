@@ -30,7 +30,7 @@ from tests.faults.crash_support import (
 from tokenlake.etl.runner import build_dataset
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.local import new_temp_name
+from tokenlake.store.file_locks import new_temp_name
 
 DEAD = 2**22 + 5  # larger than any process id
 

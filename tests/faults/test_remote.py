@@ -37,7 +37,7 @@ from tests.servers.base import Fault, Request
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.errors import TokenlakeError
 from tokenlake.integrity.verify import verify
-from tokenlake.store import objects
+from tokenlake.store import payload
 from tokenlake.store.address import open_store
 
 _READS: Final = ("get", "head", "list", "stat")
@@ -198,8 +198,8 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOKENLAKE_SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "3")
     # Shards are sent and copied in parts, the small files around them at once.
-    monkeypatch.setattr(objects, "LARGE", 1000)
-    monkeypatch.setattr(objects, "PIECE", 1000)
+    monkeypatch.setattr(payload, "LARGE", 1000)
+    monkeypatch.setattr(payload, "PIECE", 1000)
     monkeypatch.setattr(models, "S3_UPLOAD_PART_MIN_SIZE", 1)
 
 

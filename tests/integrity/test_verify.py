@@ -16,7 +16,7 @@ import pytest
 from tests.etl.outputs_support import build_here
 from tests.store.support import copy_store, settings, sha256, write_inputs
 from tokenlake.errors import NotFoundError
-from tokenlake.etl.unit import sink
+from tokenlake.etl.unit import token_files
 from tokenlake.integrity.findings import VerifyProgress, VerifyReport
 from tokenlake.integrity.verify import verify
 from tokenlake.schema import LogicalHasher, open_writer
@@ -38,8 +38,8 @@ def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> P
     root = tmp_path_factory.mktemp("pristine")
     write_inputs(root)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sink, "ROW_GROUP_TOKENS", 5 * L)
-        patch.setattr(sink, "_LEAST_TOKENS", 1)
+        patch.setattr(token_files, "ROW_GROUP_TOKENS", 5 * L)
+        patch.setattr(token_files, "_LEAST_TOKENS", 1)
         build_here(settings(root, tokenizer_dir) | {"pack": {"enabled": True, "seq_length": L}})
     return root / "store"
 

@@ -15,7 +15,7 @@ from tests.seeds import promise
 from tests.servers.hub import TOKEN, HubServer, hub
 from tokenlake import DatasetIntrospector
 from tokenlake.errors import ConfigError, SourceNotFoundError
-from tokenlake.sources import hub_repo as hubhttp
+from tokenlake.sources import hub_client
 
 pytest.importorskip("huggingface_hub")
 
@@ -41,7 +41,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServe
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.setattr(hubhttp, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(hub_client, "_FIRST_WAIT", 0.01)
     with hub() as running:
         monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
         yield running

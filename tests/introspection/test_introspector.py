@@ -22,7 +22,8 @@ from tokenlake.introspection import sample
 from tokenlake.introspection.file_group import LOOKED_INTO
 from tokenlake.introspection.inspection import Inspection
 from tokenlake.introspection.sample import FILE_BYTES
-from tokenlake.sources.inputs import InputBytes, InputFile, LocalBytes
+from tokenlake.sources.input_bytes import InputBytes, LocalBytes
+from tokenlake.sources.inputs import InputFile
 
 CHAT = [{"role": "user", "content": "What is 2 + 2?"}, {"role": "assistant", "content": "4"}]
 

@@ -20,7 +20,7 @@ from tokenlake.introspection.mapping import (
     similarity,
     words_of,
 )
-from tokenlake.introspection.sample import Shape, shape_of_value
+from tokenlake.introspection.shapes import Shape, shape_of_value
 
 CHAT = shape_of_value([{"role": "user", "content": "hello"}])
 SHARED = shape_of_value([{"from": "human", "value": "hello"}])

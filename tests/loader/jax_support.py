@@ -23,7 +23,7 @@ import pytest
 
 from tests.etl.outputs_support import build_here, notes, settings, write_jsonl
 from tests.tokenizers.tokenizer_samples import sentencepiece
-from tokenlake.etl.unit import sink
+from tokenlake.etl.unit import token_files
 
 LENGTH = 32
 _SECONDS = 120  # a worker takes a few; this ends what hangs, on any machine
@@ -138,8 +138,8 @@ def _build(root: Path) -> Path:
     asked = [{"question": f"what is {i}", "answer": f"it is {i} " * (i % 3 + 1)} for i in range(300)]
     prompt = {"template": "{question} {answer}", "input_columns": ["question"], "label_column": "answer"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sink, "ROW_GROUP_TOKENS", 200)
-        patch.setattr(sink, "_LEAST_TOKENS", 1)
+        patch.setattr(token_files, "ROW_GROUP_TOKENS", 200)
+        patch.setattr(token_files, "_LEAST_TOKENS", 1)
         for name, records, options in (
             ("large", notes(700), {}),
             ("small", notes(150), {}),

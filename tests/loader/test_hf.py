@@ -17,7 +17,7 @@ import tokenlake as tl
 from tests.lazily import lazily
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
 from tokenlake.loader.hf_arrow import HfColumns
-from tokenlake.loader.host_batches import shared_reader
+from tokenlake.loader.host_reader import shared_reader
 from tokenlake.loader.options import LoaderOptions
 from tokenlake.reading.version import StoredRows
 

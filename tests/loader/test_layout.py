@@ -16,7 +16,7 @@ from tests.loader.test_columns import batches
 from tokenlake.arrays import offsets_of
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import RowSegments
-from tokenlake.loader.options import _SPLITS, BatchLayout
+from tokenlake.loader.layout import _SPLITS, BatchLayout
 
 COLUMNS = ("input_ids", "segment_ids", "positions", "loss_mask", "targets")
 CUTS = [{"context_parallel": 4, "split": split} for split in _SPLITS] + [

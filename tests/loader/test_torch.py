@@ -19,7 +19,7 @@ import tokenlake as tl
 from tests.lazily import lazily
 from tokenlake import loader
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
-from tokenlake.loader.host_batches import PerProcess
+from tokenlake.loader.per_process import PerProcess
 
 torch: Any = lazily("torch")
 torch_data: Any = lazily("torch.utils.data")

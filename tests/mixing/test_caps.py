@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.counts import SourceCaps, shortened
+from tokenlake.mixing.caps import SourceCaps, shortened
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import constant
 

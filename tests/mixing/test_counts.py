@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import counts_of
-from tokenlake.mixing.schedule import WeightScheduler, constant, in_units, normalized
+from tokenlake.mixing.schedule import WeightScheduler, constant
+from tokenlake.mixing.weights import in_units, normalized
 
 HALF = Fraction(1, 2)
 

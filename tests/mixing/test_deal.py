@@ -16,8 +16,8 @@ from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import counts_of
 from tokenlake.mixing.deal import Deal
 from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.order import MixtureStream, source_order
 from tokenlake.mixing.schedule import WeightScheduler, constant
+from tokenlake.mixing.streams import MixtureStream, source_order
 
 CURVES = ["step", "linear", "cosine"]
 LANES = [1, 2, 3, 8, 64]

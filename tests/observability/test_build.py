@@ -30,7 +30,8 @@ from tokenlake.etl.events import (
 )
 from tokenlake.observability.build import RunProgress
 from tokenlake.observability.tally import RunTally
-from tokenlake.store.ledger import Account, UnitRecord
+from tokenlake.store.account import Account
+from tokenlake.store.ledger import UnitRecord
 
 MB = 1_000_000
 

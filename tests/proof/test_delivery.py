@@ -15,9 +15,9 @@ from tests.proof.support import MIXTURES, ORDERS, delivered, mixture_of, plan_of
 from tokenlake.errors import ConfigError
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.order import MixtureStream, source_order
 from tokenlake.mixing.schedule import constant
-from tokenlake.proof.rows import Delivery, deliveries_of, steps_of_rows
+from tokenlake.mixing.streams import MixtureStream, source_order
+from tokenlake.proof.delivery import Delivery, deliveries_of, steps_of_rows
 
 Steps = tuple[int, int]
 steps = st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: (min(pair), max(pair)))

@@ -35,8 +35,10 @@ from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.fingerprint import canonical_json
 from tokenlake.loader.explain import Document, steps_of_document
-from tokenlake.proof.rows import EvaluationSet, Takedown
-from tokenlake.proof.statement import check_statement, private_key, prove_state, public_key, verified
+from tokenlake.proof.overlap import EvaluationSet
+from tokenlake.proof.rows import Takedown
+from tokenlake.proof.signature import private_key, public_key, verified
+from tokenlake.proof.statement import check_statement, prove_state
 
 ALONE = Path(alone.__file__)
 

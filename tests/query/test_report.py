@@ -18,7 +18,7 @@ from tests.store.support import copy_store, shared_store
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.runner import build_dataset
 from tokenlake.integrity.verify import verify
-from tokenlake.loader.plan import host_load
+from tokenlake.loader.host_load import host_load
 from tokenlake.query.report import render_report, store_report
 from tokenlake.query.sequences import sample_rows, spread
 from tokenlake.query.session import sql as query

@@ -14,7 +14,7 @@ import pytest
 
 from tests.etl.outputs_support import build_here, notes, settings, write_jsonl
 from tests.tokenizers.tokenizer_samples import sentencepiece
-from tokenlake.etl.unit import sink
+from tokenlake.etl.unit import token_files
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
@@ -55,8 +55,8 @@ def build_lake(root: Path) -> Store:
     pairs = write_jsonl(root / "judged.jsonl", judged)
     pack = {"enabled": True, "seq_length": LENGTH}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sink, "ROW_GROUP_TOKENS", 200)
-        patch.setattr(sink, "_LEAST_TOKENS", 1)
+        patch.setattr(token_files, "ROW_GROUP_TOKENS", 200)
+        patch.setattr(token_files, "_LEAST_TOKENS", 1)
         _build(root, "plain", documents, pack=pack)
         _build(root, "learned", answers, pack=pack, prompt=PROMPT)
         _build(root, "texts", documents, additional_fields=["id", "text"])

@@ -22,9 +22,10 @@ from tokenlake.markup import code_span, one_line
 from tokenlake.reports import dataset
 from tokenlake.reports.card import render_card
 from tokenlake.reports.dataset import equations, remarks, sources_table
+from tokenlake.store.account import Account
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.ledger import Account, InputFileEntry, ShardEntry
+from tokenlake.store.ledger import InputFileEntry, ShardEntry
 from tokenlake.store.manifest import Manifest
 
 datasets: Any = lazily("datasets")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenlake.markup import Html, tag
 from tokenlake.reports import Table, label, number, to_html
 from tokenlake.reports.html import areas, bars, coloured, doubling, flow, folded, legend, page, stack
-from tokenlake.store.ledger import Account
+from tokenlake.store.account import Account
 
 EVIL: Final = (
     *("<script>alert(1)</script>", "</style><img src=x onerror=alert(1)>", "\" onload='x' x=\""),

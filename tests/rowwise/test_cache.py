@@ -17,12 +17,13 @@ from tests.rowwise.pipeline_support import texts, write_jsonl, written
 from tests.rowwise.sharded_support import Plain, numbered
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import sentencepiece
+from tokenlake.cache.dataset_cache import DatasetCache
 from tokenlake.cache.disk import DiskCache
-from tokenlake.cache.manager import DatasetCache, TreeCacheManager
+from tokenlake.cache.manager import TreeCacheManager
 from tokenlake.errors import ConfigError, SourceError
+from tokenlake.rowwise.cached_tokens import CachedShardedSource
 from tokenlake.rowwise.shards import Numbered, Row
 from tokenlake.rowwise.source import ShardedDataSource
-from tokenlake.rowwise.stage import CachedShardedSource
 from tokenlake.tokenizers.encoder import Encoder
 
 
@@ -364,7 +365,7 @@ def test_what_a_stage_of_ones_own_makes_is_not_kept(config: dict[str, Any]):
 def test_a_lost_chunk_is_the_sources_and_the_next_reading_keeps_all_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("tokenlake.rowwise.stage._CHUNK_ROWS", 7)
+    monkeypatch.setattr("tokenlake.rowwise.cached_tokens._CHUNK_ROWS", 7)
     inner, kept = Gaps(), DatasetCache(tmp_path)
     source = CachedShardedSource(inner, kept, str)
     expected = plain(source.open_shard_numbered("a"))

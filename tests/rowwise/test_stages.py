@@ -24,7 +24,7 @@ from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError, NotAvailableError
-from tokenlake.export.directory import FlatManifest
+from tokenlake.export.flat_manifest import FlatManifest
 from tokenlake.rowwise.source import ShardedDataSource
 from tokenlake.rowwise.stage import BaseStage, PipelineContext
 from tokenlake.tokenizers.fingerprint import describe

@@ -22,7 +22,7 @@ from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.events import Event, UnitFinished
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.export.directory import FlatManifest
+from tokenlake.export.flat_manifest import FlatManifest
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.save import pretokenize, tokenize_and_save
 from tokenlake.tokenizers.manager import TokenizerManager

@@ -17,10 +17,10 @@ from tokenlake.errors import ConfigError, SourceError, StoreError, TokenlakeErro
 from tokenlake.etl.runner import build_dataset
 from tokenlake.query.session import sql as query
 from tokenlake.rowwise.files import expand_data_files
-from tokenlake.sources.hub_repo import HubClient
+from tokenlake.sources.hub_client import HubClient
 from tokenlake.store.address import open_read_store, open_store
-from tokenlake.store.objects import parse_url
 from tokenlake.store.remote import close_filesystems
+from tokenlake.store.url import parse_url
 
 PUBLIC = "https://data.example.org"
 

@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 
 from tests.servers.base import Fault, large
 from tests.sources.support import Source, one
-from tokenlake.sources.inputs import InputFile, LocalBytes, ReadAheadBytes
+from tokenlake.sources.input_bytes import LocalBytes
+from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.ranged_bytes import ReadAheadBytes
 from tokenlake.sources.records import read_range
 from tokenlake.sources.splits import split_file
 

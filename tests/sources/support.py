@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.parsed import RowBatch, TextBatch
 from tokenlake.sources.records import read_range, read_rows
-from tokenlake.sources.rows import RowBatch, TextBatch
 from tokenlake.sources.splits import split_file
 
 

@@ -23,7 +23,7 @@ from tokenlake.sources.arrow import read_arrow
 from tokenlake.sources.arrow_messages import batch_starts, file_blocks, parse_message
 from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.opening import opened
-from tokenlake.sources.rows import Want
+from tokenlake.sources.parsed import Want
 from tokenlake.sources.splits import split_file
 
 ROWS = 100

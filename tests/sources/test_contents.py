@@ -18,8 +18,8 @@ from tokenlake.errors import DamagedFileError, UnsuitableFileError
 from tokenlake.introspection.sample import look
 from tokenlake.sources.contents import encoding_of
 from tokenlake.sources.csv import MOST_COLUMNS
+from tokenlake.sources.parsed import TextBatch
 from tokenlake.sources.records import read_range
-from tokenlake.sources.rows import TextBatch
 from tokenlake.sources.splits import split_file
 
 HTML = b"\n<!DOCTYPE html>\n<html><body>404: not found</body></html>"

@@ -15,7 +15,7 @@ from tests.sources.support import PACK, dicts, faults, one, positions, read, row
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources.csv import read_csv
 from tokenlake.sources.opening import opened
-from tokenlake.sources.rows import Parsed, Want
+from tokenlake.sources.parsed import Parsed, Want
 from tokenlake.sources.splits import split_file
 
 FOLDER = pytest.TempPathFactory

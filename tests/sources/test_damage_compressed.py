@@ -18,9 +18,10 @@ import pytest
 from tests.sources.damage_support import Damage, check, named
 from tests.sources.support import COMPRESS, PACK, Source, one, positions, read, texts, written, zstd
 from tokenlake.errors import DamagedFileError
-from tokenlake.sources import opening
-from tokenlake.sources.inputs import InputBytes
-from tokenlake.sources.opening import ByteStream, opened
+from tokenlake.sources import byte_stream
+from tokenlake.sources.byte_stream import ByteStream
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.opening import opened
 from tokenlake.sources.splits import split_file
 
 BODIES = {
@@ -153,7 +154,7 @@ def bomb(end: str, size: int) -> bytes:
 def test_a_bomb_is_refused_by_what_it_unfolds_to(
     tmp_path: Path, kind: str, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "FREE_BYTES", 4 << 20)
+    monkeypatch.setattr(byte_stream, "FREE_BYTES", 4 << 20)
     path = written(tmp_path, bomb(end, 24 << 20), f"in.{kind}{end}")
     with pytest.raises(DamagedFileError) as refused:
         read(path, max_expansion=100.0, max_record_bytes=1 << 20)
@@ -165,14 +166,14 @@ def test_a_bomb_is_refused_by_what_it_unfolds_to(
 def test_what_is_small_or_allowed_may_unfold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, bomb(".gz", 8 << 20), "in.txt.gz")
     assert len(texts(read(path, max_expansion=1.0))[0]) == 8 << 20
-    monkeypatch.setattr(opening, "FREE_BYTES", 4 << 20)
+    monkeypatch.setattr(byte_stream, "FREE_BYTES", 4 << 20)
     assert len(texts(read(path, max_expansion=1032.0))[0]) == 8 << 20
     with pytest.raises(DamagedFileError, match="unfold"):
         read(path, max_expansion=900.0)
 
 
 def test_the_defaults_allow_gzip_of_anything_up_to_256_megabytes() -> None:
-    assert opening.FREE_BYTES == 256 << 20
+    assert byte_stream.FREE_BYTES == 256 << 20
     assert InputBytes.max_expansion == Source().max_expansion == 1000.0
 
 

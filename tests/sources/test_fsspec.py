@@ -27,11 +27,12 @@ from tests.sources.remote_support import (
 )
 from tokenlake.errors import ConfigError, InputChangedError, MissingExtraError, SourceNotFoundError
 from tokenlake.sources.formats import compile_glob, is_flat, static_folder
-from tokenlake.sources.inputs import PIECE_BYTES, Fetch, ReadAheadBytes
+from tokenlake.sources.ranged_bytes import PIECE_BYTES, Fetch, ReadAheadBytes
 from tokenlake.store import client
 from tokenlake.store.client import Trouble, verdict
-from tokenlake.store.objects import HttpStatusError, ShortBodyError, parse_url
+from tokenlake.store.objects import HttpStatusError, ShortBodyError
 from tokenlake.store.remote import close_filesystems
+from tokenlake.store.url import parse_url
 
 
 @pytest.fixture

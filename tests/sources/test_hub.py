@@ -36,10 +36,13 @@ from tokenlake.errors import (
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
 from tokenlake.rowwise.files import downloaded
-from tokenlake.sources import hub_repo as hubhttp
-from tokenlake.sources.hub_repo import HubClient, HubId, hub_commits, parse_id, parse_url
+from tokenlake.sources import hub_client
+from tokenlake.sources.card_layout import card_configs
+from tokenlake.sources.hub_client import HubClient
+from tokenlake.sources.hub_id import HubId, parse_id, parse_url
+from tokenlake.sources.hub_layout import layout_of
+from tokenlake.sources.hub_repo import hub_commits
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.layout import card_configs, layout_of
 from tokenlake.sources.records import read_range
 from tokenlake.sources.splits import split_file
 
@@ -51,7 +54,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServe
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", False)  # read when the package was imported
     monkeypatch.setattr(hub_constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.setattr(hubhttp, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(hub_client, "_FIRST_WAIT", 0.01)
     with hub() as running:
         monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
         yield running

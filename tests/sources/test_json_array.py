@@ -20,7 +20,7 @@ from tests.sources.support import PACK, faults, one, positions, read, texts, wri
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources.json_array import BorderScanner, read_json_array
 from tokenlake.sources.opening import opened
-from tokenlake.sources.rows import Want
+from tokenlake.sources.parsed import Want
 from tokenlake.sources.splits import split_file
 
 scalars = (

@@ -17,10 +17,14 @@ from hypothesis import strategies as st
 from tests.sources.support import dicts, faults, normalized, one, positions, read, rows, texts, written
 from tests.sources.test_damage_json import LINES, RECORDS
 from tokenlake.sources.inputs import FileRange
-from tokenlake.sources.json import json_lines, judge_text, parse_long, parse_records, read_jsonl
-from tokenlake.sources.lines import LineBlock, LongLine, index_lines
+from tokenlake.sources.json import json_lines, parse_records, read_jsonl
+from tokenlake.sources.json_long_line import parse_long
+from tokenlake.sources.json_record import judge_text
+from tokenlake.sources.line_records import index_lines
+from tokenlake.sources.lines import LineBlock, LongLine
 from tokenlake.sources.opening import opened
-from tokenlake.sources.rows import Parsed, RowBatch, Want, column_of
+from tokenlake.sources.parsed import Parsed, RowBatch, Want
+from tokenlake.sources.rows import column_of
 
 GOOD: dict[str, tuple[bytes, str]] = {
     "plain": (b'{"text":"a"}', "a"),
@@ -163,8 +167,8 @@ def test_a_line_read_in_pieces_is_read_as_a_short_one(line: bytes) -> None:
         return
     short = _read(_block(line + b"\n"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tokenlake.sources.json._LONG_STRING", 12)  # longer than the keys
-        patch.setattr("tokenlake.sources.json._PIECE", 13)
+        patch.setattr("tokenlake.sources.json_long_line._LONG_STRING", 12)  # longer than the keys
+        patch.setattr("tokenlake.sources.json_long_line._PIECE", 13)
         data = line + b"\n"
         long = parse_long(
             LongLine(data=bytearray(data), head=data, size=len(data), offset=0, bytes_read=0), TEXTS
@@ -331,11 +335,11 @@ def test_a_text_lies_at_a_dotted_path(line: bytes, field: str, text: str) -> Non
 def test_a_record_without_a_text_is_in_doubt_only_where_columns_are_wanted() -> None:
     data = b'{"n":1}\n{"n":2,"text":"a"}\nx\n{"n":3,"text":4}\n'
     (parsed,) = _parsed(data, Want(text="text", columns=("n",)))
-    assert [(bad.line, bad.fault.reason) for bad in parsed.doubtful] == [
+    assert [(bad.line_index, bad.fault.reason) for bad in parsed.doubtful] == [
         (0, "missing_field"),
         (3, "not_a_string"),
     ]
-    assert [(bad.line, bad.fault.reason) for bad in parsed.bad] == [(2, "invalid_json")]
+    assert [(bad.line_index, bad.fault.reason) for bad in parsed.bad] == [(2, "invalid_json")]
     assert cast("Any", parsed.text).to_pylist() == [None, "a", None]
     assert cast("Any", parsed.rows).columns.to_pylist() == [{"n": 1}, {"n": 2}, {"n": 3}]
 

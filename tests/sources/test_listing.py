@@ -19,8 +19,10 @@ from tests.sources.support import Source, inputs, one, renamed
 from tokenlake.errors import ConfigError, NotAvailableError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources.hash_cache import HashCache, default_path
-from tokenlake.sources.inputs import InputFile, Progress
-from tokenlake.sources.listing import expand, list_inputs
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.listing_progress import Progress
+from tokenlake.sources.patterns import expand
 from tokenlake.sources.splits import split_file, splittable
 from tokenlake.threads import in_order
 

@@ -27,8 +27,8 @@ from tokenlake.reading.pages import PageHeader, walk_pages
 from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet import STEP_BYTES, PageSteps, read_parquet, row_group_starts
+from tokenlake.sources.parsed import Parsed, Want
 from tokenlake.sources.records import read_range
-from tokenlake.sources.rows import Parsed, Want
 from tokenlake.sources.splits import split_file
 from tokenlake.sources.where import ColumnRange
 

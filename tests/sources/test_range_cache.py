@@ -15,7 +15,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.runner import build_dataset
 from tokenlake.rowwise.files import create_source
 from tokenlake.rowwise.pipeline import Pipeline
-from tokenlake.sources.opening import VARIABLE
+from tokenlake.sources.kept_blocks import VARIABLE
 from tokenlake.store.remote import close_filesystems
 
 TEXTS = documents(3_000)

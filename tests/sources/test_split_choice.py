@@ -17,7 +17,7 @@ from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import dump_yaml
 from tokenlake.errors import ConfigError
-from tokenlake.sources import layout
+from tokenlake.sources import layout, split_names
 
 Names = Iterable[str]
 
@@ -267,7 +267,7 @@ STEMS = ["train", "test-1", "Train", "dev", "x.eval", "trainer", "contest", "x",
 def test_each_file_of_a_folder_is_in_a_split_or_in_none(stems: set[str]) -> None:
     """The splits are those of patterns that the Hub's rules write down, and no path gets lost."""
     paths = sorted(f"{stem}.csv" for stem in stems)
-    splits = layout.splits_named(paths)
+    splits = split_names.splits_named(paths)
     left_over = set(layout.in_no_split(paths, splits))
     assert left_over.isdisjoint({path for files in splits.values() for path in files})
     assert left_over | {path for files in splits.values() for path in files} == set(paths)
@@ -276,7 +276,7 @@ def test_each_file_of_a_folder_is_in_a_split_or_in_none(stems: set[str]) -> None
         ("**/{word}/**", "**/{word}[{sep}]*/**", "**/*[{sep}]{word}/**", "**/*[{sep}]{word}[{sep}]*/**"),
         ("**/{word}[{sep}]*", "**/*[{sep}]{word}[{sep}]*"),
     ):
-        for split, words in layout.KEYWORDS.items():
+        for split, words in split_names.KEYWORDS.items():
             patterns = [each.format(word=word, sep="-._ 0-9") for word in words for each in templates]
             if found := sorted({path for pattern in patterns for path in layout.matches(pattern, paths)}):
                 by_pattern[split] = found

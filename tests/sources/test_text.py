@@ -25,10 +25,11 @@ from tests.sources.support import (
 )
 from tokenlake.errors import DamagedFileError, InputChangedError
 from tokenlake.sources.inputs import FileRange
-from tokenlake.sources.lines import read_blocks, read_text
+from tokenlake.sources.lines import read_blocks
 from tokenlake.sources.opening import opened
+from tokenlake.sources.parsed import Want
+from tokenlake.sources.plain_text import read_text
 from tokenlake.sources.records import read_range
-from tokenlake.sources.rows import Want
 from tokenlake.sources.splits import split_file
 
 # ---- documents --------------------------------------------------------------------------------------

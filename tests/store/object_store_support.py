@@ -16,7 +16,7 @@ from tests.servers.base import Fault, Request
 from tests.servers.gcs import GcsServer
 from tests.servers.s3 import KEY, SECRET, S3Server
 from tests.store.support import sha256
-from tokenlake.store import objects
+from tokenlake.store import payload
 from tokenlake.store.address import open_read_store, open_store
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.remote import close_filesystems
@@ -158,8 +158,8 @@ def environment(scratch: Path) -> Iterator[pytest.MonkeyPatch]:
 
 def small_parts(patch: pytest.MonkeyPatch) -> None:
     """Let large begin at 1 MB, with parts of 500 KiB, which the stand-in for S3 takes for once."""
-    patch.setattr(objects, "LARGE", 1_000_000)
-    patch.setattr(objects, "PIECE", 500 << 10)
+    patch.setattr(payload, "LARGE", 1_000_000)
+    patch.setattr(payload, "PIECE", 500 << 10)
     patch.setattr(models, "S3_UPLOAD_PART_MIN_SIZE", 1)
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tokenlake.etl.runner import build_dataset
+from tokenlake.store.account import Account
 from tokenlake.store.base import Store
-from tokenlake.store.ledger import Account, ShardEntry, UnitRecord
+from tokenlake.store.ledger import ShardEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
 
 SEQ_LENGTH = 64

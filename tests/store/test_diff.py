@@ -16,10 +16,11 @@ from tests.store.support import a_manifest, a_shard, build_store, copy_store
 from tokenlake.cli.app import main
 from tokenlake.errors import NotFoundError
 from tokenlake.fingerprint import file_id
+from tokenlake.store.account import Account
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.diff import Change, Count, changes, compare, match_shards, unit_kinships
 from tokenlake.store.layout import shard_path
-from tokenlake.store.ledger import Account, FileEntry, InputFileEntry, Parent, ShardEntry
+from tokenlake.store.ledger import FileEntry, InputFileEntry, Parent, ShardEntry
 from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
 

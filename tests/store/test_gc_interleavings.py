@@ -19,12 +19,13 @@ from tokenlake.config.resolve import resolve
 from tokenlake.errors import VersionConflictError
 from tokenlake.etl.commit import commit_version, publish_preamble
 from tokenlake.etl.plan.plan import Plan
+from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import Claim, is_closing_note
 from tokenlake.store.gc import GcReport, collect
 from tokenlake.store.layout import Layout, shard_path
-from tokenlake.store.ledger import Account, UnitRecord
+from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
 
 A = "a" * 64

@@ -25,6 +25,7 @@ from tokenlake.errors import (
 )
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Link, ObjectInfo, Store
+from tokenlake.store.file_locks import new_temp_name
 from tokenlake.store.layout import (
     Layout,
     check_dataset_name,
@@ -35,7 +36,7 @@ from tokenlake.store.layout import (
     tokenizer_path,
     version_number,
 )
-from tokenlake.store.local import LocalStore, new_temp_name
+from tokenlake.store.local import LocalStore
 from tokenlake.store.writes import HashingFile
 
 

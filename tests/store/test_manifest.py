@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from tests.store.support import a_manifest, a_record, a_shard
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.fingerprint import canonical_json, file_id
+from tokenlake.store.account import Account
 from tokenlake.store.layout import quarantine_path, shard_path
 from tokenlake.store.ledger import (
     MIXED,
-    Account,
     FileEntry,
     InputEntry,
     InputFileEntry,

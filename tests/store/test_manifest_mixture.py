@@ -13,8 +13,9 @@ import pytest
 from tests.store.support import a_manifest, a_record, a_shard
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.fingerprint import file_id
+from tokenlake.store.account import Account
 from tokenlake.store.draws import open_mixture, outcomes, settings_of
-from tokenlake.store.ledger import MIXED, Account, InputEntry, Parent, UnitRecord
+from tokenlake.store.ledger import MIXED, InputEntry, Parent, UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord, WeightPoint
 from tokenlake.store.sealed import seal

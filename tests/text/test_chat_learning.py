@@ -27,7 +27,8 @@ from tests.text.chat_samples import (
 from tests.text.support import learned_texts
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.sources.rows import Fault, Rows
+from tokenlake.sources.bad_records import Fault
+from tokenlake.sources.rows import Rows
 from tokenlake.text import chat_server
 from tokenlake.text.chat_renderer import ChatRenderer
 from tokenlake.text.chat_template import ChatTemplate

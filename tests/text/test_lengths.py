@@ -18,14 +18,9 @@ from tokenlake import LengthManager
 from tokenlake.arrays import Ragged
 from tokenlake.columns import IGNORED
 from tokenlake.errors import ConfigError
-from tokenlake.text.lengths import (
-    BUDGET_STRATEGIES,
-    BudgetStrategy,
-    ContentDistributionMode,
-    LengthManagerConfig,
-    allocate,
-    pad,
-)
+from tokenlake.text.budgets import BUDGET_STRATEGIES, BudgetStrategy, ContentDistributionMode, allocate
+from tokenlake.text.lengths import LengthManagerConfig
+from tokenlake.text.padding import pad
 from tokenlake.text.truncation import SIDES, STRATEGIES, Side
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TOKENIZER_JSON

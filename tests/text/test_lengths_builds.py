@@ -25,8 +25,8 @@ from tokenlake.etl.worker import InProcessPool
 from tokenlake.fingerprint import file_id
 from tokenlake.integrity.verify import verify
 from tokenlake.reports.dataset import expected_lengths, length_policy, remarks
+from tokenlake.store.account import Account
 from tokenlake.store.address import open_store
-from tokenlake.store.ledger import Account
 from tokenlake.text.truncation import truncate
 
 Key = tuple[int, int]

@@ -17,7 +17,9 @@ from tokenlake.config.resolve import resolve, source_identity
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.config.stages import TruncationSide, TruncationStrategy
 from tokenlake.errors import ConfigError
-from tokenlake.etl.unit.encoding import Finish, Fitted, Lengths
+from tokenlake.etl.unit.finish import Finish
+from tokenlake.etl.unit.fitted import Fitted
+from tokenlake.etl.unit.length_policy import Lengths
 from tokenlake.packing.segments import LOSS, learned, marked, plain
 from tokenlake.text.truncation import SIDES, STRATEGIES, continuing_tokens, pieces
 from tokenlake.tokenizers.encoder import Encoder

@@ -13,17 +13,8 @@ from hypothesis import strategies as st
 
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import ConfigError
-from tokenlake.text.truncation import (
-    SIDES,
-    SMART_SHARE,
-    STRATEGIES,
-    Cut,
-    Side,
-    Strategy,
-    is_word_boundary,
-    sentence_breaks,
-    truncate,
-)
+from tokenlake.text.boundaries import is_word_boundary, sentence_breaks
+from tokenlake.text.truncation import SIDES, SMART_SHARE, STRATEGIES, Cut, Side, Strategy, truncate
 from tokenlake.tokenizers.engines import ReferenceEngine
 
 Places = tuple[list[int], list[int]]

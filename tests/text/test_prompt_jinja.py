@@ -17,7 +17,8 @@ from tokenlake.config.texts import PromptConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources.rows import Rows
-from tokenlake.text.prompt_engine import PromptEngine, resolved_prompt
+from tokenlake.text.labeller import resolved_prompt
+from tokenlake.text.prompt_engine import PromptEngine
 from tokenlake.text.prompt_renderer import PromptRenderer, is_program, open_prompt
 
 CASES = "{% if hint %}Hint: {{ hint | trim }}\n{% endif %}Q: {{ q }}\nA: {{ a }}\nend"

@@ -19,9 +19,9 @@ from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.texts import PromptConfig
 from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import Rows
-from tokenlake.text.prompt_engine import resolved_prompt
+from tokenlake.text.labeller import resolved_prompt
 from tokenlake.text.prompt_renderer import ChatPromptRenderer, PromptRenderer
-from tokenlake.text.transform import Rendered
+from tokenlake.text.renderer import Rendered
 from tokenlake.tokenizers.files import TokenizerFiles
 
 ALPACA = "Below.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n{output}"

@@ -24,8 +24,8 @@ from jax.sharding import PartitionSpec
 import tokenlake as tl
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.trainer import Callback, Trainer, TrainingMetrics, language_model, load_training_config
-from tokenlake.trainer.callbacks import ProgressCallback, TensorBoardLog
-from tokenlake.trainer.step import batch_sharding, make_mesh
+from tokenlake.trainer.logs import ProgressCallback, TensorBoardLog
+from tokenlake.trainer.mesh import batch_sharding, make_mesh
 
 STEPS = 10
 VOCABULARY = 64

@@ -20,9 +20,11 @@ import pyarrow as pa
 
 from tokenlake import numbers
 from tokenlake.base.section import plain_options
-from tokenlake.clean.duplicates import SCHEMA, CleanAbout, Documents, EarlierList, ListWriter, require_ours
+from tokenlake.clean.duplicates import Documents
+from tokenlake.clean.evaluation_ngrams import EvaluationNgrams
+from tokenlake.clean.left_out_list import SCHEMA, CleanAbout, EarlierList, ListWriter, require_ours
 from tokenlake.clean.sign_unit import NO_TOKENIZER
-from tokenlake.clean.signatures import FORMAT, EvaluationNgrams, SignatureFile, evaluation_key, signature_key
+from tokenlake.clean.signatures import FORMAT, SignatureFile, evaluation_key, signature_key
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import CleanConfig, PipelineConfig
@@ -33,8 +35,8 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.engines import open_pool
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.job import Progress, SignJob
-from tokenlake.etl.plan.left_out import match_exclusions, of_unit
-from tokenlake.etl.plan.plan import range_identity
+from tokenlake.etl.plan.exclusions import match_exclusions, of_unit
+from tokenlake.etl.plan.unit_ranges import range_identity
 from tokenlake.etl.plan.unit_size import LARGEST
 from tokenlake.etl.planner import (
     Configuration,
@@ -51,9 +53,9 @@ from tokenlake.fingerprint import fingerprint
 from tokenlake.markup import named_facts
 from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.split_choice import every_file
+from tokenlake.store.account import Account
 from tokenlake.store.address import absolute_address, open_store
 from tokenlake.store.base import Store
-from tokenlake.store.ledger import Account
 from tokenlake.store.outputs import require_outside_stores
 
 _OTHER_STAGES: Final = ("splits", "tokenizer", "additional_fields", "field_types", "num_shards")

@@ -1,107 +1,32 @@
-"""Which documents are left out: for what they are, and for what other documents are.
+"""Exact and near duplicates among the documents of all sources: which one stays, and which are left out.
 
-All documents of a run have a number: first those that earlier lists kept, then those of the sources, in the order of
-the configuration, of paths and of positions. Of equal or near documents the one with the least number stays. Whatever
-an earlier list kept stays as well, so that a version never loses what it had.
+1. Every document has a number: the units of earlier lists first, then those of the sources, in order.
+2. Documents with an equal key (the hash of the whole text, or the key of a band) join one set. A forest of parents
+   holds the sets (union-find); the parent is always the lower number.
+3. Of each set the document with the lowest number stays. A document of an earlier list always stays.
 
-For each document 25 bytes are held. Keys are sorted band by band, and as large a part of a band at a time as the
-memory for sorting allows; what is left out does not depend on it.
-
-The list of what is left out is a Parquet file that `exclude` of a build takes, and that says how it was made. Its
-footer names the signatures of all documents that were looked at. So the list is an index, too: a later run reads there
-what this one kept. No clock, host or path of the machine is in it: equal inputs give equal bytes.
+Keys are sorted a part at a time, in bounded memory.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from enum import IntEnum
-from pathlib import Path
-from typing import Any, Final, Self, final
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tokenlake.arrays import Bools, Int64, UInt8, UInt64
-from tokenlake.clean.signatures import EvenRowGroups, SignatureFile, band_name, kernels, opened_signatures
-from tokenlake.config.resolved import Signing
-from tokenlake.errors import ConfigError
-from tokenlake.mixing.random import splitmix64
+from tokenlake.clean.compiled import kernels
+from tokenlake.clean.fate import REASONS, Fate, KeptPlaces, LeftOut
+from tokenlake.clean.left_out_list import EarlierList, places_hash
+from tokenlake.clean.signatures import SignatureFile, band_name, opened_signatures
 from tokenlake.store.base import Store
-from tokenlake.store.ledger import Account
 
 _SORTED_BYTES: Final = (
     64  # of memory for a key, its document, their order and copies of them, while they are sorted
 )
 _ALL_KEYS: Final = 1 << 64
-_KEPT: Final = ("kept_file", "kept_position")
-
-
-class Fate(IntEnum):
-    """What becomes of a document."""
-
-    KEPT = 0
-    OWN_REASON = 1
-    EXCLUDED = 2
-    DUPLICATE = 3
-    NEAR_DUPLICATE = 4
-    KEPT_BEFORE = 5
-    GONE_BEFORE = 6
-
-
-REASONS: Final[Mapping[Fate, str]] = {
-    Fate.EXCLUDED: "excluded",
-    Fate.DUPLICATE: "duplicate",
-    Fate.NEAR_DUPLICATE: "near_duplicate",
-}
-"""Why a document is left out that has no reason of its own in its signature."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeptPlaces:
-    """Documents that others are left out for.
-
-    Attributes:
-        numbers: int64[k], ascending.
-        file, position: int64[k].
-    """
-
-    numbers: Int64
-    file: Int64
-    position: Int64
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Documents of a unit that are left out.
-
-    Attributes:
-        file, position: int64[m].
-        reason: of each.
-        twice: bool[m], whether it is for another document, which stays.
-        kept_file, kept_position: int64, of these.
-    """
-
-    file: Int64
-    position: Int64
-    reason: list[str]
-    twice: Bools
-    kept_file: Int64
-    kept_position: Int64
-
-    def __len__(self) -> int:
-        return len(self.reason)
-
-    def to_columns(self) -> dict[str, Any]:
-        """Return the columns of a list; null where no other document stays for this one."""
-        kept = np.zeros((2, len(self)), np.int64)
-        kept[:, self.twice] = self.kept_file, self.kept_position
-        found = {name: pa.array(values, mask=~self.twice) for name, values in zip(_KEPT, kept, strict=True)}
-        return {"file": self.file, "position": self.position, "reason": self.reason, **found}
 
 
 @final
@@ -252,139 +177,3 @@ class Documents:
         left_out = self.parents < np.arange(len(self.parents))
         left_out[: self._offsets[self._first]] = False
         self.fate[left_out & (self.fate == Fate.KEPT)] = fate
-
-
-FORMAT: Final = 1
-_ABOUT: Final = "tokenlake.clean"
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("file", pa.int64(), False),
-        pa.field("position", pa.int64(), False),
-        pa.field("source", pa.string(), False),
-        pa.field("path", pa.string(), False),
-        pa.field("reason", pa.string(), False),
-        pa.field("kept_file", pa.int64()),
-        pa.field("kept_position", pa.int64()),
-    ]
-)
-"""``file``, ``position``: the document. ``kept_file``, ``kept_position``: of a duplicate, the document that stays."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanAbout:
-    """How a list was made.
-
-    Attributes:
-        signing: what was made of every document.
-        units: fingerprints of the signatures, in order.
-        accounts: by source; what is left out is `filtered` by its reason.
-        sets: evaluation set to its documents, those too short to be found, and n-grams.
-    """
-
-    signing: Mapping[str, Any]
-    units: tuple[str, ...]
-    accounts: Mapping[str, Account]
-    sets: Mapping[str, Mapping[str, int]]
-
-    def to_bytes(self) -> bytes:
-        """Return canonical JSON."""
-        data = asdict(self) | {"format": FORMAT}
-        return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Return what the bytes say; ValueError or KeyError where they are of another format."""
-        found = json.loads(data)
-        if found.pop("format") != FORMAT:
-            raise ValueError("it is of another format")
-        accounts = {name: Account(**each) for name, each in found.pop("accounts").items()}
-        return cls(accounts=accounts, units=tuple(found.pop("units")), **found)
-
-
-def places_hash(file: Any, position: Any) -> UInt64:
-    """Return a hash of documents' identities (int64[n] each), uint64[n]."""
-    return splitmix64(splitmix64(position.view("uint64")) ^ file.view("uint64"))
-
-
-@final
-class EarlierList:
-    """A list that an earlier run wrote.
-
-    Attributes:
-        units: fingerprints of the signatures of its documents.
-        places: uint64[m], hashes of the places that it leaves out.
-
-    Raises:
-        ConfigError: it is none, or was made with signatures that cannot be compared with these.
-    """
-
-    def __init__(self, path: str, signing: Signing) -> None:
-        about = read_about(path)
-        if about is None:
-            raise ConfigError(
-                f"clean.against: {path}: expected a list that `tokenlake clean` wrote; this file says nothing of how "
-                "it was made",
-                file=path,
-            )
-        for name, value in signing.comparable.items():
-            if about.signing[name] != value:
-                raise ConfigError(
-                    f"clean.against: {path} was made with {name} {about.signing[name]!r}, and this run has {value!r}; "
-                    "only signatures of one kind are compared. Give both runs the same clean.exact and clean.minhash",
-                    file=path,
-                )
-        table = pq.read_table(path, columns=["file", "position"])
-        self.units = about.units
-        self.places = places_hash(table["file"].to_numpy(), table["position"].to_numpy())
-
-
-def read_about(path: str) -> CleanAbout | None:
-    """Return how a list was made; None of a Parquet file of another kind.
-
-    Raises:
-        ConfigError: there is no such file, or it is no Parquet file, or of another release.
-    """
-    try:
-        metadata = pq.read_metadata(path).metadata or {}
-        return CleanAbout.from_bytes(metadata[key]) if (key := _ABOUT.encode()) in metadata else None
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file", file=path) from None
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        raise ConfigError(f"{path}: not a list of documents to leave out: {error}", file=path) from error
-
-
-def require_ours(path: str) -> None:
-    """Raise ConfigError where a file lies at `path` that no run of `clean` wrote: a list made by hand stays."""
-    if Path(path).exists() and read_about(path) is None:
-        raise ConfigError(
-            f"clean.output: {path} is there, and `tokenlake clean` did not write it; name another file. A list of your "
-            "own goes to `exclude`: `clean` takes what it leaves out over",
-            file=path,
-        )
-
-
-@final
-class ListWriter:
-    """Writes a list to a temporary file, which takes its place at the end, whole."""
-
-    def __init__(self, path: str) -> None:
-        self._path = Path(path)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._temp = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
-        self._rows = EvenRowGroups(self._temp, SCHEMA, ["source", "path", "reason"])
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Add documents."""
-        self._rows.write(rows)
-
-    def finish(self, about: CleanAbout) -> None:
-        """Put the file in its place."""
-        self._rows.finish({_ABOUT: about.to_bytes().decode()})
-        with self._temp.open("rb") as file:
-            os.fsync(file.fileno())
-        self._temp.replace(self._path)
-
-    def discard(self) -> None:
-        """Give up: remove the temporary file."""
-        self._rows.discard()
-        self._temp.unlink(missing_ok=True)

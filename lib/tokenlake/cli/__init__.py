@@ -40,7 +40,7 @@ COMMANDS: Final = {
     "push": ("export:push", STORE, "Upload a version to the Hugging Face Hub, private by default."),
     "peek": ("export:peek", LOOK, "Decode a few rows, with document boundaries and provenance."),
     "explain": ("explain:explain", LOOK, "List the documents of a batch, or the batches of a document."),
-    "prove": ("explain:prove", LOOK, "Sign a statement of what a checkpoint was trained on, or check one."),
+    "prove": ("prove:prove", LOOK, "Sign a statement of what a checkpoint was trained on, or check one."),
     "report": ("export:report", LOOK, "Write an HTML file about a version: figures, rows, lineage."),
     "sql": ("sql:sql", LOOK, "Query the datasets of a store with DuckDB, on verified bytes."),
     "doctor": ("doctor:doctor", SETUP, "Check this machine: packages, disk, store, Hub, Prefect."),

@@ -20,8 +20,9 @@ from tokenlake.config.pipeline import json_schema
 from tokenlake.config.refusals import raise_problems, store_not_yet, store_problems
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.introspection import introspector
-from tokenlake.introspection.inspection import NAMES, SEQ_LENGTH, Group, Inspection
+from tokenlake.introspection.inspection import NAMES, Group, Inspection
 from tokenlake.introspection.introspector import DatasetIntrospector
+from tokenlake.introspection.proposal import SEQ_LENGTH
 from tokenlake.markup import printable
 from tokenlake.reports import Table, facts, label
 from tokenlake.reports.terminal import near, print_table, stdout

@@ -32,7 +32,7 @@ from tokenlake.markup import printable
 from tokenlake.reading.version import stored_schema
 from tokenlake.reports import Table, facts, label, listed
 from tokenlake.reports import dataset as tables
-from tokenlake.reports.card import RowFiles, metadata
+from tokenlake.reports.croissant import RowFiles, metadata
 from tokenlake.reports.terminal import print_tables, stdout
 from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog

@@ -1,12 +1,12 @@
 """The names of this package and where each is defined: `__init__.py` reads this list, too."""
 
+from tokenlake.data_pipeline.collate import create_causal_lm_collate as create_causal_lm_collate
+from tokenlake.data_pipeline.collate import create_collate_fn as create_collate_fn
+from tokenlake.data_pipeline.collate import create_seq2seq_collate as create_seq2seq_collate
 from tokenlake.data_pipeline.dataloader import DataLoaderBuilder as DataLoaderBuilder
 from tokenlake.data_pipeline.dataloader import PackedDataset as PackedDataset
 from tokenlake.data_pipeline.dataloader import PreprocessedDataset as PreprocessedDataset
 from tokenlake.data_pipeline.dataloader import StreamingPreprocessedDataset as StreamingPreprocessedDataset
-from tokenlake.data_pipeline.dataloader import create_causal_lm_collate as create_causal_lm_collate
-from tokenlake.data_pipeline.dataloader import create_collate_fn as create_collate_fn
-from tokenlake.data_pipeline.dataloader import create_seq2seq_collate as create_seq2seq_collate
 from tokenlake.data_pipeline.pipeline import ConfigurationError as ConfigurationError
 from tokenlake.data_pipeline.pipeline import DataLoadingError as DataLoadingError
 from tokenlake.data_pipeline.pipeline import DataPipeline as DataPipeline
@@ -28,8 +28,8 @@ from tokenlake.result import map_err as map_err
 from tokenlake.result import map_result as map_result
 from tokenlake.result import unwrap as unwrap
 from tokenlake.result import unwrap_or as unwrap_or
-from tokenlake.text.lengths import ContentDistributionMode as ContentDistributionMode
+from tokenlake.text.budgets import ContentDistributionMode as ContentDistributionMode
+from tokenlake.text.labeller import ProcessedExample as ProcessedExample
 from tokenlake.text.lengths import LengthManager as LengthManager
 from tokenlake.text.lengths import LengthManagerConfig as LengthManagerConfig
-from tokenlake.text.prompt_engine import ProcessedExample as ProcessedExample
 from tokenlake.text.prompt_engine import PromptEngine as PromptEngine

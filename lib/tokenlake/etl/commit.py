@@ -32,6 +32,7 @@ from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan, PlannedUnit
 from tokenlake.etl.shared_plan import remove_plan
 from tokenlake.reports.card import render_card
+from tokenlake.store.account import Account
 from tokenlake.store.base import Link, ObjectInfo, Store, caught, require_digest
 from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.claims import Claim, is_closing_note
@@ -47,7 +48,7 @@ from tokenlake.store.layout import (
     quarantine_path,
     shard_path,
 )
-from tokenlake.store.ledger import Account, FileEntry, InputFileEntry, QuarantineEntry, ShardEntry, UnitRecord
+from tokenlake.store.ledger import FileEntry, InputFileEntry, QuarantineEntry, ShardEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixtureRecord
 from tokenlake.threads import in_order

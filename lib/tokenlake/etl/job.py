@@ -30,7 +30,7 @@ from tokenlake.typed_json import converted, decoder
 
 if TYPE_CHECKING:  # a worker that mixes nothing need not have it
     from tokenlake.arrays import Int64
-    from tokenlake.mixing.order import MixtureStream
+    from tokenlake.mixing.streams import MixtureStream
 
 REFERENCE: Final = "tokenizers"
 """The tokenizer engine whose ids are right by definition."""
@@ -366,8 +366,8 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
     Raises:
         IntegrityError: a source has other rows than the spec says.
     """
-    from tokenlake.mixing.counts import shortened
-    from tokenlake.mixing.order import MixtureStream, source_order
+    from tokenlake.mixing.caps import shortened
+    from tokenlake.mixing.streams import MixtureStream, source_order
     from tokenlake.store.draws import open_mixture
 
     for name, rows in spec.lengths.items():

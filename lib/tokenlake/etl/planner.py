@@ -29,26 +29,24 @@ from tokenlake.config.stages import TokenizerChoice
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.etl.build_store import address_of_build
 from tokenlake.etl.events import Listed, Planning, Watcher, ignore
-from tokenlake.etl.plan.left_out import EarlierSets, Positions, Precedent, hold_out, match_exclusions, of_unit
+from tokenlake.etl.plan.exclusions import Positions, match_exclusions, of_unit
+from tokenlake.etl.plan.held_out import EarlierSets, hold_out
+from tokenlake.etl.plan.kept_types import kept_sources, notes_on_kept
 from tokenlake.etl.plan.parents import FoundParent, find_parents
-from tokenlake.etl.plan.plan import Plan, TextUnit, cut, files_of_sources, group_ranges, range_identity
-from tokenlake.etl.plan.source import (
-    PlannedTokenizer,
-    check_room,
-    kept_sources,
-    notes_on_kept,
-    padded,
-    plan_tokenizers,
-    settle,
-)
+from tokenlake.etl.plan.plan import Plan, TextUnit
+from tokenlake.etl.plan.planned_tokenizer import PlannedTokenizer, check_room, padded, plan_tokenizers
+from tokenlake.etl.plan.precedent import Precedent
+from tokenlake.etl.plan.source import settle
+from tokenlake.etl.plan.unit_ranges import cut, files_of_sources, group_ranges, range_identity
 from tokenlake.etl.plan.unit_size import choose_unit_size, first_unit_size
 from tokenlake.etl.run_log import recorded
 from tokenlake.fingerprint import canonical_members, fingerprint, joined
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.sources.formats import Compression
 from tokenlake.sources.hash_cache import HashCache
-from tokenlake.sources.inputs import FileRange, InputFile, OnProgress
+from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.listing import list_inputs, require_use_of_options
+from tokenlake.sources.listing_progress import OnProgress
 from tokenlake.sources.split_choice import Select, choose
 from tokenlake.sources.splits import RecordLimit, by_file, split_files, splittable
 from tokenlake.sources.where import Predicate

@@ -19,7 +19,7 @@ from tokenlake.arrays import STRINGS, cells, offsets_of
 from tokenlake.base.checks import expected, whole_number
 from tokenlake.base.sizes import MIB, parse_size
 from tokenlake.errors import ConfigError
-from tokenlake.export import directory
+from tokenlake.export import directory, flat_manifest
 from tokenlake.export.shard_files import DEFAULT_NAMING, ShardFiles, check_naming, edges_of
 from tokenlake.reading.version import StoredRows, stored_schema
 from tokenlake.schema import is_list
@@ -55,7 +55,7 @@ def export_version(
     shard_column: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     output_options: Mapping[str, Any] | None = None,
-) -> directory.WriteStats:
+) -> flat_manifest.WriteStats:
     """Write a committed version as a flat directory, which any tool reads; the version stays as it is.
 
     ::
@@ -91,7 +91,7 @@ def export_version(
         num_shards, max_shard_size, split, source, attention_mask, provenance, naming, shard_column
     )
     form, target = (
-        directory.FileFormat.of(format, compression),
+        flat_manifest.FileFormat.of(format, compression),
         directory.target_of(output_path, output_options),
     )
     return exported(store, manifest, target, form, options, overwrite=overwrite)
@@ -121,11 +121,11 @@ def exported(
     store: ReadStore,
     manifest: Manifest,
     target: directory.Target,
-    form: directory.FileFormat,
+    form: flat_manifest.FileFormat,
     options: ExportOptions,
     *,
     overwrite: bool,
-) -> directory.WriteStats:
+) -> flat_manifest.WriteStats:
     """Have a version at `target`, written unless this very export is there; see :func:`export_version`."""
     found = target.manifest()
     asked = (_export_of(manifest, options), form.format, form.compression)
@@ -134,7 +134,7 @@ def exported(
     if found is None or not same or not target.is_whole(found):
         with target.placed(overwrite=overwrite or same) as beside:
             found = write_version(store, manifest, beside / directory.NEW, form, options)
-    return directory.WriteStats.of(found, target.url)
+    return flat_manifest.WriteStats.of(found, target.url)
 
 
 def _export_of(manifest: Manifest, options: ExportOptions) -> dict[str, Any]:
@@ -150,11 +150,11 @@ def write_version(
     store: ReadStore,
     manifest: Manifest,
     folder: Path,
-    form: directory.FileFormat,
+    form: flat_manifest.FileFormat,
     options: ExportOptions,
     *,
     quarantine: bool = False,
-) -> directory.FlatManifest:
+) -> flat_manifest.FlatManifest:
     """Write the files of an export into a folder, and under ``_tokenlake/`` configuration, tokenizer and manifest.
 
     Args:
@@ -177,7 +177,7 @@ def write_version(
     chosen = manifest if options.source is None else _of_source(store, manifest, options.source)
     no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
     schema = _as_exported(no_rows, options).schema
-    files: list[directory.FlatFile] = []
+    files: list[flat_manifest.FlatFile] = []
     for split in splits:
         rows = chosen.splits[split].rows if split in chosen.splits else 0
         edges = None if options.num_shards is None else edges_of(rows, options.num_shards)
@@ -194,7 +194,7 @@ def write_version(
     layout = Layout(manifest.dataset, manifest.version)
     for path in manifest.other_files:
         if path == CONFIG or path.startswith(kept):
-            target = folder / directory.FOLDER / path
+            target = folder / flat_manifest.FOLDER / path
             target.parent.mkdir(parents=True, exist_ok=True)
             store.download(layout.key(path), target)
     made_of = {
@@ -205,8 +205,8 @@ def write_version(
         "account": manifest.account.to_json(),
         "export": _export_of(manifest, options),
     }
-    origin = directory.Origin(manifest.kind, made_of, manifest.produced_by)
-    return directory.put_manifest(folder, form, schema, files, origin)
+    origin = flat_manifest.Origin(manifest.kind, made_of, manifest.produced_by)
+    return flat_manifest.put_manifest(folder, form, schema, files, origin)
 
 
 def shard_bytes(max_shard_size: int | str | None, num_shards: int | None) -> int | None:
@@ -305,7 +305,7 @@ class FilesByValue:
         self,
         folder: Path,
         split: str,
-        form: directory.FileFormat,
+        form: flat_manifest.FileFormat,
         schema: pa.Schema,
         column: str,
         *,
@@ -340,7 +340,7 @@ class FilesByValue:
                 self._files[name] = self._opened(f"{self._place[1]}-{column}={name}")
             self._files[name].add(batch.take(rows))
 
-    def finish(self, naming: str) -> list[directory.FlatFile]:
+    def finish(self, naming: str) -> list[flat_manifest.FlatFile]:
         """Close all files, name them, and return what they are, by value; at least one, be it without rows."""
         _, split, _, _ = self._place
         files = [self._files[name] for name in sorted(self._files)] or [self._opened(split)]

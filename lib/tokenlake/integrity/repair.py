@@ -24,8 +24,8 @@ from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreEr
 from tokenlake.etl import planner
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import Event, Planning
-from tokenlake.etl.plan.left_out import Precedent
 from tokenlake.etl.plan.plan import Plan
+from tokenlake.etl.plan.precedent import Precedent
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.run_log import recorded

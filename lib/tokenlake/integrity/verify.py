@@ -17,6 +17,7 @@ from tokenlake.integrity.findings import Entries, Entry, Problem, VerifyProgress
 from tokenlake.integrity.manifest_copy import copy_state, restored_manifest
 from tokenlake.integrity.verify_shard import RowRules, ShardResult, check_shard
 from tokenlake.reading.pages import SeenLevels
+from tokenlake.store.account import Account
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog, Reference, lists_ledger, parted, read_record
@@ -34,7 +35,7 @@ from tokenlake.store.layout import (
     tag_of,
     tags_prefix,
 )
-from tokenlake.store.ledger import Account, FileEntry, ShardEntry, UnitRecord
+from tokenlake.store.ledger import FileEntry, ShardEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.threads import Stop, available_cpus, in_order
 

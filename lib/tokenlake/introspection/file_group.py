@@ -15,10 +15,11 @@ from typing import Any, Final, final
 from tokenlake.config.formats import FORMATS, Format
 from tokenlake.introspection.inspection import Feature, Kind, Remark, TextStatistics, kind_of, mapped
 from tokenlake.introspection.mapping import ColumnMapper, ColumnMapping
-from tokenlake.introspection.sample import FileSample, Shape, merged_columns
+from tokenlake.introspection.sample import FileSample
+from tokenlake.introspection.shapes import Shape, merged_columns
 from tokenlake.sources.formats import COMPRESSION_ENDINGS
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.listing import expand
+from tokenlake.sources.patterns import expand
 from tokenlake.sources.rows import value_at
 
 _NAME_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")

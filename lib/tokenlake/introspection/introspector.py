@@ -26,27 +26,19 @@ from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.fingerprint import fingerprint
 from tokenlake.introspection import file_group
 from tokenlake.introspection.file_group import FileGroup
-from tokenlake.introspection.inspection import (
-    SEQ_LENGTH,
-    DatasetMetadata,
-    Feature,
-    Group,
-    Inspection,
-    Remark,
-    Split,
-    entry_of,
-    proposal,
-    text_options,
-)
+from tokenlake.introspection.inspection import DatasetMetadata, Feature, Group, Inspection, Remark, Split
 from tokenlake.introspection.mapping import ColumnMapper
+from tokenlake.introspection.proposal import SEQ_LENGTH, entry_of, proposal, text_options
 from tokenlake.introspection.sample import look, shortened
 from tokenlake.result import Result, attempt
+from tokenlake.sources.file_signatures import kind_of
 from tokenlake.sources.formats import belongs, compression_of, format_of
 from tokenlake.sources.hub import list_repo, listed
-from tokenlake.sources.hub_repo import HubClient, parse_id
+from tokenlake.sources.hub_client import HubClient
+from tokenlake.sources.hub_id import parse_id
 from tokenlake.sources.inputs import InputFile, is_url
-from tokenlake.sources.listing import expand, list_inputs, require_use_of_options
-from tokenlake.sources.opening import kind_of
+from tokenlake.sources.listing import list_inputs, require_use_of_options
+from tokenlake.sources.patterns import expand
 from tokenlake.sources.split_choice import Survey, left_over
 from tokenlake.threads import in_order
 from tokenlake.typed_json import decoder

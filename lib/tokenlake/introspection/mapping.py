@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, final
 
 from tokenlake.base.checks import did_you_mean
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.introspection.sample import Shape
+from tokenlake.introspection.shapes import Shape
 from tokenlake.result import Result, attempt
 
 # A capital begins a word after a small letter; the last of several capitals belongs to what follows (HTMLBody).

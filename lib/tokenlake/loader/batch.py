@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from tokenlake.arrays import Bools, Int32, Int64, Ragged, cut_runs, offsets_of, places
 from tokenlake.errors import ConfigError
-from tokenlake.loader.options import FLAT_COLUMNS, BatchLayout, moved
+from tokenlake.loader.layout import FLAT_COLUMNS, BatchLayout, moved
 from tokenlake.reading.packed import PackedGroup, segments_of
 from tokenlake.reading.pages import BLOCKS
 from tokenlake.reading.version import StoredRows
@@ -198,7 +198,7 @@ def _counted(length: int, rows: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 Batch: TypeAlias = dict[str, npt.NDArray[Any]]
-"""Column -> array of shape (rows, L); see :mod:`tokenlake.loader.options` for others."""
+"""Column -> array of shape (rows, L); see :mod:`tokenlake.loader.layout` for others."""
 
 
 class BatchShape(NamedTuple):

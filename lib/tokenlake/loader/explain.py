@@ -27,12 +27,13 @@ import pyarrow.compute as pc
 
 from tokenlake.arrays import Int64, offsets_of
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.loader.dataset import PIECES, PLACE, Dataset, Provenance, whole_numbers
+from tokenlake.loader.dataset import Dataset, whole_numbers
 from tokenlake.loader.dataset import open as open_dataset
 from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderKeywords, LoaderOptions
 from tokenlake.loader.plan import BatchPlan
+from tokenlake.loader.provenance import PIECES, PLACE, Provenance
 from tokenlake.loader.steps import BatchStep
 from tokenlake.reading.packed import attention
 from tokenlake.reading.version import stored_schema

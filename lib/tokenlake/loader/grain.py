@@ -8,17 +8,12 @@ from typing import Any, Unpack, final
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.host_batches import (
-    ALL,
-    HostBatches,
-    HostReader,
-    PerProcess,
-    SharedRows,
-    Turn,
-    shared_reader,
-)
+from tokenlake.loader.host_batches import ALL, HostBatches, Turn
+from tokenlake.loader.host_reader import HostReader, shared_reader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions
+from tokenlake.loader.per_process import PerProcess
+from tokenlake.loader.shared_rows import SharedRows
 
 try:
     import grain
@@ -133,7 +128,7 @@ class GrainIterator(grain.DatasetIterator[Batch]):
         Raises:
             ConfigError: the state is of other data, of another order or of another number of workers.
         """
-        batches = self._reader.resumed(state, self._turn, without=self._turn)
+        batches = HostBatches.resumed(self._reader, state, self._turn, without=self._turn)
         self._batches.close()
         self._batches = batches
 

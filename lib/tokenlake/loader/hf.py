@@ -10,9 +10,11 @@ from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.hf_arrow import HfColumns, import_datasets
-from tokenlake.loader.host_batches import HostBatches, HostReader, PerProcess, Turn, shared_reader
+from tokenlake.loader.host_batches import HostBatches, Turn
+from tokenlake.loader.host_reader import HostReader, shared_reader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions
+from tokenlake.loader.per_process import PerProcess
 
 if TYPE_CHECKING:
     import datasets

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tokenlake.arrays import Int64
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.loader.options import BatchLayout
+from tokenlake.loader.layout import BatchLayout
 from tokenlake.threads import end_threads
 
 try:

@@ -10,12 +10,14 @@ from typing import Any, Final, Self, Unpack, final
 
 from tokenlake.base.checks import whole_number
 from tokenlake.errors import ConfigError
+from tokenlake.loader.balance import BatchBalance
 from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.host_batches import HostBatches, HostReader, Place
+from tokenlake.loader.host_batches import HostBatches, Place
+from tokenlake.loader.host_reader import HostReader
+from tokenlake.loader.length_index import TruncationCount
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.options import BatchBalance, LoaderKeywords, LoaderOptions
-from tokenlake.loader.padding import TruncationCount
+from tokenlake.loader.options import LoaderKeywords, LoaderOptions
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.read_ahead import DecodedAhead
 from tokenlake.loader.state import plain_state, position_of, require_whole_run, state_of

@@ -11,31 +11,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any, Final, final
 
 import numpy as np
 
-from tokenlake.arrays import Int64, offsets_of
+from tokenlake.arrays import Int64
 from tokenlake.base.checks import whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.loader.buckets import Bucket, BucketRows, PassSteps
+from tokenlake.loader.balance import dealt
+from tokenlake.loader.bucketed_mixture import Part, divisor_of, mixture_parts
+from tokenlake.loader.buckets import Bucket, BucketRows
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.mixture import Mixture, Part, divisor_of, mixture_parts
-from tokenlake.loader.options import LoaderOptions, dealt
-from tokenlake.loader.padding import BatchPadding, LengthIndex
-from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, rows_of_host
+from tokenlake.loader.length_index import LengthIndex
+from tokenlake.loader.mixture import Mixture
+from tokenlake.loader.options import LoaderOptions
+from tokenlake.loader.padding import BatchPadding
+from tokenlake.loader.pass_steps import PassSteps
+from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch
 from tokenlake.mixing.lanes import MOST_LANES, most_lanes
-from tokenlake.mixing.order import (
-    ORDER_VERSION,
-    EpochOrder,
-    EpochStream,
-    MixtureStream,
-    RowStream,
-    StoredOrder,
-    StreamRows,
-)
+from tokenlake.mixing.order import ORDER_VERSION, EpochOrder, StoredOrder
+from tokenlake.mixing.streams import EpochStream, MixtureStream, RowStream, StreamRows
 from tokenlake.reading.version import StoredRows
 
 _LANES_BYTES: Final = 512 << 20  # that all lanes of a run on one host hold
@@ -54,11 +50,11 @@ class BatchPlan:
         options: of the run.
 
     Attributes:
-        padding: of the batches; None where rows are packed.
-        index: lengths of the rows; None where rows are packed.
-        ranks: that the rows of each batch are dealt to; None: they stay as they come.
-        curriculum: where rows are cut; None: nowhere.
-        named: the names of the datasets.
+        padding: Padding of the batches; None where rows are packed.
+        index: Lengths of the rows; None where rows are packed.
+        ranks: Number of ranks that the rows of each batch are dealt to; None: rows keep their places.
+        curriculum: Lengths into which rows are cut; None: rows stay whole.
+        named: Names of the datasets, for messages.
 
     Raises:
         ConfigError: the options do not fit the data.
@@ -68,11 +64,16 @@ class BatchPlan:
     def __init__(self, data: Dataset | Mixture, options: LoaderOptions) -> None:
         if not isinstance(data, Dataset | Mixture):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Mixture")
-        self.data, self.options, self.sizes = data, options, options.sizes
-        self.epochs, self.seed = options.epochs, options.seed.__index__()
+        self.data = data
+        self.options = options
+        self.sizes = options.sizes
+        self.epochs = options.epochs
+        self.seed = options.seed.__index__()
         self.datasets = {data.split: data} if isinstance(data, Dataset) else data.datasets
         self.named = ", ".join(dataset.name for dataset in self.datasets.values())
-        self.padding, self.ranks, self.curriculum = self._padding(), options.ranks, options.curriculum
+        self.padding = self._padding()
+        self.ranks = options.ranks
+        self.curriculum = options.curriculum
         self._check()
         if options.lanes:
             rows = len(data) if isinstance(data, Dataset) else options.lanes
@@ -162,9 +163,11 @@ class BatchPlan:
         In the order of the stream: where ranks are balanced, :meth:`dealt` says where in the batch each comes.
         Many batches at once cost little more than one.
         """
-        each = [wanted(batch.size) for batch in batches]
-        each = [rows[: np.searchsorted(rows, batch.rows)] for rows, batch in zip(each, batches, strict=True)]
-        return self.steps.locate(batches, each)
+        present: list[Int64] = []
+        for batch in batches:
+            wanted_rows = wanted(batch.size)
+            present.append(wanted_rows[: np.searchsorted(wanted_rows, batch.rows)])
+        return self.steps.locate(batches, present)
 
     def within(self, step: int) -> int | None:
         """Return at which multiples of ids segments of a step's rows are cut; None: they are not."""
@@ -281,38 +284,51 @@ class BatchPlan:
         return None
 
     def _steps(self) -> PassSteps:
-        padding, index, lanes = self.padding, self.index, self.lanes
-        steps_of = partial(PassSteps, seed=self.seed, drop_last=self.options.drop_last)
-        if padding is None or index is None or padding.buckets is None:
-            sources = np.arange(len(self.datasets))
-            whole = Bucket(0, self.sizes.first, 1.0, self.stream, sources)
-            changes = [(step, (size,)) for step, size in self.sizes.points]
-            return steps_of(None, [whole], changes, sources)
+        """Return the batches of a pass: of rows as they come, or of buckets."""
+        if self.padding is None or self.index is None or self.padding.buckets is None:
+            return self._steps_without_buckets()
+        return self._steps_of_buckets(self.padding, self.index)
+
+    def _steps_without_buckets(self) -> PassSteps:
+        sources = np.arange(len(self.datasets))
+        all_rows = Bucket(0, self.sizes.first, 1.0, self.stream, sources)
+        changes = [(step, (size,)) for step, size in self.sizes.points]
+        return PassSteps(None, [all_rows], changes, sources, seed=self.seed, drop_last=self.options.drop_last)
+
+    def _steps_of_buckets(self, padding: BatchPadding, index: LengthIndex) -> PassSteps:
+        """Return the batches of buckets.
+
+        1. The bounds are given, or chosen by the histogram of lengths. Buckets without rows are left out.
+        2. A batch of a bucket has as many rows as keep the ids of a batch of the longest bucket, rounded down to a
+           multiple of the lanes: ``floor(size * longest / length / lanes) * lanes``. With 8 rows of 1,024 ids and 4
+           lanes, a bucket of 400 ids has batches of 20 rows. With `equal_rows` all buckets have `size` rows.
+        3. Each bucket has a stream of its own, with lanes of its own.
+        """
         bounds = padding.chosen(index.histogram)
         rows = BucketRows(index, bounds)
+        changes: list[tuple[int, tuple[int, ...]]] = []
+        for step, size in self.sizes.points:
+            if padding.equal_rows:
+                changes.append((step, (size,) * len(rows.bounds)))
+                continue
+            sizes = [size * bounds[-1] // length // self.lanes * self.lanes for length in rows.bounds]
+            changes.append((step, tuple(sizes)))
         if isinstance(self.data, Mixture):
-            parts = mixture_parts(self.data, rows.group_rows, index.first_groups, lanes=lanes, seed=self.seed)
+            parts = mixture_parts(
+                self.data, rows.group_rows, index.first_groups, lanes=self.lanes, seed=self.seed
+            )
         else:
             parts = [self._bucket(group_rows) for group_rows in rows.group_rows]
-        # As many rows as keep the ids of a batch of the longest bucket, or a little less, and a multiple of the lanes.
-        changes = [
-            (
-                step,
-                tuple(
-                    size if padding.equal_rows else size * bounds[-1] // length // lanes * lanes
-                    for length in rows.bounds
-                ),
-            )
-            for step, size in self.sizes.points
-        ]
-        buckets = [
-            Bucket(length, size, weight, partial(stream, size), sources)
-            for length, size, (weight, sources, stream) in zip(rows.bounds, changes[0][1], parts, strict=True)
-        ]
-        return steps_of(rows, buckets, changes, index.first_groups)
+        _, first_sizes = changes[0]
+        buckets: list[Bucket] = []
+        for length, size, (weight, sources, stream) in zip(rows.bounds, first_sizes, parts, strict=True):
+            buckets.append(Bucket(length, size, weight, partial(stream, size), sources))
+        return PassSteps(
+            rows, buckets, changes, index.first_groups, seed=self.seed, drop_last=self.options.drop_last
+        )
 
     def _bucket(self, group_rows: Int64) -> Part:
-        """The rows of a bucket of a single dataset."""
+        """Return the rows of a bucket of a single dataset: their number, its source, and its stream."""
         rows = int(group_rows.sum())
         order = self._order_of(group_rows, self._lanes_for(self.lanes, rows))
 
@@ -323,19 +339,22 @@ class BatchPlan:
         return rows, np.zeros(1, np.int64), stream
 
     def _choose_lanes(self) -> int:
-        bucketed = self.padding is not None and self.padding.buckets is not None
-        fine = self.sizes.first // _FINENESS
+        """Return the number of lanes of a run that does not give one: a divisor of every batch size."""
+        is_bucketed = self.padding is not None and self.padding.buckets is not None
+        most_of_buckets = max(1, self.sizes.first // _FINENESS)
         if isinstance(self.data, Mixture):
             lanes = self.data.lanes(self.sizes.common)
-            return divisor_of(lanes, fine) if bucketed else lanes
+            return divisor_of(lanes, most_of_buckets) if is_bucketed else lanes
         if not self.options.shuffle:
             return 1
-        # More than MOST_LANES where row groups are many, and those of all lanes fit.
+        # More than MOST_LANES where there are many row groups, and those of all lanes fit into memory.
         (rows,) = self.sources
         groups = len(rows.group_rows)
-        held = max(1, 4 * rows.ids // max(1, groups))
-        most = max(MOST_LANES, min(most_lanes(self.sizes.common), _LANES_BYTES // held, groups))
-        most = min(most, len(self.data), max(1, fine) if bucketed else most)
+        group_bytes = max(1, 4 * rows.ids // max(1, groups))
+        fitting = min(most_lanes(self.sizes.common), _LANES_BYTES // group_bytes, groups)
+        most = min(max(MOST_LANES, fitting), len(self.data))
+        if is_bucketed:
+            most = min(most, most_of_buckets)
         return divisor_of(self.sizes.common, most)
 
     def _lanes_for(self, lanes: int, rows: int) -> int:
@@ -379,61 +398,3 @@ class BatchPlan:
                 "batch sizes and weights both change along the way: say by step_rows of the mixture how many "
                 f"rows a step of the schedule has, e.g. step_rows={self.sizes.first}"
             )
-
-
-_AT_ONCE: Final = 256  # batches that are looked up together
-MOST_ROWS: Final = 1 << 20
-"""Rows of an epoch that are looked at."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class HostLoad:
-    """What the first of several hosts reads for the first steps of an epoch; the others read about as much.
-
-    Attributes:
-        hosts: how many there are.
-        steps: how many were looked at.
-        groups: row groups that it decodes, each once.
-        decoded: rows of these row groups.
-        delivered: rows of its batches.
-        bytes: of these row groups in their files, by the mean of each file.
-    """
-
-    hosts: int
-    steps: int
-    groups: int
-    decoded: int
-    delivered: int
-    bytes: int
-
-
-def host_load(plan: BatchPlan, hosts: int, *, most_rows: int = MOST_ROWS) -> HostLoad:
-    """Return what the first of `hosts` hosts reads; no file is opened for it.
-
-    Args:
-        plan: of a loader, of all hosts.
-        hosts: a divisor of every batch size.
-        most_rows: steps are looked at until they have so many rows of all hosts.
-
-    Raises:
-        ConfigError: batches cannot be cut into so many parts.
-    """
-    wanted = rows_of_host((0, hosts), plan.common_rows)
-    read = wanted if plan.ranks is None else rows_of_host(None, plan.common_rows)
-    steps, position = list[BatchStep](), plan.begin(0)
-    while position.rows < most_rows and (step := plan.steps.next(position)) is not None:
-        steps.append(step)
-        position = step.after
-    first, needed = offsets_of([len(rows.group_rows) for rows in plan.sources]), list[Int64]()
-    for begin in range(0, len(steps), _AT_ONCE):
-        found = plan.rows(steps[begin : begin + _AT_ONCE], read)
-        needed.append(np.unique(np.concatenate([first[rows.source] + rows.group for rows in found])))
-    groups, decoded, bytes_ = np.unique(np.concatenate(needed)).tolist(), 0, 0
-    for number in groups:
-        source = int(np.searchsorted(first, number, side="right")) - 1
-        stored, group = plan.sources[source], number - int(first[source])
-        rows, (shard, _) = int(stored.group_rows[group]), stored.shard_of(group)
-        decoded, bytes_ = decoded + rows, bytes_ + shard.bytes * rows // shard.rows
-    delivered = sum(int(np.searchsorted(wanted(step.size), step.rows)) for step in steps)
-    return HostLoad(hosts, len(steps), len(groups), decoded, delivered, bytes_)

@@ -37,7 +37,8 @@ from tokenlake.loader.batch import (
     targets,
     used_again,
 )
-from tokenlake.loader.padding import LengthIndex, Side
+from tokenlake.loader.length_index import LengthIndex
+from tokenlake.loader.padding import Side
 from tokenlake.reading.ragged_rows import IDS, LABEL, RaggedGroup, TokenRun
 from tokenlake.reading.version import StoredRows
 

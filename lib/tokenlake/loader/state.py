@@ -14,13 +14,15 @@ from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from tokenlake.base.checks import did_you_mean, plain_integers, whole_number
 from tokenlake.errors import ConfigError
+from tokenlake.loader.batch_sizes import BatchSizes
 from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.length_curriculum import LengthCurriculum
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import MOST_COUNTED, BatchPlan
-from tokenlake.loader.steps import BatchSizes, LengthCurriculum, Position
-from tokenlake.mixing.order import MixtureStream
+from tokenlake.loader.steps import Position
 from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.mixing.streams import MixtureStream
 
 FORMAT: Final = 1
 NO_STATE: Final = "this is no state of a loader"

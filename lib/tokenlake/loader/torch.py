@@ -12,17 +12,12 @@ from tokenlake.base.checks import require_one_of, whole_number
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.batch import used_again
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.host_batches import (
-    ALL,
-    HostBatches,
-    HostReader,
-    PerProcess,
-    SharedRows,
-    Turn,
-    shared_reader,
-)
+from tokenlake.loader.host_batches import ALL, HostBatches, Turn
+from tokenlake.loader.host_reader import HostReader, shared_reader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions
+from tokenlake.loader.per_process import PerProcess
+from tokenlake.loader.shared_rows import SharedRows
 from tokenlake.loader.state import GIVEN, NO_STATE, TURN, plain_state, position_of, state_of
 from tokenlake.loader.steps import Position
 
@@ -225,7 +220,7 @@ class TorchIterator(Iterator[Item]):
         Raises:
             ConfigError: the state is of other data, of another order or of another number of workers.
         """
-        batches = self._reader.resumed(state, self._turn, without=ALL)
+        batches = HostBatches.resumed(self._reader, state, self._turn, without=ALL)
         most = max(self._reader.plan.batch_sizes)
         given = whole_number(f"{NO_STATE}: {GIVEN}", state.get(GIVEN, 0), 0, most)
         self.close()

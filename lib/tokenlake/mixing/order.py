@@ -1,39 +1,33 @@
-"""Which stored row is read where: the order of one dataset in any epoch and the way back, and the streams of a pass.
+"""The order of one dataset in any epoch: which stored row is read at a place, and at which place a row is read.
 
-::
+1. The row groups are permuted, and laid end to end. Their N rows are the epoch's *virtual rows*.
+2. L lanes share them: lane l owns the virtual rows ``[floor(l N / L), floor((l + 1) N / L))``.
+3. A lane is cut into windows of one or more neighbouring row groups, and each window is permuted by itself::
 
     row groups   as stored        0 1 2 3 4
     epoch        permuted         3 0 4 1 2      laid end to end: N virtual rows
     lanes        L stretches      |----|----|    lane l owns [floor(l N / L), floor((l + 1) N / L))
     windows      permuted each    |--|-|--|-|    place -> virtual row, inside a window of the lane
 
-A row group is decoded as a whole, so they move as wholes; rows mix inside a window, one or more row groups that lie
-next to each other in the epoch. So a lane has as many row groups open as a window has, and no more. A row group on a
-border between lanes is needed by both, which have a part of it each. Everything is a function of the seed and the
-place; what is kept of an epoch is where each of its row groups begins.
-
-A :class:`SourceMixture` says which row of which source comes at a position, and the :class:`EpochOrder` of that source
-where that row is stored. Both together are the stream of a mixture, whether it is written by a flow or read by a
-trainer; the stream of one dataset needs the second alone.
+A row group is decoded as a whole, and therefore moves as a whole; rows mix inside a window. A lane never has more row
+groups open than a window has. A row group on a border between two lanes is needed by both, and each reads a part of it.
+Everything is a function of the seed and the place. The only state of an epoch is where each of its row groups begins.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Final, NamedTuple, Self, final
 
 import numpy as np
-import xxhash
 
-from tokenlake.arrays import Bools, Int64, grouped, offsets_of
+from tokenlake.arrays import Bools, Int64, offsets_of
 from tokenlake.arrays import places as places_of
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.lanes import LaneLayout, lane_bounds
-from tokenlake.mixing.mixture import SourceMixture
+from tokenlake.mixing.lanes import lane_bounds
 from tokenlake.mixing.random import WORD, Permutation, UInt64, extended, key_of, values_at
 
 ORDER_VERSION: Final = 2
@@ -86,13 +80,26 @@ class _Windows(NamedTuple):
     begin: Int64
     size: Int64
 
-    def permuted(self, virtual: Int64, keys: UInt64, *, backwards: bool = False) -> Int64:
-        """Move virtual rows inside their windows; keys of epoch and lane, uint64[n] or uint64[1]."""
+    def rows_at(self, places: Int64, keys: UInt64) -> Int64:
+        """Return the virtual row that is read at each place (both counted from the epoch's first row), int64[n].
+
+        Args:
+            places: Places in these windows, int64[n].
+            keys: Keys of epoch and lane, uint64[n] or uint64[1].
+        """
+        if not len(places):
+            return places
+        return self.begin + self._permutation(keys).at(places - self.begin)
+
+    def places_of(self, virtual: Int64, keys: UInt64) -> Int64:
+        """Return the place at which each virtual row is read, int64[n]; the inverse of :meth:`rows_at`."""
         if not len(virtual):
             return virtual
-        size = int(self.size[0]) if (self.size == self.size[0]).all() else self.size
-        moved = Permutation(size, extended(keys, self.number))
-        return self.begin + moved.at(virtual - self.begin, backwards=backwards)
+        return self.begin + self._permutation(keys).inverse(virtual - self.begin)
+
+    def _permutation(self, keys: UInt64) -> Permutation:
+        is_one_size = (self.size == self.size[0]).all()
+        return Permutation(int(self.size[0]) if is_one_size else self.size, extended(keys, self.number))
 
 
 @final
@@ -158,17 +165,24 @@ class EpochOrder:
         Raises:
             ConfigError: a lane has no such place.
         """
-        epochs, lanes = np.atleast_1d(np.asarray(epoch, np.int64)), np.atleast_1d(np.asarray(lane, np.int64))
+        epochs = np.atleast_1d(np.asarray(epoch, np.int64))
+        lanes = np.atleast_1d(np.asarray(lane, np.int64))
         self._check(epochs, lanes, place)
         keys = extended(extended(key_of(self.seed, _WINDOWS), epochs), lanes)
-        begin, end = self._bounds[lanes], self._bounds[lanes + 1]
-        group, row = np.empty_like(place), np.empty_like(place)
+        begin = self._bounds[lanes]
+        end = self._bounds[lanes + 1]
+        group = np.empty_like(place)
+        row = np.empty_like(place)
         for laid, there, base in self._laid_for(epochs):
-            low, high = values_at(begin, there) + base, values_at(end, there) + base
-            windows = self._windows(laid, low + place[there], low, high)
-            moved = windows.permuted(low + place[there], values_at(keys, there))
-            index = windows.group if self.window == 1 else laid.index(moved)
-            group[there], row[there] = laid.order[index], moved - laid.offsets[index]
+            low = values_at(begin, there) + base
+            high = values_at(end, there) + base
+            places = low + place[there]
+            windows = self._windows(laid, places, low, high)
+            virtual = windows.rows_at(places, values_at(keys, there))
+            # A window of one row group permutes rows of that row group alone.
+            index = windows.group if self.window == 1 else laid.index(virtual)
+            group[there] = laid.order[index]
+            row[there] = virtual - laid.offsets[index]
         return group, row
 
     def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
@@ -181,7 +195,7 @@ class EpochOrder:
         lane = np.searchsorted(self._bounds, virtual, side="right") - 1
         keys = extended(key_of(self.seed, _WINDOWS, epoch), lane)
         windows = self._windows(laid, virtual, self._bounds[lane], self._bounds[lane + 1])
-        return lane, windows.permuted(virtual, keys, backwards=True) - self._bounds[lane]
+        return lane, windows.places_of(virtual, keys) - self._bounds[lane]
 
     def taken(self, epoch: int, places: Int64) -> tuple[Int64, Int64]:
         """Return which rows come at the first places of the lanes: ranges of the stored rows, half open.
@@ -290,211 +304,3 @@ def _cut_at(begin: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
     cuts = np.unique(np.concatenate([begin, end, edges]))
     there = cuts[:-1] < end[np.searchsorted(begin, cuts[:-1], side="right") - 1]
     return cuts[:-1][there], cuts[1:][there]
-
-
-_AT_ONCE: Final = 1 << 18  # positions worked out together: a lane's block is shuffled whole, for however few
-
-
-class StreamRows(NamedTuple):
-    """Rows at neighbouring positions, one after the other; all int64[n].
-
-    Attributes:
-        source: index into the mixture's names.
-        epoch: which pass over that source's lane it is.
-        group: row group of that source.
-        row: in its row group.
-    """
-
-    source: Int64
-    epoch: Int64
-    group: Int64
-    row: Int64
-
-
-class RowStream(ABC):
-    """The rows of a pass.
-
-    Attributes:
-        length: how many; None: without end.
-        layout: how its lanes make batches, whose sizes the number of lanes must divide.
-        orders: of each source.
-    """
-
-    length: int | None
-    layout: LaneLayout
-    orders: tuple[EpochOrder | StoredOrder, ...]
-
-    def at(self, start: Int64, size: Int64, row: Int64) -> StreamRows:
-        """Return where rows of batches are stored, in the order asked for.
-
-        Args:
-            start: rows of the pass before the batch, int64[n].
-            size: rows of the full batch, int64[n].
-            row: in the batch, int64[n].
-
-        Raises:
-            ConfigError: there is no such row.
-        """
-        return self.places(*self.layout.locate_in(start, size, row))
-
-    @abstractmethod
-    def places(self, lane: Int64, place: Int64) -> StreamRows:
-        """Return what is at places of lanes, int64[n] both."""
-
-    @abstractmethod
-    def place_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the lane and the place at which rows of a source come in one of its epochs, int64[n] both.
-
-        A place of -1: they never do. The inverse of :meth:`places`.
-        """
-
-    @abstractmethod
-    def epochs(self, source: int, rows: int) -> range:
-        """Return the epochs of a source that may come in the first `rows` rows of the pass, full batches."""
-
-    @abstractmethod
-    def drawn(self, start: int, size: int, rows: int) -> Int64:
-        """Return how many rows of each source each lane gave before a row of a batch, int64[sources, lanes].
-
-        Args:
-            start: rows of the pass before the batch.
-            size: rows of the full batch.
-            rows: of the batch that are counted, too.
-        """
-
-
-@final
-class EpochStream(RowStream):
-    """Epochs of one dataset, laid end to end; each lane goes through them by itself.
-
-    Args:
-        order: of the dataset.
-        epochs: of the pass; None: without end.
-        first: number of its first epoch.
-        batch_size: of the layout.
-    """
-
-    def __init__(
-        self, order: EpochOrder | StoredOrder, *, epochs: int | None, first: int = 0, batch_size: int
-    ) -> None:
-        self._order, self._first, self._epochs, self._each = order, first, epochs, order.lengths
-        self.orders = (order,)
-        self.length = None if epochs is None else epochs * order.rows
-        lengths = None if epochs is None else epochs * self._each
-        self.layout = LaneLayout(lengths, order.lanes, batch_size)
-
-    def places(self, lane: Int64, place: Int64) -> StreamRows:
-        each = self._each[lane]
-        turn = place // each
-        epoch = self._first + turn
-        group, inside = self._order.at(epoch, lane, place - turn * each)
-        return StreamRows(np.zeros_like(group), epoch, group, inside)
-
-    def place_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        lane, place = self._order.place_of(epoch, group, row)
-        there = epoch >= self._first and (self._epochs is None or epoch < self._first + self._epochs)
-        return lane, place + (epoch - self._first) * self._each[lane] if there else np.full_like(place, -1)
-
-    def epochs(self, source: int, rows: int) -> range:
-        shortest = max(1, int(self._each.min()))
-        last = -(-rows // (shortest * self.layout.lanes)) if self._epochs is None else self._epochs
-        return range(self._first, self._first + last)
-
-    def drawn(self, start: int, size: int, rows: int) -> Int64:
-        return self.layout.places_in(start, size, rows)[None]
-
-
-@final
-class MixtureStream(RowStream):
-    """Rows of a mixture.
-
-    Args:
-        mixture: the order of the sources' rows.
-        orders: the order inside each source, in the order of the mixture's names.
-        rows: where it is cut; None: where the mixture is.
-
-    Raises:
-        ConfigError: they are not of the same sources.
-    """
-
-    def __init__(
-        self, mixture: SourceMixture, orders: Sequence[EpochOrder], *, rows: int | None = None
-    ) -> None:
-        self.layout, self.length = mixture.layout, mixture.rows if rows is None else rows
-        lanes = self.layout.lanes
-        if len(orders) != len(mixture.names) or any(order.lanes != lanes for order in orders):
-            raise ConfigError(
-                f"{len(orders)} orders of {sorted({order.lanes for order in orders})} lanes; expected one of "
-                f"{lanes} lanes for each of {', '.join(mixture.names)}"
-            )
-        self.mixture: Final = mixture
-        self.orders = tuple(orders)
-
-    def rows(self, start: int, stop: int) -> StreamRows:
-        """Return what is at positions ``start .. stop``; ConfigError where the stream has none."""
-        parts = [
-            self.places(*self.mixture.layout.locate(np.arange(first, min(first + _AT_ONCE, stop))))
-            for first in range(start, stop, _AT_ONCE)
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        if not parts:
-            return StreamRows(*np.empty((4, 0), np.int64))
-        return StreamRows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-    def places(self, lane: Int64, place: Int64) -> StreamRows:
-        """Return what is at places of lanes, int64[n] both; a lane's are worked out from its first to its last."""
-        by_lane, lanes, ends = grouped(lane)
-        found = np.empty((4, len(lane)), np.int64)
-        source, epoch, index = np.empty((3, len(lane)), np.int64)
-        for each, (begin, end) in zip(lanes.tolist(), pairwise(ends.tolist()), strict=True):
-            there = by_lane[begin:end]
-            wanted = place[there]
-            first = int(wanted.min())
-            drawn = self.mixture.lane(each, first, int(wanted.max()) + 1)
-            for target, values in ((source, drawn.source), (epoch, drawn.epoch), (index, drawn.index)):
-                target[there] = values[wanted - first]
-        found[0], found[1] = source, epoch
-        for number, order in enumerate(self.orders):
-            there = np.flatnonzero(source == number)
-            found[2][there], found[3][there] = order.at(epoch[there], lane[there], index[there])
-        return StreamRows(*found)
-
-    def place_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        order = self.orders[source]  # some milliseconds for each row
-        lanes, place = np.zeros(len(group), np.int64), np.full(len(group), -1, np.int64)
-        kept = np.flatnonzero(order.has(group, row))
-        lanes[kept], index = order.place_of(epoch, group[kept], row[kept])
-        each = order.lengths.tolist()
-        for number, at in zip(kept.tolist(), index.tolist(), strict=True):
-            lane = int(lanes[number])
-            found = self.mixture.place_of(lane, source, epoch * each[lane] + at)
-            place[number] = -1 if found is None else found
-        return lanes, place
-
-    def epochs(self, source: int, rows: int) -> range:
-        mixture, order = self.mixture, self.orders[source]
-        most, place = 0, -(-rows // self.layout.lanes)
-        for lane in range(self.layout.lanes):
-            end = mixture.lane_rows(lane)
-            drawn = int(mixture.drawn(lane, place if end is None else min(place, end))[source])
-            most = max(most, -(-drawn // max(1, int(order.lengths[lane]))))
-        return range(most)
-
-    def drawn(self, start: int, size: int, rows: int) -> Int64:
-        places = self.layout.places_in(start, size, rows).tolist()
-        return np.stack([self.mixture.drawn(lane, place) for lane, place in enumerate(places)], axis=1)
-
-    def lanes(self, start: int, stop: int) -> Int64:
-        """Return the lane of each of these positions, int64[n]."""
-        return self.mixture.layout.locate(np.arange(start, stop, dtype=np.int64))[0]
-
-
-def source_order(name: str, group_rows: Int64, *, lanes: int, seed: int) -> EpochOrder:
-    """Return the order inside a source: another one for each name, whatever its place among the sources.
-
-    Args:
-        group_rows: rows of each of its row groups, int64[G].
-        lanes, seed: of the mixture.
-    """
-    return EpochOrder(group_rows, lanes=lanes, seed=key_of(seed, xxhash.xxh3_64_intdigest(name.encode())))

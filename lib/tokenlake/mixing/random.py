@@ -112,8 +112,15 @@ class Permutation:
         self._size = size
         self._bases = _bases(self._size)
 
-    def at(self, index: Int64, *, backwards: bool = False) -> Int64:
-        """Return where each index goes (backwards: what goes there), int64[n]; all must be in ``range(size)``."""
+    def at(self, index: Int64) -> Int64:
+        """Return where each index goes, int64[n]; all must be in ``range(size)``."""
+        return self._permuted(index, backwards=False)
+
+    def inverse(self, index: Int64) -> Int64:
+        """Return the index that goes to each, int64[n]: ``inverse(at(i)) == i``."""
+        return self._permuted(index, backwards=True)
+
+    def _permuted(self, index: Int64, *, backwards: bool) -> Int64:
         self._check(index)
         found = np.empty(len(index), np.uint64)
         for there, rounds in self._by_rounds():
@@ -122,10 +129,6 @@ class Permutation:
                 part = chunk if there is None else there[chunk]
                 found[part] = self._walk(index[part].astype(np.uint64), part, rounds, backwards)
         return found.view(np.int64)
-
-    def inverse(self, index: Int64) -> Int64:
-        """Return what goes to each index, int64[n]: ``inverse(at(i)) == i``."""
-        return self.at(index, backwards=True)
 
     def _by_rounds(self) -> Iterator[tuple[Int64 | None, int]]:
         """Yield which indices take how many rounds; None: all."""

@@ -1,147 +1,40 @@
-"""Weights that change along the way: a schedule of points, and how the weights move between them.
+"""Weights that change during a run: a schedule of points, and the curves between them.
 
-Before the first point its weights hold, after the last one its own. Between two of them, with
-``p = (step - step0) / (step1 - step0)``: "step" keeps the earlier weights until the later point, "linear" gives
-``a + p (b - a)``, "cosine" the same with ``(1 - cos(pi p)) / 2`` for `p`.
+Before the first point the weights are those of the first point, after the last one those of the last. Between two
+points with weights a and b, let ``p = (step - step0) / (step1 - step0)``. The weight is
+
+- ``a`` until the later point ("step"),
+- ``a + p (b - a)`` ("linear"),
+- ``a + (1 - cos(pi p)) / 2 (b - a)`` ("cosine").
+
+Example: from 0.2 at step 0 to 0.6 at step 100, a quarter of the way (step 25) has 0.2, 0.3 and 0.2586.
 
 A schedule only ever changes at its end: :meth:`WeightScheduler.extend` and :meth:`WeightScheduler.reweighted` make
 another one that remembers the first, and what comes before is still taken from that one.
 
-**Exact weights.** A float is a fraction with a power of two below the line. Weights are taken as exactly these
-fractions and divided by their sum, so that they sum to 1 and not to 0.9999999999999999. For counting they become whole
-numbers of units of 2^-96: a float says 53 bits, so that after 10^12 rows no share is off by more than 10^-16 rows.
-
 **Pieces** are the stretches of a schedule in which every weight follows one curve. A piece ends where the next one
 starts. It knows where its curve leads to, also where the next piece comes before that: what is left of a line that was
 cut is the same line.
-
-**The cosine** of a schedule and its integral are made of whole numbers, the same on every machine.
-The C library's sine differs between machines in its last bits, and one bit can move a row. Here pi and the sine are
-computed with integers to as many bits as a question needs: twice, if need be, until both ends of what the error leaves
-open give the same answer (Ziv 1991, *Fast evaluation of elementary mathematical functions with correctly rounded last
-bit*). That ends: the sine of a rational part of a turn is algebraic, so that divided by pi it is no fraction, unless it
-is 0, and that case is answered first.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from operator import index
 from typing import Any, Final, Literal, cast, final, get_args
 
-from tokenlake.base.checks import did_you_mean, require_one_of
-from tokenlake.base.shares import shares_of, wrong_sum
+from tokenlake.base.checks import require_one_of
 from tokenlake.errors import ConfigError
-
-UNIT_BITS: Final = 96
-"""A weight of 1 is ``2**UNIT_BITS`` units."""
+from tokenlake.mixing.easing import eased
+from tokenlake.mixing.weights import UNIT_BITS, check_weights, normalized
 
 EFFECT: Final = "batch"
 """When a change of the weights takes effect: at the end of the batch in which its step begins. Earlier releases waited
 for a later row and made up for the delay; their changes name no effect."""
-
-
-def check_weights(weights: Mapping[str, Any], where: str = "") -> dict[str, float]:
-    """Return the weights as shares that sum to 1 within 1e-6.
-
-    Args:
-        weights: Name to weight, at least one, none negative: shares, percentages, or ratios of whole numbers (see
-            :func:`tokenlake.base.shares.shares_of`).
-        where: A clause for messages, such as ``" at step 5 of the schedule"``.
-
-    Raises:
-        ConfigError: they are anything else.
-    """
-    if not isinstance(weights, Mapping) or not weights:  # pyright: ignore[reportUnnecessaryIsInstance]
-        got = "no weights" if not weights else f"weights {weights!r:.80}"
-        raise ConfigError(f"there are {got}{where}; expected name to weight for at least one source")
-    floats = dict[str, float]()
-    for name, weight in weights.items():
-        try:
-            floats[name] = math.nan if isinstance(weight, bool | str) else float(weight)
-        except (TypeError, ValueError, OverflowError):
-            floats[name] = math.nan
-        if not 0.0 <= floats[name] < math.inf:
-            raise ConfigError(
-                f"the weight of {name!r} is {weight!r}{where}; expected a number that is 0 or more",
-                expected="a number that is 0 or more",
-                got=weight,
-            )
-    shares = shares_of(floats)
-    if shares is None:
-        total = math.fsum(floats.values())
-        shown = ", ".join(f"{name}: {weight:g}" for name, weight in floats.items())
-        raise ConfigError(
-            f"{wrong_sum('Weights', total)}{where} ({shown}); divide each by their sum, or give percentages or ratios "
-            "of whole numbers (30, 70)",
-            expected=1.0,
-            got=total,
-        )
-    return shares
-
-
-def check_weight_names(what: str, names: Collection[str], keys: Collection[str]) -> None:
-    """Raise ConfigError, with the nearest names, unless weights are of just the sources."""
-    told = [f"no weight for {name!r}" for name in names if name not in keys]
-    told += [f"{key!r} is no source{did_you_mean(key, names)}" for key in keys if key not in names]
-    if told:
-        raise ConfigError(f"{what}: must be of just the sources {', '.join(names)}, but {', '.join(told)}")
-
-
-def normalized(weights: Sequence[float]) -> tuple[Fraction, ...]:
-    """Return the exact fractions that the floats are, divided by their sum."""
-    exact = [Fraction(weight) for weight in weights]
-    total = sum(exact)
-    return tuple(weight / total for weight in exact)
-
-
-@lru_cache(1 << 12)  # a schedule that was extended often asks again for all of its points
-def in_units(weights: Sequence[Fraction]) -> tuple[int, ...]:
-    """Return weights that sum to 1 as whole numbers that sum to exactly ``2**UNIT_BITS``.
-
-    All are rounded down; the units that are then missing go to the largest remainders, the first source first. A
-    weight of 0 stays 0.
-    """
-    scaled = [weight * (1 << UNIT_BITS) for weight in weights]
-    units = [math.floor(weight) for weight in scaled]
-    missing = (1 << UNIT_BITS) - sum(units)
-    remainders = sorted(range(len(units)), key=lambda at: (units[at] - scaled[at], at))
-    for at in remainders[:missing]:
-        units[at] += 1
-    return tuple(units)
-
-
-def row_weights(weights: Mapping[str, float], mean_tokens: Mapping[str, float]) -> dict[str, float]:
-    """Return the weights per row under which the sources' shares of *tokens* are `weights`.
-
-    A source with long rows needs fewer of them: each weight is divided by the source's mean tokens per row, and the
-    results by their sum. A schedule is converted point by point. Exactly at a point the shares of tokens are then what
-    was asked for; between two points it is the weights per row that move in a line or along the cosine, so that shares
-    of tokens move between the same two values, monotonically, but on a curve that bends towards the longer rows.
-
-    Args:
-        weights: name to share of tokens, summing to 1.
-        mean_tokens: name to mean tokens per row, more than 0; other names may be there too.
-
-    Raises:
-        ConfigError: a source has no mean, or none above 0.
-    """
-    shares = check_weights(weights)
-    for name in shares:
-        if not 0.0 < mean_tokens.get(name, 0.0) < math.inf:
-            raise ConfigError(
-                f"source {name!r} has {mean_tokens.get(name)} tokens per row; expected a mean above 0, "
-                "by which its weight per token becomes a weight per row"
-            )
-    per_row = {name: Fraction(share) / Fraction(mean_tokens[name]) for name, share in shares.items()}
-    total = sum(per_row.values())
-    return {name: float(weight / total) for name, weight in per_row.items()}
-
 
 Curve = Literal["step", "linear", "cosine"]
 
@@ -487,98 +380,3 @@ def _points_of(
         points.append(Point(whole_step, given, normalized(given)))
     assert names is not None
     return names, tuple(points)
-
-
-_GUARD: Final = 32  # bits beyond the answer's at the first attempt; one in 2^30 needs a second
-_ERROR: Final = 2  # of the last guard bit, by which `_sine_part` is off at most
-_MARGIN: Final = 8
-
-
-def eased_area(done: int, span: int, bits: int) -> int:
-    """Return the area under the eased step, the integral of ``(1 - cos(pi x / span)) / 2`` from 0 to `done`.
-
-    It is ``done / 2 - span / (2 pi) sin(pi done / span)``, in units of ``2**-bits``, rounded down exactly. Since the
-    step lies between 0 and 1, the area grows by 0 to 1 when `done` grows by 1, and so does its rounded value.
-
-    Args:
-        done: 0 to `span`.
-        span: an even number above 0.
-        bits: of the answer behind the point.
-    """
-    if done in (0, span):
-        return done << bits >> 1
-    guard = _GUARD
-    while True:
-        area = (done << (bits + guard - 1)) - _sine_part(done, span, bits + guard)
-        low, high = (area - _ERROR) >> guard, (area + _ERROR) >> guard
-        if low == high:
-            return low
-        guard *= 2
-
-
-def eased(done: int, span: int, bits: int) -> int:
-    """Return ``(1 - cos(pi done / span)) / 2`` in units of ``2**-bits``, off by less than two of them.
-
-    Since ``1 - cos(2 a) = 2 sin(a)^2``, it is a square and never negative.
-    """
-    if done in (0, span):
-        return (done // span) << bits
-    precision = bits + 2 * _MARGIN
-    if 2 * done > span:
-        return (1 << bits) - eased(span - done, span, bits)
-    sine = _sine(_pi(precision) * done // (2 * span), precision)
-    return sine * sine >> (2 * precision - bits)
-
-
-def _sine_part(done: int, span: int, guard: int) -> int:
-    """``span / (2 pi) sin(pi done / span)`` in units of ``2**-guard``, off by less than `_ERROR`."""
-    precision = span.bit_length() + guard + _MARGIN
-    pi = _pi(precision)
-    near = min(done, span - done)
-    if 4 * near <= span:
-        sine = _sine(pi * near // span, precision)
-    else:
-        sine = _cosine(pi * (span - 2 * near) // (2 * span), precision)
-    return (span * sine << guard) // (2 * pi)
-
-
-def _sine(angle: int, precision: int) -> int:
-    """The sine of an angle of 0 to pi / 4, both in units of ``2**-precision``; off by fewer than 40 units."""
-    return _series(angle, angle, 2, precision)
-
-
-def _cosine(angle: int, precision: int) -> int:
-    """The cosine of an angle of 0 to pi / 4, as :func:`_sine`."""
-    return _series(1 << precision, angle, 1, precision)
-
-
-def _series(first: int, angle: int, divisor: int, precision: int) -> int:
-    """Taylor's series: each term is the one before, times ``-angle^2 / (divisor (divisor + 1))``.
-
-    Each of its terms is rounded down once, and the error of a term shrinks with the next ones.
-    """
-    square = angle * angle >> precision
-    total = term = first
-    while term:
-        term = (term * square >> precision) // (divisor * (divisor + 1))
-        total += -term if divisor % 4 in (1, 2) else term
-        divisor += 2
-    return total
-
-
-@lru_cache(maxsize=64)
-def _pi(precision: int) -> int:
-    """Pi in units of ``2**-precision``, rounded down but for one unit: 16 atan(1/5) - 4 atan(1/239) (Machin 1706)."""
-    spare = precision + 16
-    return (16 * _inverse_tangent(5, spare) - 4 * _inverse_tangent(239, spare)) >> 16
-
-
-def _inverse_tangent(of: int, precision: int) -> int:
-    """The angle whose tangent is 1 / `of`, in units of ``2**-precision``."""
-    power = (1 << precision) // of
-    total, odd = power, 1
-    while power:
-        power //= -of * of
-        odd += 2
-        total += power // odd
-    return total

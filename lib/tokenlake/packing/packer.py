@@ -22,8 +22,9 @@ import pyarrow.compute as pc
 from tokenlake.arrays import Bools, Int32, Int64, binary_over, offsets_of
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.mixing.random import key_of, shuffled
+from tokenlake.packing.greedy import greedy_segments
 from tokenlake.packing.segments import Packed, Segments, Stretch
-from tokenlake.packing.strategies import greedy_segments, plan_segments
+from tokenlake.packing.strategies import plan_segments
 
 
 def join_documents(ids: Int32, offsets: Int64, prefix: Int32, suffix: Int32) -> Int32:
@@ -285,15 +286,19 @@ class Packer:
             offsets: int64[n + 1] into ``ids``.
             file: int64[n], id of the file that each document comes from.
             position: int64[n], each document's position in its file.
-            again: bool[n], True for a further piece of the document before it; it gets a prefix and a suffix of its
-                own, and its `start` counts on where the piece before it ends. None: all are whole.
+            again: bool[n], True for a further part of the document before it. Such a part gets a prefix and a suffix of
+                its own, and its `start` continues where the part before it ends. The first must be False: all parts of
+                a document come in one call. None: all documents are whole.
         """
         whole = np.diff(offsets) + len(self._prefix) + len(self._suffix)
         ends = np.cumsum(whole)
         starts = np.zeros(len(whole), np.int64)
-        if again is not None:  # further pieces count on from their document's first one
-            places = ends - whole
-            starts = places - places[np.flatnonzero(~again)[np.cumsum(~again) - 1]]
+        if again is not None:
+            # The start of a part is its distance from the first part of its document.
+            begins = ends - whole
+            first_parts = np.flatnonzero(~again)
+            document = np.cumsum(~again) - 1
+            starts = begins - begins[first_parts[document]]
         first = 0
         while first < len(whole):
             limit = int(ends[first] - whole[first]) + _TOGETHER

@@ -15,7 +15,7 @@ from typing import Any, Final, cast, final
 from tokenlake.base.secrets import remember, scrub
 from tokenlake.errors import ConfigError, MissingExtraError, StoreError, TokenlakeError, VersionConflictError
 from tokenlake.publish.files import PublishedFile
-from tokenlake.sources.hub_repo import offline
+from tokenlake.sources.hub_client import offline
 
 _PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})  # the same request may succeed after it
 _TRIES: Final = 4

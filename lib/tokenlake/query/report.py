@@ -28,8 +28,9 @@ from tokenlake import numbers
 from tokenlake.arrays import Int64
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, VersionConflictError
 from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.host_load import host_load
 from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.plan import BatchPlan, host_load
+from tokenlake.loader.plan import BatchPlan
 from tokenlake.markup import Html, Part, tag, together
 from tokenlake.query.sequences import (
     Place,
@@ -56,12 +57,12 @@ from tokenlake.reports.html import (
     page,
     tiles,
 )
+from tokenlake.store.account import Account
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog, parted
 from tokenlake.store.diff import compare
 from tokenlake.store.layout import QUARANTINE, RUNS, Layout
-from tokenlake.store.ledger import Account
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.outputs import require_outside_stores
 from tokenlake.tokenizers.manager import Decoder

@@ -23,7 +23,7 @@ from tokenlake.arrays import Int64, offsets_of, values
 from tokenlake.columns import columns_for, id_weights
 from tokenlake.errors import ConfigError, NotFoundError
 from tokenlake.json_text import json_values
-from tokenlake.loader.dataset import Provenance
+from tokenlake.loader.provenance import Provenance
 from tokenlake.numbers import count, plural
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.base import ReadStore

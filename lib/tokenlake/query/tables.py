@@ -21,10 +21,11 @@ import pyarrow.parquet as pq
 from tokenlake.columns import id_weights
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.reading.version import REMEDY, require_same, stored_schema
+from tokenlake.store.account import Account
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog, OnUnreadable
 from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import MIXED, Account, FileEntry
+from tokenlake.store.ledger import MIXED, FileEntry
 from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
 from tokenlake.threads import in_order

@@ -27,17 +27,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.arrays import Bools, Int32, Int64, Pread
+from tokenlake.parquet.form import PLAIN, RLE_DICTIONARY
+from tokenlake.parquet.identity_dictionary import MOST_ENTRIES, STEP, identity_dictionary
+from tokenlake.parquet.pages import RLE
 from tokenlake.parquet.thrift import Truncated, read_struct, read_unsigned
-from tokenlake.parquet.writer import (
-    BITS,
-    MOST_ENTRIES,
-    PLAIN,
-    RLE,
-    RLE_DICTIONARY,
-    STEP,
-    identity_dictionary,
-    unsigned,
-)
+from tokenlake.parquet.thrift_writer import unsigned
+from tokenlake.parquet.writer import BITS
 
 UNFOLDED_BYTES: Final = 1 << 30  # what little may unfold to
 VALUE_BITS: Final = {0: 1, 1: 32}

@@ -15,7 +15,8 @@ import msgspec
 from tokenlake import numbers
 from tokenlake.numbers import count, percent
 from tokenlake.reports import Table, facts, label, number
-from tokenlake.store.ledger import LAWS, Account, InputFileEntry
+from tokenlake.store.account import LAWS, Account
+from tokenlake.store.ledger import InputFileEntry
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import FIRST_ORDER, MixedSource, MixtureRecord
 

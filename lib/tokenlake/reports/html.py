@@ -17,8 +17,8 @@ from tokenlake.markup import Html, Part, tag, together
 from tokenlake.numbers import count, percent
 from tokenlake.reports import Table, dataset, label, number, to_html
 from tokenlake.reports.dataset import CALLED, asked, mixture_table, order_table, share
+from tokenlake.store.account import LAWS, Account
 from tokenlake.store.draws import schedule_of
-from tokenlake.store.ledger import LAWS, Account
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixtureRecord
 

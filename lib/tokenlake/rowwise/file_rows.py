@@ -25,12 +25,15 @@ from tokenlake.config.resolved import ResolvedSource
 from tokenlake.fingerprint import canonical_json
 from tokenlake.rowwise.shards import Numbered, bad_row, beyond
 from tokenlake.sources.arrow_messages import batch_starts, is_file
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
-from tokenlake.sources.lines import count_lines, record_starts
+from tokenlake.sources.bad_records import refuse
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.inputs import FileRange, InputFile
+from tokenlake.sources.line_records import record_starts
+from tokenlake.sources.lines import count_lines
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet import row_group_starts
+from tokenlake.sources.parsed import RowBatch
 from tokenlake.sources.records import read_rows
-from tokenlake.sources.rows import RowBatch, refuse
 
 _STEP: Final = 1 << 20  # bytes between entries: fit in the cache, scanned again in half a millisecond
 _MAX_BLANK: Final = 16 << 20  # the readers take a longer line for a record, whatever it holds

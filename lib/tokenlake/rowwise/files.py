@@ -22,19 +22,16 @@ from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.stages import SourceStageConfig
 from tokenlake.errors import ConfigError, NotAvailableError, NotFoundError, SourceError, SourceNotFoundError
-from tokenlake.export.directory import FlatManifest
+from tokenlake.export.flat_manifest import FlatManifest
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.shards import Numbered, ShardInfo, limited, section
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource
+from tokenlake.sources.file_stat import state
 from tokenlake.sources.formats import COMPRESSION_ENDINGS, format_of
-from tokenlake.sources.inputs import InputFile, damaged, is_url, state
-from tokenlake.sources.listing import (
-    each_once,
-    expand,
-    list_inputs,
-    require_use_of_options,
-    spelled_out,
-)
+from tokenlake.sources.input_errors import damaged
+from tokenlake.sources.inputs import InputFile, is_url
+from tokenlake.sources.listing import each_once, list_inputs, require_use_of_options, spelled_out
+from tokenlake.sources.patterns import expand
 from tokenlake.sources.split_choice import Survey
 from tokenlake.sources.where import Predicate
 from tokenlake.text.steps import open_chain
@@ -451,7 +448,8 @@ def downloaded(
         DamagedFileError: what came is not what the plan's hash says, or the cache is damaged.
         SourceError: a download failed.
     """
-    from tokenlake.sources.hub_repo import HubClient, parse_url  # other sources start without the Hub's parts
+    from tokenlake.sources.hub_client import HubClient  # other sources start without the Hub's parts
+    from tokenlake.sources.hub_id import parse_url  # other sources start without the Hub's parts
 
     client = HubClient(storage_options)
 

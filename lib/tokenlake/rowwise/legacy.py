@@ -24,7 +24,7 @@ from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.runner import build_dataset as build_version
-from tokenlake.mixing.schedule import check_weight_names
+from tokenlake.mixing.weights import check_weight_names
 from tokenlake.observability.build import observed
 from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource, PackedShardedSource
 from tokenlake.rowwise.files import DatasetType, create_source

@@ -11,7 +11,8 @@ from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.mixing.counts import counts_of
 from tokenlake.mixing.mixture import STOPS, SourceMixture
 from tokenlake.mixing.random import key_of, shuffled
-from tokenlake.mixing.schedule import WeightScheduler, check_weight_names, constant
+from tokenlake.mixing.schedule import WeightScheduler, constant
+from tokenlake.mixing.weights import check_weight_names
 from tokenlake.rowwise.combine import HFDatasetShardedSource, RowsShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, beyond, known_length
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource

@@ -24,10 +24,12 @@ from tokenlake.config.stages import (
 )
 from tokenlake.errors import ConfigError
 from tokenlake.export.directory import FolderTarget, Target, require_apart
-from tokenlake.export.plan import hub_token, push_directories
+from tokenlake.export.plan import hub_token
+from tokenlake.export.push import push_directories
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.observability.build import observed_batches
 from tokenlake.publish.repository import HubRepository
+from tokenlake.rowwise.cached_tokens import cached
 from tokenlake.rowwise.combine import PackedShardedSource, TokenLimitedSource
 from tokenlake.rowwise.files import open_dataset
 from tokenlake.rowwise.loader import AsyncDataLoader
@@ -35,7 +37,8 @@ from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.save import SavedShardedSource, create_writer
 from tokenlake.rowwise.shards import section
 from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
-from tokenlake.rowwise.stage import BaseStage, PipelineContext, cached, check_config, check_order
+from tokenlake.rowwise.stage import BaseStage, PipelineContext
+from tokenlake.rowwise.stage_order import check_config, check_order
 from tokenlake.rowwise.tokenized import RowTokens, TokenizedShardedSource, texts_of
 from tokenlake.tokenizers.manager import LoadedTokenizer
 

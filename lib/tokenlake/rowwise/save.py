@@ -26,7 +26,7 @@ from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.job import produced_by
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
-from tokenlake.export import directory, shard_files
+from tokenlake.export import directory, flat_manifest, row_batches, shard_files
 from tokenlake.export.version import ExportOptions, shard_bytes, write_version
 from tokenlake.rowwise.combine import IterableShardedSource
 from tokenlake.rowwise.files import ArrowShardedSource, DataFiles, JsonShardedSource, ParquetShardedSource
@@ -73,7 +73,7 @@ class DatasetWriter:
         schema: pa.Schema | None = None,
         naming: str = shard_files.DEFAULT_NAMING,
         storage_options: Mapping[str, Any] | None = None,
-        origin: Callable[[], directory.Origin] = directory.Origin,
+        origin: Callable[[], flat_manifest.Origin] = flat_manifest.Origin,
     ) -> None:
         """Write nothing yet.
 
@@ -96,13 +96,13 @@ class DatasetWriter:
             ConfigError: an argument is not what is allowed, or the target is not empty.
             NotAvailableError: `output_path` is a URL of something else.
         """
-        self._form = directory.FileFormat.of(format, compression)
+        self._form = flat_manifest.FileFormat.of(format, compression)
         self._max_bytes, self._num_shards = shard_bytes(max_shard_size, num_shards), num_shards
         shard_files.check_naming(naming, [_SPLIT], self._form)
         self.target = directory.target_of(output_path, storage_options)
         self.target.check(overwrite=overwrite)
         self._overwrite, self._naming, self._origin = overwrite, naming, origin
-        self._converter = shard_files.RowsToArrow(schema)
+        self._converter = row_batches.RowsToArrow(schema)
         # Any row is a line of JSON; columns need one type each.
         self._lines = format == "jsonl" and schema is None
         self._stack = ExitStack()
@@ -112,16 +112,16 @@ class DatasetWriter:
         self._edges: tuple[int, ...] | None = None
         self._waiting: list[Row] = []
         self._rows = self._waiting_size = 0
-        self._stats: directory.WriteStats | None = None
+        self._stats: flat_manifest.WriteStats | None = None
 
     @property
-    def stats(self) -> directory.WriteStats:
+    def stats(self) -> flat_manifest.WriteStats:
         """What was written; ConfigError before that."""
         if self._stats is None:
             raise ConfigError("stats: nothing is written yet; they are there when the writer is closed")
         return self._stats
 
-    def write(self, source: Rows) -> directory.WriteStats:
+    def write(self, source: Rows) -> flat_manifest.WriteStats:
         """Write all rows of a source or iterable, in order.
 
         Raises:
@@ -163,7 +163,7 @@ class DatasetWriter:
             return
         with self._stack:
             manifest = self._finish(self._in_place())
-        self._stats = directory.WriteStats.of(manifest, self.target.url)
+        self._stats = flat_manifest.WriteStats.of(manifest, self.target.url)
 
     def _in_place(self) -> Path:
         if self._place is None or self._stats is not None:
@@ -173,18 +173,18 @@ class DatasetWriter:
     def _flush(self) -> None:
         rows, self._waiting, self._waiting_size = self._waiting, [], 0
         if self._lines:
-            batch = shard_files.lines_of(rows, self._rows)
+            batch = row_batches.lines_of(rows, self._rows)
         else:
             batch = self._converter.batch(rows)
             if self._form.format == "jsonl":
-                shard_files.refuse_non_finite(rows, self._rows)
+                row_batches.refuse_non_finite(rows, self._rows)
         self._rows += len(rows)
         if self._num_shards is None or self._edges is not None:
             self._shards(batch.schema).add(batch)
             return
         if self._spool is None:
             spool = shard_files.OpenFile(
-                self._in_place() / _SPOOL, directory.FileFormat("arrow", "lz4"), batch.schema
+                self._in_place() / _SPOOL, flat_manifest.FileFormat("arrow", "lz4"), batch.schema
             )
             self._spool = self._stack.enter_context(spool)
         self._spool.write(batch)
@@ -196,7 +196,7 @@ class DatasetWriter:
             self._files = self._stack.enter_context(files)
         return self._files
 
-    def _finish(self, folder: Path) -> directory.FlatManifest:
+    def _finish(self, folder: Path) -> flat_manifest.FlatManifest:
         if self._waiting:
             self._flush()
         if self._num_shards is not None and self._edges is None:
@@ -210,11 +210,11 @@ class DatasetWriter:
                     self._shards(batch.schema).add(batch)
             (folder / _SPOOL).unlink()
         schema = pa.schema([]) if self._lines else self._converter.schema or pa.schema([])
-        files = self._shards(shard_files.LINES if self._lines else schema).finish(self._naming)
+        files = self._shards(row_batches.LINES if self._lines else schema).finish(self._naming)
         origin = self._origin()
         if not origin.produced_by:
             origin = replace(origin, produced_by=produced_by())
-        return directory.put_manifest(folder, self._form, schema, files, origin)
+        return flat_manifest.put_manifest(folder, self._form, schema, files, origin)
 
 
 create_writer = DatasetWriter
@@ -252,7 +252,7 @@ def save_dataset(
     schema: pa.Schema | None = None,
     naming: str = shard_files.DEFAULT_NAMING,
     storage_options: Mapping[str, Any] | None = None,
-) -> directory.WriteStats:
+) -> flat_manifest.WriteStats:
     """Write the rows of a source (or of any iterable of dicts) as a flat directory; in bounded memory, in order.
 
     Args:
@@ -275,7 +275,7 @@ def save_iterator(
     num_shards: int | None = None,
     overwrite: bool = False,
     **options: Any,
-) -> directory.WriteStats:
+) -> flat_manifest.WriteStats:
     """As :func:`save_dataset`, for rows whose number is not known.
 
     With `num_shards` they are first written to a compressed file beside the target, to count them.
@@ -296,13 +296,13 @@ class SavedShardedSource(NumberedSource):
         """Write nothing yet; `make` returns what writes the rows, in files of that format."""
         self._source, self._format, self._make = source, format, make
         self._lock = threading.Lock()
-        self._written: tuple[directory.WriteStats, ShardedDataSource] | None = None
+        self._written: tuple[flat_manifest.WriteStats, ShardedDataSource] | None = None
 
-    def save(self) -> directory.WriteStats:
+    def save(self) -> flat_manifest.WriteStats:
         """Write the rows, unless this source has done so; errors as :func:`save_dataset`."""
         return self._saved()[0]
 
-    def _saved(self) -> tuple[directory.WriteStats, ShardedDataSource]:
+    def _saved(self) -> tuple[flat_manifest.WriteStats, ShardedDataSource]:
         with self._lock:
             if self._written is None:
                 writer = self._make()
@@ -354,7 +354,7 @@ def tokenize_and_save(
     on_event: Watcher = ignore,
     pool: WorkerPool | None = None,
     **options: Any,
-) -> directory.WriteStats:
+) -> flat_manifest.WriteStats:
     """Tokenize files and write a flat directory of data files.
 
     A build like any other runs in a private store beside the target (`.<name>.tokenlake/`, removed in the end): on
@@ -391,7 +391,7 @@ def tokenize_and_save(
         TokenlakeError: see :func:`build_dataset`. The target stays as it was; finished units are kept in the private
             store, and the same call goes on from there.
     """
-    form = directory.FileFormat.of(output_format, compression)
+    form = flat_manifest.FileFormat.of(output_format, compression)
     rest = {"content_field": content_field, **options}
     if additional_fields is not None:
         rest["additional_fields"] = tuple(additional_fields)
@@ -414,7 +414,7 @@ def tokenize_and_save(
         warn_of_cut(
             target.url, count, config["datasets"][0]["tokenizer"].get("max_length", DEFAULT_MAX_LENGTH)
         )
-    stats = directory.WriteStats.of(manifest, target.url, built.totals.tokens)
+    stats = flat_manifest.WriteStats.of(manifest, target.url, built.totals.tokens)
     return replace(stats, num_cut=count.cut, num_dropped_tokens=count.dropped)
 
 
@@ -425,7 +425,7 @@ def pretokenize(
     output_format: OutputFormat = "parquet",
     max_length: int | None = None,
     **options: Any,
-) -> directory.WriteStats:
+) -> flat_manifest.WriteStats:
     """Tokenize any rows in this process and write a flat directory, as :func:`tokenize_and_save` does with files.
 
     Args:

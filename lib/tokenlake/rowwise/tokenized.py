@@ -20,16 +20,18 @@ from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.source import settle
 from tokenlake.etl.unit.decoded_rows import with_text
-from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
+from tokenlake.etl.unit.encoding import DocumentEncoder
+from tokenlake.etl.unit.finish import Finish
 from tokenlake.packing.segments import LOSS, learned, plain
 from tokenlake.rowwise.combine import IterableShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, bad_row, fields_in
 from tokenlake.rowwise.source import DerivedSource, ShardedDataSource, TransformedShardedSource
-from tokenlake.sources.rows import Fault, Rows
+from tokenlake.sources.bad_records import Fault
+from tokenlake.sources.rows import Rows
 from tokenlake.text.chat_messages import without_nulls
 from tokenlake.text.cut import CutCount, CutCounter
+from tokenlake.text.renderer import Rendered, Renderer
 from tokenlake.text.steps import open_renderer
-from tokenlake.text.transform import Rendered, Renderer
 from tokenlake.threads import Prefetched
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.gate import choose_encoder

@@ -44,7 +44,8 @@ from tokenlake.reports.dataset import planning_line
 from tokenlake.runs.groups import MAX_GROUPS, MAX_TASK_RUNS, MOST_STEPS, group_name, group_units
 from tokenlake.runs.progress_log import Log, ProgressLog
 from tokenlake.runs.step_runs import StepRun, UnitTry, step_runs
-from tokenlake.store.ledger import Account, UnitRecord
+from tokenlake.store.account import Account
+from tokenlake.store.ledger import UnitRecord
 
 RETRY_SECONDS: Final = (0.5, 2.0)
 """Seconds before the second and the third try. They are short, because a cancelled run waits for them."""

@@ -35,9 +35,10 @@ from tokenlake.sources.arrow_messages import (
     FileBlocks,
     Message,
 )
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
-from tokenlake.sources.opening import ByteStream
-from tokenlake.sources.rows import Parsed, Want
+from tokenlake.sources.byte_stream import ByteStream
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.inputs import FileRange, InputFile
+from tokenlake.sources.parsed import Parsed, Want
 from tokenlake.sources.where import Predicate
 
 _SLICE_BYTES: Final = 16 << 20

@@ -16,7 +16,9 @@ import pyarrow as pa
 from tokenlake.arrays import Pread
 from tokenlake.sources.columnar import reading
 from tokenlake.sources.contents import wrong_magic
-from tokenlake.sources.inputs import InputBytes, InputFile, damaged, unsuitable
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.input_errors import damaged, unsuitable
+from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.opening import opened
 
 MAGIC: Final = b"ARROW1"

@@ -24,8 +24,11 @@ from tokenlake.arrays import (
 )
 from tokenlake.reading.pages import UNFOLDED_BYTES, Bomb
 from tokenlake.schema import is_list
-from tokenlake.sources.inputs import InputFile, damaged, no_column, unsuitable
-from tokenlake.sources.rows import RAW_LIMIT, BadLine, Fault, Parsed, Rows
+from tokenlake.sources.bad_records import RAW_LIMIT, BadLine, Fault
+from tokenlake.sources.input_errors import damaged, no_column, unsuitable
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.parsed import Parsed
+from tokenlake.sources.rows import Rows
 
 _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns

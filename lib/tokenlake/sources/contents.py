@@ -10,7 +10,9 @@ import re
 from typing import Final, NamedTuple
 
 from tokenlake.errors import UnsuitableFileError
-from tokenlake.sources.inputs import InputBytes, InputFile, unsuitable
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.input_errors import unsuitable
+from tokenlake.sources.inputs import InputFile
 
 HEAD_BYTES: Final = 512
 """Bytes at the beginning of a file that are looked at."""

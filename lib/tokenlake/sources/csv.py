@@ -27,11 +27,15 @@ import pyarrow.csv as arrow_csv
 
 from tokenlake.arrays import Int64s, concat, is_utf8, no_text, text_over
 from tokenlake.errors import ConfigError, DamagedFileError
+from tokenlake.sources.bad_records import RAW_LIMIT, BadLine, Fault
+from tokenlake.sources.byte_stream import ByteStream
 from tokenlake.sources.contents import HEAD_BYTES, check_records
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged, no_column, unsuitable
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.input_errors import damaged, no_column, unsuitable
+from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import BOM
-from tokenlake.sources.opening import ByteStream
-from tokenlake.sources.rows import RAW_LIMIT, BadLine, Fault, Parsed, Rows, Want
+from tokenlake.sources.parsed import Parsed, Want
+from tokenlake.sources.rows import Rows
 from tokenlake.sources.where import Predicate
 
 _BLOCK_BYTES: Final = 1 << 22  # what is made of it stays in the processor's cache

@@ -22,7 +22,8 @@ from typing import Any, Final, final
 from tokenlake.cache.disk import default_folder
 from tokenlake.compact import CompactTuple
 from tokenlake.errors import InputChangedError
-from tokenlake.sources.inputs import FileStat, OnProgress, ProgressMeter, Stat
+from tokenlake.sources.file_stat import FileStat, Stat
+from tokenlake.sources.listing_progress import OnProgress, ProgressMeter
 from tokenlake.threads import Stop, in_order
 
 _RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick

@@ -19,19 +19,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tokenlake.base.checks import did_you_mean
 from tokenlake.errors import ConfigError, SourceNotFoundError
+from tokenlake.sources.descriptions import without_descriptions
 from tokenlake.sources.formats import belongs, has_wildcard, static_folder
-from tokenlake.sources.hub_repo import CONVERTED, HubClient, HubFile, HubId, HubRepo, parse_id, parse_url
+from tokenlake.sources.hub_client import HubClient
+from tokenlake.sources.hub_id import CONVERTED, HubId, parse_id, parse_url
+from tokenlake.sources.hub_layout import layout_of
+from tokenlake.sources.hub_repo import HubFile, HubRepo
 from tokenlake.sources.inputs import InputFile, planned
-from tokenlake.sources.layout import (
-    CARD,
-    DEFAULT,
-    FolderLayout,
-    foreign,
-    layout_of,
-    matches,
-    saved_layout,
-    without_descriptions,
-)
+from tokenlake.sources.layout import CARD, DEFAULT, FolderLayout, foreign, matches
+from tokenlake.sources.saved_layout import saved_layout
 from tokenlake.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
 
 if TYPE_CHECKING:

@@ -14,13 +14,18 @@ from typing import Final, final
 import numpy as np
 
 from tokenlake.arrays import Int64s
-from tokenlake.sources.inputs import FileRange, InputBytes, damaged, unsuitable
-from tokenlake.sources.json import parse_long, parse_records
+from tokenlake.sources.bad_records import RAW_LIMIT, BadLine, Fault
+from tokenlake.sources.byte_stream import ByteStream
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.input_errors import damaged, unsuitable
+from tokenlake.sources.inputs import FileRange
+from tokenlake.sources.json import parse_records
 from tokenlake.sources.json_borders import WINDOW_BYTES, BorderScanner
+from tokenlake.sources.json_long_line import parse_long
 from tokenlake.sources.json_wrapper import start_of_records
-from tokenlake.sources.lines import BOM, LongLine, RawRecords, parsed_blocks
-from tokenlake.sources.opening import ByteStream
-from tokenlake.sources.rows import RAW_LIMIT, BadLine, Fault, Parsed, Want
+from tokenlake.sources.line_records import RawRecords
+from tokenlake.sources.lines import BOM, LongLine, parsed_blocks
+from tokenlake.sources.parsed import Parsed, Want
 from tokenlake.sources.where import Predicate
 
 _SPACE: Final = b" \t\r\n"
@@ -51,7 +56,7 @@ def _as_elements(parsed: Parsed) -> Parsed:
         fault = line.fault
         if fault.reason == "line_too_long":
             fault = Fault("record_too_long", fault.detail.replace("the line", "the record", 1))
-        return line._replace(line=None, fault=fault)
+        return line._replace(line_index=None, fault=fault)
 
     return replace(
         parsed,

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from tokenlake.sources.inputs import InputFile, unsuitable
+from tokenlake.sources.input_errors import unsuitable
+from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.json_borders import WINDOW_BYTES, BorderScanner
 
 Read = Callable[[int], bytes]

@@ -6,202 +6,26 @@ Folders of this machine are read with ``os.scandir`` and paths stay strings: a l
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import translate
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, final
 
 from tokenlake.compact import CompactTuple
-from tokenlake.config.formats import Format, SourceType
-from tokenlake.errors import ConfigError, NotAvailableError, SourceError, SourceNotFoundError
-from tokenlake.sources import formats, inputs
+from tokenlake.config.formats import Format
+from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
+from tokenlake.sources import formats
+from tokenlake.sources.file_stat import FileStat, stat_token, state
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
-from tokenlake.sources.inputs import FileStat, InputFile, OnProgress, ProgressMeter
-from tokenlake.sources.layout import (
-    CARD,
-    DESCRIPTIONS,
-    STATE,
-    describes,
-    front_matter,
-    is_saved,
-    saved_files,
-)
-from tokenlake.sources.opening import as_it_begins
+from tokenlake.sources.inputs import InputFile, is_hub_url, is_url, planned
+from tokenlake.sources.json_form import as_it_begins
+from tokenlake.sources.listing_progress import OnProgress, ProgressMeter
+from tokenlake.sources.patterns import expand, local_path, text_of_entry
 from tokenlake.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
-from tokenlake.store.allowed import INPUTS, AllowedPlaces, has_dots_behind_wildcard, inputs_are_bounded_here
+from tokenlake.store.allowed import INPUTS, AllowedPlaces, inputs_are_bounded_here
 from tokenlake.threads import in_order
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
-
-_WILDCARDS: Final = frozenset("*?[")
-_HIDDEN: Final = (".", "_")  # what a search of a directory leaves out
-_DESCRIPTION_BYTES: Final = 16 << 20
-
-
-def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
-    """Expand one entry of `data_files`.
-
-    Args:
-        entry: a file, a directory (searched recursively for known extensions) or a glob with
-            ``*``, ``**``, ``?`` and ``[0-9]``; an existing name is taken as it is written.
-        wanted: the source's explicit type, or None.
-
-    Returns:
-        The entry's static prefix (a directory, absolute) and the files found (absolute, unsorted, a glob
-        with several ``**`` may name one twice).
-
-    Raises:
-        SourceNotFoundError: nothing is there; the message names near matches.
-        SourceError: a folder cannot be read.
-        ConfigError: ``..`` stands behind a wildcard.
-        NotAvailableError: a URL.
-    """
-    path = local_path(entry)
-    if os.path.isdir(path):  # noqa: PTH112
-        return path, _or_raise(
-            _walk(path, wanted),
-            lambda: formats.nothing_known(f"the directory {entry!r}", os.listdir(path), wanted, entry),  # noqa: PTH208
-        )
-    if os.path.exists(path):  # noqa: PTH110
-        return os.path.dirname(path), iter([path])  # noqa: PTH120
-    if not _WILDCARDS & set(path):
-        raise _missing(entry, Path(path))
-    # ``/a/b/*/c`` is ``/a/b`` and the parts ``*``, ``c``; ``**/**`` is one ``**``.
-    parts = path.split("/")
-    first = next(index for index, part in enumerate(parts) if _WILDCARDS & set(part))
-    rest = [part for at, part in enumerate(parts) if at >= first and parts[at - 1 : at + 1] != ["**", "**"]]
-    prefix = "/".join(parts[:first]) or "/"
-    missing = Path(path) if not Path(prefix).is_dir() else Path(prefix, rest[-1])
-    return prefix, _or_raise(_matches(prefix, rest, ()), lambda: _missing(entry, missing))
-
-
-def local_path(entry: str) -> str:
-    """Return an entry of `data_files` as an absolute path, which keeps symbolic links; NotAvailableError if a URL."""
-    scheme, separator, rest = entry.partition("://")
-    if separator and scheme.lower() != "file":  # only the scheme is repeated: the rest may hold credentials
-        why = f"data_files: got a {scheme} URL, expected a local file, glob or directory"
-        raise NotAvailableError(why, got=f"{scheme}://")
-    named = rest if separator else entry
-    if has_dots_behind_wildcard(named) and not os.path.exists(os.path.expanduser(named)):  # noqa: PTH110, PTH111
-        # Taken out of the text, it would also take out the wildcard before it.
-        raise ConfigError(
-            f"data_files: {entry!r} has '..' behind a wildcard; write the path without it, or a glob for each folder",
-            got=entry,
-        )
-    return os.path.abspath(os.path.expanduser(named))  # noqa: PTH100, PTH111
-
-
-def _or_raise(found: Iterator[str], error: Callable[[], SourceNotFoundError]) -> Iterator[str]:
-    empty = True
-    for path in found:
-        empty = False
-        yield path
-    if empty:
-        raise error()
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as error:
-        raise SourceError(
-            f"data_files: the folder {folder!r} cannot be read ({error.strerror}). Files in it would be left out "
-            "silently: make it readable, or name the others one by one.",
-            got=folder,
-        ) from error
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a file, or a link to nothing, which is an error and not a file less."""
-    return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))  # noqa: PTH110
-
-
-def _walk(directory: str, wanted: SourceType | None) -> Iterator[str]:
-    seen: set[tuple[int, int]] = set()  # device, inode
-    todo = [directory]
-    while todo:
-        folder = todo.pop()
-        if (identity := inputs.FileStat.of(folder)[:2]) in seen:  # a link back to a folder above
-            continue
-        seen.add(identity)
-        folders: list[str] = []
-        entries = [entry for entry in _entries(folder) if not entry.name.startswith(_HIDDEN)]
-        rows = _rows_of_saved(folder, entries)
-        for entry in entries:
-            if entry.is_dir():
-                folders.append(entry.path)
-            elif rows is not None and entry.name not in rows:
-                continue  # what `datasets` keeps beside the rows that it saved
-            elif entry.name in DESCRIPTIONS or not formats.belongs(entry.name, wanted):
-                continue
-            elif entry.name == CARD and front_matter(_text_of(entry.path)):
-                continue  # a dataset card, where text is asked for
-            elif _is_file(entry):
-                yield entry.path
-        todo += sorted(folders, reverse=True)
-
-
-def _rows_of_saved(folder: str, entries: Iterable[os.DirEntry[str]]) -> list[str] | None:
-    """Return the names of the files that hold the rows of a folder that `datasets` saved; None for other folders."""
-    if not is_saved(entry.name for entry in entries):
-        return None
-    state = os.path.join(folder, STATE)
-    return saved_files(_text_of(state), state)
-
-
-def _text_of(path: str) -> str:
-    """Return the text of a small file that describes a folder."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - no Path per folder
-            return file.read(_DESCRIPTION_BYTES)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror}); make it readable", got=path) from error
-
-
-def _matches(folder: str, parts: list[str], above: tuple[tuple[int, int], ...]) -> Iterator[str]:
-    """Yield the files below `folder` that match the parts of a glob; names with a dot only where it says so.
-
-    A part ``**`` is this folder and all below it, without going round where a link leads back to one `above`.
-    """
-    if not os.path.isdir(folder):  # noqa: PTH112
-        return
-    if parts[0] == "**":
-        if (identity := inputs.FileStat.of(folder)[:2]) not in above:
-            yield from _matches(folder, parts[1:] or ["*"], above)
-            for entry in _entries(folder):
-                if entry.is_dir() and not entry.name.startswith("."):
-                    yield from _matches(entry.path, parts, (*above, identity))
-    elif not _WILDCARDS & set(parts[0]):
-        path = os.path.join(folder, parts[0])
-        if len(parts) > 1:
-            yield from _matches(path, parts[1:], above)
-        elif os.path.isfile(path):  # noqa: PTH113
-            yield path
-    else:
-        fits, hidden = re.compile(translate(parts[0])).match, parts[0].startswith(".")
-        entries = _entries(folder)
-        has_saved = is_saved(entry.name for entry in entries)
-        for entry in entries:
-            if not fits(entry.name) or (entry.name.startswith(".") and not hidden):
-                continue
-            if len(parts) == 1:
-                is_state = has_saved and entry.name == STATE
-                if not is_state and not describes(entry.name, parts[0]) and _is_file(entry):
-                    yield entry.path
-            elif entry.is_dir():
-                yield from _matches(entry.path, parts[1:], above)
-
-
-def _missing(entry: str, path: Path) -> SourceNotFoundError:
-    while not path.parent.is_dir():
-        path = path.parent
-    more = " (A dataset of the Hub is named with `type: hf`; whatever is no URL is a local file, glob or directory.)"
-    return formats.not_found(entry, str(path.parent), path.name, os.listdir(path.parent), more)  # noqa: PTH208
-
 
 Enough = Callable[[InputFile], bool]
 """Called with each file in order; true ends the listing behind it."""
@@ -254,26 +78,26 @@ def list_inputs(
     if source.type == "hub":
         return _first(_at_urls(source, select, hub=True), enough)
     source = replace(source, data_files=tuple(spelled_out(source.data_files)))
-    urls = [entry for entry in source.data_files if inputs.is_url(entry)]
+    urls = [entry for entry in source.data_files if is_url(entry)]
     if not urls:
         return _list_local(
             source, hash_threads, cache, on_progress, hashed=hashed, enough=enough, select=select
         )
     if len(urls) < len(source.data_files):
-        local = next(entry for entry in source.data_files if not inputs.is_url(entry))
+        local = next(entry for entry in source.data_files if not is_url(entry))
         raise ConfigError(
             # Only the scheme is repeated: the rest of a URL may hold credentials.
             f"source {source.name!r}: data_files mix URLs ({urls[0].partition('://')[0]}://...) and local files "
             f"({local!r}); make them two sources",
             source=source.name,
         )
-    return _first(_at_urls(source, select, hub=all(map(inputs.is_hub_url, urls))), enough)
+    return _first(_at_urls(source, select, hub=all(map(is_hub_url, urls))), enough)
 
 
 def spelled_out(entries: Sequence[str]) -> Iterator[str]:
     """Yield entries of `data_files` with ``{0..3}`` and ``{a,b}`` spelled out; a name that is there stays."""
     for entry in entries:
-        there = "{" not in entry or (not inputs.is_url(entry) and os.path.exists(os.path.expanduser(entry)))  # noqa: PTH110, PTH111
+        there = "{" not in entry or (not is_url(entry) and os.path.exists(os.path.expanduser(entry)))  # noqa: PTH110, PTH111
         yield from [entry] if there else formats.expand_braces(entry)
 
 
@@ -336,9 +160,9 @@ def _list_local(
                 ) from error
 
     def as_input(file: FoundFile, token: str) -> InputFile:
-        size, stat = file.stat.st_size, inputs.state(file.stat)
+        size, stat = file.stat.st_size, state(file.stat)
         return as_it_begins(
-            inputs.planned(source, file.name, file.path, size=size, token=token, stat=stat, origin=note), {}
+            planned(source, file.name, file.path, size=size, token=token, stat=stat, origin=note), {}
         )
 
     def with_hashes(found: Iterable[FoundFile], threads: int) -> Iterator[InputFile]:
@@ -349,7 +173,7 @@ def _list_local(
         return _first((file for one in list(files()) for file in with_hashes([one], 1)), enough)
     if hashed:
         return CompactTuple(InputFile, with_hashes(files(), hash_threads))
-    return [as_input(file, inputs.stat_token(file.stat)) for file in files()]
+    return [as_input(file, stat_token(file.stat)) for file in files()]
 
 
 def require_use_of_options(
@@ -426,7 +250,7 @@ def _entry_of(entry: str, prefix: str, paths: Sequence[str], bounds: _Bounds | N
         path = os.path.join(prefix, name)
         if bounds is not None:
             bounds.require(path, FileStat.of(path))
-        return _text_of(path)
+        return text_of_entry(path)
 
     return FilesEntry(
         written=entry,

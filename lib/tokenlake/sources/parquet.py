@@ -31,8 +31,10 @@ from tokenlake.reading.pages import (
 )
 from tokenlake.sources import columnar
 from tokenlake.sources.contents import wrong_magic
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
-from tokenlake.sources.rows import Parsed, Want
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.input_errors import damaged
+from tokenlake.sources.inputs import FileRange, InputFile
+from tokenlake.sources.parsed import Parsed, Want
 from tokenlake.sources.where import ColumnRange, Predicate
 
 _MAGIC: Final = b"PAR1"

@@ -19,23 +19,15 @@ import pyarrow as pa
 
 from tokenlake.arrays import Int64s, no_text, offsets_of, select
 from tokenlake.config.formats import FORMATS, Format
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
+from tokenlake.sources.bad_records import BadLine, BadRecord, refuse
+from tokenlake.sources.file_signatures import check_plain
+from tokenlake.sources.input_bytes import InputBytes
+from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.json import json_lines, parse_records
 from tokenlake.sources.lines import LineBlock, count_lines, read_exactly
-from tokenlake.sources.opening import check_plain, opened
-from tokenlake.sources.rows import (
-    ALL,
-    BLOCK_BYTES,
-    PLAIN,
-    BadLine,
-    BadRecord,
-    Parsed,
-    RowBatch,
-    Rows,
-    TextBatch,
-    Want,
-    refuse,
-)
+from tokenlake.sources.opening import opened
+from tokenlake.sources.parsed import ALL, BLOCK_BYTES, PLAIN, Parsed, RowBatch, TextBatch, Want
+from tokenlake.sources.rows import Rows
 from tokenlake.sources.where import Predicate
 
 if TYPE_CHECKING:
@@ -238,10 +230,13 @@ class _Policy:
     """What becomes of bad records: the first ends the reading, or they are set aside."""
 
     def __init__(self, part: FileRange, data: InputBytes, source: ResolvedSource) -> None:
-        self._part, self._data = part, data
+        self._part = part
+        self._data = data
         self._fail = source.on_bad_record == "fail"
-        self._lines = 0  # of the blocks that are done with
-        self._before: int | None = None if part.file.compression is None else 0  # lines before the range
+        # Lines of this range in the blocks before the one that is read.
+        self._lines_of_blocks = 0
+        # Lines of the file before this range; None: not counted yet. A compressed file is one range.
+        self._lines_of_ranges: int | None = None if part.file.compression is None else 0
 
     def judged(self, parsed: Parsed, left_out: Int64s) -> tuple[Parsed, dict[str, Any]]:
         """Return the good records of a block, and the account of all of them; BadRecordError if one may not be bad."""
@@ -251,7 +246,7 @@ class _Policy:
             doubtful = [line.position for line in parsed.doubtful]
             parsed = _selected(parsed, ~np.isin(parsed.positions, doubtful))
         records = tuple(map(self._record, bad))
-        self._lines += parsed.lines
+        self._lines_of_blocks += parsed.lines
         if records and self._fail:
             raise refuse(records[0], self._part.file)
         return parsed, {
@@ -266,13 +261,15 @@ class _Policy:
         }
 
     def _record(self, bad: BadLine) -> BadRecord:
-        number, line = None, bad.line
-        if line is not None:
-            # Lines before a range are counted only when the first number is asked for, and, where reading goes on,
-            # only within the first GiB: a unit at the end of a file of a terabyte would else read it all.
-            if self._before is None and (self._fail or self._part.start <= _COUNTED_BYTES):
-                self._before = count_lines(self._data, bad.position) - self._lines - line
-            number = None if self._before is None else self._before + self._lines + line + 1
+        number: int | None = None
+        if bad.line_index is not None:
+            lines_of_range = self._lines_of_blocks + bad.line_index  # before the bad one
+            # Lines before a range are counted only when the first number is needed. Where reading continues, they are
+            # counted only within the first GiB: a unit at the end of a file of a terabyte would read all of it.
+            if self._lines_of_ranges is None and (self._fail or self._part.start <= _COUNTED_BYTES):
+                self._lines_of_ranges = count_lines(self._data, bad.position) - lines_of_range
+            if self._lines_of_ranges is not None:
+                number = self._lines_of_ranges + lines_of_range + 1
         return BadRecord(
             file=self._part.file.path,
             file_id=self._part.file.file_id,
@@ -293,7 +290,7 @@ class SmallFiles:
         files: in the order in which they were read.
         text: large_string[n], of the records in order.
         file, position: int64[n], the id of each record's file, and the byte of it at which its line begins.
-        normalized: as in :class:`tokenlake.sources.rows.RowBatch`.
+        normalized: as in :class:`tokenlake.sources.parsed.RowBatch`.
         bytes_read: of all files.
     """
 

@@ -21,12 +21,16 @@ from fsspec.asyn import get_loop
 from tokenlake.config.formats import SourceType
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.sources import formats
-from tokenlake.sources.inputs import InputFile, ReadAheadBytes, changed, planned
-from tokenlake.sources.layout import describes, without_descriptions
+from tokenlake.sources.descriptions import without_descriptions
+from tokenlake.sources.input_errors import changed
+from tokenlake.sources.inputs import InputFile, planned
+from tokenlake.sources.layout import describes
+from tokenlake.sources.ranged_bytes import ReadAheadBytes
 from tokenlake.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
 from tokenlake.store.client import Failures, ObjectClient
-from tokenlake.store.objects import NoRangesError, OtherObjectError, RemoteObject, Url, parse_url
+from tokenlake.store.objects import NoRangesError, OtherObjectError, RemoteObject
 from tokenlake.store.remote import client_at, on_loop, spooled
+from tokenlake.store.url import Url, parse_url
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource

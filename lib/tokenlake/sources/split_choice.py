@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from tokenlake.base.checks import did_you_mean
 from tokenlake.errors import ConfigError
-from tokenlake.sources import layout
-from tokenlake.sources.layout import CARD, TRAIN, ReadText, Splits
+from tokenlake.sources import card_layout, layout, saved_layout, split_names
+from tokenlake.sources.layout import CARD, TRAIN, Splits
+from tokenlake.sources.saved_layout import ReadText
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -113,10 +114,10 @@ def splits_of(entry: FilesEntry, subset: str | None, *, takes_first: bool = Fals
     if found is None:
         if subset is not None:
             raise _no_subsets(entry, subset)
-        if layout.is_saved(entry.names):
-            split = layout.saved_split(entry.read(layout.STATE), layout.STATE) or TRAIN
+        if saved_layout.is_saved(entry.names):
+            split = saved_layout.saved_split(entry.read(saved_layout.STATE), saved_layout.STATE) or TRAIN
             return EntrySplits(splits={split: entry.paths}, unnamed=(), origin="saved dataset")
-        splits = layout.splits_named(entry.paths, only_known_shards=True)
+        splits = split_names.splits_named(entry.paths, only_known_shards=True)
         if not splits:
             return EntrySplits(splits={TRAIN: entry.paths}, unnamed=(), origin="none")
         unnamed = tuple(layout.in_no_split(entry.paths, splits))
@@ -204,7 +205,7 @@ def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
     if not entry.is_folder and not is_written:
         if source.subset is not None:
             raise _no_subsets(entry, source.subset)
-        named = layout.splits_named(entry.paths, only_known_shards=True)
+        named = split_names.splits_named(entry.paths, only_known_shards=True)
         if len(named) > 1 and source.split_from == "default":
             told = f"all its files are read, of whatever split: {counted(named)}; `split: {split}` reads those of one"
             return Choice(paths=entry.paths, note=f"{entry.written}: {told}")
@@ -212,13 +213,13 @@ def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
     found = splits_of(entry, source.subset)
     if found.origin == "saved dataset" and not is_written:
         return Choice(paths=entry.paths)  # a folder of one dataset, whatever split it was taken from
-    if split not in found.splits and layout.split_of_word(split) in found.splits:
-        split = layout.split_of_word(split)
+    if split not in found.splits and split_names.split_of_word(split) in found.splits:
+        split = split_names.split_of_word(split)
 
     # 1. No name says a split: all files are train, unless the folder itself is named after the split.
     if found.origin == "none":
-        is_of_folder = layout.is_name_of(split, entry.folder_name)
-        others = layout.paths_of_word(entry.paths, split)
+        is_of_folder = split_names.is_name_of(split, entry.folder_name)
+        others = split_names.paths_of_word(entry.paths, split)
         if source.split_from == "mapping" or split == TRAIN or is_of_folder:
             return Choice(paths=entry.paths)
         if others:
@@ -237,7 +238,7 @@ def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
     if not entry.is_folder and split == TRAIN:
         paths += found.unnamed
     if not paths and found.origin == "names" and is_written:
-        paths = layout.paths_of_word(found.unnamed, split)
+        paths = split_names.paths_of_word(found.unnamed, split)
     if not paths:
         refusal = _no_split(entry, split, found)
         if entry.is_folder:
@@ -254,10 +255,10 @@ def _layout_of(entry: FilesEntry) -> layout.FolderLayout | None:
         return None
     if CARD in entry.names:
         pattern = f"{entry.written.rstrip('/')}/PATTERN"
-        configs = layout.card_configs(entry.read(CARD), entry.written, pattern)
+        configs = card_layout.card_configs(entry.read(CARD), entry.written, pattern)
         if configs:
-            return layout.layout_by_card(configs, entry.paths, entry.written, pattern)
-    return layout.saved_layout(entry.paths, entry.names, entry.read)
+            return card_layout.layout_by_card(configs, entry.paths, entry.written, pattern)
+    return saved_layout.saved_layout(entry.paths, entry.names, entry.read)
 
 
 def counted(splits: Mapping[str, Sequence[str]]) -> str:

@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from tokenlake.arrays import Int64
 from tokenlake.config.resolved import ResolvedSource
-from tokenlake.sources.inputs import FileRange, InputFile, OnProgress, Progress, ProgressMeter
-from tokenlake.sources.lines import record_starts
+from tokenlake.sources.inputs import FileRange, InputFile
+from tokenlake.sources.line_records import record_starts
+from tokenlake.sources.listing_progress import OnProgress, Progress, ProgressMeter
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import read_range, read_rows
 from tokenlake.sources.rows import Rows

@@ -30,7 +30,8 @@ import pyarrow as pa
 
 from tokenlake.base.checks import nearest
 from tokenlake.errors import ConfigError
-from tokenlake.sources.rows import MAX_DEPTH, Fault, Rows, column_of
+from tokenlake.sources.bad_records import Fault
+from tokenlake.sources.rows import MAX_DEPTH, Rows, column_of
 from tokenlake.sources.sql import Node, engine, parse
 
 Tree: TypeAlias = "dict[str, tuple[str, Tree]]"

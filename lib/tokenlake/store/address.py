@@ -19,8 +19,8 @@ from tokenlake.base.sizes import parse_size
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.local import LocalStore
-from tokenlake.store.objects import BUCKETS
 from tokenlake.store.shard_cache import DEFAULT_BYTES, ShardCache
+from tokenlake.store.url import BUCKETS
 
 
 @final

@@ -26,7 +26,7 @@ from typing import Final, Self, final
 from urllib.parse import unquote
 
 from tokenlake.errors import ConfigError
-from tokenlake.store.objects import Url, parse_url
+from tokenlake.store.url import Url, parse_url
 
 INPUTS: Final = "TOKENLAKE_ALLOWED_INPUTS"
 """Environment variable with the folders and URLs that inputs may lie in."""

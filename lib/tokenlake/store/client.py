@@ -19,7 +19,9 @@ from typing import Any, Final, Literal, TypeVar, final
 from tokenlake.base.secrets import scrub
 from tokenlake.errors import ConfigError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.store import objects
+from tokenlake.store.payload import Payload
 from tokenlake.store.rates import SlowServerError, answered_in_time
+from tokenlake.store.url import Url
 from tokenlake.store.writes import ByteTarget
 
 SECONDS_VARIABLE: Final = "TOKENLAKE_RETRY_SECONDS"
@@ -262,7 +264,7 @@ class ObjectClient(ABC):
         elif self._session is not None:
             await self._session.close()
 
-    async def stat(self, url: objects.Url) -> objects.RemoteObject:
+    async def stat(self, url: Url) -> objects.RemoteObject:
         """Return what is known of one object; `failures.missing` where there is none."""
 
         async def once() -> objects.RemoteObject:
@@ -271,9 +273,7 @@ class ObjectClient(ABC):
 
         return await self.ask(url, once)
 
-    async def list(
-        self, url: objects.Url, *, flat: bool, limit: int | None = None
-    ) -> list[objects.RemoteObject]:
+    async def list(self, url: Url, *, flat: bool, limit: int | None = None) -> list[objects.RemoteObject]:
         """Return objects whose path begins with that of `url`; only those of its folder if `flat`.
 
         Folders may be among them: their path ends with a slash.
@@ -294,9 +294,7 @@ class ObjectClient(ABC):
             if mark is None or (limit is not None and len(found) >= limit):
                 return found
 
-    async def fetch(
-        self, url: objects.Url, planned: objects.RemoteObject, start: int, size: int
-    ) -> bytearray:
+    async def fetch(self, url: Url, planned: objects.RemoteObject, start: int, size: int) -> bytearray:
         """Return `size` bytes from `start` on; after a failure only what is missing is asked for again.
 
         Raises:
@@ -307,9 +305,7 @@ class ObjectClient(ABC):
         await self.ask(url, lambda: self._fetch(url, buffer, planned), lambda: buffer.got)
         return buffer.data
 
-    async def download(
-        self, url: objects.Url, planned: objects.RemoteObject | None, target: ByteTarget
-    ) -> None:
+    async def download(self, url: Url, planned: objects.RemoteObject | None, target: ByteTarget) -> None:
         """Write the whole object to `target` in one request; after a failure from the beginning.
 
         Args:
@@ -328,7 +324,7 @@ class ObjectClient(ABC):
 
     async def ask(
         self,
-        url: objects.Url,
+        url: Url,
         request: Callable[[], Awaitable[_T]],
         progress: Callable[[], int] = lambda: 0,
         *,
@@ -368,20 +364,18 @@ class ObjectClient(ABC):
                     raise refusal(url, error, trouble.tries, done, self.failures, self.credentials) from None
 
     @abstractmethod
-    async def _stat(self, url: objects.Url) -> objects.RemoteObject: ...
+    async def _stat(self, url: Url) -> objects.RemoteObject: ...
 
     @abstractmethod
-    async def _page(self, url: objects.Url, flat: bool, mark: str | None) -> objects.ListPage: ...
+    async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage: ...
 
     @abstractmethod
-    async def _fetch(
-        self, url: objects.Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject
-    ) -> None:
+    async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
         """Fill what is missing in `buffer`, as far as it goes."""
 
     @abstractmethod
     async def _download(
-        self, url: objects.Url, write: objects.Write, planned: objects.RemoteObject | None
+        self, url: Url, write: objects.Write, planned: objects.RemoteObject | None
     ) -> None: ...
 
 
@@ -399,7 +393,7 @@ class BucketClient(ObjectClient):
     in_parts: bool = False
 
     @abstractmethod
-    async def put(self, url: objects.Url, payload: objects.Payload, over: str | None) -> None:
+    async def put(self, url: Url, payload: Payload, over: str | None) -> None:
         """Make the payload the object at `url`, whole or not at all: a conditional put.
 
         Raises:
@@ -409,9 +403,9 @@ class BucketClient(ObjectClient):
     @abstractmethod
     async def copy(
         self,
-        source: objects.Url,
+        source: Url,
         found: objects.RemoteObject,
-        url: objects.Url,
+        url: Url,
         over: str | None,
         *,
         whole: bool = True,
@@ -426,14 +420,14 @@ class BucketClient(ObjectClient):
         """
 
     @abstractmethod
-    async def delete(self, url: objects.Url) -> None:
+    async def delete(self, url: Url) -> None:
         """Remove the object, if there is one."""
 
     @abstractmethod
     def other_token(self, token: str) -> str:
         """Return a token that no version of an object has that has this one."""
 
-    async def uploads(self, url: objects.Url) -> list[tuple[objects.RemoteObject, str]]:
+    async def uploads(self, url: Url) -> list[tuple[objects.RemoteObject, str]]:
         """Return the unfinished uploads of objects whose path begins with that of `url`; none where none are kept.
 
         Returns:
@@ -441,12 +435,12 @@ class BucketClient(ObjectClient):
         """
         return []
 
-    async def abort(self, url: objects.Url, upload: str) -> bool:
+    async def abort(self, url: Url, upload: str) -> bool:
         """End an unfinished upload to `url`; return False if there is none."""
         return False
 
     async def _write(
-        self, url: objects.Url, request: Callable[[], Awaitable[_T]], size: int = 0, done: str = "written"
+        self, url: Url, request: Callable[[], Awaitable[_T]], size: int = 0, done: str = "written"
     ) -> _T:
         """Send a request that writes, with `size` bytes, until it is through."""
 
@@ -459,9 +453,9 @@ class BucketClient(ObjectClient):
 
     async def _copy(
         self,
-        source: objects.Url,
+        source: Url,
         found: objects.RemoteObject,
-        url: objects.Url,
+        url: Url,
         request: Callable[[], Awaitable[_T]],
     ) -> _T:
         """Send a request that copies the version `found` of `source`, until it is through."""

@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, TypeAlias, cast, final
 
 from tokenlake.fingerprint import canonical_text
+from tokenlake.store.account import Account
 from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog, parted
 from tokenlake.store.layout import CARD, CONFIG, LEDGER
-from tokenlake.store.ledger import Account, InputFileEntry, ShardEntry
+from tokenlake.store.ledger import InputFileEntry, ShardEntry
 from tokenlake.store.manifest import Manifest
 
 _IDS: Final = "input_ids"

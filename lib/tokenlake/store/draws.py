@@ -17,7 +17,7 @@ from tokenlake.mixing.counts import counts_of
 from tokenlake.mixing.lanes import lane_bounds
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler
-from tokenlake.store.ledger import Account, require_equal
+from tokenlake.store.account import Account, require_equal
 from tokenlake.store.mixture import MixtureRecord, MixtureSpec
 
 

@@ -1,8 +1,8 @@
-"""A store in a folder of this machine, and what makes its files durable and who holds them.
+"""A store in a folder of this machine.
 
-Publishing, always the same: temporary file in the version's folder, fsync, re-read and compare sha256, one
-create-only ``os.link``, fsync of the folder, unlink of the temporary name. A reader sees nothing or all, and
-of two writers of one key exactly one creates it.
+An object is always published by the same steps: a temporary file in the version's folder, fsync, re-read and compare
+the sha256, one create-only ``os.link``, fsync of the folder, unlink of the temporary name. A reader sees nothing or the
+whole object, and of two writers of one key exactly one creates it.
 """
 
 from __future__ import annotations
@@ -10,220 +10,32 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
-import fcntl
-import functools
 import hashlib
-import io
 import os
-import re
-import secrets
 import shutil
-import socket
 import stat
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.store.base import Leftover, Link, ObjectInfo, Store, caught
+from tokenlake.store.durable_files import (
+    PUBLISH,
+    fsync_directory,
+    hash_regular,
+    made_final,
+    open_regular,
+    os_errors,
+    remove_temp,
+    write_new,
+)
+from tokenlake.store.file_locks import is_abandoned, locked, new_temp_name
 from tokenlake.store.layout import TEMP_MARK, check_key, check_size, key_problem
-from tokenlake.store.writes import Outcome, Put, compare_and_swap, hint_on, write_all
+from tokenlake.store.writes import Outcome, Put, compare_and_swap
 from tokenlake.threads import in_order
-
-_PIECE: Final = 1 << 20  # bytes that are hashed at a time
-
-_NOT_THERE = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
-"""What a file system says of a call that it does not have."""
-
-
-_PUBLISH = "publish"
-
-
-@final
-class os_errors:  # noqa: N801 - it stands where contextlib's functions stand, at a fifth of their time
-    """Turn OSError into StoreError (NotFoundError where nothing is there) with the key and a hint."""
-
-    __slots__ = ("_action", "_key")
-
-    def __init__(self, action: str, key: str) -> None:
-        self._action, self._key = action, key
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, FileNotFoundError) and self._action == _PUBLISH:
-            raise StoreError(
-                f"cannot publish {self._key}: the file was removed while it was written ({error.filename}). "
-                "`gc` with a short grace period does that to a build that is running; run the build again",
-                key=self._key,
-            ) from error
-        if isinstance(error, FileNotFoundError):
-            raise NotFoundError(
-                f"cannot {self._action} {self._key}: there is no such object ({error.filename})",
-                key=self._key,
-            ) from error
-        if isinstance(error, OSError):
-            raise StoreError(
-                f"cannot {self._action} {self._key}: {error.strerror} ({error.filename}).{hint_on(error)}",
-                key=self._key,
-            ) from error
-
-
-def open_regular(path: Path) -> io.BufferedReader:
-    """Open a regular file for reading; a symlink, folder, pipe or device is a StoreError."""
-    return os.fdopen(_opened(path)[0], "rb")
-
-
-def _opened(path: Path) -> tuple[int, int]:
-    """Return the descriptor of a regular file, open for reading, and its size in bytes."""
-    # O_NONBLOCK: opening a pipe that nobody writes would wait for ever.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        os.close(descriptor)
-        raise StoreError(f"{path} is not a regular file; the store reads no others")
-    return descriptor, found.st_size
-
-
-def hash_regular(path: Path) -> str:
-    """Return the sha256 (hex) of a regular file, read in pieces."""
-    descriptor, size = _opened(path)
-    try:
-        # hashlib.file_digest clears a quarter of a megabyte for every file, and most are smaller than one page of it.
-        found, wanted = hashlib.sha256(), min(size, _PIECE) + 1
-        while piece := os.read(descriptor, wanted):
-            found.update(piece)
-        return found.hexdigest()
-    finally:
-        os.close(descriptor)
-
-
-def fsync_directory(path: Path) -> None:
-    """Make a folder's entries durable; StoreError where its file system cannot."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno in _NOT_THERE:
-            raise _unfit(path, "fsync of a folder", error) from error
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        os.close(descriptor)
-
-
-def made_final(temp: Path) -> str:
-    """Make a written file durable and read-only; return the sha256 (hex) of what it holds then."""
-    descriptor = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fchmod(descriptor, 0o444)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    return hash_regular(temp)  # opened again: what a network file system keeps elsewhere is asked for
-
-
-def write_new(path: Path, data: bytes) -> None:
-    """Create a file of `data`, which nobody but its owner may read yet.
-
-    Raises:
-        FileExistsError, FileNotFoundError: there is such a file, or no such folder.
-        StoreError: it cannot be written whole; nothing of it stays.
-    """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        write_all(descriptor, memoryview(data), str(path))
-    except BaseException:
-        remove_temp(path)
-        raise
-    finally:
-        os.close(descriptor)
-
-
-def remove_temp(temp: Path) -> None:
-    """Remove a temporary name; where the disk refuses, what was published stands, and a later sweep removes it."""
-    with contextlib.suppress(OSError):
-        temp.unlink()
-
-
-@contextlib.contextmanager
-def locked(directory: Path) -> Generator[None]:
-    """Hold the folder's advisory lock: replacing writers of one machine take turns."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        lock(descriptor, fcntl.LOCK_EX, directory)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def lock(descriptor: int, kind: int, path: Path) -> None:
-    """Lock an open file or folder (``fcntl.LOCK_*``).
-
-    Raises:
-        BlockingIOError: somebody else holds it, and `kind` does not wait.
-        StoreError: its file system has no locks.
-    """
-    try:
-        fcntl.flock(descriptor, kind)
-    except OSError as error:
-        if error.errno in _NOT_THERE:
-            raise _unfit(path, "flock", error) from error
-        raise
-
-
-def is_still(descriptor: int, path: Path) -> bool:
-    """Say whether an open file or folder is the one that is at a path now."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    return False
-
-
-def _unfit(path: Path, call: str, error: OSError) -> StoreError:
-    return StoreError(
-        f"{path}: its file system has no {call} ({error.strerror}), which writing safely needs. Use a folder on a disk "
-        "of this machine or on NFS mounted with locks (without `nolock`), or a bucket (s3://, gs://)"
-    )
-
-
-def new_temp_name() -> str:
-    """Return ``.tmp-<machine>-<pid>-<random>``."""
-    return f"{TEMP_MARK}{_machine()}-{os.getpid()}-{secrets.token_hex(8)}"
-
-
-def is_abandoned(name: str) -> bool:
-    """Say whether a temporary file was left by a process of this machine that is dead.
-
-    A process of another machine, or of another container (its pids mean nothing here), counts as alive.
-    """
-    machine, _, rest = name.removeprefix(TEMP_MARK).rpartition("-")[0].rpartition("-")
-    if not name.startswith(TEMP_MARK) or machine != _machine() or not rest.isdecimal():
-        return False
-    try:
-        os.kill(int(rest), 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except PermissionError:
-        return False
-    # A zombie is dead, too. The name, in brackets, may hold anything; the state is the first word after it.
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{rest}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
-    return False
-
-
-@functools.cache  # asked for each temporary name
-def _machine() -> str:
-    host = re.sub(r"[^\w.]", "_", socket.gethostname())[:100]
-    try:
-        return f"{host}.{Path('/proc/self/ns/pid').stat().st_ino:x}"
-    except OSError:  # no /proc, as on macOS
-        return host
-
 
 # Hard links that cannot be made: other file system, too many links, none at all, or the name is taken.
 _NO_LINK: Final = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP, errno.EEXIST})
@@ -321,13 +133,13 @@ class LocalStore(Store):
             self.check_temp(temp, key)
 
         def written(put: Put) -> None:
-            with os_errors(_PUBLISH, put.key):
+            with os_errors(PUBLISH, put.key):
                 put.require_written(made_final(temps[put.key]))
 
         try:
             for put in puts:
                 if isinstance(put.data, bytes):
-                    with os_errors(_PUBLISH, put.key):
+                    with os_errors(PUBLISH, put.key):
                         if not _holds(paths[put.key], put):
                             temps[put.key] = self._new_temp(_temp_folder(paths[put.key], put.key), put.data)
             left = [put for put in puts if put.key in temps]  # of the others an equal object is there
@@ -356,7 +168,7 @@ class LocalStore(Store):
         Writers that replace or delete in one folder of this machine take turns; who creates an object takes no lock.
         A reader keeps the inode that it opened.
         """
-        with os_errors(_PUBLISH, put.key):
+        with os_errors(PUBLISH, put.key):
             self._make_durable(path.parent)
             if put.expected is None:
                 with contextlib.suppress(FileExistsError):

@@ -16,6 +16,7 @@ from tokenlake.columns import METHODS, TRAINERS, Method, Trainer
 from tokenlake.errors import IntegrityError
 from tokenlake.markup import named_facts
 from tokenlake.store import ledger
+from tokenlake.store.account import Account, require_equal
 from tokenlake.store.layout import CLAIM, DATA, MANIFEST, RUNS, key_problem
 from tokenlake.store.mixture import MixtureRecord
 from tokenlake.store.sealed import (
@@ -106,7 +107,7 @@ class Manifest(Sealed):
     files: tuple[ledger.ShardEntry, ...]
     other_files: dict[str, ledger.FileEntry]
     inputs: tuple[ledger.InputFileEntry, ...]
-    accounts: dict[str, ledger.Account]
+    accounts: dict[str, Account]
     produced_by: dict[str, str]
     parents: tuple[ledger.Parent, ...] = ()
     mixture: MixtureRecord | None = None
@@ -152,10 +153,10 @@ class Manifest(Sealed):
         return {name: split for name, split in asked.items() if split in self.splits}
 
     @cached_property
-    def account(self) -> ledger.Account:
+    def account(self) -> Account:
         """The sum of the sources' accounts, and of a mixture the rows that are of no one source."""
         rows = () if self.mixture is None else (self.mixture.rows,)
-        return ledger.Account.total([*self.accounts.values(), *rows])
+        return Account.total([*self.accounts.values(), *rows])
 
     @cached_property
     def lineage(self) -> ledger.Lineage:
@@ -241,7 +242,7 @@ class Manifest(Sealed):
             (f"account.documents = {documents[0]} of all files", total.documents, documents[1]),
             ("account.content_packed + bos + eos = tokens of all files", ids, files.tokens),
         )
-        ledger.require_equal("the account of all files", equations, where)
+        require_equal("the account of all files", equations, where)
         if self.mixture is not None:
             # It imports numpy, which a list of the versions of a store does not wait for; nor for Arrow's types below.
             from tokenlake.store.draws import check_mixture

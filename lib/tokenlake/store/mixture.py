@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self, final
 import msgspec
 from msgspec import Meta
 
-from tokenlake.store import ledger
+from tokenlake.store.account import Account
 from tokenlake.store.sealed import Count, DatasetName, Positive, SealedDocument, Share, Signed, SplitName
 
 Level = Literal["documents", "sequences"]
@@ -161,7 +161,7 @@ class MixtureRecord:
     level: Level
     weights_by: WeightsBy
     order: MixtureOrder
-    rows: ledger.Account
+    rows: Account
     sources: dict[str, MixedSource]
 
     def to_json(self) -> dict[str, Any]:
@@ -210,6 +210,6 @@ class _Stored(msgspec.Struct):
     level: Level
     weights_by: WeightsBy
     order: MixtureOrder
-    rows: ledger.Account
+    rows: Account
     names: tuple[str, ...]
     sources: dict[str, MixedSource]

@@ -28,8 +28,11 @@ from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.store import objects
 from tokenlake.store.base import Leftover, Link, Store, caught, looked_twice
 from tokenlake.store.client import BucketClient
-from tokenlake.store.local import LocalStore, os_errors, remove_temp
+from tokenlake.store.durable_files import os_errors, remove_temp
+from tokenlake.store.local import LocalStore
+from tokenlake.store.payload import LARGE, Payload
 from tokenlake.store.remote import PROBE, MemoryTarget, RemoteStore, on_loop, on_loop_to_its_end, read_version
+from tokenlake.store.url import Url, folder_of, url_of
 from tokenlake.store.writes import HashingTarget, Outcome, Put, compare_and_swap
 from tokenlake.threads import in_order
 
@@ -64,7 +67,7 @@ class ObjectStore(RemoteStore, Store):
         def one(put: Put) -> Outcome:
             with os_errors("publish", put.key), self._payload(put) as payload:
                 # Before much is sent a look says whether it need be.
-                large = isinstance(put.data, Path) and payload.size >= objects.LARGE
+                large = isinstance(put.data, Path) and payload.size >= LARGE
 
                 def send(over: str | None) -> None:
                     on_loop_to_its_end(self._bucket().put(self._at(put.key), payload, over))
@@ -76,16 +79,16 @@ class ObjectStore(RemoteStore, Store):
         return list(in_order(one, puts, self.at_once))
 
     @contextlib.contextmanager
-    def _payload(self, put: Put) -> Generator[objects.Payload]:
+    def _payload(self, put: Put) -> Generator[Payload]:
         """Read back what is sent; a temporary file is gone after."""
         if isinstance(put.data, bytes):
-            payload = objects.Payload.of(put.data)
+            payload = Payload.of(put.data)
             put.require_written(payload.sha256)
             yield payload
             return
         scratch_of(self.url).check_temp(put.data, put.key)
         try:
-            with objects.Payload.of_file(put.data, in_parts=self._storage().in_parts) as payload:
+            with Payload.of_file(put.data, in_parts=self._storage().in_parts) as payload:
                 put.require_written(payload.sha256)
                 yield payload
         finally:
@@ -135,7 +138,7 @@ class ObjectStore(RemoteStore, Store):
         return scratch_of(self.url).sweep_temp(prefix)
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
-        uploads = on_loop(self._storage().uploads(objects.folder_of(self._root, prefix)))
+        uploads = on_loop(self._storage().uploads(folder_of(self._root, prefix)))
         found = [
             Leftover(f"{_UPLOAD}:{upload}:{self._key(one.path)}", 0, one.modified or 0.0, dead=False)
             for one, upload in uploads
@@ -232,23 +235,23 @@ def scratch_of(url: str) -> LocalStore:
     return LocalStore(ours / hashlib.sha256(url.encode()).hexdigest()[:16])
 
 
-def try_out(client: BucketClient, root: objects.Url) -> None:
+def try_out(client: BucketClient, root: Url) -> None:
     """See that a second create of a key is refused, and a swap of what is not there any more.
 
     Raises:
         StoreError: it is not, or the storage cannot be written to.
     """
-    url = objects.url_of(root, f"{PROBE}{secrets.token_hex(8)}")
+    url = url_of(root, f"{PROBE}{secrets.token_hex(8)}")
     first, second, third = (f"{word} {url.path}\n".encode() for word in ("first", "second", "third"))
     try:
         _put(client, url, first, None)
-        _refused(client, url, objects.Payload.of(second), None, "create-only put of a key that exists")
+        _refused(client, url, Payload.of(second), None, "create-only put of a key that exists")
         if client.in_parts:
-            parts = objects.Payload.of(second, in_parts=True)
+            parts = Payload.of(second, in_parts=True)
             _refused(client, url, parts, None, "create-only upload in parts to a key that exists")
         token = read_version(client, url, MemoryTarget()).token
         other = client.other_token(token)
-        _refused(client, url, objects.Payload.of(second), other, "swap of a version that does not exist")
+        _refused(client, url, Payload.of(second), other, "swap of a version that does not exist")
         _put(client, url, third, token)
     except objects.OtherObjectError:
         raise StoreError(
@@ -260,13 +263,13 @@ def try_out(client: BucketClient, root: objects.Url) -> None:
         _tidy(client, url)
 
 
-def keeps_copies(client: BucketClient, root: objects.Url) -> bool:
+def keeps_copies(client: BucketClient, root: Url) -> bool:
     """Say whether a create-only copy in one request is refused where there is an object, by a trial.
 
     Not all services that take the condition keep it; where they do not, or it cannot be tried, copies are uploads in
     parts.
     """
-    source, copy = (objects.url_of(root, f"{PROBE}{secrets.token_hex(8)}") for _ in range(2))
+    source, copy = (url_of(root, f"{PROBE}{secrets.token_hex(8)}") for _ in range(2))
     try:
         _put(client, source, b"original", None)
         found = read_version(client, source, MemoryTarget())
@@ -282,9 +285,9 @@ def keeps_copies(client: BucketClient, root: objects.Url) -> bool:
     return False
 
 
-def _put(client: BucketClient, url: objects.Url, data: bytes, over: str | None) -> None:
+def _put(client: BucketClient, url: Url, data: bytes, over: str | None) -> None:
     try:
-        on_loop(client.put(url, objects.Payload.of(data), over))
+        on_loop(client.put(url, Payload.of(data), over))
     except objects.OtherObjectError:
         # Refused may mean that an earlier try went through and its answer was lost.
         found = MemoryTarget()
@@ -293,9 +296,7 @@ def _put(client: BucketClient, url: objects.Url, data: bytes, over: str | None) 
             raise
 
 
-def _refused(
-    client: BucketClient, url: objects.Url, payload: objects.Payload, over: str | None, what: str
-) -> None:
+def _refused(client: BucketClient, url: Url, payload: Payload, over: str | None, what: str) -> None:
     try:
         on_loop(client.put(url, payload, over))
     except objects.OtherObjectError:
@@ -307,7 +308,7 @@ def _refused(
     )
 
 
-def _tidy(client: BucketClient, url: objects.Url) -> None:
+def _tidy(client: BucketClient, url: Url) -> None:
     """Remove the trial's object; where that fails, gc finds it."""
     with contextlib.suppress(StoreError):
         on_loop(client.delete(url))

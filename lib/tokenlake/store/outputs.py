@@ -25,7 +25,7 @@ from tokenlake.store.address import open_read_store
 from tokenlake.store.allowed import is_odd
 from tokenlake.store.base import ReadStore
 from tokenlake.store.layout import CLAIM, DATA, DATASET_NAME, LEDGER, MANIFEST, version_number
-from tokenlake.store.objects import BUCKETS, Url, parse_url
+from tokenlake.store.url import BUCKETS, Url, parse_url
 from tokenlake.threads import in_order
 
 StorePart: TypeAlias = Literal["version", "dataset", "store"]

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from tokenlake.errors import ConfigError
 from tokenlake.store.allowed import INPUTS, AllowedPlaces
-from tokenlake.store.objects import parse_url
+from tokenlake.store.url import parse_url
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 

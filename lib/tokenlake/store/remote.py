@@ -36,11 +36,14 @@ from tokenlake.base.secrets import resolve_options, scrub
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, NotFoundError, StoreError
 from tokenlake.store import objects
 from tokenlake.store.base import ObjectInfo, ReadStore
-from tokenlake.store.buckets import GcsClient, S3Client
 from tokenlake.store.client import OF_STORES, Failures, ObjectClient
-from tokenlake.store.http import FsspecClient, HttpClient
+from tokenlake.store.fsspec_client import FsspecClient
+from tokenlake.store.gcs import GcsClient
+from tokenlake.store.http import HttpClient
 from tokenlake.store.layout import TEMP_MARK, check_size
+from tokenlake.store.s3 import S3Client
 from tokenlake.store.shard_cache import ShardCache
+from tokenlake.store.url import EXTRAS, INSTALLED_BY, Url, folder_of, key_of, root_of, url_of
 from tokenlake.store.writes import ByteTarget, HashingTarget
 
 if TYPE_CHECKING:
@@ -62,7 +65,7 @@ _CLIENTS: Final[Mapping[str, type[ObjectClient]]] = {
 _OPEN: Final[dict[str, ObjectClient]] = {}
 
 
-def client_at(url: objects.Url, options: Mapping[str, Any], failures: Failures) -> ObjectClient:
+def client_at(url: Url, options: Mapping[str, Any], failures: Failures) -> ObjectClient:
     """Return the storage that `url` is on, through sessions of this process; the same one each time.
 
     Args:
@@ -75,7 +78,7 @@ def client_at(url: objects.Url, options: Mapping[str, Any], failures: Failures) 
     """
     resolved = resolve_options(options)
     # Only a hash is kept, because the options may hold secrets. A fork must not use its parent's sockets.
-    root = url.scheme if url.scheme in objects.EXTRAS else url.root
+    root = url.scheme if url.scheme in EXTRAS else url.root
     text = json.dumps([os.getpid(), root, resolved, failures.option], sort_keys=True, default=str)
     key = hashlib.sha256(text.encode()).hexdigest()
     with _LOCK:
@@ -86,7 +89,7 @@ def client_at(url: objects.Url, options: Mapping[str, Any], failures: Failures) 
         return _OPEN[key]
 
 
-def _require_package(url: objects.Url, failures: Failures) -> None:
+def _require_package(url: Url, failures: Failures) -> None:
     """Raise MissingExtraError if the package for the scheme of a URL is missing, ConfigError for an unknown scheme."""
     try:
         fsspec.get_filesystem_class(get_protocol(str(url)))
@@ -97,12 +100,12 @@ def _require_package(url: objects.Url, failures: Failures) -> None:
         ) from None
     except ImportError as error:
         package = str(known_implementations.get(url.scheme, {}).get("class", "fsspec")).partition(".")[0]
-        extra = {**objects.EXTRAS, **objects.INSTALLED_BY}.get(url.scheme, package)
+        extra = {**EXTRAS, **INSTALLED_BY}.get(url.scheme, package)
         install = str(error) if extra == "fsspec" else f"pip install {extra}"
         raise MissingExtraError(f"{url.scheme}:// needs a package that is missing: {install}") from error
 
 
-def _filesystem(url: objects.Url, arguments: dict[str, Any], failures: Failures) -> Any:
+def _filesystem(url: Url, arguments: dict[str, Any], failures: Failures) -> Any:
     """Return fsspec's file system of a URL; errors as of :func:`client_at`."""
     given = {**arguments, "use_listings_cache": False, "skip_instance_cache": True}
     try:
@@ -188,7 +191,7 @@ _UNDER_WAY: Final = 4  # such pieces, or waiting to be written: at most 32 MiB
 _TRIES: Final = 8  # of reading an object that is replaced meanwhile
 
 
-def read_version(client: ObjectClient, url: objects.Url, target: ByteTarget) -> objects.RemoteObject:
+def read_version(client: ObjectClient, url: Url, target: ByteTarget) -> objects.RemoteObject:
     """Read an object into `target`, and return which version it was.
 
     A small one is one answer, checked as a whole where the storage has checksums.
@@ -212,9 +215,7 @@ def read_version(client: ObjectClient, url: objects.Url, target: ByteTarget) -> 
     )
 
 
-def fetch_whole(
-    client: ObjectClient, url: objects.Url, planned: objects.RemoteObject, target: ByteTarget
-) -> None:
+def fetch_whole(client: ObjectClient, url: Url, planned: objects.RemoteObject, target: ByteTarget) -> None:
     """Write a whole object to `target`, several ranges under way at once; `write` is called in this thread.
 
     From a server without ranges it comes in one answer, and `write` is called in another thread.
@@ -239,7 +240,7 @@ def fetch_whole(
             piece.cancel()
 
 
-def spooled(client: ObjectClient, url: objects.Url, planned: objects.RemoteObject) -> BinaryIO:
+def spooled(client: ObjectClient, url: Url, planned: objects.RemoteObject) -> BinaryIO:
     """Fetch a whole object to a nameless file on the local disk, from a server that knows no ranges.
 
     Raises:
@@ -293,9 +294,7 @@ class RemoteFile(io.RawIOBase):
     without ranges sends the whole object, once, which then lies in a nameless file on the local disk.
     """
 
-    def __init__(
-        self, client: Callable[[], ObjectClient], url: objects.Url, planned: objects.RemoteObject
-    ) -> None:
+    def __init__(self, client: Callable[[], ObjectClient], url: Url, planned: objects.RemoteObject) -> None:
         """
         Args:
             client: returns the storage, through sessions of this process.
@@ -402,7 +401,7 @@ class RemoteStore(ReadStore):
     def __init__(
         self, address: str, options: Mapping[str, Any] | None = None, cache: ShardCache | None = None
     ) -> None:
-        self._root, self._options = objects.root_of(address), _Options(options or {})
+        self._root, self._options = root_of(address), _Options(options or {})
         self._cache = cache
         self._cached: dict[str, str] = {}  # what was opened through the cache, by key
         self._client()  # a package that is missing and an unknown option are said at once
@@ -483,12 +482,12 @@ class RemoteStore(ReadStore):
         if not self.can_list:
             how = "Name a version that is there (NAME@v3), or a tag (NAME@TAG)."
             raise StoreError(f"{self.url}: web servers do not list what they have. {how}")
-        place = objects.folder_of(self._root, prefix)
+        place = folder_of(self._root, prefix)
         found = on_loop(self._client().list(place, flat=flat))
         return [one for one in found if one.path != place.path]
 
-    def _at(self, key: str) -> objects.Url:
-        return objects.url_of(self._root, key)
+    def _at(self, key: str) -> Url:
+        return url_of(self._root, key)
 
     def _key(self, path: str) -> str:
-        return objects.key_of(self._root, path)
+        return key_of(self._root, path)

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, StoreError
+from tokenlake.store.file_locks import is_still, lock, locked
 from tokenlake.store.ledger import FileEntry
-from tokenlake.store.local import is_still, lock, locked
 from tokenlake.store.writes import ByteTarget, CopyError, HashingTarget
 
 COPY_NAME: Final = re.compile(r"[0-9a-f]{64}")

@@ -22,7 +22,8 @@ from tokenlake.arrays import Int64, select, taken, text_of_strings
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError, TemplateMismatchError, TokenlakeError
 from tokenlake.markup import is_encodable
-from tokenlake.sources.rows import Fault, Row, Rows
+from tokenlake.sources.bad_records import Fault
+from tokenlake.sources.rows import Row, Rows
 from tokenlake.text.chat_messages import (
     ConversationReader,
     Turn,
@@ -45,7 +46,8 @@ from tokenlake.text.chat_template import (
     no_template,
     texts_in,
 )
-from tokenlake.text.transform import Column, Rendered, Transform, byte_sizes, called, fault_of, join_pieces
+from tokenlake.text.renderer import Rendered, byte_sizes, join_pieces
+from tokenlake.text.transform import Column, Transform, called, fault_of
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.engines import ReferenceEngine
 from tokenlake.tokenizers.files import TokenizerFiles, files_of

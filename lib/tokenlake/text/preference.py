@@ -20,7 +20,8 @@ from tokenlake.base.checks import require_one_of
 from tokenlake.columns import IGNORED, METHODS, TRAINERS, Method, Trainer, text_weights
 from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.sources.rows import Fault, Row, Rows
+from tokenlake.sources.bad_records import Fault
+from tokenlake.sources.rows import Row, Rows
 from tokenlake.text.chat_messages import ConversationReader, Turn, in_field, tools_of
 from tokenlake.text.chat_renderer import Chat, Conversations, SpecialTokenGuard
 from tokenlake.text.chat_template import (
@@ -34,7 +35,8 @@ from tokenlake.text.chat_template import (
 )
 from tokenlake.text.chat_weights import BAD_WEIGHT, is_learned
 from tokenlake.text.preference_ids import Joiner, preference_batch
-from tokenlake.text.transform import ExpandTransform, Rendered, fault_of
+from tokenlake.text.renderer import Rendered
+from tokenlake.text.transform import ExpandTransform, fault_of
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles, files_of
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 from tokenlake.base.checks import did_you_mean
 from tokenlake.config.resolved import ResolvedChat, ResolvedPrompt
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
-from tokenlake.sources.rows import Fault, Rows
+from tokenlake.sources.bad_records import Fault
+from tokenlake.sources.rows import Rows
 from tokenlake.text.chat_messages import Turn
 from tokenlake.text.chat_renderer import ChatRenderer, rendered_chats
 from tokenlake.text.chat_template import UNFOUND, ChatTemplate, RenderedChat, chosen_template, named_tokens
@@ -29,7 +30,8 @@ from tokenlake.text.prompt_template import (
     problem,
     with_loss,
 )
-from tokenlake.text.transform import Column, Rendered, Renderer, fault_of
+from tokenlake.text.renderer import Rendered, Renderer
+from tokenlake.text.transform import Column, fault_of
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import Span, Spans

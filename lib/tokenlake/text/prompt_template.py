@@ -39,8 +39,10 @@ from tokenlake.base.checks import did_you_mean
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.errors import ConfigError
 from tokenlake.markup import is_encodable
-from tokenlake.sources.rows import Fault, Rows
-from tokenlake.text.transform import Column, byte_sizes, join_pieces
+from tokenlake.sources.bad_records import Fault
+from tokenlake.sources.rows import Rows
+from tokenlake.text.renderer import byte_sizes, join_pieces
+from tokenlake.text.transform import Column
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.offsets import Spans
 

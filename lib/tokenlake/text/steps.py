@@ -29,8 +29,10 @@ from tokenlake.text.fields import (
     RenameFields,
     SelectFields,
 )
-from tokenlake.text.filters import FilterByField, FilterNonEmpty, FilterTransform, QualityFilter, Where
-from tokenlake.text.transform import ChainedTransform, ExpandTransform, FieldText, Renderer, RowStep
+from tokenlake.text.filters import FilterByField, FilterNonEmpty, FilterTransform, Where
+from tokenlake.text.quality import QualityFilter
+from tokenlake.text.renderer import FieldText, Renderer
+from tokenlake.text.transform import ChainedTransform, ExpandTransform, RowStep
 from tokenlake.tokenizers.files import TokenizerFiles
 
 Function = Callable[[Any], Any]

@@ -31,11 +31,9 @@ may be cut anywhere, but never between a character and the marks that belong to 
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal, final, get_args
+from typing import Any, Final, Literal, NamedTuple, final, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -43,127 +41,9 @@ import pyarrow as pa
 
 from tokenlake.arrays import Bools, Int32, Int64
 from tokenlake.base.checks import require_one_of
+from tokenlake.text.boundaries import is_word_boundary, sentence_breaks
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
-
-_CLOSERS: Final = "\"'”’»)\\]}」』】》〉）］"
-_MARKS: Final = "!?…‽"
-_FULL_STOPS: Final = "。！？｡．।॥؟۔።፧፨။၊។։܀"
-# One set of characters in front lets the engine skip what lies between, and every part begins where a run begins and
-# gives nothing back, so that a text is looked at once, whatever is in it.
-_END: Final = re.compile(
-    rf"[.{_MARKS}{_FULL_STOPS}\n](?:"
-    rf"(?<=[.])(?<![.][.])(?P<dots>[.]*+)[{_CLOSERS}]*+(?=\s|\Z)"
-    rf"|(?<=[{_MARKS}])(?<![{_MARKS}][{_MARKS}])[{_MARKS}]*+[.]*+[{_CLOSERS}]*+(?=\s|\Z)"
-    rf"|(?<=[{_FULL_STOPS}])[{_FULL_STOPS}]*+[{_CLOSERS}]*+"
-    r"|(?<=\n)(?P<gap>[^\S\n]*+\n)\s*+)"
-)
-_BLANKS: Final = re.compile(r"\s*")
-_LAST_WORD: Final = re.compile(r"[^\s(\[{\"'“‘«]*\Z")
-
-_LISTED: Final = (
-    "mr mrs ms mx dr prof st sr jr rev hon gen col maj capt lt sgt cmdr gov sen rep pres messrs mme mlle "
-    "vs cf eg ie e.g i.e viz al approx ca nos vol vols fig figs eq eqs secs ch pp p ed eds dept est "
-    "jan feb mar apr jun jul aug sep sept oct nov dec inc ltd co corp u.s u.k "
-    "bzw z.b d.h u.a vgl nr bd hr fr usw m.e p.ex sig dott"
-)
-ABBREVIATIONS: Final = frozenset(_LISTED.split())
-"""Without their last full stop, in lower case. Those that often end a sentence (etc., a.m., no.) are left out: there
-the case of the next letter tells."""
-
-
-def sentence_breaks(text: str) -> tuple[Int64, Int64]:
-    """Return the breaks between the sentences of `text`: (end, begin), int64[k] each, ascending, in characters.
-
-    A sentence ends before the character ``end``, and the next begins with the character ``begin`` after the blanks
-    between them; the text may be cut anywhere from ``end`` to ``begin``. The text's own ends are none.
-    """
-    ends: list[int] = []
-    begins: list[int] = []
-    for match in _END.finditer(text):
-        if match["gap"] is None:
-            blanks = _BLANKS.match(text, match.end())
-            end, begin = match.end(), blanks.end() if blanks else match.end()
-        else:
-            end, begin = match.start(), match.end()
-            while end > 0 and text[end - 1].isspace():
-                end -= 1
-        if 0 < end < len(text) and not _goes_on(text, match, begin):
-            ends.append(end)
-            begins.append(begin)
-    return np.array(ends, np.int64), np.array(begins, np.int64)
-
-
-def _goes_on(text: str, match: re.Match[str], begin: int) -> bool:
-    """Whether the sentence goes on after a full stop."""
-    dots = match["dots"]
-    if dots is None or text.count("\n", match.end(), begin) > 1:
-        return False
-    if text[begin : begin + 1].islower():
-        return True
-    # No abbreviation is longer.
-    found = _LAST_WORD.search(text[max(0, match.start() - 16) : match.start()])
-    word = found.group() if found else ""
-    return not dots and (word.lower() in ABBREVIATIONS or (len(word) == 1 and word.isupper()))
-
-
-#: Han, Kana, Bopomofo, Thai, Lao, Tibetan, Myanmar, Khmer and their extensions.
-_UNSPACED: Final = re.compile(
-    "[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u19e0-\u19ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029"
-    "\u3038-\u30ff\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f"
-    "\uf900-\ufaff\uff66-\uff9f\U0001b000-\U0001b16f\U00020000-\U0003ffff]"
-)
-_JOINERS: Final = frozenset("'’-‐‑.,:·‧")
-_ZWJ: Final = "\u200d"
-_SKIN_TONES: Final = range(0x1F3FB, 0x1F400)
-_FLAG_LETTERS: Final = range(0x1F1E6, 0x1F200)
-
-
-def is_word_boundary(text: str, at: int) -> bool:
-    """Return whether `text` may be cut before its character `at`; both ends of it are boundaries."""
-    if not 0 < at < len(text):
-        return True
-    if _clings(text[at - 1], text[at]):
-        return False
-    return not _in_word(text, at)
-
-
-def _in_word(text: str, at: int) -> bool:
-    before, after = _base(text, at - 1), text[at]
-    if _of_word(before) and _of_word(after):
-        return not (_UNSPACED.match(before) or _UNSPACED.match(after))
-    if after in _JOINERS:
-        return _spaced(before) and at + 1 < len(text) and _spaced(text[at + 1])
-    if before in _JOINERS:
-        return _spaced(after) and at >= 2 and _spaced(_base(text, at - 2))
-    return False
-
-
-def _base(text: str, at: int) -> str:
-    """The character that the marks ending at `at` belong to."""
-    while at > 0 and unicodedata.category(text[at])[0] == "M":
-        at -= 1
-    return text[at]
-
-
-def _of_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
-
-
-def _spaced(character: str) -> bool:
-    return _of_word(character) and not _UNSPACED.match(character)
-
-
-def _clings(before: str, after: str) -> bool:
-    """Whether two characters are parts of one that is seen."""
-    if after.isascii():
-        return before == _ZWJ or (before == "\r" and after == "\n")
-    if _ZWJ in (before, after) or ord(after) in _SKIN_TONES:
-        return True
-    if ord(before) in _FLAG_LETTERS and ord(after) in _FLAG_LETTERS:
-        return True
-    return unicodedata.category(after)[0] == "M"
-
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -224,23 +104,30 @@ def truncate(
     require_one_of("strategy", strategy, STRATEGIES)
     require_one_of("side", side, SIDES)
     data = np.frombuffer(text.encode() if isinstance(text, str) else text, np.uint8)
-    count, right = len(start), side == "right"
+    count = len(start)
+    right = side == "right"
     if strategy == "none" or count <= budget:
         return Cut(0, count, 0, len(data), "none")
     if budget < 1:
-        token, place = (0, 0) if right else (count, len(data))
-        return Cut(token, token, place, place, "simple")
+        if right:
+            return Cut(0, 0, 0, 0, "simple")
+        return Cut(count, count, len(data), len(data), "simple")
+    # 1. All cuts that fit the budget. Cut k is between token k - 1 and token k.
     cuts = np.arange(0, budget + 1) if right else np.arange(count - budget, count + 1)
     low, high = _edges(start, stop, cuts, len(data))
     reach = int(high[-1]) + _MARGIN if right else int(low[0]) - _MARGIN
-    # Every clean cut, the longest first; there is always the one that keeps nothing.
+    # 2. The clean ones, the longest first. The cut that keeps nothing is always among them.
     clean = np.flatnonzero(~_inside(data, low, high))[:: -1 if right else 1]
-    cuts, low, high = cuts[clean], low[clean], high[clean]
+    cuts = cuts[clean]
+    low = low[clean]
+    high = high[clean]
+    # 3. The one that the strategy chooses.
     kept = cuts if right else count - cuts
-    at, by = _choose(_Window(data, reach, right), low, high, kept, strategy, SMART_SHARE * budget)
+    chosen, by = _choose(_Window(data, reach, right), low, high, kept, strategy, SMART_SHARE * budget)
+    cut = int(cuts[chosen])
     if right:
-        return Cut(0, int(cuts[at]), 0, int(low[at]), by)
-    return Cut(int(cuts[at]), count, int(high[at]), len(data), by)
+        return Cut(0, cut, 0, int(low[chosen]), by)
+    return Cut(cut, count, int(high[chosen]), len(data), by)
 
 
 def _choose(
@@ -249,34 +136,36 @@ def _choose(
     """Return which of the clean cuts, the longest first, is taken, and by which rule.
 
     Args:
-        low, high: where the bytes before each cut end, and where those after it begin.
-        kept: tokens that each keeps.
-        share: tokens that ``smart`` keeps at least for a nicer end.
+        low, high: Byte offsets at which the tokens before each cut end, and those after it begin.
+        kept: Number of tokens that each cut keeps.
+        share: Least number of tokens that ``smart`` keeps for a nicer end.
     """
     least = share if strategy == "smart" else 1
-    # Those that leave a character and take one away.
+    # Cuts that leave a character and take one away.
     real = np.flatnonzero((low > 0) & (high < len(window.data)))
     if strategy == "simple" or not len(real):
         return 0, "simple"
-    first, last = window.characters(low), window.characters(high)
+    first_character = window.characters(low)
+    last_character = window.characters(high)
     if strategy != "word":
-        at = _between_sentences(window.text, first[real], last[real])
-        if at is not None and kept[real[at]] >= least:
-            return int(real[at]), "sentence"
-    for at in real[kept[real] >= least].tolist():
-        if any(is_word_boundary(window.text, place) for place in range(int(first[at]), int(last[at]) + 1)):
-            return at, "word"
+        number = _between_sentences(window.text, first_character[real], last_character[real])
+        if number is not None and kept[real[number]] >= least:
+            return int(real[number]), "sentence"
+    for cut in real[kept[real] >= least].tolist():
+        for character in range(int(first_character[cut]), int(last_character[cut]) + 1):
+            if is_word_boundary(window.text, character):
+                return cut, "word"
     return 0, "simple"
 
 
 def _between_sentences(text: str, first: Int64, last: Int64) -> int | None:
-    """Return the first of the cuts ``first`` to ``last`` (characters) that lies between sentences."""
+    """Return the index of the first cut between sentences; cut i lies between characters first[i] and last[i]."""
     ends, begins = sentence_breaks(text)
     if not len(ends):
         return None
-    # Breaks ascend: the last that ends at or before the cut reaches furthest.
-    before = np.searchsorted(ends, last, side="right") - 1
-    fits = np.flatnonzero((before >= 0) & (begins[before] >= first))
+    # Breaks ascend: of those whose sentence ends at or before the cut, the last one reaches furthest.
+    last_break = np.searchsorted(ends, last, side="right") - 1
+    fits = np.flatnonzero((last_break >= 0) & (begins[last_break] >= first))
     return int(fits[0]) if len(fits) else None
 
 
@@ -295,28 +184,34 @@ class _Window:
         """The part as characters."""
         return self._part.tobytes().decode("utf-8", "replace")
 
-    def characters(self, places: Int64) -> Int64:
-        """Turn bytes of the data into characters of :attr:`text`."""
+    def characters(self, offsets: Int64) -> Int64:
+        """Return the index in :attr:`text` of the character at each byte offset of the data."""
         if self.text.isascii():
-            return places - self._begin
-        before = np.concatenate([np.zeros(1, np.int64), np.cumsum((self._part & 0xC0) != 0x80)])
-        return before[np.clip(places - self._begin, 0, len(self._part))]
+            return offsets - self._begin
+        begins_character = (self._part & 0xC0) != 0x80
+        characters_before = np.concatenate([np.zeros(1, np.int64), np.cumsum(begins_character)])
+        return characters_before[np.clip(offsets - self._begin, 0, len(self._part))]
 
 
 def _edges(start: Int64, stop: Int64, cuts: Int64, size: int) -> tuple[Int64, Int64]:
-    """Return where the bytes before each cut end, and where those after it begin: int64[len(cuts)] each."""
-    first, last = int(cuts[0]), int(cuts[-1])
-    before = np.concatenate([[stop[:first].max(initial=0)], stop[first:last]])
-    after = np.concatenate([start[first:last], [start[last:].min(initial=size)]])
-    return np.maximum.accumulate(before), np.minimum.accumulate(after[::-1])[::-1]
+    """Return the byte offsets at which the tokens before each cut end, and those after it begin: int64[len(cuts)] each.
+
+    Tokens may share bytes. A cut's end is therefore the largest `stop` of all tokens before it, and its begin the
+    smallest `start` of all tokens after it.
+    """
+    first = int(cuts[0])
+    last = int(cuts[-1])
+    stops = np.concatenate([[stop[:first].max(initial=0)], stop[first:last]])
+    starts = np.concatenate([start[first:last], [start[last:].min(initial=size)]])
+    return np.maximum.accumulate(stops), np.minimum.accumulate(starts[::-1])[::-1]
 
 
 def _inside(data: Bytes, low: Int64, high: Int64) -> Bools:
-    """Return which cuts go through a character: tokens on both sides hold it, or a byte in the midst of it."""
-    there = high < len(data)
-    goes_on = np.zeros(len(low), np.bool_)
-    goes_on[there] = (data[high[there]] & 0xC0) == 0x80
-    return (low > high) | goes_on
+    """Return which cuts go through a character: tokens on both sides hold it, or its bytes are on both sides."""
+    in_text = high < len(data)
+    continues_character = np.zeros(len(low), np.bool_)
+    continues_character[in_text] = (data[high[in_text]] & 0xC0) == 0x80
+    return (low > high) | continues_character
 
 
 def character_at(data: Bytes, at: int) -> int:
@@ -334,13 +229,14 @@ def whole_cut(goes_on: Bools, at: Int64, limit: Int64) -> Int64:
         goes_on: bool[total], which tokens begin in the midst of a character.
         at, limit: int64[n], places among the tokens, 0 to total.
     """
-    found, step = at.copy(), np.sign(limit - at)
+    cuts = at.copy()
+    step = np.sign(limit - at)
     while True:
-        wrong = np.flatnonzero((found != limit) & (found < len(goes_on)))
-        wrong = wrong[goes_on[found[wrong]]]
-        if not len(wrong):
-            return found
-        found[wrong] += step[wrong]
+        movable = np.flatnonzero((cuts != limit) & (cuts < len(goes_on)))
+        inside = movable[goes_on[cuts[movable]]]
+        if not len(inside):
+            return cuts
+        cuts[inside] += step[inside]
 
 
 def pieces(goes_on: Bools, begin: int, end: int, most: int) -> Int64:
@@ -352,13 +248,15 @@ def pieces(goes_on: Bools, begin: int, end: int, most: int) -> Int64:
     cuts = np.arange(begin, end, most)
     if not goes_on[cuts[1:]].any():
         return cuts
-    found = [begin]
-    while found[-1] + most < end:
-        at = found[-1] + most
-        while at > found[-1] and goes_on[at]:
-            at -= 1
-        found.append(at if at > found[-1] else found[-1] + most)
-    return np.array(found, np.int64)
+    begins = [begin]
+    while begins[-1] + most < end:
+        cut = begins[-1] + most
+        while cut > begins[-1] and goes_on[cut]:
+            cut -= 1
+        if cut == begins[-1]:  # one character fills the whole part
+            cut += most
+        begins.append(cut)
+    return np.array(begins, np.int64)
 
 
 #: How byte-level BPE spells the bytes 0x80 to 0xBF, which continue a character of UTF-8: those that Latin-1 prints as
@@ -393,7 +291,9 @@ def _has_byte_level(stage: Any) -> bool:
 
 
 #: Bytes of a document that are encoded once more, beyond what its budget should take: a share of it, and so many.
-_SPARE, _LEAST_BYTES, _GROWTH = 1.25, 512, 4
+_SPARE: Final = 1.25
+_LEAST_BYTES: Final = 512
+_GROWTH: Final = 4
 
 
 def cut_texts(
@@ -417,34 +317,67 @@ def cut_texts(
         budgets: int64[n].
         strategy, side: as for :func:`truncate`.
     """
-    counts, right = np.diff(offsets), side == "right"
-    first, last = np.zeros(len(text), np.int64), np.zeros(len(text), np.int64)
-    rows, spare = list(range(len(text))), _SPARE
-    while rows:
-        needed = {row: min(int(budgets[row]) + 1, int(counts[row])) for row in rows}
-        scalars: Any = text
-        data: dict[int, Bytes] = {row: np.frombuffer(scalars[row].as_buffer(), np.uint8) for row in rows}
-        reach: dict[int, tuple[int, int]] = {}
-        for row, text_bytes in data.items():  # a share of the bytes, and some more, at the side that is kept
-            whole = len(text_bytes)
-            size = min(int(whole * (needed[row] / int(counts[row]) * spare)) + _LEAST_BYTES, whole)
-            ends = (0, size) if right else (whole - size, whole)
-            reach[row] = character_at(text_bytes, ends[0]), character_at(text_bytes, ends[1])
-        parts = [data[row][slice(*reach[row])].tobytes().decode() for row in rows]
-        encoded, start, stop = encoder.encode_places(pa.array(parts, pa.large_string()))
-        again: list[int] = []
-        for row, begin, end in zip(
-            rows, encoded.offsets[:-1].tolist(), encoded.offsets[1:].tolist(), strict=True
-        ):
-            own, whole = encoded.ids[begin:end], ids[offsets[row] : offsets[row + 1]]
-            decide = slice(None, needed[row]) if right else slice(-needed[row], None)
-            if reach[row] != (0, len(data[row])) and not np.array_equal(own[decide], whole[decide]):
-                again.append(row)
+    counts = np.diff(offsets)
+    right = side == "right"
+    first = np.zeros(len(text), np.int64)
+    last = np.zeros(len(text), np.int64)
+    scalars: Any = text
+    pending = list(range(len(text)))
+    spare = _SPARE
+    while pending:
+        # 1. The part of each text to encode: a share of its bytes, and some more, at the side that is kept.
+        parts: list[_TextPart] = []
+        for row in pending:
+            data = np.frombuffer(scalars[row].as_buffer(), np.uint8)
+            needed = min(int(budgets[row]) + 1, int(counts[row]))
+            size = int(len(data) * (needed / int(counts[row]) * spare)) + _LEAST_BYTES
+            size = min(size, len(data))
+            begin = 0 if right else len(data) - size
+            parts.append(
+                _TextPart(row, data, character_at(data, begin), character_at(data, begin + size), needed)
+            )
+        texts = [part.data[part.begin : part.end].tobytes().decode() for part in parts]
+        encoded, start, stop = encoder.encode_places(pa.array(texts, pa.large_string()))
+        # 2. A part is exact if the ids that decide are those of the document.
+        pending = []
+        for number, part in enumerate(parts):
+            row = part.row
+            tokens = slice(int(encoded.offsets[number]), int(encoded.offsets[number + 1]))
+            part_ids = encoded.ids[tokens]
+            document_ids = ids[offsets[row] : offsets[row + 1]]
+            deciding = slice(None, part.needed) if right else slice(-part.needed, None)
+            is_whole = part.begin == 0 and part.end == len(part.data)
+            if not is_whole and not np.array_equal(part_ids[deciding], document_ids[deciding]):
+                pending.append(row)
                 continue
-            places = start[begin:end] + reach[row][0], stop[begin:end] + reach[row][0]
-            cut = truncate(data[row].data, *places, int(budgets[row]), strategy, side)
-            # Tokens are counted from the side that is kept.
-            skipped = 0 if right else len(whole) - len(own)
-            first[row], last[row] = cut.first + skipped, cut.last + skipped
-        rows, spare = again, spare * _GROWTH
+            # 3. Cut. Tokens are counted from the side that is kept.
+            cut = truncate(
+                part.data.data,
+                start[tokens] + part.begin,
+                stop[tokens] + part.begin,
+                int(budgets[row]),
+                strategy,
+                side,
+            )
+            skipped = 0 if right else len(document_ids) - len(part_ids)
+            first[row] = cut.first + skipped
+            last[row] = cut.last + skipped
+        spare *= _GROWTH
     return first, last
+
+
+class _TextPart(NamedTuple):
+    """A part of a document's text that is encoded once more.
+
+    Attributes:
+        row: Index of the document.
+        data: UTF-8 bytes of its whole text.
+        begin, end: Byte offsets of the part.
+        needed: Number of tokens, from the side that is kept, that decide where the document is cut.
+    """
+
+    row: int
+    data: Bytes
+    begin: int
+    end: int
+    needed: int

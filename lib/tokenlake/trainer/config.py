@@ -37,8 +37,8 @@ from tokenlake.base.section import (
 )
 from tokenlake.base.section_file import load_section
 from tokenlake.errors import ConfigError
+from tokenlake.loader.batch_sizes import BatchSizes
 from tokenlake.loader.padding import BatchPadding
-from tokenlake.loader.steps import BatchSizes
 
 
 def _exponent(value: object) -> object:

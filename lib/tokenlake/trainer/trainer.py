@@ -15,22 +15,11 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tokenlake.errors import ConfigError, DivergedError
+from tokenlake.loader.batch_sizes import BatchSizes
 from tokenlake.loader.dataset import open as open_dataset
 from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.state import BatchLoader
-from tokenlake.loader.steps import BatchSizes
-from tokenlake.trainer.callbacks import (
-    Callback,
-    CheckpointCallback,
-    EarlyStopping,
-    JsonlLog,
-    Meter,
-    ProgressCallback,
-    TensorBoardLog,
-    TrainingMetrics,
-    named,
-    peak_flops,
-)
+from tokenlake.trainer.callbacks import Callback, CheckpointCallback, EarlyStopping
 from tokenlake.trainer.checkpoints import Checkpoints, Restored, saved_arrays
 from tokenlake.trainer.config import (
     EvaluationConfig,
@@ -42,29 +31,13 @@ from tokenlake.trainer.config import (
 )
 from tokenlake.trainer.fingerprint import ArrayFacts, reference_mark
 from tokenlake.trainer.loaders import check_held_out, check_loader, from_beginning
-from tokenlake.trainer.losses import (
-    Apply,
-    DeviceBatch,
-    Objective,
-    Params,
-    Sums,
-    dpo,
-    kto,
-    language_model,
-    orpo,
-)
-from tokenlake.trainer.step import (
-    Means,
-    TrainState,
-    batch_sharding,
-    lowered,
-    make_mesh,
-    make_optimizer,
-    make_schedule,
-    make_step,
-    means,
-    param_shardings,
-)
+from tokenlake.trainer.logs import JsonlLog, ProgressCallback, TensorBoardLog
+from tokenlake.trainer.losses import Apply, DeviceBatch, Objective, Params, Sums, language_model
+from tokenlake.trainer.measurements import Meter, TrainingMetrics, named, peak_flops
+from tokenlake.trainer.mesh import batch_sharding, make_mesh, param_shardings
+from tokenlake.trainer.optimizer import make_optimizer, make_schedule
+from tokenlake.trainer.preference_losses import dpo, kto, orpo
+from tokenlake.trainer.step import Means, TrainState, lowered, make_step, means
 
 _COLUMNS: Final = ("input_ids", "segment_ids", "positions", "targets")
 _WITH_REFERENCE: Final = ("dpo", "kto")
@@ -104,7 +77,7 @@ class Trainer:
             (B, T, D) and a head (D, V), of which logits are made in chunks.
         params: pytree of the first parameters; they are copied. A resumed run needs the same ones (for their shapes,
             and where a reference is made of them).
-        loader: global batches, sharded by :func:`~tokenlake.trainer.step.batch_sharding`, or numpy ones, whose fields
+        loader: global batches, sharded by :func:`~tokenlake.trainer.mesh.batch_sharding`, or numpy ones, whose fields
             that are no numbers are left out. ``tl.AsyncDataLoader(source, batch_size)`` makes one of any source or
             mixture of rows.
         config: a configuration, a mapping of its keys, or the path of a YAML file; `data` and `evaluation.sets` only

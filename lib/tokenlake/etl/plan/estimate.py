@@ -31,8 +31,9 @@ from tokenlake.etl.plan.sampling import (
     strata_of,
     totals_of_places,
 )
-from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments
+from tokenlake.etl.unit.documents import Prepared, Recipe
 from tokenlake.etl.unit.text import TextBuild
+from tokenlake.etl.unit.text_documents import TextDocuments
 from tokenlake.sources.inputs import FileRange
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.layout import Layout

@@ -27,10 +27,10 @@ from tokenlake.config.pipeline import MixStageConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl.job import RowsOut
 from tokenlake.etl.plan.parents import FoundParent
-from tokenlake.mixing.counts import SourceCaps
+from tokenlake.mixing.caps import SourceCaps
 from tokenlake.mixing.lanes import SourceSize, choose_lanes, group_rows
 from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.schedule import row_weights
+from tokenlake.mixing.weights import row_weights
 from tokenlake.store.draws import SourceDraw, open_mixture, token_shares
 from tokenlake.store.mixture import (
     MOST_BLOCK,

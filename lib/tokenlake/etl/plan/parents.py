@@ -12,7 +12,7 @@ from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.job import ParentVersion, RowsOut
-from tokenlake.etl.plan.source import PlannedTokenizer, packing_ids
+from tokenlake.etl.plan.planned_tokenizer import PlannedTokenizer, packing_ids
 from tokenlake.mixing.lanes import SourceSize
 from tokenlake.store.base import Store, read_files
 from tokenlake.store.catalog import Catalog

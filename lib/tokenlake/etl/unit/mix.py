@@ -19,16 +19,17 @@ from tokenlake.etl.job import NO_ENGINE, MixJob, Progress, RepackJob, open_strea
 from tokenlake.etl.step_clock import CLOCK
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
 from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.order import MixtureStream
 from tokenlake.mixing.random import key_of
+from tokenlake.mixing.streams import MixtureStream
 from tokenlake.reading.gather import take_documents, take_packed
 from tokenlake.reading.group_cache import batch_cache
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import row_group_rows
+from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import read_record
 from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import MIXED, Account, ShardEntry, UnitRecord
+from tokenlake.store.ledger import MIXED, ShardEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
 
 SPLIT: Final = "train"

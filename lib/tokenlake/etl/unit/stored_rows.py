@@ -15,8 +15,9 @@ import pyarrow as pa
 from tokenlake.arrays import Bools, FlatRows, Int32, Int64, Ragged, offsets_of
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
 from tokenlake.etl.job import MixJob, ParentVersion, RepackJob, RowsOut
-from tokenlake.etl.unit.parts import Padding, PartWriter
-from tokenlake.etl.unit.sink import (
+from tokenlake.etl.unit.parts import PartWriter
+from tokenlake.etl.unit.rows_file import Padding
+from tokenlake.etl.unit.token_files import (
     PackedFile,
     TokenDocuments,
     TokensFile,
@@ -28,10 +29,11 @@ from tokenlake.packing.segments import LOSS, learned, marked
 from tokenlake.reading.gather import StoredDocuments
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import row_group_rows
+from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import Account, ShardEntry
+from tokenlake.store.ledger import ShardEntry
 from tokenlake.store.manifest import Manifest
 
 _KEPT: Final = 64  # parents that stay open between jobs

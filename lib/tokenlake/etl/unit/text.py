@@ -19,17 +19,23 @@ from tokenlake.arrays import Bools
 from tokenlake.errors import TooManyBadRecordsError
 from tokenlake.etl.job import Progress, UnitJob, begin, produced_by
 from tokenlake.etl.step_clock import CLOCK
-from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments, bad_record, taken
-from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
+from tokenlake.etl.unit.bad_rows import bad_record
+from tokenlake.etl.unit.documents import Prepared, Recipe
+from tokenlake.etl.unit.encoding import DocumentEncoder
+from tokenlake.etl.unit.finish import Finish
 from tokenlake.etl.unit.infilling import Stretches
-from tokenlake.etl.unit.parts import QuarantineWriter
-from tokenlake.etl.unit.sink import PreferenceSink, Sink, TokenDocuments, open_sink
+from tokenlake.etl.unit.preference_sink import PreferenceSink
+from tokenlake.etl.unit.quarantine import QuarantineWriter
+from tokenlake.etl.unit.sink import Sink, open_sink
+from tokenlake.etl.unit.text_documents import TextDocuments, taken
+from tokenlake.etl.unit.token_files import TokenDocuments
 from tokenlake.mixing.random import Int64, UInt64, splitmix64
+from tokenlake.sources.bad_records import BadRecord, Fault, refuse
 from tokenlake.sources.inputs import FileRange, InputFile
-from tokenlake.sources.rows import BadRecord, Fault, refuse
+from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import Account, InputEntry, UnitRecord
+from tokenlake.store.ledger import InputEntry, UnitRecord
 from tokenlake.text.preference_ids import MOVED
 from tokenlake.tokenizers.encoder import Encoder
 
@@ -93,7 +99,7 @@ _OF_INPUT: Final = ("source", "path", "size", "token", "file_id")
 
 @final
 class UnitTally:
-    """The counts of one unit, named as the fields of :class:`tokenlake.store.ledger.Account`.
+    """The counts of one unit, named as the fields of :class:`tokenlake.store.account.Account`.
 
     Attributes:
         numbers: those that are numbers.

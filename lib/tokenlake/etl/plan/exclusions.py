@@ -1,44 +1,28 @@
-"""Documents that are left out: by a list (`exclude`), or held out of training (`eval`).
+"""Takedowns: documents that a list (`exclude`) leaves out of a build.
 
-A list (takedowns) has files and positions. It names files as ``documents`` does (the 64-bit identity, also as text or
-as pandas' float), or as people do (path, URL, name). An entry that matches no document is told, never passed over: a
-takedown that does nothing looks like one that was done.
-
-Each document has a draw, a hash of its identity, and is held out where the draw is below a threshold. The first version
-whose configuration says `eval: 500` looks where the records of its inputs are, and takes as threshold what 500 of them
-are below. A later version takes the threshold over. So whatever is added, or built again, a document that was held out
-once is held out in every version that is planned after that; of documents that are added a like share joins it.
-
-A larger number later raises the threshold; a smaller one would bring documents back to training, and is refused.
+A list has the columns ``file`` and ``position``. It names a file as the table ``documents`` does (the 64-bit identity,
+also as text or as the float that pandas makes of it), or by its path, URL or name. An entry that matches no document is
+reported: a takedown that removes nothing must not look like one that worked.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
-from tokenlake import numbers
-from tokenlake.arrays import Int64
-from tokenlake.config.resolved import ResolvedHeldOut, ResolvedSource
-from tokenlake.errors import ConfigError, NotFoundError
-from tokenlake.etl.plan.unit_size import unit_size_of
-from tokenlake.sources.inputs import FileRange, InputFile, OnProgress, ProgressMeter
+from tokenlake.config.resolved import ResolvedSource
+from tokenlake.errors import ConfigError
+from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.opening import opened
-from tokenlake.sources.splits import by_file, positions_of
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.ledger import Account
-from tokenlake.store.manifest import Manifest
+from tokenlake.sources.splits import by_file
+from tokenlake.store.account import Account
 from tokenlake.threads import in_order
-from tokenlake.typed_json import converted
 
 Positions: TypeAlias = dict[int, list[int]]
 """File id to the positions that are left out, ascending."""
@@ -261,155 +245,3 @@ class _Files:
                 f"exclude {path!r}: file {value!r} means {names}; write more of the path", file=path
             )
         return found[0].file_id if found else None
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precedent:
-    """The version that a plan is to be equal to, where a version is planned again.
-
-    Attributes:
-        version: what versions from there on hold out says nothing; None: all count.
-        inputs: (source, path) of the input files that are planned with, whatever others there are by now; None: all.
-        held_out: source to what the version holds out.
-        unit_size: number of input bytes of a unit; None: not known.
-    """
-
-    version: int | None = None
-    inputs: frozenset[tuple[str, str]] | None = None
-    held_out: Mapping[str, ResolvedHeldOut]
-    unit_size: int | None = None
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> Precedent:
-        """Return what a committed version says."""
-        inputs = frozenset((file.source, file.path) for file in manifest.inputs)
-        return cls(
-            version=manifest.version,
-            inputs=inputs,
-            held_out=held_out_by(manifest),
-            unit_size=unit_size_of(manifest),
-        )
-
-
-def held_out_by(manifest: Manifest) -> dict[str, ResolvedHeldOut]:
-    """Return what the texts that a version was made of hold out: source to documents."""
-    sources: Mapping[str, Any] = manifest.config.get("sources", {})
-    stated = {name: source["eval"] for name, source in sources.items() if "eval" in source}
-    return {name: converted(facts, ResolvedHeldOut) for name, facts in stated.items()}
-
-
-@final
-class EarlierSets:
-    """What the versions of a dataset hold out, the newest ones first.
-
-    Args:
-        dataset: in a store at this address, which need not be there.
-        before: versions from there on do not count; None: all do.
-    """
-
-    def __init__(self, address: StoreAddress, dataset: str, before: int | None) -> None:
-        self._address, self._dataset, self._before = address, dataset, before
-
-    @cached_property
-    def _stated(self) -> Callable[[int], dict[str, ResolvedHeldOut]]:
-        """What a version says; each manifest is read once."""
-        catalog = Catalog(open_store(self._address))
-        return cache(lambda version: held_out_by(catalog.manifest(self._dataset, version)))
-
-    @cached_property
-    def _versions(self) -> list[int]:
-        with suppress(NotFoundError):
-            infos = Catalog(open_store(self._address)).versions(self._dataset)
-            return [
-                info.version
-                for info in reversed(infos)
-                if info.committed and (self._before is None or info.version < self._before)
-            ]
-        return []
-
-    def of(self, source: str) -> tuple[str, ResolvedHeldOut] | None:
-        """Return the newest version that holds out documents of a source, and which; None where none does.
-
-        Raises:
-            IntegrityError: the manifest of a version that may say so is damaged.
-        """
-        stated = ((version, self._stated(version).get(source)) for version in self._versions)
-        named = ((f"{self._dataset}@v{version}", found) for version, found in stated if found is not None)
-        return next(named, None)
-
-
-def hold_out(
-    source: ResolvedSource,
-    asked: ResolvedHeldOut,
-    parts: Sequence[Sequence[FileRange]],
-    excluded: Positions,
-    earlier: EarlierSets,
-    *,
-    threads: int = 2,
-    on_progress: OnProgress | None = None,
-) -> tuple[ResolvedHeldOut, str]:
-    """Return what is held out of a source, with its threshold, and a note on it.
-
-    Args:
-        parts: the ranges of each of its files.
-        excluded: file to the positions of documents that are left out.
-
-    Raises:
-        ConfigError: an earlier version holds out more, or there are no records but these.
-        SourceError: an input cannot be read.
-    """
-    version, before = earlier.of(source.name) or ("", None)
-    if before is not None and before.count > asked.count:
-        raise ConfigError(
-            f"datasets.{source.name}.eval: {asked.count}, but {version} holds out {before.count}, and what was held "
-            f"out once is never trained on; expected {before.count} or more",
-            source=source.name,
-            expected=before.count,
-            got=asked.count,
-        )
-    if before is not None and before.count == asked.count:
-        return replace(asked, below=before.below), (
-            f"{source.name}: what {version} holds out stays held out ({asked.split}); of documents that were added "
-            "since, a like share joins it"
-        )
-    meter = ProgressMeter("counting", len(parts), sum(p.weight for each in parts for p in each), on_progress)
-
-    def least_of(whole: Sequence[FileRange]) -> tuple[int, Int64]:
-        found = _least(source, whole, excluded, asked.count)
-        meter.add(1, sum(part.weight for part in whole))
-        return found
-
-    total, draws = 0, np.zeros(0, np.int64)
-    for records, some in in_order(least_of, [whole for whole in parts if whole], threads):
-        total, draws = total + records, _smallest(np.concatenate([draws, some]), asked.count)
-    if total <= asked.count:
-        raise ConfigError(
-            f"datasets.{source.name}.eval: {asked.count}, but the source has {numbers.plural(total, 'record')}; "
-            "expected fewer than that, so that something is left to train on",
-            source=source.name,
-            expected=total - 1,
-            got=asked.count,
-        )
-    below = max(int(draws.max()) + 1, 0 if before is None else before.below or 0)
-    note = f"{source.name}: {asked.count} of {total} records are held out ({asked.split}), in all versions from here on"
-    return replace(asked, below=below), note
-
-
-def _least(
-    source: ResolvedSource, whole: Sequence[FileRange], excluded: Positions, count: int
-) -> tuple[int, Int64]:
-    """Return how many records a file has, and the `count` smallest of their draws, int64[<= count]."""
-    from tokenlake.etl.unit.text import held_out_draws, kept  # and with it all that builds units
-
-    total, draws, file = 0, np.zeros(0, np.int64), whole[0].file.file_id
-    for positions in positions_of(whole, source):
-        if gone := excluded.get(file):
-            positions = positions[kept(positions, gone)]
-        some = held_out_draws(np.full(len(positions), file, np.int64), positions)
-        total, draws = total + len(positions), _smallest(np.concatenate([draws, some]), count)
-    return total, draws
-
-
-def _smallest(draws: Int64, count: int) -> Int64:
-    return draws if len(draws) <= count else np.partition(draws, count - 1)[:count]

@@ -1,0 +1,64 @@
+"""Bad records made of rows that were read and cannot be used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import orjson
+
+from tokenlake.config.resolved import ResolvedSource
+from tokenlake.etl.unit.kept_fields import as_json
+from tokenlake.sources.bad_records import RAW_LIMIT, BadRecord, Fault, refuse
+from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.lines import count_lines
+from tokenlake.sources.opening import opened
+from tokenlake.sources.parsed import RowBatch
+from tokenlake.sources.rows import Rows
+
+
+def judged(
+    source: ResolvedSource, batch: RowBatch, rows: Rows, faults: list[tuple[int, Fault]]
+) -> tuple[BadRecord, ...]:
+    """Make bad records of rows of a batch; with the policy ``fail`` the first ends the build."""
+    if not faults:
+        return ()
+    faulty = np.zeros(len(rows), np.bool_)
+    faulty[[index for index, _ in faults]] = True
+    objects = rows.select(faulty).objects
+    records = tuple(
+        bad_record(batch.file, int(batch.positions[index]), fault, _raw(row))
+        for (index, fault), row in zip(faults, objects, strict=True)
+    )
+    if source.on_bad_record == "fail":
+        first = replace(records[0], line=_line(source, batch.file, records[0].position))
+        raise refuse(first, batch.file)
+    return records
+
+
+def _line(source: ResolvedSource, file: InputFile, position: int) -> int | None:
+    """Return the line of a record of a local file of lines; counting is for those who must name one."""
+    if file.format != "jsonl" or file.compression or not file.is_local:
+        return None
+    with opened(file, source.storage_options) as data:
+        return count_lines(data, position) + 1
+
+
+def bad_record(file: InputFile, position: int, fault: Fault, raw: bytes) -> BadRecord:
+    """Return a record that was read, and cannot be used."""
+    return BadRecord(
+        file=file.path,
+        file_id=file.file_id,
+        position=position,
+        line=None,
+        reason=fault.reason,
+        detail=fault.detail,
+        raw=raw[:RAW_LIMIT],
+    )
+
+
+def _raw(row: object) -> bytes:
+    try:
+        return orjson.dumps(row, default=repr, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # an integer of more than 64 bits, half of a surrogate pair, or many levels
+        return (as_json(row) or "").encode()

@@ -1,0 +1,218 @@
+"""The length policy of a build: a document of more than ``max_length`` ids is cut, split, or dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.arrays import Bools, Int32, Int64, Ragged
+from tokenlake.config.resolved import ResolvedTokenizer
+from tokenlake.etl.unit.finish import Finish
+from tokenlake.etl.unit.fitted import Fitted
+from tokenlake.packing.segments import learned, plain
+from tokenlake.text.truncation import continuing_tokens, cut_texts, pieces, whole_cut
+from tokenlake.tokenizers.encoder import Encoder
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Stretches:
+    """The kept parts of n documents, document by document.
+
+    Attributes:
+        origin: Index of the document of each part, ascending, int64[m].
+        begin, end: Ids of the part, as offsets into the ids of all documents, int64[m].
+    """
+
+    origin: Int64
+    begin: Int64
+    end: Int64
+
+    def select(self, mask: Bools) -> _Stretches:
+        return _Stretches(self.origin[mask], self.begin[mask], self.end[mask])
+
+
+@final
+class Lengths:
+    """The policy of one source.
+
+    Args:
+        settings: the policy and ``max_length``, which counts special tokens.
+        encoder: what made the ids; its prefix and suffix are put around every document afterwards.
+        finish: for documents that spell their own special tokens: what is put around them instead, where it is missing.
+        masked: whether ids are marked, see :mod:`tokenlake.packing.segments`.
+    """
+
+    def __init__(
+        self,
+        settings: ResolvedTokenizer,
+        encoder: Encoder,
+        finish: Finish | None = None,
+        *,
+        masked: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._encoder = encoder
+        self._finish = finish
+        self._prefix = len((finish or encoder).prefix)
+        self._suffix = len((finish or encoder).suffix)
+        self._masked = masked
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether no document is ever changed, so that a long one need not be whole in memory."""
+        return self._settings.long_documents == "keep"
+
+    @property
+    def needs_text(self) -> bool:
+        """Whether :meth:`apply` looks at texts."""
+        return self._settings.long_documents == "truncate" and self._settings.truncation_strategy != "simple"
+
+    def apply(self, ids: Int32, offsets: Int64, text: pa.LargeStringArray | None = None) -> Fitted:
+        """Fit n documents.
+
+        Args:
+            ids, offsets: int32[total], int64[n + 1].
+            text: large_string[n], what the ids were made of, where :attr:`needs_text`.
+        """
+        whole = _Stretches(np.arange(len(offsets) - 1), offsets[:-1], offsets[1:])
+        if self.keeps_all or not len(ids):
+            return Fitted(ids=ids, offsets=offsets, origin=whole.origin)
+        prefixes, suffixes = self._around(ids, offsets)
+        long = np.diff(offsets) > self._settings.max_length - prefixes - suffixes
+        if not long.any():
+            return Fitted(ids=ids, offsets=offsets, origin=whole.origin)
+        if self._settings.long_documents == "drop":
+            kept = whole.select(~long)
+        elif self._settings.long_documents == "split":
+            kept = self._split(ids, whole, np.flatnonzero(long))
+        else:
+            kept = self._truncated(ids, whole, np.flatnonzero(long), prefixes, suffixes, text)
+        return self._fitted(ids, offsets, long, kept)
+
+    def _around(self, ids: Int32, offsets: Int64) -> tuple[Int64, Int64]:
+        """Return how many special tokens will be put before, and how many after each document: int64[n] each."""
+        if self._finish is None:
+            count = len(offsets) - 1
+            return np.full(count, self._prefix), np.full(count, self._suffix)
+        lacks_prefix, lacks_suffix = self._finish.lacks(ids, offsets)
+        return np.where(lacks_prefix, self._prefix, 0), np.where(lacks_suffix, self._suffix, 0)
+
+    def _split(self, ids: Int32, whole: _Stretches, rows: Int64) -> _Stretches:
+        """Cut the documents `rows` into parts that leave room for a prefix and a suffix each."""
+        most = max(1, self._settings.max_length - self._prefix - self._suffix)
+        goes_on = self._goes_on(ids)
+        begins_of_rows = [pieces(goes_on, int(whole.begin[row]), int(whole.end[row]), most) for row in rows]
+        # 1. Repeat each document as often as it has parts.
+        counts = np.ones(len(whole.origin), np.int64)
+        counts[rows] = [len(begins) for begins in begins_of_rows]
+        origin = np.repeat(whole.origin, counts)
+        begin = whole.begin[origin]
+        end = whole.end[origin]
+        # 2. Put in where the parts of documents with several begin. Each ends where the next one begins.
+        is_split = counts[origin] > 1
+        begin[is_split] = np.concatenate(
+            [begin[:0], *(begins for begins in begins_of_rows if len(begins) > 1)]
+        )
+        further = np.flatnonzero(np.diff(origin) == 0) + 1
+        end[further - 1] = begin[further]
+        return _Stretches(origin, begin, end)
+
+    def _truncated(
+        self,
+        ids: Int32,
+        whole: _Stretches,
+        rows: Int64,
+        prefixes: Int64,
+        suffixes: Int64,
+        text: pa.LargeStringArray | None,
+    ) -> _Stretches:
+        """Cut the documents `rows` to `max_length`, special tokens included.
+
+        Args:
+            ids: Ids of all documents.
+            whole: All documents.
+            rows: Documents that are too long.
+            prefixes, suffixes: Numbers of special tokens that will be put before and after each document, int64[n].
+            text: Texts of the documents, where the strategy looks at them.
+        """
+        # At the side that is cut, a special token that the document spells itself is cut away, and must be put there.
+        right = self._settings.truncation_side == "right"
+        special_tokens = prefixes[rows] + self._suffix if right else self._prefix + suffixes[rows]
+        room = np.maximum(0, self._settings.max_length - special_tokens)
+        begin = whole.begin.copy()
+        end = whole.end.copy()
+        if text is None:
+            goes_on = self._goes_on(ids)
+            if right:
+                end[rows] = whole_cut(goes_on, begin[rows] + room, begin[rows])
+            else:
+                begin[rows] = whole_cut(goes_on, end[rows] - room, end[rows])
+            return _Stretches(whole.origin, begin, end)
+        own = Ragged.taken(plain(ids) if self._masked else ids, begin[rows], end[rows])
+        texts: Any = text.take(pa.array(rows, pa.int64()))
+        strategy = self._settings.truncation_strategy
+        side = self._settings.truncation_side
+        first, last = cut_texts(self._encoder, texts, own.ids, own.offsets, room, strategy, side)
+        end[rows] = begin[rows] + last
+        begin[rows] += first
+        return _Stretches(whole.origin, begin, end)
+
+    def _fitted(self, ids: Int32, offsets: Int64, long: Bools, kept: _Stretches) -> Fitted:
+        """Take what is kept, and account for what is not."""
+        policy = self._settings.long_documents
+        reason = "truncated" if policy == "truncate" else "too_long"
+        left_out = {"too_long": np.flatnonzero(long)} if policy == "drop" else {}
+        full = (kept.end > kept.begin) | ~long[kept.origin]
+        if not full.all():  # not even one character fits
+            left_out["too_long"] = kept.origin[~full]
+            kept = kept.select(full)
+        dropped = {reason: len(ids) - int((kept.end - kept.begin).sum())}
+        if self._masked:
+            kept = self._leave_out_unlearned(ids, offsets, long, kept, dropped, left_out)
+        fitted = Ragged.taken(ids, kept.begin, kept.end)
+        ends = kept.end == offsets[kept.origin + 1]
+        return Fitted(
+            ids=fitted.ids,
+            offsets=fitted.offsets,
+            origin=kept.origin,
+            ends=None if ends.all() else ends,
+            dropped={name: count for name, count in dropped.items() if count},
+            left_out=left_out,
+            touched={} if policy == "drop" else {f"long_documents_{policy}": int(long.sum())},
+        )
+
+    def _leave_out_unlearned(
+        self,
+        ids: Int32,
+        offsets: Int64,
+        long: Bools,
+        kept: _Stretches,
+        dropped: dict[str, int],
+        left_out: dict[str, Int64],
+    ) -> _Stretches:
+        """Leave out parts that lost all their learned tokens: a row of context alone teaches nothing."""
+        learned_before = np.concatenate([np.zeros(1, np.int64), np.cumsum(learned(ids))])
+        had_learned = learned_before[offsets[1:]] > learned_before[offsets[:-1]]
+        has_learned = learned_before[kept.end] > learned_before[kept.begin]
+        is_useless = ~has_learned & (long & had_learned)[kept.origin]
+        if not is_useless.any():
+            return kept
+        useful = kept.select(~is_useless)
+        dropped["nothing_to_learn"] = int((kept.end - kept.begin)[is_useless].sum())
+        documents = np.setdiff1d(kept.origin[is_useless], useful.origin)
+        if len(documents):
+            left_out["nothing_to_learn"] = documents
+        return useful
+
+    def _goes_on(self, ids: Int32) -> Bools:
+        """Return which tokens begin inside a character, bool[total]."""
+        return self._continuing.take(plain(ids) if self._masked else ids, mode="clip")
+
+    @cached_property
+    def _continuing(self) -> Bools:
+        return continuing_tokens(self._encoder.files)

@@ -1,0 +1,10 @@
+"""The permissions of files that are written into a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def file_mode(folder: Path) -> int:
+    """Return the permissions that a file of `folder` gets: the folder's own, without execution."""
+    return folder.stat().st_mode & 0o666
