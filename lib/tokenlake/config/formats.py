@@ -75,7 +75,7 @@ FORMATS: Final[dict[Format, FormatFacts]] = {
     "text": FormatFacts(
         extensions=(".txt",),
         prose=(".text", ".md", ".rst"),
-        reader=("lines", "read_text"),
+        reader=("plain_text", "read_text"),
         layout="lines",
         nested=False,
         least_record_bytes=2,
