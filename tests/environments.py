@@ -48,6 +48,7 @@ SHORT = (
     "tests/reading/test_pages.py",
     "tests/query/test_query.py",
     "tests/text/test_chat_build.py",
+    "tests/tokenizers/test_native.py",
     "tests/trainer/test_laws.py",
 )
 
@@ -58,6 +59,7 @@ TOKENIZERS = (
     "tests/tokenizers",
     "tests/tokenizer_guard/test_process.py",
     "tests/text/test_chat_build.py",
+    "tests/tokenizers/test_native.py",
     "tests/text/test_chat_families.py",
     "tests/text/test_prompt_build.py",
     "tests/text/test_lengths.py",

@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.tokenizers.tokenizer_samples import byte_level
+from tokenlake.errors import MissingExtraError
 from tokenlake.tokenizers.words import native
+from tokenlake.tokenizers.words.engine import WordEngine
 
 
 def test_a_kept_file_is_loaded_without_numba() -> None:
@@ -71,3 +74,20 @@ def test_the_file_is_looked_for_in_all_folders(tmp_path: Path, monkeypatch: pyte
     assert native.machine_code() == b"fresh"
     (tmp_path / file.name).unlink()
     assert native.machine_code() == b"fresher"
+
+
+def test_a_numba_that_cannot_compile_leaves_the_work_to_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokenlake.tokenizers.words import native_compiler
+
+    def fail() -> bytes:
+        raise AttributeError("module 'numba' has no attribute 'cfunc'")
+
+    monkeypatch.setattr(native, "code_folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr(native_compiler, "compile_loops", fail)
+    monkeypatch.setattr(native, "_LOADED", [])
+    with pytest.raises(
+        MissingExtraError, match=r"engine 'words' cannot run here: numba \S+ does not compile"
+    ):
+        WordEngine(byte_level())

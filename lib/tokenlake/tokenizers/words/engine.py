@@ -50,7 +50,7 @@ class WordEngine:
         reference: Encodes the texts that are left to it; None to load it when it is needed.
 
     Raises:
-        MissingExtraError: numba is not installed, or has no folder for what it compiles.
+        MissingExtraError: numba is not installed, or cannot compile the loops.
         TokenizerError: The tokenizer has a part that is not reproduced here.
     """
 
@@ -63,10 +63,10 @@ class WordEngine:
             raise MissingExtraError(
                 "engine 'words' needs its packages: pip install 'tokenlake[etl]'"
             ) from error
-        except RuntimeError as error:  # numba's own where it finds no folder to write to
+        except RuntimeError as error:
             raise MissingExtraError(
-                f"engine 'words' cannot keep what it compiles: {error}; set NUMBA_CACHE_DIR to a folder that can be "
-                "written"
+                f"engine 'words' cannot run here: {error}. Install another version of numba, or use "
+                "engine: tokenizers"
             ) from error
         try:
             rules = split_rules_of(files)

@@ -21,8 +21,8 @@ import os
 import platform
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Lock
@@ -31,6 +31,8 @@ from typing import Any, Final, final
 import numpy as np
 
 from tokenlake.cache.disk import default_folder
+from tokenlake.errors import StoreError
+from tokenlake.store.file_locks import locked
 from tokenlake.tokenizers.words.signatures import NUMBER, SIGNATURES, Signature, symbol_of
 
 _SOURCES: Final = (
@@ -140,6 +142,7 @@ def loops() -> Any:
 
     Raises:
         ImportError: numba is not installed, and nothing was compiled before.
+        RuntimeError: numba cannot compile the loops, or LLVM cannot load them.
     """
     with _ONE_THREAD:
         if not _LOADED:
@@ -156,18 +159,56 @@ def is_compiled() -> bool:
 
 
 def machine_code() -> bytes:
-    """Return the object file: a kept one, or one that is compiled now."""
+    """Return the object file: a kept one, or one that is compiled now.
+
+    Processes that start together on a new machine wait for the first of them to compile.
+
+    Raises:
+        ImportError: numba is not installed, and nothing was compiled before.
+        RuntimeError: numba cannot compile the loops.
+    """
     name = _file_name()
     code = _kept_code(name)
     if code is not None:
         return code
+    with _turn():
+        code = _kept_code(name)
+        if code is not None:
+            return code
+        code = _compile()
+        for folder in code_folders():
+            if write_code(folder / name, code):
+                break
+    return code
+
+
+@contextmanager
+def _turn() -> Generator[None]:
+    """Hold the lock of the first folder that can be locked; where there is none, processes do not wait."""
+    with ExitStack() as stack:
+        for folder in code_folders():
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(folder))
+            except (OSError, StoreError):
+                continue
+            break
+        yield
+
+
+def _compile() -> bytes:
+    """Compile the loops.
+
+    Raises:
+        ImportError: numba is not installed.
+        RuntimeError: numba cannot compile them.
+    """
     from tokenlake.tokenizers.words.native_compiler import compile_loops
 
-    code = compile_loops()
-    for folder in code_folders():
-        if write_code(folder / name, code):
-            break
-    return code
+    try:
+        return compile_loops()
+    except Exception as error:  # some of numba's parts that are used have no stable interface
+        raise RuntimeError(f"numba {version('numba')} does not compile its loops ({error!r})") from error
 
 
 def _kept_code(name: str) -> bytes | None:
