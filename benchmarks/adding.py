@@ -22,9 +22,9 @@ from benchmarks.measure import Measurement, measure
 from benchmarks.vocabularies import Vocabulary
 from tests.servers.s3 import KEY, SECRET, S3Server
 from tokenlake.etl.runner import build_dataset
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.remote import close_filesystems
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.remote import close_filesystems
 
 FILES: Final = 20_000
 ADD_SECONDS: Final = 20.0

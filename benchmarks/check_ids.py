@@ -31,13 +31,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from tokenlake.arrays import UInt64, text_of_strings
+from tokenlake.base.arrays import UInt64, text_of_strings
 from tokenlake.errors import TokenizerError
-from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.engines import ReferenceEngine
-from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
-from tokenlake.tokenizers.fingerprint import adversarial_texts
-from tokenlake.tokenizers.gate import choose_encoder
+from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.engines import ReferenceEngine
+from tokenlake.etl.tokenizers.files import TokenizerFiles, load_tokenizer
+from tokenlake.etl.tokenizers.fingerprint import adversarial_texts
+from tokenlake.etl.tokenizers.gate import choose_encoder
 
 HUB_TOKENIZERS = ("openai-community/gpt2", "meta-llama/Llama-2-7b-hf")
 ROWS = 50

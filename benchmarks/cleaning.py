@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.goals import Goal
 from benchmarks.measure import ROOT, measure
-from tokenlake.clean.words import words_of
-from tokenlake.text.quality import open_quality
+from tokenlake.etl.clean.words import words_of
+from tokenlake.etl.text.quality import open_quality
 
 SHARES: Final = (0.005, 0.01, 0.02, 0.04, 0.08)  # of words that are others in a planted copy
 FRESH: Final = 0.3  # ...in a copy that is to be no near duplicate

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.inputs import Input, finish, load_input, write_parts
 from benchmarks.vocabularies import shared_folder
-from tokenlake.tokenizers.training import count_words
+from tokenlake.etl.tokenizers.training import count_words
 
 KINDS: Final = ("text", "code", "multilingual")
 LONG_LINE: Final = 400

@@ -32,13 +32,13 @@ from hypothesis import strategies as st
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
+from tokenlake.etl.tokenizers.allowlist import COMPOSING, SPLITTING
+from tokenlake.etl.tokenizers.encoder import Encoder, Sampler
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.fingerprint import FINGERPRINT_TEXTS
+from tokenlake.etl.tokenizers.gate import choose_encoder
 from tokenlake.etl.unit.text import TextBuild
 from tokenlake.etl.worker import InProcessPool
-from tokenlake.tokenizers.allowlist import COMPOSING, SPLITTING
-from tokenlake.tokenizers.encoder import Encoder, Sampler
-from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.fingerprint import FINGERPRINT_TEXTS
-from tokenlake.tokenizers.gate import choose_encoder
 
 REAL = {
     "gpt2 (real)": "models--openai-community--gpt2",

@@ -33,7 +33,7 @@ class Loader:
     program: str
     form: str = ""
     variant: str = ""
-    module: str = "tokenlake.loader"
+    module: str = "tokenlake.runtime.loader"
     order: str = "global shuffle"
     share: float = 1.0
     role: Role = "peer"
@@ -97,7 +97,14 @@ LOADERS: Final = (
         order="stored",
         role="ceiling",
     ),
-    Loader(PAGES, "loader_bare", variant="pages", module="tokenlake.reading", order="stored", role="ceiling"),
+    Loader(
+        PAGES,
+        "loader_bare",
+        variant="pages",
+        module="tokenlake.runtime.reading",
+        order="stored",
+        role="ceiling",
+    ),
     Loader("zstd blocks", "loader_bare", "zstd", "zstd", "pyarrow", "stored", role="ceiling"),
     Loader("memory copy", "loader_bare", "ids", "copy", "numpy", "stored", role="ceiling"),
 )

@@ -18,10 +18,10 @@ from typing import Final
 from benchmarks.inputs import InputMaker, documents
 from benchmarks.loader_input import build
 from benchmarks.vocabularies import Vocabulary
-from tokenlake.store.account import Account
-from tokenlake.store.layout import DATA, MANIFEST, shard_path
-from tokenlake.store.ledger import ShardEntry
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.layout import DATA, MANIFEST, shard_path
+from tokenlake.runtime.store.ledger import ShardEntry
+from tokenlake.runtime.store.manifest import Manifest
 
 MANY: Final = "many"
 _FEW: Final = "few"

@@ -17,8 +17,8 @@ from benchmarks.loader_input import CORPUS, LoaderInput
 from benchmarks.loader_rates import once
 from benchmarks.shuffle_quality import ShuffleQuality, quality_of, references
 from benchmarks.systems.loader_sink import BATCH
-from tokenlake.reading.version import open_rows
-from tokenlake.store.address import open_store
+from tokenlake.runtime.reading.version import open_rows
+from tokenlake.runtime.store.address import open_store
 
 JUDGED: Final = (OURS, GRAIN, "Grain ArrayRecord", LITDATA, "datasets, Arrow mapped", "MosaicML MDS")
 FIGURES: Final = {

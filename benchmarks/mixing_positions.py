@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.goals import Goal
-from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.schedule import WeightScheduler, constant
+from tokenlake.runtime.mixing.mixture import SourceMixture
+from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
 
 FAR: Final = 10**12
 RATE: Final = 10.0  # million rows per CPU second, at least

@@ -26,8 +26,8 @@ from benchmarks.goals import Goal
 from benchmarks.packing_peers import PEERS, Placed
 from benchmarks.vocabularies import Vocabulary
 from tokenlake.config.resolved import ResolvedPack
-from tokenlake.packing.segments import Segments
-from tokenlake.packing.strategies import STRATEGIES, plan_segments
+from tokenlake.etl.packing.segments import Segments
+from tokenlake.etl.packing.strategies import STRATEGIES, plan_segments
 
 Int64 = npt.NDArray[np.int64]
 

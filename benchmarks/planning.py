@@ -24,10 +24,10 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.etl.planner import make_plan
-from tokenlake.sources.hash_cache import HashCache
-from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.splits import split_files
-from tokenlake.tokenizers.training import train_bpe
+from tokenlake.etl.sources.hash_cache import HashCache
+from tokenlake.etl.sources.listing import list_inputs
+from tokenlake.etl.sources.splits import split_files
+from tokenlake.etl.tokenizers.training import train_bpe
 
 PLAN_SECONDS: Final = 20.0
 PLAN_BYTES: Final = 1 << 30

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.goals import Goal
+from tokenlake.etl.reports.html import areas
 from tokenlake.etl.runner import Schedule
-from tokenlake.reports.html import areas
 
 UNITS: Final = 500_000
 SLOTS: Final = 2_000

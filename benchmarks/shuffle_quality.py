@@ -35,11 +35,11 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.arrays import Int64, offsets_of
+from tokenlake.base.arrays import Int64, offsets_of
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.lanes import LaneLayout
-from tokenlake.mixing.order import EpochOrder
-from tokenlake.mixing.random import WORD, key_of, shuffled, splitmix64
+from tokenlake.runtime.mixing.lanes import LaneLayout
+from tokenlake.runtime.mixing.order import EpochOrder
+from tokenlake.runtime.mixing.random import WORD, key_of, shuffled, splitmix64
 
 _FEWEST: Final = 4  # rows, below which some figures are not defined
 _HALF: Final = np.uint64(32)

@@ -19,20 +19,20 @@ from typing import Any, Final, final
 from benchmarks.goals import Goal
 from tokenlake.cli.catalog import ls
 from tokenlake.etl.commit import renamed_record
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.job import Job, UnitJob
 from tokenlake.etl.runner import finished_build, run_pending
 from tokenlake.etl.session import BuildSession
+from tokenlake.etl.tokenizers.training import train_bpe
 from tokenlake.etl.worker import InProcessPool
-from tokenlake.integrity.verify import verify
-from tokenlake.loader.dataset import open as open_version
-from tokenlake.store.address import open_store
-from tokenlake.store.base import Link
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.gc import gc
-from tokenlake.store.layout import Layout, shard_path
-from tokenlake.store.ledger import InputEntry, UnitRecord
-from tokenlake.store.manifest import Manifest
-from tokenlake.tokenizers.training import train_bpe
+from tokenlake.runtime.loader.dataset import open as open_version
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.base import Link
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.gc import gc
+from tokenlake.runtime.store.layout import Layout, shard_path
+from tokenlake.runtime.store.ledger import InputEntry, UnitRecord
+from tokenlake.runtime.store.manifest import Manifest
 
 UNITS: Final = (1_000, 5_000, 20_000)
 SHARDS: Final = 100_000

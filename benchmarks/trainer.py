@@ -27,7 +27,7 @@ import jax.numpy as jnp
 
 import tokenlake as tl
 from examples.train_jax import decoder, init
-from tokenlake.trainer import (
+from tokenlake.runtime.trainer import (
     Sums,
     Trainer,
     language_model,
@@ -35,9 +35,9 @@ from tokenlake.trainer import (
     make_optimizer,
     make_schedule,
 )
-from tokenlake.trainer.losses import Objective
-from tokenlake.trainer.mesh import batch_sharding, make_mesh
-from tokenlake.trainer.step import TrainState, make_step
+from tokenlake.runtime.trainer.losses import Objective
+from tokenlake.runtime.trainer.mesh import batch_sharding, make_mesh
+from tokenlake.runtime.trainer.step import TrainState, make_step
 
 WARM: Final = 2  # steps that are not measured
 COLUMNS: Final = ("input_ids", "segment_ids", "positions", "targets")

@@ -5,7 +5,7 @@
 Every code point is put into short contexts and encoded by both engines with a tokenizer made to show splits:
 its only merges glue an ASCII probe character, or the last byte of a character, to the byte beside it, so two
 neighbours become one token exactly when no split lies between them. Prints, for every scheme, the ranges that
-belong into `tokenlake/tokenizers/allowlist.py`; some minutes a scheme.
+belong into `tokenlake/etl/tokenizers/allowlist.py`; some minutes a scheme.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.tokenizers.allowlist import SPLIT_REGEXES
-from tokenlake.tokenizers.engines import GigatokenEngine, ReferenceEngine
-from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.allowlist import SPLIT_REGEXES
+from tokenlake.etl.tokenizers.engines import GigatokenEngine, ReferenceEngine
+from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 CODE_POINTS = [point for point in range(0x80, 0x110000) if not 0xD800 <= point < 0xE000]
 ASCII = "aAsx1. \n'/\t"

@@ -23,10 +23,10 @@ from benchmarks.inputs import InputMaker
 from benchmarks.loader_input import build
 from benchmarks.measure import Measurement, measure
 from benchmarks.vocabularies import Vocabulary
-from tokenlake.store.account import Account
-from tokenlake.store.layout import CLAIM, DATA, LEDGER, MANIFEST, ledger_path, shard_path
-from tokenlake.store.ledger import FileEntry, ShardEntry, UnitRecord
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.layout import CLAIM, DATA, LEDGER, MANIFEST, ledger_path, shard_path
+from tokenlake.runtime.store.ledger import FileEntry, ShardEntry, UnitRecord
+from tokenlake.runtime.store.manifest import Manifest
 
 HASHED: Final = 0.8  # GB per CPU second, at least
 DECODED: Final = 150.0  # Mtok per CPU second, at least

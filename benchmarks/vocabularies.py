@@ -24,8 +24,8 @@ from tokenizers import Tokenizer
 
 from benchmarks.inputs import InputMaker, documents
 from tests.tokenizer_files import SPACE, sentencepiece_specification
-from tokenlake.tokenizers.files import load_tokenizer
-from tokenlake.tokenizers.training import learn_merges, to_json, train_bpe
+from tokenlake.etl.tokenizers.files import load_tokenizer
+from tokenlake.etl.tokenizers.training import learn_merges, to_json, train_bpe
 
 REAL: Final = {"gpt2": "models--openai-community--gpt2", "llama2": "models--meta-llama--Llama-2-7b-hf"}
 SAMPLE: Final = 32_000_000  # characters trained on

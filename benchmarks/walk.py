@@ -21,9 +21,9 @@ from typing import Any
 
 import tokenlake
 from tokenlake.etl.session import BuildSession
+from tokenlake.etl.tokenizers.training import train_bpe
 from tokenlake.etl.worker import InProcessPool
-from tokenlake.store.layout import Layout
-from tokenlake.tokenizers.training import train_bpe
+from tokenlake.runtime.store.layout import Layout
 
 _ROOT = Path(tokenlake.__file__).parent
 

@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 from benchmarks.engine_gate import BORDERS
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.test_words import BYTE_LEVEL_FORMS, PARTS, SENTENCEPIECE_FORMS, TOKENS, form
-from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.words.engine import WordEngine
-from tokenlake.tokenizers.words.rules import objection_to_words
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.words.engine import WordEngine
+from tokenlake.etl.tokenizers.words.rules import objection_to_words
 
 _BATCH: Final = 500
 _POINTS: Final = 0x110000

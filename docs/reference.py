@@ -24,13 +24,13 @@ from pydantic_core import PydanticUndefined
 
 import tokenlake
 import tokenlake.easydel
+from tokenlake.base.lazy_names import load, stub_names
 from tokenlake.base.section import Section, field_texts
 from tokenlake.cli import COMMANDS
 from tokenlake.cli.app import main
 from tokenlake.config.dataset import DataModuleConfig
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.lazy_names import load, stub_names
-from tokenlake.trainer.config import TrainingConfig
+from tokenlake.runtime.trainer.config import TrainingConfig
 
 _LINK: Final = re.compile(r"\[([^\]]+)\]\((\.\./[^)]*)\)")
 _FILE: Final = re.compile(r"\[([\w./]+\.md)\]\(([\w./]+\.md)\)")

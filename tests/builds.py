@@ -15,12 +15,12 @@ from typing import Any, Self
 
 import pytest
 
+from tokenlake.base.threads import available_cpus
 from tokenlake.config.stages import RayConfig
 from tokenlake.errors import CancelledError, WorkerDiedError
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.job import Job, Progress
 from tokenlake.etl.pool import Jobs, WorkerPool
-from tokenlake.threads import available_cpus
 
 Config = dict[str, Any]
 
@@ -166,7 +166,7 @@ def shared_workers(lender: Lender) -> Iterator[None]:
 @contextmanager
 def _borrowing(lender: Lender, *others: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("tokenlake.etl.runner", "tokenlake.integrity.repair", *others):
+        for module in ("tokenlake.etl.runner", "tokenlake.etl.integrity.repair", *others):
             patch.setattr(f"{module}.open_pool", partial(_lent_or_own, lender))
         yield
 

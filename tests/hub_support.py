@@ -10,8 +10,8 @@ from huggingface_hub import constants as hub_constants
 from huggingface_hub.utils import _http as hub_http
 
 from tests.servers.hub import TOKEN, HubServer, hub
-from tokenlake.publish import repository as repositories
-from tokenlake.sources import hub_client
+from tokenlake.etl.publish import repository as repositories
+from tokenlake.etl.sources import hub_client
 
 
 def writable_hub(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[HubServer]:

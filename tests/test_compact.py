@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.compact import CompactTuple
-from tokenlake.sources.inputs import FileRange, InputFile
+from tokenlake.base.compact import CompactTuple
+from tokenlake.etl.sources.inputs import FileRange, InputFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ import pytest
 import tokenlake
 from tokenlake.etl.after_commit import HOOKS
 from tokenlake.etl.engines import ENGINES, EXECUTORS
+from tokenlake.etl.tokenizers.encoder import FAST_ENGINES
 from tokenlake.etl.worker import JOBS_OF_PARTS
-from tokenlake.tokenizers.encoder import FAST_ENGINES
 
 ROOT = Path(__file__).parents[1]
 FLOORS = ("floors", "base", "runtime", "etl", "optional")
@@ -52,13 +52,13 @@ EXTRAS = {
     "tokenlake.base.section": {"annotated_types", "pydantic", "pydantic_core"},
     "tokenlake.base.section_file": {"pydantic"},
     "tokenlake.base.yaml_file": {"yaml"},
-    "tokenlake.json_text": {"orjson"},
-    "tokenlake.loader.grain": {"grain"},
-    "tokenlake.loader.jax": {"jax"},
-    "tokenlake.loader.orbax": {"jax", "orbax"},
-    "tokenlake.loader.torch": {"torch"},
-    "tokenlake.store.http_session": {"aiohttp"},
-    "tokenlake.trainer": {"annotated_types", "jax", "optax", "orbax", "pydantic"},
+    "tokenlake.base.json_text": {"orjson"},
+    "tokenlake.runtime.loader.grain": {"grain"},
+    "tokenlake.runtime.loader.jax": {"jax"},
+    "tokenlake.runtime.loader.orbax": {"jax", "orbax"},
+    "tokenlake.runtime.loader.torch": {"torch"},
+    "tokenlake.runtime.store.http_session": {"aiohttp"},
+    "tokenlake.runtime.trainer": {"annotated_types", "jax", "optax", "orbax", "pydantic"},
 }
 """Optional modules and packages of the lower floors -> what they import beside that."""
 

@@ -12,8 +12,8 @@ from hypothesis import given
 import tokenlake as tl
 from tests.loader.support import plain
 from tests.reports.test_html import EVIL, HOSTILE, Skeleton
-from tokenlake.integrity.findings import Problem, VerifyReport
-from tokenlake.markup import grid, named_facts
+from tokenlake.base.markup import grid, named_facts
+from tokenlake.etl.integrity.findings import Problem, VerifyReport
 
 
 def built(tmp_path: Path, tokenizer_dir: Path) -> tuple[Any, ...]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake import numbers
-from tokenlake.reports import Table, facts, label, number, to_markdown
+from tokenlake.base import numbers
+from tokenlake.etl.reports import Table, facts, label, number, to_markdown
 
 
 @pytest.mark.parametrize(

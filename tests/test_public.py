@@ -74,7 +74,7 @@ def test_a_star_import_leaves_builtins_alone():
 def test_a_trainer_can_read_manifests_without_the_build_side():
     """None of the build side's packages is imported by what a trainer uses."""
     script = (
-        "import sys, tokenlake, tokenlake.store.catalog, tokenlake.schema\n"
+        "import sys, tokenlake, tokenlake.runtime.store.catalog, tokenlake.runtime.schema\n"
         "heavy = {'prefect', 'transformers', 'tokenizers', 'gigatoken', 'awkward', 'polars', 'duckdb', 'pydantic'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.seeds import promise
-from tokenlake import result
+from tokenlake.base import result
+from tokenlake.base.result import Err, Ok, Result, attempt
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.result import Err, Ok, Result, attempt
 
 BAD = Err(ConfigError("no"))
 

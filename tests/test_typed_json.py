@@ -8,7 +8,7 @@ import sys
 _RACE = """
 import sys, threading
 from dataclasses import make_dataclass
-from tokenlake.typed_json import converted, decoder
+from tokenlake.base.typed_json import converted, decoder
 
 sys.setswitchinterval(1e-6)
 inner_data = {f"a{n}": 1 for n in range(12)}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.schema import open_writer
+from tokenlake.runtime.schema import open_writer
 
 
 def row_groups(path: Path) -> list[pa.RecordBatch]:

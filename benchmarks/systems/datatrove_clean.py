@@ -33,8 +33,8 @@ BUCKETS: Final = 14
 
 def with_our_words() -> None:
     """Give datatrove the words and sentences of Tokenlake."""
-    from tokenlake.clean.words import words_of
-    from tokenlake.text.quality import JudgedText, count_sentences
+    from tokenlake.etl.clean.words import words_of
+    from tokenlake.etl.text.quality import JudgedText, count_sentences
 
     any_minhash: Any = minhash
     any_minhash.simplify_text = lambda text, config: words_of(text).decode()

@@ -10,8 +10,8 @@ from typing import Any
 from tokenlake.etl.job import NO_ENGINE
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.worker import InProcessPool
-from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.ledger import UnitRecord
 
 
 def main(config: dict[str, Any]) -> None:

@@ -23,9 +23,9 @@ def tokenlake(kind: str, path: str) -> Counts:
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.pipeline import PipelineConfig
     from tokenlake.config.resolve import resolve_source
-    from tokenlake.sources.listing import list_inputs
-    from tokenlake.sources.records import read_range
-    from tokenlake.sources.splits import split_file
+    from tokenlake.etl.sources.listing import list_inputs
+    from tokenlake.etl.sources.records import read_range
+    from tokenlake.etl.sources.splits import split_file
 
     dataset = DatasetConfig(name="rows", data_files=path)
     source = resolve_source(PipelineConfig(datasets=(dataset,)), dataset)

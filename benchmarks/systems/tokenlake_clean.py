@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tokenlake.clean.cleaning import clean_dataset
+from tokenlake.etl.clean.cleaning import clean_dataset
 
 
 def main(source: str, output: str, workers: str) -> None:

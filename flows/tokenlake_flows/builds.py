@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 
-from tokenlake import termination
+from tokenlake.base import termination
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.etl.engines import EngineName

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NoReturn, final
 
-from tokenlake import termination
+from tokenlake.base import termination
 from tokenlake.errors import CancelledError
 from tokenlake_flows.server import EmbeddedServer
 

@@ -15,8 +15,8 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.exceptions import ObjectNotFound
 
-from tokenlake import numbers
-from tokenlake.observability.tally import RunTallies, step_name
+from tokenlake.base import numbers
+from tokenlake.etl.observability.tally import RunTallies, step_name
 from tokenlake.runs.engine import LocalEngine
 
 #: Seconds between two updates.

@@ -9,9 +9,9 @@ from prefect.client.schemas.objects import State
 
 from tokenlake.errors import TokenlakeError
 from tokenlake.runs import policy
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.schemes import default_store
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.schemes import default_store
 from tokenlake_flows.names import run_name
 from tokenlake_flows.parameters import Reference, Text
 from tokenlake_flows.states import final_state

@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 from prefect import flow
 from prefect.client.schemas.objects import State
 
+from tokenlake.base.threads import available_cpus
 from tokenlake.errors import TokenlakeError
 from tokenlake.runs.policy import check_store
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.schemes import default_store
-from tokenlake.threads import available_cpus
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.schemes import default_store
 from tokenlake_flows.names import run_name
 from tokenlake_flows.parameters import Count, Text, Texts
 from tokenlake_flows.states import final_state

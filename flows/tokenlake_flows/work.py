@@ -12,14 +12,14 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from tokenlake import numbers
+from tokenlake.base import numbers
 from tokenlake.base.sizes import parse_duration
 from tokenlake.errors import TokenlakeError
 from tokenlake.etl.engines import local_pool
 from tokenlake.etl.store_engine import join_build, named_build, parse_share
 from tokenlake.runs.policy import check_job, check_store
-from tokenlake.store.address import StoreAddress
-from tokenlake.store.schemes import default_store
+from tokenlake.runtime.store.address import StoreAddress
+from tokenlake.runtime.store.schemes import default_store
 from tokenlake_flows.names import run_name
 from tokenlake_flows.parameters import Count, Options, Text
 from tokenlake_flows.states import final_state

@@ -27,7 +27,7 @@ from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import Cancelled, Cancelling, Crashed
 
-from tokenlake import numbers
+from tokenlake.base import numbers
 from tokenlake.errors import ConfigError, TokenlakeError, WorkerError
 from tokenlake.etl.shared_plan import lease_seconds
 from tokenlake.etl.store_engine import Awaited, StorePool

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from tokenlake._version import __version__ as __version__
-from tokenlake.lazy_names import load, stub_names
+from tokenlake.base.lazy_names import load, stub_names
 
 _HOMES: Final = stub_names(__file__)
 _EXTRA: Final = "etl"  # installs what the build side needs; the trainer names its own

@@ -35,8 +35,8 @@ import pyarrow.parquet as pq
 import xxhash
 import yaml
 
-from tokenlake.numbers import duration
-from tokenlake.tokenizers.training import train_bpe
+from tokenlake.base.numbers import duration
+from tokenlake.etl.tokenizers.training import train_bpe
 
 PROSE_BYTES: Final = 10_000_000
 """Where gathering docstrings stops; manuals come first and are taken whole."""

@@ -7,9 +7,9 @@ from itertools import chain
 from typing import Any, Final
 
 from tokenlake.base.checks import whole_number
+from tokenlake.base.lazy_names import naming_extra
+from tokenlake.base.threads import Prefetched
 from tokenlake.errors import NotAvailableError
-from tokenlake.lazy_names import naming_extra
-from tokenlake.threads import Prefetched
 
 with naming_extra("tokenlake.distributed", "etl"):
     from tokenlake.rowwise.shards import Row

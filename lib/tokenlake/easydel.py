@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tokenlake.lazy_names import load, stub_names
+from tokenlake.base.lazy_names import load, stub_names
 
 _HOMES: Final = stub_names(__file__)
 

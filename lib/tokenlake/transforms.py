@@ -1,7 +1,7 @@
 """Transforms, packers and mixtures, under the path that the seed documents import them from."""
 
-from tokenlake.lazy_names import naming_extra
-from tokenlake.lazy_names import public_name as __getattr__  # noqa: F401
+from tokenlake.base.lazy_names import naming_extra
+from tokenlake.base.lazy_names import public_name as __getattr__  # noqa: F401
 
 with naming_extra("tokenlake.transforms", "etl"):
-    from tokenlake.text.transform import Example as Example
+    from tokenlake.etl.text.transform import Example as Example

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenlake.lazy_names import naming_extra
+from tokenlake.base.lazy_names import naming_extra
 
 with naming_extra("tokenlake.utils", "etl"):
     from tokenlake.rowwise.files import DatasetType, expand_data_files

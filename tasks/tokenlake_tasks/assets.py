@@ -15,9 +15,9 @@ from typing import Final
 from prefect.assets import Asset
 from prefect.assets.core import AssetProperties
 
+from tokenlake.base.fingerprint import fingerprint
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.fingerprint import fingerprint
-from tokenlake.sources.formats import has_wildcard, static_folder
+from tokenlake.etl.sources.formats import has_wildcard, static_folder
 
 # What Prefect's keys may not have, or not be longer than.
 _REFUSED: Final = re.compile(r"""[\s\0#?&%"'<>\[\]{}|\\^`]""")

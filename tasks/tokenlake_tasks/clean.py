@@ -7,11 +7,11 @@ from typing import Any, Final, TypeAlias
 from prefect.artifacts import create_markdown_artifact
 from prefect.logging import get_run_logger
 
-from tokenlake import numbers
-from tokenlake.clean.cleaning import Cleaning, CleanResult
+from tokenlake.base import numbers
 from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.etl.clean.cleaning import Cleaning, CleanResult
 from tokenlake.etl.engines import open_pool
-from tokenlake.reports import Table, label, number, to_markdown
+from tokenlake.etl.reports import Table, label, number, to_markdown
 from tokenlake_tasks.assets import artifact_key
 from tokenlake_tasks.retries import retried, tried_once
 

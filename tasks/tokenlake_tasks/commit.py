@@ -9,9 +9,9 @@ from prefect.assets import add_asset_metadata
 from prefect.futures import PrefectFuture
 from prefect.tasks import MaterializingTask
 
-from tokenlake.reports.dataset import sentence
+from tokenlake.etl.reports.dataset import sentence
 from tokenlake.runs.engine import LocalEngine
-from tokenlake.store.address import open_store
+from tokenlake.runtime.store.address import open_store
 from tokenlake_tasks.assets import dataset_asset, upstream_assets
 from tokenlake_tasks.events import COMMITTED, emit, facts_of
 from tokenlake_tasks.retries import retried, submitted

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from prefect.events import emit_event
 
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.store.manifest import Manifest
 from tokenlake_tasks.assets import dataset_asset
 
 COMMITTED: Final = "tokenlake.version.committed"

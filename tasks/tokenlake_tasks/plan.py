@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokenlake import numbers
+from tokenlake.base import numbers
 from tokenlake.runs.engine import LocalEngine
 from tokenlake_tasks.blocks import load_blocks
 from tokenlake_tasks.retries import tried_once

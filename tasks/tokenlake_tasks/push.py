@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from prefect.logging import get_run_logger
 
-from tokenlake import numbers
+from tokenlake.base import numbers
 from tokenlake.base.secrets import provide_blocks, resolve_options
 from tokenlake.errors import ConfigError
-from tokenlake.publish import PushReport, push_to_hub
-from tokenlake.store.address import open_store
+from tokenlake.etl.publish import PushReport, push_to_hub
+from tokenlake.runtime.store.address import open_store
 from tokenlake_tasks.blocks import load_blocks
 from tokenlake_tasks.events import PUSHED, called, emit
 from tokenlake_tasks.retries import is_worth_another_push, retried

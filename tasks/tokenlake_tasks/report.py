@@ -8,23 +8,23 @@ from pathlib import Path
 from prefect.artifacts import create_markdown_artifact
 from prefect.logging import get_run_logger
 
-from tokenlake import numbers
+from tokenlake.base import numbers
 from tokenlake.base.secrets import scrub
 from tokenlake.errors import TokenlakeError
 from tokenlake.etl.events import UnitFinished
-from tokenlake.etl.runner import BuildResult
-from tokenlake.observability.build import time_tables
-from tokenlake.query.report import store_report
-from tokenlake.reports import facts, to_markdown
-from tokenlake.reports.dataset import (
+from tokenlake.etl.observability.build import time_tables
+from tokenlake.etl.reports import facts, to_markdown
+from tokenlake.etl.reports.dataset import (
     about_sources,
     account_table,
     headline,
     remarks,
     splits_table,
 )
+from tokenlake.etl.runner import BuildResult
+from tokenlake.query.report import store_report
 from tokenlake.runs.engine import LocalEngine
-from tokenlake.store.address import open_store
+from tokenlake.runtime.store.address import open_store
 from tokenlake_tasks.assets import artifact_key
 from tokenlake_tasks.retries import tried_once
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
+from tokenlake.etl.reports.dataset import fill, mixture_table
 from tokenlake.etl.runner import BuildResult
-from tokenlake.reports.dataset import fill, mixture_table
 
 Summary: TypeAlias = dict[str, Any]
 """JSON-able: the version that was committed, and what this run did for it."""

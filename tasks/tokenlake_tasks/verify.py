@@ -9,13 +9,13 @@ from typing import Any, Final
 from prefect.artifacts import create_markdown_artifact
 from prefect.logging import get_run_logger
 
-from tokenlake import numbers
+from tokenlake.base import numbers
 from tokenlake.errors import IntegrityError
-from tokenlake.integrity.findings import VerifyReport
-from tokenlake.integrity.verify import verify as verify_stored
-from tokenlake.reports import Table, label, number, to_markdown
-from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog
+from tokenlake.etl.integrity.findings import VerifyReport
+from tokenlake.etl.integrity.verify import verify as verify_stored
+from tokenlake.etl.reports import Table, label, number, to_markdown
+from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.catalog import Catalog
 from tokenlake_tasks.events import DAMAGED, called, emit
 from tokenlake_tasks.retries import retried, tried_once
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.seeds import promise
-from tokenlake.cache.disk import DiskCache, decoded, encoded
+from tokenlake.base.cache.disk import DiskCache, decoded, encoded
 from tokenlake.errors import ConfigError
 
 ARROW: Any = pa
@@ -187,7 +187,7 @@ def test_what_a_dead_process_left_is_swept(tmp_path: Path):
 
 WRITER = """
 import sys, numpy as np
-from tokenlake.cache.disk import DiskCache
+from tokenlake.base.cache.disk import DiskCache
 cache, number = DiskCache(sys.argv[1], "zstd", max_bytes=4_000_000), int(sys.argv[2])
 print("ready", flush=True)
 for turn in range(int(sys.argv[3])):

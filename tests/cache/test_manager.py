@@ -136,7 +136,7 @@ def test_metadata_say_whether_an_entry_holds(tmp_path: Path):
 
 @promise(234)
 def test_a_dataset_is_kept_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tokenlake.cache.dataset_cache._CHUNK_BYTES", 100)
+    monkeypatch.setattr("tokenlake.base.cache.dataset_cache._CHUNK_BYTES", 100)
     cache = tl.DatasetCache(tmp_path)
     table = ARROW.table({"id": list(range(50)), "text": ["x" * (number % 7) for number in range(50)]})
     for dataset in (table, table.to_pylist(), table.slice(0, 0)):

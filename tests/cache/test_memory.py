@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.seeds import promise
-from tokenlake.cache.disk import Entry
-from tokenlake.cache.memory import value_bytes
+from tokenlake.base.cache.disk import Entry
+from tokenlake.base.cache.memory import value_bytes
 from tokenlake.errors import ConfigError
 
 KEYS = st.sampled_from("abcdef")

@@ -18,10 +18,10 @@ import pytest
 from tests.etl.outputs_support import build_here, kill_once, write_jsonl
 from tests.etl.remote_builds_support import bucket
 from tests.servers.s3 import KEY, SECRET
-from tokenlake.clean.cleaning import CleanResult, clean_dataset
 from tokenlake.cli.app import main
 from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
+from tokenlake.etl.clean.cleaning import CleanResult, clean_dataset
 from tokenlake.etl.worker import InProcessPool, Workbench
 
 Config = dict[str, Any]

@@ -8,12 +8,12 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenlake.clean.compiled import kernels
-from tokenlake.clean.evaluation_ngrams import EvaluationNgrams, ngram_hashes
-from tokenlake.clean.signatures import Signer, permutations
-from tokenlake.clean.words import WordBuffer, exact_hashes, words_of
 from tokenlake.config.pipeline import CleanConfig
 from tokenlake.config.resolve import signing_of
+from tokenlake.etl.clean.compiled import kernels
+from tokenlake.etl.clean.evaluation_ngrams import EvaluationNgrams, ngram_hashes
+from tokenlake.etl.clean.signatures import Signer, permutations
+from tokenlake.etl.clean.words import WordBuffer, exact_hashes, words_of
 
 PRIME = (1 << 61) - 1
 WORDS = st.text("abé 0.,'\n漢한", max_size=80)

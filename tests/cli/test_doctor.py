@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tokenlake.cli.app import main
-from tokenlake.tokenizer_guard.generation import exports_parts
+from tokenlake.runtime.tokenizer_guard.generation import exports_parts
 
 Checks = Callable[..., tuple[int, dict[str, dict[str, Any]]]]
 

@@ -1,4 +1,4 @@
-"""``tokenlake explain``: a thin face of :mod:`tokenlake.loader.explain`."""
+"""``tokenlake explain``: a thin face of :mod:`tokenlake.runtime.loader.explain`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import tokenlake as tl
 from tests.loader.support import plain
 from tests.reading.support import lake_of
 from tokenlake.cli.app import main
-from tokenlake.loader.explain import explain_step, files_of
-from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.plan import BatchPlan
+from tokenlake.runtime.loader.explain import explain_step, files_of
+from tokenlake.runtime.loader.options import LoaderOptions
+from tokenlake.runtime.loader.plan import BatchPlan
 
 Output = pytest.CaptureFixture[str]
 BATCH = ("--batch-size", "8")

@@ -13,9 +13,9 @@ from tests.rowwise.mixed_store import SEQ_LENGTH, build_mixtures, settings
 from tests.store.support import copy_store
 from tokenlake.cli.app import main
 from tokenlake.query.session import sql as query
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.manifest import Manifest
 
 Output = pytest.CaptureFixture[str]
 

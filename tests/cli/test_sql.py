@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.support import build_store
-from tokenlake import termination
+from tokenlake.base import termination
 from tokenlake.cli.app import main
 from tokenlake.cli.sql import converse, cut
 from tokenlake.errors import ConfigError

@@ -11,8 +11,8 @@ import pytest
 
 from tests.store.test_catalog import commit, manifest
 from tokenlake.cli.app import main
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 
 Output = pytest.CaptureFixture[str]
 

@@ -33,9 +33,9 @@ from tokenlake.config.refusals import REFUSALS
 from tokenlake.config.resolve import first_steps, foreseen, resolve
 from tokenlake.config.stages import SourceStageConfig
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.sources import hub_client
+from tokenlake.etl.sources import hub_client
 
-plans = lazily("tokenlake.export.plan")
+plans = lazily("tokenlake.etl.export.plan")
 
 ROWS: Final = [
     {

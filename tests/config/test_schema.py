@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import tokenlake.config
-from tokenlake import lazy_names
+from tokenlake.base import lazy_names
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import json_schema
 from tokenlake.errors import MissingExtraError

@@ -21,7 +21,7 @@ from typing import Any, Final
 from tokenlake.cli.app import main
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import first_steps, foreseen, resolve
-from tokenlake.trainer.config import load_training_config
+from tokenlake.runtime.trainer.config import load_training_config
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = tuple(

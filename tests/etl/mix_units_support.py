@@ -13,14 +13,14 @@ from tests.reading.support import table_of
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.etl.job import MixJob, ParentVersion, RowsOut, open_stream
 from tokenlake.etl.worker import InProcessPool
-from tokenlake.mixing.mixture import MIXTURE_ORDER
-from tokenlake.mixing.streams import MixtureStream
-from tokenlake.reading.version import StoredRows
-from tokenlake.store.address import StoreAddress
-from tokenlake.store.base import Store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.ledger import UnitRecord
-from tokenlake.store.mixture import MixtureOrder, MixtureSpec, WeightPoint
+from tokenlake.runtime.mixing.mixture import MIXTURE_ORDER
+from tokenlake.runtime.mixing.streams import MixtureStream
+from tokenlake.runtime.reading.version import StoredRows
+from tokenlake.runtime.store.address import StoreAddress
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.ledger import UnitRecord
+from tokenlake.runtime.store.mixture import MixtureOrder, MixtureSpec, WeightPoint
 
 Row = dict[str, Any]
 

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import tokenlake
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.worker import InProcessPool
-from tokenlake.integrity.verify import verify
-from tokenlake.store.address import open_store
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.manifest import Manifest
 
 Config = dict[str, Any]
 

@@ -15,8 +15,8 @@ from tokenlake.etl.job import Job, Progress
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.worker import InProcessPool
-from tokenlake.store.address import StoreAddress
-from tokenlake.store.remote import close_filesystems
+from tokenlake.runtime.store.address import StoreAddress
+from tokenlake.runtime.store.remote import close_filesystems
 
 Files: TypeAlias = dict[str, bytes]
 """Key below the store -> bytes; without ``runs/``, where clocks are."""

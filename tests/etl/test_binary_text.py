@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.etl.outputs_support import build_here, settings
+from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.unit.decoded_rows import with_text
 from tokenlake.rowwise.combine import IterableShardedSource
 from tokenlake.rowwise.files import ParquetShardedSource
 from tokenlake.rowwise.tokenized import TokenizedShardedSource
-from tokenlake.sources.rows import Rows
 
 ROADS: dict[str, dict[str, Any]] = {
     "text": {},

@@ -24,6 +24,7 @@ from tests.etl import outputs_support
 from tests.etl.outputs_support import kill_after_a_unit, tree
 from tests.tokenizer_files import copy_wrapping
 from tests.tokenizer_reference import ReferenceTokenizer
+from tokenlake.base.fingerprint import file_id
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import (
@@ -39,18 +40,17 @@ from tokenlake.errors import (
 )
 from tokenlake.etl import commit
 from tokenlake.etl.events import Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
+from tokenlake.etl.integrity.verify import verify
+from tokenlake.etl.observability.tally import RunTally
+from tokenlake.etl.packing.segments import Packed
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult, build_dataset, run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.worker import InProcessPool
-from tokenlake.fingerprint import file_id
-from tokenlake.integrity.verify import verify
-from tokenlake.observability.tally import RunTally
-from tokenlake.packing.segments import Packed
-from tokenlake.store.address import open_store
-from tokenlake.store.layout import Layout
-from tokenlake.store.local import LocalStore
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.local import LocalStore
 
 Config = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("in_this_process")

@@ -16,11 +16,11 @@ from tests.servers.s3 import KEY, SECRET
 from tokenlake.errors import ConfigError
 from tokenlake.etl import cluster_pool, job, runner
 from tokenlake.etl.cluster_pool import ClusterPool, Slot, SlotLostError
+from tokenlake.etl.integrity.repair import repair
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.worker import InProcessPool, Workbench
-from tokenlake.integrity.repair import repair
-from tokenlake.store.address import open_store
+from tokenlake.runtime.store.address import open_store
 
 
 class _Nodes:
@@ -63,7 +63,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch, bench: Workbench) -> Iterator[_Nodes]
     def opened(engine: str | None, *more: Any) -> Any:
         return ClusterPool(lambda: cluster) if engine == "dask" else real(None, *more)
 
-    for module in ("tokenlake.etl.runner", "tokenlake.integrity.repair"):
+    for module in ("tokenlake.etl.runner", "tokenlake.etl.integrity.repair"):
         monkeypatch.setattr(f"{module}.open_pool", opened)
     yield cluster
     assert not cluster.slots

@@ -17,10 +17,10 @@ from tests.etl.outputs_support import Built, build_here, settings, write_jsonl
 from tokenlake.config.field_types import parse_field_type
 from tokenlake.config.load import load_config
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
+from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.unit.kept_fields import Keeper
 from tokenlake.rowwise.files import create_source
-from tokenlake.schema import arrow_type
-from tokenlake.sources.rows import Rows
+from tokenlake.runtime.schema import arrow_type
 
 
 def kept(built: Built, name: str = "x") -> tuple[str, list[Any]]:

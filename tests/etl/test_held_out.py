@@ -19,14 +19,14 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve_source
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
+from tokenlake.etl.integrity.repair import repair
 from tokenlake.etl.runner import build_dataset
+from tokenlake.etl.sources.listing import list_inputs
+from tokenlake.etl.sources.records import read_rows
+from tokenlake.etl.sources.splits import RecordLimit, positions_of, split_files
 from tokenlake.etl.unit.text import held_out_draws, split_indices
-from tokenlake.integrity.repair import repair
-from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.records import read_rows
-from tokenlake.sources.splits import RecordLimit, positions_of, split_files
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from tokenlake.config.resolved import ResolvedFim
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.runner import build_dataset
+from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.unit.infilling import Infilling, Stretches
-from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TokenizerFiles
 
 STARCODER = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
 LLAMA = ("▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>")

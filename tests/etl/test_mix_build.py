@@ -23,20 +23,20 @@ from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
 from tokenlake.etl import commit, planner
 from tokenlake.etl.events import Event, UnitFinished
+from tokenlake.etl.integrity.repair import repair
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.job import open_stream
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset, run_pending
 from tokenlake.etl.session import BuildSession
-from tokenlake.integrity.repair import repair
-from tokenlake.integrity.verify import verify
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import UnitRecord
-from tokenlake.store.manifest import Manifest
-from tokenlake.store.sealed import seal
-from tokenlake.tokenizers.manager import Decoder
+from tokenlake.etl.tokenizers.manager import Decoder
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.ledger import UnitRecord
+from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.sealed import seal
 
 Config = dict[str, Any]
 SOURCES = {"code": 300, "text": 200, "rare": 20}

@@ -18,13 +18,13 @@ from tokenlake.etl.job import RowsOut, open_stream
 from tokenlake.etl.plan.mixture import choose_unit_rows
 from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
 from tokenlake.etl.plan.stored import unit_identity
-from tokenlake.mixing.lanes import choose_lanes
-from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture
-from tokenlake.store.address import open_store
-from tokenlake.store.draws import open_mixture
-from tokenlake.store.ledger import MIXED
-from tokenlake.store.mixture import MixtureOrder, MixtureSpec, WeightPoint
-from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.runtime.mixing.lanes import choose_lanes
+from tokenlake.runtime.mixing.mixture import MIXTURE_ORDER, SourceMixture
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.draws import open_mixture
+from tokenlake.runtime.store.ledger import MIXED
+from tokenlake.runtime.store.mixture import MixtureOrder, MixtureSpec, WeightPoint
 
 EVEN = {"a": 0.5, "b": 0.5}
 Tokenizer = tuple[TokenizerFiles, dict[str, Any]]

@@ -10,13 +10,13 @@ import yaml
 
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
-from tokenlake.reports import to_markdown
-from tokenlake.reports.card import recipe, render_card
-from tokenlake.reports.dataset import account_table, mixture_table, order_table, share, weights_in_words
-from tokenlake.store.account import Account
-from tokenlake.store.ledger import Parent, ShardEntry
-from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord, WeightPoint
+from tokenlake.etl.reports import to_markdown
+from tokenlake.etl.reports.card import recipe, render_card
+from tokenlake.etl.reports.dataset import account_table, mixture_table, order_table, share, weights_in_words
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.ledger import Parent, ShardEntry
+from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.mixture import MixedSource, MixtureOrder, MixtureRecord, WeightPoint
 
 SOURCES = {
     "code": MixedSource(

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
 from tokenlake.etl.unit.mix import mix_steps
-from tokenlake.mixing import streams
-from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.order import EpochOrder
-from tokenlake.mixing.schedule import constant
-from tokenlake.mixing.streams import MixtureStream, source_order
+from tokenlake.runtime.mixing import streams
+from tokenlake.runtime.mixing.mixture import SourceMixture
+from tokenlake.runtime.mixing.order import EpochOrder
+from tokenlake.runtime.mixing.schedule import constant
+from tokenlake.runtime.mixing.streams import MixtureStream, source_order
 
 Sizes = list[list[int]]
 

@@ -27,7 +27,7 @@ from tokenlake.etl.plan.estimate import estimate, total
 from tokenlake.etl.plan.unit_ranges import cut, files_of_sources
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
-from tokenlake.sources.inputs import FileRange, InputFile
+from tokenlake.etl.sources.inputs import FileRange, InputFile
 
 # Cutting
 

@@ -9,10 +9,10 @@ import pytest
 
 from tests.etl.outputs_support import Config, build_here, documents_of, notes, settings, tree, write_jsonl
 from tests.text.chat_samples import CHATML, conversation, speaking, write
+from tokenlake.etl.packing.strategies import STRATEGIES
+from tokenlake.etl.tokenizers import encoder as encoder_module
+from tokenlake.etl.tokenizers.encoder import Encoder
 from tokenlake.etl.unit import text as unit_module
-from tokenlake.packing.strategies import STRATEGIES
-from tokenlake.tokenizers import encoder as encoder_module
-from tokenlake.tokenizers.encoder import Encoder
 
 LONG = "word " * 40 + "words und so weiter, " * 100
 

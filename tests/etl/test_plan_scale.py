@@ -21,7 +21,7 @@ from tokenlake.etl.job import UnitJob, job_of, to_line
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.session import BadRecordBudget, BuildSession
-from tokenlake.store.layout import Layout
+from tokenlake.runtime.store.layout import Layout
 
 MANY = 1000
 

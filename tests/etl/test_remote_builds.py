@@ -31,10 +31,10 @@ from tests.seeds import promise
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError
-from tokenlake.integrity.verify import verify
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.query.session import sql as query
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.remote import close_filesystems
+from tokenlake.runtime.store.address import StoreAddress, open_store
+from tokenlake.runtime.store.remote import close_filesystems
 
 
 @pytest.fixture(autouse=True)

@@ -23,10 +23,10 @@ from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece
 from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
+from tokenlake.etl.integrity.repair import repair
 from tokenlake.etl.runner import build_dataset
-from tokenlake.integrity.repair import repair
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 
 
 @pytest.fixture

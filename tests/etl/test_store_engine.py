@@ -31,18 +31,18 @@ from tokenlake.errors import (
     WorkerDiedError,
     WorkerError,
 )
+from tokenlake.etl.integrity.findings import RepairReport
+from tokenlake.etl.integrity.repair import repair
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.job import REFERENCE, Job, UnitJob
 from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.shared_plan import PLAN, WORK, Leases, leased_units, publish_plan, read_plan
 from tokenlake.etl.store_engine import WorkDone, join_build
 from tokenlake.etl.worker import InProcessPool, Workbench
-from tokenlake.integrity.findings import RepairReport
-from tokenlake.integrity.repair import repair
-from tokenlake.integrity.verify import verify
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.base import Store
-from tokenlake.store.layout import Layout
+from tokenlake.runtime.store.address import StoreAddress, open_store
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.layout import Layout
 
 V1 = Layout("small", 1)
 
@@ -352,7 +352,7 @@ def test_no_plan_and_a_build_that_was_given_up_are_said(planned: Store, bench: W
     def sweep(job: Job) -> None:
         claim = planned.read(V1.claim)
         if b'"state"' not in claim:
-            from tokenlake.store.claims import Claim
+            from tokenlake.runtime.store.claims import Claim
 
             swept = Claim.from_bytes(claim, "claim").turned("swept")
             planned.swap(V1.claim, swept.to_bytes(), claim)

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.base.sizes import MIB
+from tokenlake.etl.integrity.repair import repair
 from tokenlake.etl.plan.unit_size import LARGEST, SMALLEST, WORKERS, choose_unit_size
 from tokenlake.etl.planner import plan
 from tokenlake.etl.runner import build_dataset
-from tokenlake.integrity.repair import repair
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.store.manifest import Manifest
 
 promise = pytest.mark.promise
 

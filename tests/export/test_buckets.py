@@ -13,13 +13,13 @@ from tests.etl.remote_builds_support import Bucket, bucket
 from tests.seeds import promise
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.errors import ConfigError, StoreError
+from tokenlake.etl.export.directory import target_of
+from tokenlake.etl.export.flat_manifest import FlatManifest
 from tokenlake.etl.runner import build_dataset
-from tokenlake.export.directory import target_of
-from tokenlake.export.flat_manifest import FlatManifest
 from tokenlake.rowwise.files import ParquetShardedSource
 from tokenlake.rowwise.pipeline import Pipeline
 from tokenlake.rowwise.save import create_writer, save_dataset, save_iterator, tokenize_and_save
-from tokenlake.store.object_store import ObjectStore
+from tokenlake.runtime.store.object_store import ObjectStore
 
 ROWS = [{"id": i} for i in range(10)]
 

@@ -14,15 +14,15 @@ from tests.builds import Config
 from tests.rowwise.sharded_support import check_flat
 from tests.seeds import promise
 from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.etl.export.flat_manifest import FlatManifest
+from tokenlake.etl.export.version import export_version
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.runner import build_dataset, finished_build
-from tokenlake.export.flat_manifest import FlatManifest
-from tokenlake.export.version import export_version
-from tokenlake.integrity.verify import verify
-from tokenlake.loader.dataset import open as open_dataset
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.gc import gc
+from tokenlake.runtime.loader.dataset import open as open_dataset
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.gc import gc
 
 READERS = {"parquet": ParquetShardedSource, "arrow": ArrowShardedSource, "jsonl": JsonShardedSource}
 

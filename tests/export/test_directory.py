@@ -12,8 +12,8 @@ import pytest
 
 from tests.seeds import promise
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
-from tokenlake.export.directory import target_of
-from tokenlake.export.flat_manifest import FlatManifest
+from tokenlake.etl.export.directory import target_of
+from tokenlake.etl.export.flat_manifest import FlatManifest
 from tokenlake.rowwise.files import JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.save import create_writer, save_dataset
 
@@ -125,7 +125,7 @@ def test_files_can_be_read_by_whom_the_folder_can(tmp_path: Path):
 _CRASHES = textwrap.dedent("""
     import hashlib, os, shutil, sys
     from pathlib import Path
-    from tokenlake.export.directory import FlatManifest
+    from tokenlake.etl.export.directory import FlatManifest
     from tokenlake.rowwise.save import save_dataset
 
     os.fsync = lambda descriptor: None  # what a killed process wrote is there without it

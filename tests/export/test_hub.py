@@ -15,9 +15,9 @@ from tests.seeds import promise
 from tests.servers.hub import TOKEN, HubServer
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, VersionConflictError
+from tokenlake.etl.export.flat_manifest import FlatManifest
+from tokenlake.etl.export.push import push_directories
 from tokenlake.etl.runner import build_dataset
-from tokenlake.export.flat_manifest import FlatManifest
-from tokenlake.export.push import push_directories
 from tokenlake.rowwise.pipeline import Pipeline
 from tokenlake.rowwise.save import save_dataset
 

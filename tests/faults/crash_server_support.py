@@ -36,8 +36,8 @@ import psutil
 from tokenlake.errors import TokenlakeError
 from tokenlake.etl.events import BuildPlanned, Event, UnitStarted
 from tokenlake.etl.runner import build_dataset
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 
 SECONDS: Final = 90  # after which a run is ended; none takes ten
 BUG: Final = 70

@@ -15,12 +15,12 @@ from typing import Any, Final
 import numpy as np
 
 import tokenlake as tl
-from tokenlake.loader.explain import explain_step
-from tokenlake.reading.version import StoredRows
-from tokenlake.store.address import open_read_store, open_store
-from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.layout import Layout
+from tokenlake.runtime.loader.explain import explain_step
+from tokenlake.runtime.reading.version import StoredRows
+from tokenlake.runtime.store.address import open_read_store, open_store
+from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.layout import Layout
 
 COLUMNS: Final = ["input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets"]
 _SHARDS: Final = r"/v1/(data/train.*|manifest\.json)"
@@ -216,7 +216,7 @@ def _sequences(place: Place) -> Pieces:
 
 
 def _torch(place: Place) -> Pieces:
-    from tokenlake.loader.torch import torch_dataset, torch_rows
+    from tokenlake.runtime.loader.torch import torch_dataset, torch_rows
 
     ds = place.open("learned")
     for batch in torch_dataset(ds, batch_size=8, seed=3, columns=COLUMNS):
@@ -228,7 +228,7 @@ def _torch(place: Place) -> Pieces:
 
 
 def _grain(place: Place) -> Pieces:
-    from tokenlake.loader.grain import grain_dataset, grain_source
+    from tokenlake.runtime.loader.grain import grain_dataset, grain_source
 
     ds = place.open("learned")
     source = grain_source(ds, columns=COLUMNS)
@@ -246,7 +246,7 @@ def _to_hf(place: Place) -> Pieces:
 
 
 def _hf_steps(place: Place) -> Pieces:
-    from tokenlake.loader.hf import hf_dataset
+    from tokenlake.runtime.loader.hf import hf_dataset
 
     ds = place.open("learned")
     for row in hf_dataset(ds, 8, seed=3):
@@ -302,7 +302,7 @@ def _rebuilt(mixed: bool) -> Callable[[Place], Pieces]:
 
 def _verify(deep: bool, *names: str) -> Callable[[Place], Pieces]:
     def read(place: Place) -> Pieces:
-        from tokenlake.integrity.verify import verify
+        from tokenlake.etl.integrity.verify import verify
 
         for name in names:
             report = verify(open_store(place.root), name, 1, deep=deep, workers=1)

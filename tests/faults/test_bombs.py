@@ -67,8 +67,8 @@ INPUTS: Final = {
 READ_INPUT: Final = """
     from pathlib import Path
     from tests.sources.support import Source, one
-    from tokenlake.sources.records import read_range
-    from tokenlake.sources.splits import split_file
+    from tokenlake.etl.sources.records import read_range
+    from tokenlake.etl.sources.splits import split_file
     (path,) = Path(folder).glob("in.*")
     for part in split_file(one(path), 128 << 20):
         for batch in read_range(part, Source(on_bad_record="quarantine")):
@@ -83,7 +83,7 @@ WRITE_SHARD: Final = """
     from dataclasses import replace
     from pathlib import Path
     import numpy as np, pyarrow as pa, pyarrow.parquet as pq
-    from tokenlake.store.manifest import Manifest
+    from tokenlake.runtime.store.manifest import Manifest
     version = Path(folder) / "small" / "v2"
     manifest = Manifest.from_bytes((version / "manifest.json").read_bytes())
     shard = next(each for each in manifest.files if each.split == "train")
@@ -109,15 +109,15 @@ WRITE_SHARD: Final = """
 """
 
 OPEN: Final = """
-    from tokenlake.reading.version import open_rows
-    from tokenlake.store.address import open_store
-    from tokenlake.integrity.verify import verify
+    from tokenlake.runtime.reading.version import open_rows
+    from tokenlake.runtime.store.address import open_store
+    from tokenlake.etl.integrity.verify import verify
     store = open_store(folder)
     rows = open_rows(store, "small", 2, "train")
 """
 EXPORT: Final = """
-    from tokenlake.store.catalog import Catalog
-    from tokenlake.export.version import version_batches
+    from tokenlake.runtime.store.catalog import Catalog
+    from tokenlake.etl.export.version import version_batches
     for batch in version_batches(store, Catalog(store).manifest("small", 2), "train"):
         pass
 """

@@ -31,8 +31,8 @@ from tests.store.object_store_support import (
     written,
 )
 from tokenlake.errors import NotFoundError, TokenlakeError, VersionConflictError
-from tokenlake.store.base import Store
-from tokenlake.store.ledger import FileEntry
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.ledger import FileEntry
 
 SMALL, LARGE = b"few bytes\r\n" * 40, hashlib.sha256(b"x").digest() * 34_000  # the second in three parts
 HASH: Final = {data: sha256(data) for data in (SMALL, LARGE)}

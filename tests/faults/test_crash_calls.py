@@ -28,9 +28,9 @@ from tests.faults.crash_support import (
     write_jsonl,
 )
 from tokenlake.etl.runner import build_dataset
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.file_locks import new_temp_name
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.file_locks import new_temp_name
 
 DEAD = 2**22 + 5  # larger than any process id
 

@@ -25,11 +25,11 @@ from tests.faults.conftest import Cases
 from tests.rowwise.mixed_store import settings as mixture
 from tests.seeds import promise
 from tests.servers.s3 import KEY, SECRET
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.shared_plan import WORK, leased_units, present_workers
-from tokenlake.integrity.verify import verify
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.layout import Layout
+from tokenlake.runtime.store.address import StoreAddress, open_store
+from tokenlake.runtime.store.layout import Layout
 
 UNITS = 64
 V1 = Layout("small", 1)
@@ -91,7 +91,7 @@ _MIX = """
 import json, os, sys
 from pathlib import Path
 from tokenlake.etl.runner import build_dataset
-from tokenlake.integrity.repair import repair
+from tokenlake.etl.integrity.repair import repair
 
 if __name__ == "__main__":
     engine, config = sys.argv[1], json.loads(sys.argv[2])

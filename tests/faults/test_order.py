@@ -21,8 +21,8 @@ import pytest
 from tests.faults.conftest import Cases
 from tests.faults.crash_support import configuration, require_strace, write_jsonl
 from tokenlake.etl.runner import build_dataset
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _NAMES: Final = (
@@ -106,8 +106,8 @@ build_dataset(json.loads(sys.argv[1]), workers=2)
 
 TAG = """
 import sys
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.address import open_store
 for version in (1, 2, 1):
     Catalog(open_store(sys.argv[1])).set_tag("set", "prod", version)
 """
@@ -115,7 +115,7 @@ for version in (1, 2, 1):
 REPLACE = """
 import hashlib, sys
 from pathlib import Path
-from tokenlake.store.address import open_store
+from tokenlake.runtime.store.address import open_store
 store, (key, damaged) = open_store(sys.argv[1]), sys.argv[2:]
 good = Path(sys.argv[1], key).read_bytes()[:-1] + b"!"
 temp = store.temp("set/v1")

@@ -36,9 +36,9 @@ from tests.faults.conftest import Cases
 from tests.servers.base import Fault, Request
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.errors import TokenlakeError
-from tokenlake.integrity.verify import verify
-from tokenlake.store import payload
-from tokenlake.store.address import open_store
+from tokenlake.etl.integrity.verify import verify
+from tokenlake.runtime.store import payload
+from tokenlake.runtime.store.address import open_store
 
 _READS: Final = ("get", "head", "list", "stat")
 _MOST_OF_ONE_OPERATION: Final = 9

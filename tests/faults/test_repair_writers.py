@@ -20,16 +20,16 @@ import pytest
 from tests.integrity import conftest as repairing
 from tests.integrity.support import build, damage, tree
 from tests.store.support import settings, write_inputs
+from tokenlake.etl.integrity.rebuild import other_rows
+from tokenlake.etl.integrity.repair import repair
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.integrity.rebuild import other_rows
-from tokenlake.integrity.repair import repair
-from tokenlake.integrity.verify import verify
-from tokenlake.schema import LogicalHasher, open_writer, tokens_schema
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.layout import Layout, shard_path
-from tokenlake.store.ledger import ShardEntry
-from tokenlake.store.writes import HashingFile
+from tokenlake.runtime.schema import LogicalHasher, open_writer, tokens_schema
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.layout import Layout, shard_path
+from tokenlake.runtime.store.ledger import ShardEntry
+from tokenlake.runtime.store.writes import HashingFile
 
 _OTHER_WRITER = """
 import pyarrow.parquet as pq
@@ -40,7 +40,7 @@ class Writer(pq.ParquetWriter):
 
 pq.ParquetWriter = Writer
 
-from tokenlake.parquet import writer
+from tokenlake.runtime.parquet import writer
 
 writer._CREATED_BY = b"tokenlake version 0.9"
 """

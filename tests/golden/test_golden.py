@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from tests.golden.make import CONFIGS, DATA, configure
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.job import produced_by
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
-from tokenlake.integrity.verify import verify
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.manifest import Manifest
-from tokenlake.tokenizer_guard.generation import exports_parts
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.tokenizer_guard.generation import exports_parts
 
 VERSIONS = sorted(path.parent.name for path in (DATA / "store").glob("*/v1"))
 EARLIER = sorted(path.parent.name for path in (DATA / "earlier").glob("*/v1"))

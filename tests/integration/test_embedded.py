@@ -24,8 +24,8 @@ import pytest
 
 from tests.lazily import lazily
 from tests.prefect.deployed import LAUNCH, ROOT, SLOW, Launched, asked, until
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 
 prefect: Any = lazily("prefect")
 settings: Any = lazily("prefect.settings")

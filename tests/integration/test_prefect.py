@@ -32,11 +32,11 @@ from tokenlake.base import secrets as references
 from tokenlake.cli.app import main
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.events import Event, UnitRetried
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import committing_run
-from tokenlake.store.layout import Layout
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.claims import committing_run
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.manifest import Manifest
 
 blocks: Any = lazily("prefect.blocks.system")
 flows: Any = lazily("tokenlake_flows.tokenize")

@@ -13,7 +13,7 @@ from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.store.manifest import Manifest
 
 KINDS = ("flip", "truncate", "empty", "append", "remove")
 
@@ -63,8 +63,8 @@ def build(config: Configuration, pool: WorkerPool) -> Manifest:
 
 _KILLED = """
 import os, signal, sys
-from tokenlake.integrity.repair import repair
-from tokenlake.store.local import LocalStore
+from tokenlake.etl.integrity.repair import repair
+from tokenlake.runtime.store.local import LocalStore
 
 moment, seen = int(sys.argv[3]), 0
 

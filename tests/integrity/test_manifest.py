@@ -16,15 +16,15 @@ from tests.integrity.support import KINDS, build, damage, tree
 from tests.store.support import settings, write_inputs
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.etl.commit import publish_manifest
+from tokenlake.etl.integrity.repair import repair
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.integrity.repair import repair
-from tokenlake.integrity.verify import verify
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import Claim
-from tokenlake.store.layout import Layout
-from tokenlake.store.local import LocalStore
-from tokenlake.store.sealed import seal
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.claims import Claim
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.local import LocalStore
+from tokenlake.runtime.store.sealed import seal
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ import pytest
 
 from tests.integrity.support import KINDS, build, damage, files_of, tree
 from tests.store.support import linked_copy, settings, write_inputs
+from tokenlake.etl.integrity.findings import RepairReport
+from tokenlake.etl.integrity.repair import repair
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.integrity.findings import RepairReport
-from tokenlake.integrity.repair import repair
-from tokenlake.integrity.verify import verify
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 
 SHARD = "data/train-00001-00.parquet"  # of the unit that v1 and v2 share
 OWN = "data/train-00000-00.parquet"  # of the unit that v2 built anew

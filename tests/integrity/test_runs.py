@@ -17,13 +17,13 @@ from tests.integrity.support import build, damage, repaired_until_killed, tree
 from tests.store.support import settings, write_inputs
 from tokenlake.cli.app import main
 from tokenlake.config.load import load_config
+from tokenlake.etl.integrity.findings import RepairReport
+from tokenlake.etl.integrity.repair import repair
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.run_log import Asked, newest_asked
-from tokenlake.integrity.findings import RepairReport
-from tokenlake.integrity.repair import repair
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.layout import Layout
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.layout import Layout
 
 SHARD, OWN = "data/train-00001-00.parquet", "data/train-00000-00.parquet"
 Output = pytest.CaptureFixture[str]

@@ -20,16 +20,16 @@ from tests.reading.support import lake_of
 from tests.servers.s3 import KEY, SECRET
 from tests.store.remote_store_support import Served, files_of, serving
 from tests.store.support import copy_store
+from tokenlake.base.threads import Stop, Stopped, in_order
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError
-from tokenlake.integrity.findings import FILE_PROBLEMS, VerifyReport
-from tokenlake.integrity.verify import read_whole, verify
-from tokenlake.schema import LogicalHasher
-from tokenlake.store.address import open_store
-from tokenlake.store.base import Store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.layout import Layout
-from tokenlake.threads import Stop, Stopped, in_order
+from tokenlake.etl.integrity.findings import FILE_PROBLEMS, VerifyReport
+from tokenlake.etl.integrity.verify import read_whole, verify
+from tokenlake.runtime.schema import LogicalHasher
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.layout import Layout
 
 Found = set[tuple[str, str]]
 
@@ -168,7 +168,7 @@ def test_a_tag_of_a_version_that_was_replaced_or_is_gone(copy: Path) -> None:
     shutil.copytree(copy / "texts" / "v1", copy / "texts" / "v2")
     (copy / "texts" / "tags").mkdir()
     other = tags / "prod.json"
-    from tokenlake.store.claims import Tag
+    from tokenlake.runtime.store.claims import Tag
 
     (tags / "old.json").write_bytes(
         Tag(dataset="plain", tag="old", version=7, manifest_sha256="0" * 64).to_bytes()

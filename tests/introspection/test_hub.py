@@ -15,7 +15,7 @@ from tests.seeds import promise
 from tests.servers.hub import TOKEN, HubServer, hub
 from tokenlake import DatasetIntrospector
 from tokenlake.errors import ConfigError, SourceNotFoundError
-from tokenlake.sources import hub_client
+from tokenlake.etl.sources import hub_client
 
 pytest.importorskip("huggingface_hub")
 

@@ -18,12 +18,12 @@ import yaml
 
 from tokenlake import DatasetIntrospector
 from tokenlake.errors import ConfigError, SourceNotFoundError
-from tokenlake.introspection import sample
-from tokenlake.introspection.file_group import LOOKED_INTO
-from tokenlake.introspection.inspection import Inspection
-from tokenlake.introspection.sample import FILE_BYTES
-from tokenlake.sources.input_bytes import InputBytes, LocalBytes
-from tokenlake.sources.inputs import InputFile
+from tokenlake.etl.introspection import sample
+from tokenlake.etl.introspection.file_group import LOOKED_INTO
+from tokenlake.etl.introspection.inspection import Inspection
+from tokenlake.etl.introspection.sample import FILE_BYTES
+from tokenlake.etl.sources.input_bytes import InputBytes, LocalBytes
+from tokenlake.etl.sources.inputs import InputFile
 
 CHAT = [{"role": "user", "content": "What is 2 + 2?"}, {"role": "assistant", "content": "4"}]
 

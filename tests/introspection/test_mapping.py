@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.seeds import promise
 from tokenlake import ColumnMapper
 from tokenlake.errors import ConfigError
-from tokenlake.introspection.mapping import (
+from tokenlake.etl.introspection.mapping import (
     ROLES,
     SYNONYMS,
     fuzzy_match_columns,
@@ -20,7 +20,7 @@ from tokenlake.introspection.mapping import (
     similarity,
     words_of,
 )
-from tokenlake.introspection.shapes import Shape, shape_of_value
+from tokenlake.etl.introspection.shapes import Shape, shape_of_value
 
 CHAT = shape_of_value([{"role": "user", "content": "hello"}])
 SHARED = shape_of_value([{"from": "human", "value": "hello"}])

@@ -20,9 +20,9 @@ from jax.sharding import PartitionSpec as P
 
 import tokenlake as tl
 from tests.loader.jax_checks import check_batch, reference
+from tokenlake.base.threads import Prefetched
 from tokenlake.errors import IntegrityError
-from tokenlake.loader.jax import Placement
-from tokenlake.threads import Prefetched
+from tokenlake.runtime.loader.jax import Placement
 
 ROWS, LENGTH = 8, 32
 

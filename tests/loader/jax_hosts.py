@@ -18,7 +18,7 @@ import tokenlake as tl
 from tests.loader.jax_checks import check_batch, reference
 from tests.sources.batch_digest import digest
 from tokenlake.errors import ConfigError
-from tokenlake.loader.orbax import LoaderHandler, LoaderRestore, LoaderSave
+from tokenlake.runtime.loader.orbax import LoaderHandler, LoaderRestore, LoaderSave
 
 ROWS = 16
 

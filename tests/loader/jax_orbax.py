@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 import tokenlake as tl
 from tests.loader.jax_checks import check_batch, reference
 from tokenlake.errors import ConfigError, NotFoundError
-from tokenlake.loader.orbax import LoaderHandler, LoaderRestore, LoaderSave
+from tokenlake.runtime.loader.orbax import LoaderHandler, LoaderRestore, LoaderSave
 
 ROWS = 16
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import tokenlake as tl
 from tests.loader.support import Batch, ids, same
 from tokenlake.errors import ConfigError
-from tokenlake.loader.balance import dealt
-from tokenlake.loader.explain import Document, explain_step, steps_of_document
-from tokenlake.loader.host_load import host_load
+from tokenlake.runtime.loader.balance import dealt
+from tokenlake.runtime.loader.explain import Document, explain_step, steps_of_document
+from tokenlake.runtime.loader.host_load import host_load
 
 Data = tl.Dataset | tl.Mixture
 SIZES = {0: 8, 3: 16, 5: 24}

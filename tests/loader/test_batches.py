@@ -19,9 +19,9 @@ import tokenlake as tl
 from tests.loader.support import LENGTH, ids, same
 from tests.reading.shards import indexed, ours, packed_rows, stored
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.loader import batch as batch_module
-from tokenlake.loader.plan import MOST_COUNTED
-from tokenlake.store.address import open_store
+from tokenlake.runtime.loader import batch as batch_module
+from tokenlake.runtime.loader.plan import MOST_COUNTED
+from tokenlake.runtime.store.address import open_store
 
 
 def rows_of(batches: list[np.ndarray]) -> list[bytes]:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.arrays import Bools, Int32, Int64, offsets_of
-from tokenlake.loader import batch as batch_module
-from tokenlake.loader.batch import RowSegments, labels, targets
+from tokenlake.base.arrays import Bools, Int32, Int64, offsets_of
+from tokenlake.runtime.loader import batch as batch_module
+from tokenlake.runtime.loader.batch import RowSegments, labels, targets
 
 Rows = list[list[int]]
 Given = tuple[Int32, Int64, int]

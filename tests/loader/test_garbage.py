@@ -10,10 +10,10 @@ import pytest
 
 import tokenlake as tl
 from tokenlake.errors import TokenlakeError
-from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.padding import BatchPadding
-from tokenlake.loader.state import restored
 from tokenlake.rowwise.batches import ResumeState
+from tokenlake.runtime.loader.options import LoaderOptions
+from tokenlake.runtime.loader.padding import BatchPadding
+from tokenlake.runtime.loader.state import restored
 
 VALUES: list[Any] = [
     *(None, True, np.bool_(True), 1.5, float("nan"), float("inf"), np.float64(2.0), "x", "8", b"8"),

@@ -16,14 +16,14 @@ import pytest
 import tokenlake as tl
 from tests.lazily import lazily
 from tests.loader.grain_step import shifted
-from tokenlake import loader
 from tokenlake.errors import ConfigError, MissingExtraError
+from tokenlake.runtime import loader
 
 grain: Any = lazily("grain")
 ocp: Any = lazily("orbax.checkpoint")
 flags: Any = lazily("absl.flags")
 experimental: Any = lazily("grain._src.python.testing.experimental")
-loader_grain: Any = lazily("tokenlake.loader.grain")
+loader_grain: Any = lazily("tokenlake.runtime.loader.grain")
 
 OPTIONS: dict[str, Any] = {"batch_size": 8, "seed": 3}
 
@@ -162,7 +162,7 @@ def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset, mixture: tl
 
 
 def test_a_missing_grain_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "tokenlake.loader.grain", raising=False)
+    monkeypatch.delitem(sys.modules, "tokenlake.runtime.loader.grain", raising=False)
     monkeypatch.delattr(loader, "grain", raising=False)
     monkeypatch.setitem(sys.modules, "grain", None)
     monkeypatch.delitem(vars(tl), "grain_dataset", raising=False)

@@ -11,9 +11,9 @@ import pytest
 from tests.reading.support import lake_of, rows_of
 from tests.store.support import copy_store
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.reading.group_cache import Decoded, batch_cache
-from tokenlake.store.address import open_store
-from tokenlake.store.base import Store
+from tokenlake.runtime.reading.group_cache import Decoded, batch_cache
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.base import Store
 
 
 @pytest.fixture(scope="module")

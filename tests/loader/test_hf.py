@@ -16,17 +16,17 @@ import pytest
 import tokenlake as tl
 from tests.lazily import lazily
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
-from tokenlake.loader.hf_arrow import HfColumns
-from tokenlake.loader.host_reader import shared_reader
-from tokenlake.loader.options import LoaderOptions
-from tokenlake.reading.version import StoredRows
+from tokenlake.runtime.loader.hf_arrow import HfColumns
+from tokenlake.runtime.loader.host_reader import shared_reader
+from tokenlake.runtime.loader.options import LoaderOptions
+from tokenlake.runtime.reading.version import StoredRows
 
 datasets: Any = lazily("datasets")
 torch: Any = lazily("torch")
 torch_data: Any = lazily("torch.utils.data")
-loader_grain: Any = lazily("tokenlake.loader.grain")
-loader_hf: Any = lazily("tokenlake.loader.hf")
-loader_torch: Any = lazily("tokenlake.loader.torch")
+loader_grain: Any = lazily("tokenlake.runtime.loader.grain")
+loader_hf: Any = lazily("tokenlake.runtime.loader.hf")
+loader_torch: Any = lazily("tokenlake.runtime.loader.torch")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),

@@ -11,7 +11,7 @@ import pytest
 import tokenlake as tl
 from tests.loader.support import ids, same
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.mixture import Stop
+from tokenlake.runtime.mixing.mixture import Stop
 
 
 def as_written(store: str, sources: dict[str, tl.Dataset], **options: Any) -> tuple[tl.Mixture, Any]:

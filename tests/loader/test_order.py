@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.mixing.support import position_of
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.lanes import LaneLayout, most_lanes
-from tokenlake.mixing.order import EpochOrder
-from tokenlake.mixing.random import Int64
-from tokenlake.mixing.streams import EpochStream
+from tokenlake.runtime.mixing.lanes import LaneLayout, most_lanes
+from tokenlake.runtime.mixing.order import EpochOrder
+from tokenlake.runtime.mixing.random import Int64
+from tokenlake.runtime.mixing.streams import EpochStream
 
 GROUPS = st.lists(st.integers(0, 7), min_size=1, max_size=12).filter(lambda groups: sum(groups) > 0)
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import tokenlake as tl
 from tests.loader.support import ids, same
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.reading.pages import Unfamiliar
+from tokenlake.runtime.reading.pages import Unfamiliar
 
 Row = tuple[int, ...]
 ALL = ("input_ids", "attention_mask", "segment_ids", "positions", "loss_mask", "labels", "targets", "lengths")
@@ -212,7 +212,7 @@ def test_rows_that_are_too_long_are_named_or_cut_and_counted(texts: tl.Dataset, 
 def test_chosen_buckets_have_the_least_padding(lengths: list[int], number: int, multiple: int):
     from itertools import combinations
 
-    from tokenlake.loader.padding import least_padding
+    from tokenlake.runtime.loader.padding import least_padding
 
     found = least_padding(np.bincount(lengths), number, multiple)
 
@@ -420,8 +420,8 @@ def test_pages_that_are_laid_out_in_another_way_are_read_through_arrow(
         raise Unfamiliar("another way")
 
     ours = list(tl.DataLoader(tl.open(root, name), 8, padding={"buckets": 3}))
-    monkeypatch.setattr("tokenlake.reading.version.list_lengths", unfamiliar)
-    monkeypatch.setattr("tokenlake.reading.version.list_values", unfamiliar)
+    monkeypatch.setattr("tokenlake.runtime.reading.version.list_lengths", unfamiliar)
+    monkeypatch.setattr("tokenlake.runtime.reading.version.list_values", unfamiliar)
     theirs = list(tl.DataLoader(tl.open(root, name), 8, padding={"buckets": 3}))
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):

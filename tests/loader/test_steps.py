@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.batch_sizes import BatchSizes
-from tokenlake.loader.buckets import Bucket
-from tokenlake.loader.pass_steps import PassSteps
-from tokenlake.loader.steps import BatchStep, Position
+from tokenlake.runtime.loader.batch_sizes import BatchSizes
+from tokenlake.runtime.loader.buckets import Bucket
+from tokenlake.runtime.loader.pass_steps import PassSteps
+from tokenlake.runtime.loader.steps import BatchStep, Position
 
 SCHEDULES = st.dictionaries(st.integers(1, 12), st.integers(1, 9), max_size=3).flatmap(
     lambda later: st.integers(1, 9).map(lambda first: {0: first, **later})

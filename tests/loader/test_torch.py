@@ -17,14 +17,14 @@ import pytest
 
 import tokenlake as tl
 from tests.lazily import lazily
-from tokenlake import loader
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
-from tokenlake.loader.per_process import PerProcess
+from tokenlake.runtime import loader
+from tokenlake.runtime.loader.per_process import PerProcess
 
 torch: Any = lazily("torch")
 torch_data: Any = lazily("torch.utils.data")
 stateful: Any = lazily("torchdata.stateful_dataloader")
-loader_torch: Any = lazily("tokenlake.loader.torch")
+loader_torch: Any = lazily("tokenlake.runtime.loader.torch")
 
 # Workers are forked from a process where other tests have left threads; torchdata calls what torch deprecates.
 pytestmark = [
@@ -308,7 +308,7 @@ def test_documents_by_number_have_their_own_lengths(texts: tl.Dataset):
 
 
 def test_a_missing_torch_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "tokenlake.loader.torch", raising=False)
+    monkeypatch.delitem(sys.modules, "tokenlake.runtime.loader.torch", raising=False)
     monkeypatch.delattr(loader, "torch", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(vars(tl), "torch_rows", raising=False)

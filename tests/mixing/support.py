@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenlake.arrays import Int64
-from tokenlake.mixing.lanes import LaneLayout
+from tokenlake.base.arrays import Int64
+from tokenlake.runtime.mixing.lanes import LaneLayout
 
 
 def position_of(layout: LaneLayout, lane: Int64, place: Int64) -> Int64:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.caps import SourceCaps, shortened
-from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.schedule import constant
+from tokenlake.runtime.mixing.caps import SourceCaps, shortened
+from tokenlake.runtime.mixing.mixture import SourceMixture
+from tokenlake.runtime.mixing.schedule import constant
 
 GROUPS = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 

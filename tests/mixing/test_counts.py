@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.counts import counts_of
-from tokenlake.mixing.schedule import WeightScheduler, constant
-from tokenlake.mixing.weights import in_units, normalized
+from tokenlake.runtime.mixing.counts import counts_of
+from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
+from tokenlake.runtime.mixing.weights import in_units, normalized
 
 HALF = Fraction(1, 2)
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.mixing.test_counts import named, shares
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.counts import counts_of
-from tokenlake.mixing.deal import Deal
-from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.schedule import WeightScheduler, constant
-from tokenlake.mixing.streams import MixtureStream, source_order
+from tokenlake.runtime.mixing.counts import counts_of
+from tokenlake.runtime.mixing.deal import Deal
+from tokenlake.runtime.mixing.mixture import SourceMixture
+from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
+from tokenlake.runtime.mixing.streams import MixtureStream, source_order
 
 CURVES = ["step", "linear", "cosine"]
 LANES = [1, 2, 3, 8, 64]

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.counts import counts_of
-from tokenlake.mixing.deal import Deal
-from tokenlake.mixing.lanes import LaneLayout, lane_bounds
-from tokenlake.mixing.mixture import MIXTURE_ORDER, ORDERS, STOPS, SourceMixture
-from tokenlake.mixing.random import key_of, shuffled
-from tokenlake.mixing.schedule import WeightScheduler, constant
+from tokenlake.runtime.mixing.counts import counts_of
+from tokenlake.runtime.mixing.deal import Deal
+from tokenlake.runtime.mixing.lanes import LaneLayout, lane_bounds
+from tokenlake.runtime.mixing.mixture import MIXTURE_ORDER, ORDERS, STOPS, SourceMixture
+from tokenlake.runtime.mixing.random import key_of, shuffled
+from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
 
 Row = tuple[int, int, int]
 

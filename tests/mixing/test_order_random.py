@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.random import (
+from tokenlake.runtime.mixing.random import (
     LARGEST,
     WORD,
     Int64,

@@ -14,8 +14,8 @@ from tests.seeds import promise
 from tokenlake import WeightSchedulePoint, WeightScheduler
 from tokenlake.config.pipeline import MixStageConfig
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.schedule import INTERPOLATIONS, constant
-from tokenlake.mixing.weights import row_weights
+from tokenlake.runtime.mixing.schedule import INTERPOLATIONS, constant
+from tokenlake.runtime.mixing.weights import row_weights
 
 SEED = [
     WeightSchedulePoint(step=0, weights={"code": 0.2, "text": 0.8}),

@@ -28,10 +28,10 @@ from tokenlake.etl.events import (
     UnitRetried,
     UnitStarted,
 )
-from tokenlake.observability.build import RunProgress
-from tokenlake.observability.tally import RunTally
-from tokenlake.store.account import Account
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.etl.observability.build import RunProgress
+from tokenlake.etl.observability.tally import RunTally
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.ledger import UnitRecord
 
 MB = 1_000_000
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.observability.test_build import _record
 from tokenlake.etl.events import Event, UnitFinished
+from tokenlake.etl.observability.build import time_tables
 from tokenlake.etl.runner import build_dataset
-from tokenlake.observability.build import time_tables
 
 
 def test_a_unit_says_what_each_stage_took(tmp_path: Path, tokenizer_dir: Path) -> None:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from tests.seeds import promise
 from tokenlake.config.resolved import ResolvedPack
-from tokenlake.packing import packer as packer_module
-from tokenlake.packing.packer import Packer, join_documents, open_packer
-from tokenlake.packing.segments import Packed
-from tokenlake.packing.strategies import STRATEGIES
+from tokenlake.etl.packing import packer as packer_module
+from tokenlake.etl.packing.packer import Packer, join_documents, open_packer
+from tokenlake.etl.packing.segments import Packed
+from tokenlake.etl.packing.strategies import STRATEGIES
 
 BOS, EOS, PAD, FILE = 7, 9, 0, 42
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tokenlake.parquet.identity_dictionary import MOST_ENTRIES, STEP, identity_dictionary
+from tokenlake.runtime.parquet.identity_dictionary import MOST_ENTRIES, STEP, identity_dictionary
 
 _CODEC: Any = pa.Codec("zstd")
 

@@ -24,11 +24,11 @@ from tokenlake.errors import (
     VersionConflictError,
 )
 from tokenlake.etl.events import BuildPlanned, BuildStep, UnitFinished, UnitStarted
-from tokenlake.integrity.findings import Problem, VerifyReport
-from tokenlake.integrity.verify import verify
-from tokenlake.observability.tally import RunTallies
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
+from tokenlake.etl.integrity.findings import Problem, VerifyReport
+from tokenlake.etl.integrity.verify import verify
+from tokenlake.etl.observability.tally import RunTallies
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 
 policy: Any = lazily("tokenlake.runs.policy")
 

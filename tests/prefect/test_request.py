@@ -19,7 +19,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.events import UnitProgress
 from tokenlake.etl.job import UnitJob
-from tokenlake.store.layout import Layout
+from tokenlake.runtime.store.layout import Layout
 
 policy: Any = lazily("tokenlake.runs.policy")
 

@@ -13,11 +13,11 @@ import tokenlake as tl
 from tests.loader.support import plain
 from tests.proof.support import MIXTURES, ORDERS, delivered, mixture_of, plan_of
 from tokenlake.errors import ConfigError
-from tokenlake.loader.plan import BatchPlan
-from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.schedule import constant
-from tokenlake.mixing.streams import MixtureStream, source_order
-from tokenlake.proof.delivery import Delivery, deliveries_of, steps_of_rows
+from tokenlake.runtime.loader.plan import BatchPlan
+from tokenlake.runtime.mixing.mixture import SourceMixture
+from tokenlake.runtime.mixing.schedule import constant
+from tokenlake.runtime.mixing.streams import MixtureStream, source_order
+from tokenlake.runtime.proof.delivery import Delivery, deliveries_of, steps_of_rows
 
 Steps = tuple[int, int]
 steps = st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: (min(pair), max(pair)))

@@ -31,14 +31,14 @@ from tests.proof.support import (
     state_at,
 )
 from tests.reading.support import lake_of
+from tokenlake.base.fingerprint import canonical_json
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.fingerprint import canonical_json
-from tokenlake.loader.explain import Document, steps_of_document
-from tokenlake.proof.overlap import EvaluationSet
-from tokenlake.proof.rows import Takedown
-from tokenlake.proof.signature import private_key, public_key, verified
-from tokenlake.proof.statement import check_statement, prove_state
+from tokenlake.runtime.loader.explain import Document, steps_of_document
+from tokenlake.runtime.proof.overlap import EvaluationSet
+from tokenlake.runtime.proof.rows import Takedown
+from tokenlake.runtime.proof.signature import private_key, public_key, verified
+from tokenlake.runtime.proof.statement import check_statement, prove_state
 
 ALONE = Path(alone.__file__)
 

@@ -23,13 +23,13 @@ from tests.store.support import copy_store, settings
 from tokenlake.base.secrets import resolve_options
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError
+from tokenlake.etl.publish import push_to_hub
+from tokenlake.etl.publish.detector import Detector
+from tokenlake.etl.publish.files import PublishedFile, is_published, scan_texts
 from tokenlake.etl.runner import build_dataset
-from tokenlake.publish import push_to_hub
-from tokenlake.publish.detector import Detector
-from tokenlake.publish.files import PublishedFile, is_published, scan_texts
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.writes import HashingFile
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.writes import HashingFile
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 

@@ -16,14 +16,14 @@ from tests.reports.test_html import EVIL, Skeleton
 from tests.rowwise.mixed_store import build_mixtures
 from tests.store.support import copy_store, shared_store
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.runner import build_dataset
-from tokenlake.integrity.verify import verify
-from tokenlake.loader.host_load import host_load
 from tokenlake.query.report import render_report, store_report
 from tokenlake.query.sequences import sample_rows, spread
 from tokenlake.query.session import sql as query
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.loader.host_load import host_load
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 
 SECTIONS = ["Account", "Sources", "Lengths", "Rows", "Bad records", "Texts", "Loading", "Versions", "Lineage"]
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tokenlake.parquet import writer
-from tokenlake.parquet.writer import open_shard
-from tokenlake.reading.packed import PackedGroup
-from tokenlake.reading.version import StoredRows
-from tokenlake.schema import open_writer, packed_schema
-from tokenlake.store.address import open_store
-from tokenlake.store.ledger import ShardEntry
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.parquet import writer
+from tokenlake.runtime.parquet.writer import open_shard
+from tokenlake.runtime.reading.packed import PackedGroup
+from tokenlake.runtime.reading.version import StoredRows
+from tokenlake.runtime.schema import open_writer, packed_schema
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.ledger import ShardEntry
+from tokenlake.runtime.store.manifest import Manifest
 
 OURS: dict[str, Any] = {
     "compression": "zstd",
@@ -29,7 +29,7 @@ OURS: dict[str, Any] = {
     "version": "2.6",
     "data_page_version": "1.0",
 }
-"""What shards are written with, but for the sizes of pages: see :func:`tokenlake.schema.open_writer`."""
+"""What shards are written with, but for the sizes of pages: see :func:`tokenlake.runtime.schema.open_writer`."""
 
 
 def packed_rows(rows: int, length: int, *, seed: int = 0, loss_mask: bool = False) -> pa.Table:

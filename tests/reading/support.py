@@ -15,10 +15,10 @@ import pytest
 from tests.etl.outputs_support import build_here, notes, settings, write_jsonl
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.etl.unit import token_files
-from tokenlake.reading.version import StoredRows
-from tokenlake.store.address import open_store
-from tokenlake.store.base import Store
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.reading.version import StoredRows
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.catalog import Catalog
 
 LENGTH = 32
 BOS = "<s>"

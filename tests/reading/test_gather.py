@@ -15,16 +15,24 @@ from hypothesis.extra import numpy as arrays
 
 from tests.reading.support import BOS, LENGTH, chosen_rows, lake_of, placed, rows_of, table_of
 from tests.tokenizers.tokenizer_samples import sentencepiece
-from tokenlake.arrays import offsets_of
+from tokenlake.base.arrays import offsets_of
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.mixing.lanes import LaneLayout
-from tokenlake.mixing.order import EpochOrder
-from tokenlake.reading import gather as runs
-from tokenlake.reading.gather import Part, bit_array, bit_rows, move, pieces_of, take_documents, take_packed
-from tokenlake.reading.group_cache import batch_cache
-from tokenlake.reading.version import StoredRows
-from tokenlake.schema import packed_schema
-from tokenlake.store.base import Store
+from tokenlake.runtime.mixing.lanes import LaneLayout
+from tokenlake.runtime.mixing.order import EpochOrder
+from tokenlake.runtime.reading import gather as runs
+from tokenlake.runtime.reading.gather import (
+    Part,
+    bit_array,
+    bit_rows,
+    move,
+    pieces_of,
+    take_documents,
+    take_packed,
+)
+from tokenlake.runtime.reading.group_cache import batch_cache
+from tokenlake.runtime.reading.version import StoredRows
+from tokenlake.runtime.schema import packed_schema
+from tokenlake.runtime.store.base import Store
 
 Row = dict[str, Any]
 

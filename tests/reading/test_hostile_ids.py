@@ -16,12 +16,12 @@ from tests.reading.shards import another, earlier, indexed, ours, packed_rows, s
 from tests.reading.support import lake_of
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError
-from tokenlake.export.version import export_version
-from tokenlake.integrity.verify import verify
-from tokenlake.loader.dataset import Dataset
-from tokenlake.schema import packed_schema
-from tokenlake.store.address import open_store
-from tokenlake.store.manifest import Manifest
+from tokenlake.etl.export.version import export_version
+from tokenlake.etl.integrity.verify import verify
+from tokenlake.runtime.loader.dataset import Dataset
+from tokenlake.runtime.schema import packed_schema
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.manifest import Manifest
 
 ROWS, LENGTH, VOCABULARY = 12, 8, 50_000
 WRITERS: dict[str, Callable[[pa.Table, int], bytes]] = {

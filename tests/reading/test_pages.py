@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from tests.reading.shards import another, assert_same, groups_of, ours, packed_rows, shard_path, stored
 from tests.sources.parquet_by_hand import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, page, thrift, varint
 from tokenlake.errors import IntegrityError
-from tokenlake.parquet.thrift import Truncated
-from tokenlake.reading.packed import PackedReader
-from tokenlake.reading.pages import (
+from tokenlake.runtime.parquet.thrift import Truncated
+from tokenlake.runtime.reading.packed import PackedReader
+from tokenlake.runtime.reading.pages import (
     PLAIN_DICTIONARY,
     DecodedPage,
     PageHeader,
@@ -31,8 +31,8 @@ from tokenlake.reading.pages import (
     list_numbers,
     parse_header,
 )
-from tokenlake.reading.shard_file import OpenShards
-from tokenlake.schema import packed_schema
+from tokenlake.runtime.reading.shard_file import OpenShards
+from tokenlake.runtime.schema import packed_schema
 
 # Headers
 

@@ -17,16 +17,16 @@ from markdown_it import MarkdownIt
 
 from tests.lazily import lazily
 from tests.store.support import shared_store
-from tokenlake.fingerprint import file_id
-from tokenlake.markup import code_span, one_line
-from tokenlake.reports import dataset
-from tokenlake.reports.card import render_card
-from tokenlake.reports.dataset import equations, remarks, sources_table
-from tokenlake.store.account import Account
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.ledger import InputFileEntry, ShardEntry
-from tokenlake.store.manifest import Manifest
+from tokenlake.base.fingerprint import file_id
+from tokenlake.base.markup import code_span, one_line
+from tokenlake.etl.reports import dataset
+from tokenlake.etl.reports.card import render_card
+from tokenlake.etl.reports.dataset import equations, remarks, sources_table
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.ledger import InputFileEntry, ShardEntry
+from tokenlake.runtime.store.manifest import Manifest
 
 datasets: Any = lazily("datasets")
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.markup import Html, tag
-from tokenlake.reports import Table, label, number, to_html
-from tokenlake.reports.html import areas, bars, coloured, doubling, flow, folded, legend, page, stack
-from tokenlake.store.account import Account
+from tokenlake.base.markup import Html, tag
+from tokenlake.etl.reports import Table, label, number, to_html
+from tokenlake.etl.reports.html import areas, bars, coloured, doubling, flow, folded, legend, page, stack
+from tokenlake.runtime.store.account import Account
 
 EVIL: Final = (
     *("<script>alert(1)</script>", "</style><img src=x onerror=alert(1)>", "\" onload='x' x=\""),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.rowwise import pipeline_support
-from tokenlake.tokenizers import gate
+from tokenlake.etl.tokenizers import gate
 
 _KNOWN: dict[Any, int] = {}
 

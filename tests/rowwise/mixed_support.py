@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from tests.rowwise.sharded_support import Known, Plain
-from tokenlake.mixing.counts import counts_of
-from tokenlake.mixing.random import key_of, shuffled
-from tokenlake.mixing.schedule import WeightScheduler, constant
 from tokenlake.rowwise.shards import Row
 from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.runtime.mixing.counts import counts_of
+from tokenlake.runtime.mixing.random import key_of, shuffled
+from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
 
 
 def rows_of(name: str, sizes: Sequence[int]) -> dict[str, list[Row]]:

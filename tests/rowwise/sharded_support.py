@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
-from tokenlake.export.flat_manifest import FlatManifest
+from tokenlake.etl.export.flat_manifest import FlatManifest
 from tokenlake.rowwise.shards import Numbered, Row, ShardInfo
 from tokenlake.rowwise.source import ShardedDataSource
 

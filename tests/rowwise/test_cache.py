@@ -17,14 +17,14 @@ from tests.rowwise.pipeline_support import texts, write_jsonl, written
 from tests.rowwise.sharded_support import Plain, numbered
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import sentencepiece
-from tokenlake.cache.dataset_cache import DatasetCache
-from tokenlake.cache.disk import DiskCache
-from tokenlake.cache.manager import TreeCacheManager
+from tokenlake.base.cache.dataset_cache import DatasetCache
+from tokenlake.base.cache.disk import DiskCache
+from tokenlake.base.cache.manager import TreeCacheManager
 from tokenlake.errors import ConfigError, SourceError
+from tokenlake.etl.tokenizers.encoder import Encoder
 from tokenlake.rowwise.cached_tokens import CachedShardedSource
 from tokenlake.rowwise.shards import Numbered, Row
 from tokenlake.rowwise.source import ShardedDataSource
-from tokenlake.tokenizers.encoder import Encoder
 
 
 class Gaps(ShardedDataSource):

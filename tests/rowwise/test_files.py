@@ -294,7 +294,7 @@ def test_bad_records_of_every_format_keep_their_numbers(tmp_path, kind, name, da
 
 
 def test_a_bad_record_far_into_a_file_still_has_its_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("tokenlake.sources.records._COUNTED_BYTES", 100)
+    monkeypatch.setattr("tokenlake.etl.sources.records._COUNTED_BYTES", 100)
     path = put(tmp_path / "a.jsonl", b'{"id":"0"}\n\n' * 20_000 + b"[]\n")
     with pytest.raises(BadRecordError, match=r"row 20000: .*:40001: not_an_object at byte offset 240000"):
         list(JsonShardedSource(path).open_shard_at_row("a.jsonl", 19_999))

@@ -15,12 +15,12 @@ from tests.rowwise.mixed_support import KINDS, ids, known, rows_of, walk
 from tests.rowwise.sharded_support import Known, counted
 from tests.seeds import promise
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
-from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.schedule import INTERPOLATIONS, WeightScheduler, constant
 from tokenlake.rowwise.combine import CompositeShardedSource
 from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, ShardInfo
 from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
+from tokenlake.runtime.mixing.mixture import SourceMixture
+from tokenlake.runtime.mixing.schedule import INTERPOLATIONS, WeightScheduler, constant
 
 SHARDS = st.lists(st.integers(0, 9), min_size=1, max_size=3)
 STOPS = ("restart", "first_exhausted", "all_exhausted")

@@ -31,7 +31,7 @@ from tokenlake.rowwise.files import (
     create_source,
     expand_data_files,
 )
-from tokenlake.store.remote import close_filesystems
+from tokenlake.runtime.store.remote import close_filesystems
 
 ROWS = [{"id": place, "text": f"text {place}"} for place in range(9)]
 

@@ -20,7 +20,7 @@ from tests.rowwise.sharded_support import Known, Plain, check_flat
 from tests.seeds import promise
 from tokenlake.base.sizes import parse_size
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
-from tokenlake.export.flat_manifest import FlatManifest
+from tokenlake.etl.export.flat_manifest import FlatManifest
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.save import create_writer, save_dataset, save_iterator
 

@@ -24,10 +24,10 @@ from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError, NotAvailableError
-from tokenlake.export.flat_manifest import FlatManifest
+from tokenlake.etl.export.flat_manifest import FlatManifest
+from tokenlake.etl.tokenizers.fingerprint import describe
 from tokenlake.rowwise.source import ShardedDataSource
 from tokenlake.rowwise.stage import BaseStage, PipelineContext
-from tokenlake.tokenizers.fingerprint import describe
 
 # Many of these cut documents to a few tokens, which is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*more than were kept:RuntimeWarning")

@@ -21,11 +21,11 @@ from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.events import Event, UnitFinished
+from tokenlake.etl.export.flat_manifest import FlatManifest
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.export.flat_manifest import FlatManifest
+from tokenlake.etl.tokenizers.manager import TokenizerManager
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.save import pretokenize, tokenize_and_save
-from tokenlake.tokenizers.manager import TokenizerManager
 
 READERS = {"parquet": ParquetShardedSource, "arrow": ArrowShardedSource, "jsonl": JsonShardedSource}
 TEMPLATE = (

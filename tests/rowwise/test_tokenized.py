@@ -15,9 +15,9 @@ from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.etl.tokenizers.manager import TokenizerManager
 from tokenlake.rowwise.files import JsonShardedSource
 from tokenlake.rowwise.tokenized import TokenizedShardedSource, batched_tokenize_iterator
-from tokenlake.tokenizers.manager import TokenizerManager
 
 MANAGER = TokenizerManager()
 LLAMA = MANAGER.get_tokenizer(sentencepiece())

@@ -17,10 +17,10 @@ from tokenlake.cli.app import main
 from tokenlake.errors import BadRecordError, ConfigError, IntegrityError, WorkerError
 from tokenlake.etl.runner import build_dataset
 from tokenlake.query.session import memory_bytes
-from tokenlake.store.address import open_read_store, open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import stored_tag
-from tokenlake.store.remote import close_filesystems
+from tokenlake.runtime.store.address import open_read_store, open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.claims import stored_tag
+from tokenlake.runtime.store.remote import close_filesystems
 
 _PEAK = 700  # MB; unbounded, the queries take several GB
 

@@ -29,23 +29,23 @@ MODULES: Final = {
     **dict.fromkeys(("jsonpickle", "torch.hub", "code", "codeop", "pty", "runpy", "imp", "xmlrpc"), ()),
     "subprocess": (
         "tokenlake/etl/pool.py",  # starts our own workers, by a fixed command
-        "tokenlake/tokenizer_guard/process.py",  # starts the process of a tokenizer, by a fixed command
-        "tokenlake/text/chat_template.py",  # starts the process that renders templates, by a fixed command
+        "tokenlake/runtime/tokenizer_guard/process.py",  # starts the process of a tokenizer, by a fixed command
+        "tokenlake/etl/text/chat_template.py",  # starts the process that renders templates, by a fixed command
         "tokenlake/demo.py",  # runs this very command line
         "tokenlake_flows/server.py",  # starts our own Prefect server, by a fixed command
     ),
     "ctypes": (
         "tokenlake_flows/server_process.py",  # asks the kernel to end the server with its parent
-        "tokenlake/tokenizers/words/native.py",  # runs our own loops, compiled here: see tokenizers/test_native.py
+        "tokenlake/etl/tokenizers/words/native.py",  # runs our own loops, compiled here: see tokenizers/test_native.py
     ),
     "importlib": (
         "tokenlake/__init__.py",  # our own names, when they are first used
-        "tokenlake/lazy_names.py",
-        "tokenlake/sources/records.py",
+        "tokenlake/base/lazy_names.py",
+        "tokenlake/etl/sources/records.py",
         "tokenlake/cli/run.py",
         "tokenlake/cli/doctor.py",
         "tokenlake_flows/settings.py",  # Prefect, in an empty folder
-        "tokenlake/text/steps.py",  # functions that a user's own configuration names
+        "tokenlake/etl/text/steps.py",  # functions that a user's own configuration names
     ),
 }
 BUILTINS: Final = frozenset({"eval", "exec", "compile", "__import__", "execfile"})
@@ -155,7 +155,7 @@ def test_no_file_makes_code_of_what_it_reads() -> None:
     ],
 )
 def test_it_would_be_seen(bad: str) -> None:
-    assert found_in(bad, "tokenlake/reading/version.py")
+    assert found_in(bad, "tokenlake/runtime/reading/version.py")
 
 
 def test_every_exception_is_still_needed() -> None:
@@ -171,7 +171,7 @@ def test_reading_imports_nothing_that_unpickles() -> None:
 import json, sys
 import tokenlake as tl
 tl.open, tl.DataLoader
-import tokenlake.reading, tokenlake.loader, tokenlake.store
+import tokenlake.runtime.reading, tokenlake.runtime.loader, tokenlake.runtime.store
 names = ("dill", "joblib", "shelve", "torch", "transformers", "pandas", "yaml", "prefect")
 print(json.dumps([name for name in names if name in sys.modules]))
 """

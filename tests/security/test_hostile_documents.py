@@ -18,8 +18,8 @@ import tokenlake as tl
 from tests.lazily import lazily
 from tests.store.support import build_store, copy_store
 from tokenlake.errors import IntegrityError
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 
 app: Any = lazily("tokenlake.cli.app")
 

@@ -16,13 +16,13 @@ from tests.etl.remote_builds_support import Bucket, bucket
 from tests.lazily import lazily
 from tests.servers.s3 import KEY, SECRET
 from tests.store.support import copy_store, shared_store
-from tokenlake.clean.cleaning import Cleaning
 from tokenlake.errors import ConfigError
+from tokenlake.etl.clean.cleaning import Cleaning
 from tokenlake.etl.runner import build_dataset
-from tokenlake.store.outputs import require_no_version_above, require_outside_stores
+from tokenlake.runtime.store.outputs import require_no_version_above, require_outside_stores
 
 app: Any = lazily("tokenlake.cli.app")
-observability: Any = lazily("tokenlake.observability.build")
+observability: Any = lazily("tokenlake.etl.observability.build")
 stages: Any = lazily("tokenlake.config.stages")
 
 REFUSED = r"(is|lies in) (a version of a dataset|the folder of a dataset's versions|the root of a store)"

@@ -10,9 +10,9 @@ import pytest
 
 from tests.store.support import settings, write_inputs
 from tokenlake.errors import ConfigError
+from tokenlake.etl.integrity.repair import repair
 from tokenlake.etl.run_log import check_record
 from tokenlake.etl.runner import build_dataset
-from tokenlake.integrity.repair import repair
 
 SOURCE: dict[str, dict[str, Any]] = {
     "the function os:system": {"transforms": [{"map": {"function": "os:system"}}]},

@@ -27,7 +27,7 @@ from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError, SourceError, WorkerError, without_credentials
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
-from tokenlake.store.remote import close_filesystems
+from tokenlake.runtime.store.remote import close_filesystems
 
 policy: Any = lazily("tokenlake.runs.policy")
 

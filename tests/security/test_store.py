@@ -13,10 +13,10 @@ import pytest
 
 from tests.store.support import build_store, copy_store
 from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
-from tokenlake.integrity.verify import verify
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.query.session import sql as query
-from tokenlake.store.address import open_store
-from tokenlake.store.sealed import seal
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.sealed import seal
 from tokenlake_flows.server import EmbeddedServer
 
 
@@ -55,9 +55,9 @@ def hook(event, arguments):
 import tokenlake as tl, pyarrow, pyarrow.parquet
 from tokenlake.query.session import sql as query
 from tokenlake.query.sequences import read_sequences
-from tokenlake.tokenizers.manager import Decoder
-from tokenlake.store.address import open_store
-from tokenlake.integrity.verify import verify
+from tokenlake.etl.tokenizers.manager import Decoder
+from tokenlake.runtime.store.address import open_store
+from tokenlake.etl.integrity.verify import verify
 sys.addaudithook(hook)
 store = open_store(sys.argv[1])
 ds = tl.open(sys.argv[1], "small")

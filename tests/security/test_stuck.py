@@ -14,8 +14,8 @@ from tests.no_job import no_job
 from tokenlake.errors import ConfigError, WorkerError
 from tokenlake.etl.pool import WorkerPool, patience
 from tokenlake.etl.runner import build_dataset
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 
 FUNCTIONS = """
 import re

@@ -15,12 +15,12 @@ from tests.sources.remote_support import documents, everything, jsonl, listed
 from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError, SourceError, StoreError, TokenlakeError
 from tokenlake.etl.runner import build_dataset
+from tokenlake.etl.sources.hub_client import HubClient
 from tokenlake.query.session import sql as query
 from tokenlake.rowwise.files import expand_data_files
-from tokenlake.sources.hub_client import HubClient
-from tokenlake.store.address import open_read_store, open_store
-from tokenlake.store.remote import close_filesystems
-from tokenlake.store.url import parse_url
+from tokenlake.runtime.store.address import open_read_store, open_store
+from tokenlake.runtime.store.remote import close_filesystems
+from tokenlake.runtime.store.url import parse_url
 
 PUBLIC = "https://data.example.org"
 

@@ -11,7 +11,7 @@ import pytest
 from tests.lazily import lazily
 from tests.sources.remote_support import documents, jsonl, listed
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.store import allowed as allowed_places
+from tokenlake.runtime.store import allowed as allowed_places
 
 policy: Any = lazily("tokenlake.runs.policy")
 

@@ -10,7 +10,7 @@ import pytest
 from tokenlake.base.yaml_file import MAX_BYTES, MAX_DEPTH, parse_yaml
 from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError
-from tokenlake.sources.card_layout import card_configs
+from tokenlake.etl.sources.card_layout import card_configs
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10)

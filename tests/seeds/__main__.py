@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.seeds.table import table
-from tokenlake.reports import Table, label, to_markdown
+from tokenlake.etl.reports import Table, label, to_markdown
 
 if __name__ == "__main__":
     promises = table()

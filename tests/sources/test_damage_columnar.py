@@ -29,8 +29,8 @@ from tests.sources.parquet_by_hand import (
 )
 from tests.sources.support import faults, positions, read, rows, texts
 from tokenlake.errors import BadRecordError, DamagedFileError
-from tokenlake.reading import pages
-from tokenlake.sources import columnar
+from tokenlake.etl.sources import columnar
+from tokenlake.runtime.reading import pages
 
 WORDS = [f"document {n} " * (n % 7 + 1) for n in range(90)]
 GOOD = pa.table({"id": range(90), "text": WORDS})

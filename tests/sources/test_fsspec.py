@@ -26,13 +26,13 @@ from tests.sources.remote_support import (
     require_same_as_local,
 )
 from tokenlake.errors import ConfigError, InputChangedError, MissingExtraError, SourceNotFoundError
-from tokenlake.sources.formats import compile_glob, is_flat, static_folder
-from tokenlake.sources.ranged_bytes import PIECE_BYTES, Fetch, ReadAheadBytes
-from tokenlake.store import client
-from tokenlake.store.client import Trouble, verdict
-from tokenlake.store.objects import HttpStatusError, ShortBodyError
-from tokenlake.store.remote import close_filesystems
-from tokenlake.store.url import parse_url
+from tokenlake.etl.sources.formats import compile_glob, is_flat, static_folder
+from tokenlake.etl.sources.ranged_bytes import PIECE_BYTES, Fetch, ReadAheadBytes
+from tokenlake.runtime.store import client
+from tokenlake.runtime.store.client import Trouble, verdict
+from tokenlake.runtime.store.objects import HttpStatusError, ShortBodyError
+from tokenlake.runtime.store.remote import close_filesystems
+from tokenlake.runtime.store.url import parse_url
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from tests.sources.remote_support import (
 )
 from tokenlake.errors import InputChangedError, SourceError, SourceNotFoundError
 from tokenlake.etl.runner import build_dataset
-from tokenlake.sources.opening import opened
-from tokenlake.store.remote import close_filesystems
+from tokenlake.etl.sources.opening import opened
+from tokenlake.runtime.store.remote import close_filesystems
 
 
 @pytest.fixture

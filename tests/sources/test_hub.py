@@ -35,16 +35,16 @@ from tokenlake.errors import (
 )
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
+from tokenlake.etl.sources import hub_client
+from tokenlake.etl.sources.card_layout import card_configs
+from tokenlake.etl.sources.hub_client import HubClient
+from tokenlake.etl.sources.hub_id import HubId, parse_id, parse_url
+from tokenlake.etl.sources.hub_layout import layout_of
+from tokenlake.etl.sources.hub_repo import hub_commits
+from tokenlake.etl.sources.inputs import InputFile
+from tokenlake.etl.sources.records import read_range
+from tokenlake.etl.sources.splits import split_file
 from tokenlake.rowwise.files import downloaded
-from tokenlake.sources import hub_client
-from tokenlake.sources.card_layout import card_configs
-from tokenlake.sources.hub_client import HubClient
-from tokenlake.sources.hub_id import HubId, parse_id, parse_url
-from tokenlake.sources.hub_layout import layout_of
-from tokenlake.sources.hub_repo import hub_commits
-from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.records import read_range
-from tokenlake.sources.splits import split_file
 
 
 @pytest.fixture

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from tests.sources.support import dicts, faults, normalized, one, positions, read, rows, texts, written
 from tests.sources.test_damage_json import LINES, RECORDS
-from tokenlake.sources.inputs import FileRange
-from tokenlake.sources.json import json_lines, parse_records, read_jsonl
-from tokenlake.sources.json_long_line import parse_long
-from tokenlake.sources.json_record import judge_text
-from tokenlake.sources.line_records import index_lines
-from tokenlake.sources.lines import LineBlock, LongLine
-from tokenlake.sources.opening import opened
-from tokenlake.sources.parsed import Parsed, RowBatch, Want
-from tokenlake.sources.rows import column_of
+from tokenlake.etl.sources.inputs import FileRange
+from tokenlake.etl.sources.json import json_lines, parse_records, read_jsonl
+from tokenlake.etl.sources.json_long_line import parse_long
+from tokenlake.etl.sources.json_record import judge_text
+from tokenlake.etl.sources.line_records import index_lines
+from tokenlake.etl.sources.lines import LineBlock, LongLine
+from tokenlake.etl.sources.opening import opened
+from tokenlake.etl.sources.parsed import Parsed, RowBatch, Want
+from tokenlake.etl.sources.rows import column_of
 
 GOOD: dict[str, tuple[bytes, str]] = {
     "plain": (b'{"text":"a"}', "a"),
@@ -167,8 +167,8 @@ def test_a_line_read_in_pieces_is_read_as_a_short_one(line: bytes) -> None:
         return
     short = _read(_block(line + b"\n"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tokenlake.sources.json_long_line._LONG_STRING", 12)  # longer than the keys
-        patch.setattr("tokenlake.sources.json_long_line._PIECE", 13)
+        patch.setattr("tokenlake.etl.sources.json_long_line._LONG_STRING", 12)  # longer than the keys
+        patch.setattr("tokenlake.etl.sources.json_long_line._PIECE", 13)
         data = line + b"\n"
         long = parse_long(
             LongLine(data=bytearray(data), head=data, size=len(data), offset=0, bytes_read=0), TEXTS
@@ -366,7 +366,7 @@ def test_objects_are_what_was_written_and_pieces_account_for_every_line(
 ) -> None:
     data = b"".join(json.dumps(record, ensure_ascii=ascii_only).encode() + b"\n\n" for record in written)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tokenlake.sources.json.PIECE_BYTES", piece)
+        patch.setattr("tokenlake.etl.sources.json.PIECE_BYTES", piece)
         parsed = _parsed(data, Want(text=None, columns=None))
     assert [record for some in parsed for record in cast("Any", some.rows).objects] == written
     assert sum(some.lines for some in parsed) == data.count(b"\n")
@@ -419,7 +419,7 @@ def test_a_number_that_nobody_wants_alters_none_of_those_that_are_wanted() -> No
 
 
 def test_line_numbers_of_faults_hold_over_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tokenlake.sources.json.PIECE_BYTES", 30)
+    monkeypatch.setattr("tokenlake.etl.sources.json.PIECE_BYTES", 30)
     records = [b'{"text":"%d"}' % n for n in range(60)]
     records[40], records[57], records[7] = b"{", b'{"text":1,"text":2}', b""
     found = [(line, reason) for _, line, reason in faults(lines(tmp_path, b"\n".join(records)))]

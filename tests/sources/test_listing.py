@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sources.support import Source, inputs, one, renamed
+from tokenlake.base.fingerprint import file_id
+from tokenlake.base.threads import in_order
 from tokenlake.errors import ConfigError, NotAvailableError, SourceNotFoundError
-from tokenlake.fingerprint import file_id
-from tokenlake.sources.hash_cache import HashCache, default_path
-from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.listing_progress import Progress
-from tokenlake.sources.patterns import expand
-from tokenlake.sources.splits import split_file, splittable
-from tokenlake.threads import in_order
+from tokenlake.etl.sources.hash_cache import HashCache, default_path
+from tokenlake.etl.sources.inputs import InputFile
+from tokenlake.etl.sources.listing import list_inputs
+from tokenlake.etl.sources.listing_progress import Progress
+from tokenlake.etl.sources.patterns import expand
+from tokenlake.etl.sources.splits import split_file, splittable
 
 NAMES = ["a.jsonl", "b/c.jsonl.gz", "b/d.txt", "b/e/f.ndjson", "b/e/g.txt.zst", "z.JSONL"]
 OTHERS = [".hidden.jsonl", "_part.jsonl", ".git/x.jsonl", "_tmp/x.jsonl", "README.md", "b/x.bin"]

@@ -20,8 +20,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from tests.sources.support import Source, one
-from tokenlake.sources.records import read_range
-from tokenlake.sources.splits import split_file
+from tokenlake.etl.sources.records import read_range
+from tokenlake.etl.sources.splits import split_file
 
 path, options = Path(sys.argv[1]), eval(sys.argv[2])
 mode = {name: value for name, value in options.items() if name == "text_mode"}

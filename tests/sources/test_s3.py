@@ -25,9 +25,9 @@ from tests.sources.remote_support import (
 )
 from tokenlake.errors import ConfigError, InputChangedError, SourceError, SourceNotFoundError
 from tokenlake.etl.runner import build_dataset
-from tokenlake.sources.opening import opened
-from tokenlake.store.client import SECONDS_VARIABLE
-from tokenlake.store.remote import close_filesystems
+from tokenlake.etl.sources.opening import opened
+from tokenlake.runtime.store.client import SECONDS_VARIABLE
+from tokenlake.runtime.store.remote import close_filesystems
 
 TREE = {
     "raw/a.jsonl": b"{}",

@@ -17,7 +17,7 @@ from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import dump_yaml
 from tokenlake.errors import ConfigError
-from tokenlake.sources import layout, split_names
+from tokenlake.etl.sources import layout, split_names
 
 Names = Iterable[str]
 

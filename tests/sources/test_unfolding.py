@@ -13,8 +13,8 @@ import pytest
 
 from tests.sources.support import read, rows
 from tokenlake.errors import DamagedFileError
-from tokenlake.reading import pages
-from tokenlake.sources import columnar
+from tokenlake.etl.sources import columnar
+from tokenlake.runtime.reading import pages
 
 ROWS = 20_000
 ENTRY = "x" * (64 << 10)

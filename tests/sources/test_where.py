@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.sources import rows as rows_module
-from tokenlake.sources.rows import Row, Rows
-from tokenlake.sources.where import ColumnRange, Predicate
+from tokenlake.etl.sources import rows as rows_module
+from tokenlake.etl.sources.rows import Row, Rows
+from tokenlake.etl.sources.where import ColumnRange, Predicate
 
 ROWS = pa.record_batch(
     {
@@ -387,7 +387,7 @@ def test_threads_share_the_engine() -> None:
 
 
 def test_a_worker_without_where_does_not_import_duckdb() -> None:
-    code = "import sys; import tokenlake.sources.records, tokenlake.etl.worker; sys.exit('duckdb' in sys.modules)"
+    code = "import sys; import tokenlake.etl.sources.records, tokenlake.etl.worker; sys.exit('duckdb' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0
     )
@@ -530,7 +530,7 @@ def test_where_statistics_rule_a_predicate_out_no_record_meets_it(sql: str, rows
 
 def test_a_process_that_used_a_predicate_ends_without_a_word() -> None:
     code = (
-        "from tokenlake.sources.where import Predicate; from tokenlake.sources.rows import Rows; "
+        "from tokenlake.etl.sources.where import Predicate; from tokenlake.etl.sources.rows import Rows; "
         "print(Predicate('a > 1').judge(Rows(objects=[{'a': 1}, {'a': 2}])).mask)"
     )
     done = subprocess.run(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.reading.support import lake_of
-from tokenlake.store.address import open_store
-from tokenlake.store.base import Store
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.base import Store
 
 
 @pytest.fixture(scope="session")

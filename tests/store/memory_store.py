@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.store.base import Leftover, Link, ObjectInfo, Store, caught
-from tokenlake.store.writes import Outcome, Put
+from tokenlake.runtime.store.base import Leftover, Link, ObjectInfo, Store, caught
+from tokenlake.runtime.store.writes import Outcome, Put
 
 Step = Callable[[str, str], None]
 See = Callable[[Hashable], None]

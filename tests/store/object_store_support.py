@@ -16,11 +16,11 @@ from tests.servers.base import Fault, Request
 from tests.servers.gcs import GcsServer
 from tests.servers.s3 import KEY, SECRET, S3Server
 from tests.store.support import sha256
-from tokenlake.store import payload
-from tokenlake.store.address import open_read_store, open_store
-from tokenlake.store.base import ReadStore, Store
-from tokenlake.store.remote import close_filesystems
-from tokenlake.store.writes import HashingFile
+from tokenlake.runtime.store import payload
+from tokenlake.runtime.store.address import open_read_store, open_store
+from tokenlake.runtime.store.base import ReadStore, Store
+from tokenlake.runtime.store.remote import close_filesystems
+from tokenlake.runtime.store.writes import HashingFile
 
 __all__ = ["CLOUDS", "Bucket", "Folder", "bucket_on", "environment", "on", "sha256", "small_parts", "written"]
 

@@ -13,11 +13,11 @@ from tests.servers.base import Fault
 from tests.servers.gcs import GcsServer
 from tests.servers.http import HttpServer
 from tests.servers.s3 import S3Server
-from tokenlake.reading.version import StoredRows
-from tokenlake.store.address import open_read_store
-from tokenlake.store.base import ReadStore, Store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.remote import close_filesystems
+from tokenlake.runtime.reading.version import StoredRows
+from tokenlake.runtime.store.address import open_read_store
+from tokenlake.runtime.store.base import ReadStore, Store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.remote import close_filesystems
 
 PROTOCOLS = ("s3", "gs", "http", "memory")
 

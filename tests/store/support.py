@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tokenlake.etl.runner import build_dataset
-from tokenlake.store.account import Account
-from tokenlake.store.base import Store
-from tokenlake.store.ledger import ShardEntry, UnitRecord
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.ledger import ShardEntry, UnitRecord
+from tokenlake.runtime.store.manifest import Manifest
 
 SEQ_LENGTH = 64
 

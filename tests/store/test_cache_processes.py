@@ -18,7 +18,7 @@ from tests.servers.base import Fault, Request
 from tests.store.remote_store_support import Served, serving
 from tests.store.support import sha256 as sha
 from tests.store.support import wait_for
-from tokenlake.store.file_locks import locked
+from tokenlake.runtime.store.file_locks import locked
 
 SIZE = 50_000
 SHARDS = {f"shard-{number}": bytes([number]) * SIZE for number in range(6)}

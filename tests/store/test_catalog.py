@@ -10,10 +10,10 @@ import pytest
 from tests.store.support import a_manifest, a_record
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.store.address import open_store
-from tokenlake.store.base import Store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import (
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.claims import (
     MOST_BYTES,
     Claim,
     ClaimResult,
@@ -22,9 +22,9 @@ from tokenlake.store.claims import (
     closing_note,
     is_closing_note,
 )
-from tokenlake.store.layout import Layout
-from tokenlake.store.manifest import Manifest
-from tokenlake.store.sealed import seal
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.sealed import seal
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 

@@ -11,12 +11,12 @@ import pytest
 from tests.store.test_catalog import commit, manifest, overwrite
 from tests.store.test_races import race
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.store.address import open_store
-from tokenlake.store.base import Store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import Tag, TagChange, VersionInfo
-from tokenlake.store.layout import Layout, tag_key
-from tokenlake.store.sealed import seal
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.claims import Tag, TagChange, VersionInfo
+from tokenlake.runtime.store.layout import Layout, tag_key
+from tokenlake.runtime.store.sealed import seal
 
 KEY = "code/tags/prod.json"
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenlake.base.fingerprint import canonical_json, file_id, fingerprint
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.fingerprint import canonical_json, file_id, fingerprint
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 JSON: st.SearchStrategy[Any] = st.recursive(

@@ -21,15 +21,15 @@ from tests.store.test_catalog import commit
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.etl.commit import require_held
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.worker import InProcessPool
-from tokenlake.integrity.verify import verify
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import Claim, ClaimResult, VersionInfo, closing_note
-from tokenlake.store.gc import GcReport, collect
-from tokenlake.store.layout import Layout
-from tokenlake.store.local import LocalStore
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.claims import Claim, ClaimResult, VersionInfo, closing_note
+from tokenlake.runtime.store.gc import GcReport, collect
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.local import LocalStore
 
 DAY = 86_400.0
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)

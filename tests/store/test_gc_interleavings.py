@@ -19,14 +19,14 @@ from tokenlake.config.resolve import resolve
 from tokenlake.errors import VersionConflictError
 from tokenlake.etl.commit import commit_version, publish_preamble
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.store.account import Account
-from tokenlake.store.base import Store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import Claim, is_closing_note
-from tokenlake.store.gc import GcReport, collect
-from tokenlake.store.layout import Layout, shard_path
-from tokenlake.store.ledger import UnitRecord
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.claims import Claim, is_closing_note
+from tokenlake.runtime.store.gc import GcReport, collect
+from tokenlake.runtime.store.layout import Layout, shard_path
+from tokenlake.runtime.store.ledger import UnitRecord
+from tokenlake.runtime.store.manifest import Manifest
 
 A = "a" * 64
 DATA = b"one token"
@@ -184,7 +184,7 @@ def test_two_equal_builds_have_one_winner() -> None:
 
 def test_the_walk_finds_what_a_claim_alone_would_let_happen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the closing note a process that slept makes a version visible whose files are gone."""
-    monkeypatch.setattr("tokenlake.store.remove.closing_note", lambda layout: b"")
+    monkeypatch.setattr("tokenlake.runtime.store.remove.closing_note", lambda layout: b"")
     real = MemoryStore.put_new
 
     def put_new(self: MemoryStore, key: str, data: bytes, **more: Any) -> Any:

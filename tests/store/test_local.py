@@ -23,10 +23,10 @@ from tokenlake.errors import (
     StoreError,
     VersionConflictError,
 )
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.base import Link, ObjectInfo, Store
-from tokenlake.store.file_locks import new_temp_name
-from tokenlake.store.layout import (
+from tokenlake.runtime.store.address import StoreAddress, open_store
+from tokenlake.runtime.store.base import Link, ObjectInfo, Store
+from tokenlake.runtime.store.file_locks import new_temp_name
+from tokenlake.runtime.store.layout import (
     Layout,
     check_dataset_name,
     check_key,
@@ -36,8 +36,8 @@ from tokenlake.store.layout import (
     tokenizer_path,
     version_number,
 )
-from tokenlake.store.local import LocalStore
-from tokenlake.store.writes import HashingFile
+from tokenlake.runtime.store.local import LocalStore
+from tokenlake.runtime.store.writes import HashingFile
 
 
 def written(store: Store, data: bytes, prefix: str = "d/v1") -> Path:

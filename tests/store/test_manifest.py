@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.store.support import a_manifest, a_record, a_shard
+from tokenlake.base.fingerprint import canonical_json, file_id
 from tokenlake.errors import AccountError, IntegrityError
-from tokenlake.fingerprint import canonical_json, file_id
-from tokenlake.store.account import Account
-from tokenlake.store.layout import quarantine_path, shard_path
-from tokenlake.store.ledger import (
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.layout import quarantine_path, shard_path
+from tokenlake.runtime.store.ledger import (
     MIXED,
     FileEntry,
     InputEntry,
@@ -33,8 +33,8 @@ from tokenlake.store.ledger import (
     UnitRecord,
     inputs_fingerprint,
 )
-from tokenlake.store.manifest import Manifest
-from tokenlake.store.sealed import seal
+from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.sealed import seal
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 COUNT = st.integers(0, 1 << 50)

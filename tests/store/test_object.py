@@ -31,9 +31,9 @@ from tests.store.object_store_support import (
     written,
 )
 from tokenlake.errors import IntegrityError, StoreError, VersionConflictError
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.base import Leftover, Link, Store
-from tokenlake.store.remote import close_filesystems
+from tokenlake.runtime.store.address import StoreAddress, open_store
+from tokenlake.runtime.store.base import Leftover, Link, Store
+from tokenlake.runtime.store.remote import close_filesystems
 
 LIB = Path(__file__).resolve().parents[2] / "lib"
 
@@ -254,7 +254,7 @@ class TestProcesses:
 
 _LEAVE = """
 import sys
-from tokenlake.store.object_store import scratch_of
+from tokenlake.runtime.store.object_store import scratch_of
 path = scratch_of(sys.argv[1]).temp("corpus/v1")
 path.write_bytes(b"12345")
 print(path)
@@ -262,7 +262,7 @@ print(path)
 
 _FORK = """
 import json, os, sys
-from tokenlake.store.address import open_store
+from tokenlake.runtime.store.address import open_store
 store = open_store(sys.argv[1], storage_options=json.loads(os.environ["OPTIONS"]))
 store.put_new("before", b"")
 child = os.fork()

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.store.support import sha256
-from tokenlake.store.address import open_store
-from tokenlake.store.base import Store
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.catalog import Catalog
 
 LIB = Path(__file__).resolve().parents[2] / "lib"
 PRELUDE = """
 import hashlib, json, os, sys, time
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.errors import VersionConflictError
-from tokenlake.store.address import open_store
+from tokenlake.runtime.store.address import open_store
 root, arguments = sys.argv[1], json.loads(sys.argv[2])
 store = open_store(root)
 print("ready", flush=True)

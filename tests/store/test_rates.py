@@ -14,9 +14,15 @@ from tests.servers.http import HttpServer
 from tests.servers.hub import HubServer
 from tests.sources.remote_support import documents, everything, jsonl, listed
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.sources.hub_client import HubClient
-from tokenlake.store import client, objects, rates
-from tokenlake.store.rates import NoAnswerError, RateFloor, SlowServerError, answered_in_time, least_rate
+from tokenlake.etl.sources.hub_client import HubClient
+from tokenlake.runtime.store import client, objects, rates
+from tokenlake.runtime.store.rates import (
+    NoAnswerError,
+    RateFloor,
+    SlowServerError,
+    answered_in_time,
+    least_rate,
+)
 
 DATA = jsonl(documents(200))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.store.redirects import (
+from tokenlake.runtime.store.redirects import (
     HttpOrigin,
     RedirectRefusedError,
     private_kind,

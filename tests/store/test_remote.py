@@ -33,12 +33,12 @@ from tests.store.remote_store_support import (
 )
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, NotFoundError, StoreError
 from tokenlake.query.tables import VerifiedFiles
-from tokenlake.store.address import open_read_store
-from tokenlake.store.base import Store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.layout import Layout
-from tokenlake.store.local import LocalStore
-from tokenlake.store.remote import RemoteStore, close_filesystems
+from tokenlake.runtime.store.address import open_read_store
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.local import LocalStore
+from tokenlake.runtime.store.remote import RemoteStore, close_filesystems
 
 LISTING = [protocol for protocol in PROTOCOLS if protocol != "http"]
 
@@ -299,10 +299,10 @@ class TestOpening:
     def test_a_trainer_imports_nothing_of_the_build_side(self) -> None:
         code = """
 import json, sys
-from tokenlake.store.address import open_read_store
+from tokenlake.runtime.store.address import open_read_store
 before = "fsspec" in sys.modules
 open_read_store("memory://lake")
-names = ("pydantic", "yaml", "prefect", "polars", "duckdb", "tokenizers", "tokenlake.sources")
+names = ("pydantic", "yaml", "prefect", "polars", "duckdb", "tokenizers", "tokenlake.etl.sources")
 print(json.dumps([before, [name for name in names if name in sys.modules]]))
 """
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

@@ -12,10 +12,10 @@ from tests.servers.base import Fault, Request
 from tests.servers.s3 import KEY, SECRET
 from tests.store.remote_store_support import Served, files_of, require_same_rows, rows_at, serving, shard_keys
 from tokenlake.errors import IntegrityError, StoreError
-from tokenlake.reading.version import StoredRows
-from tokenlake.store.base import Store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.client import SECONDS_VARIABLE
+from tokenlake.runtime.reading.version import StoredRows
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.client import SECONDS_VARIABLE
 
 NAME = "learned"
 

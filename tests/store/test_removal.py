@@ -13,13 +13,13 @@ from tests.store.support import build_store, copy_store, files, settings
 from tests.store.test_gc_interleavings import built, commit, visible, whole
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, NotFoundError, StoreError
+from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.runner import build_dataset
-from tokenlake.integrity.verify import verify
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.gc import collect
-from tokenlake.store.layout import Layout
-from tokenlake.store.remove import remove
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.gc import collect
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.remove import remove
 
 Output = pytest.CaptureFixture[str]
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.etl.runner import BuildResult
-from tokenlake.text.renderer import Rendered
+from tokenlake.etl.text.renderer import Rendered
 
 Row = dict[str, Any]
 Document = tuple[list[int], list[bool]]

@@ -39,11 +39,11 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
-from tokenlake.sources.rows import Rows
-from tokenlake.text.chat_renderer import ChatRenderer
-from tokenlake.text.chat_template import templates_of
-from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import load_tokenizer
+from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.text.chat_renderer import ChatRenderer
+from tokenlake.etl.text.chat_template import templates_of
+from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.files import load_tokenizer
 
 CONVERSATIONS = [conversation(seed, system=seed % 3 == 0, turns=1 + seed % 3) for seed in range(60)]
 

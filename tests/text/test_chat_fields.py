@@ -30,10 +30,10 @@ from tests.tokenizer_reference import ReferenceTokenizer
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import BadRecordError
 from tokenlake.etl.runner import build_dataset
-from tokenlake.sources.bad_records import Fault
-from tokenlake.sources.rows import Rows
-from tokenlake.text.chat_messages import ConversationReader
-from tokenlake.text.chat_renderer import ChatRenderer
+from tokenlake.etl.sources.bad_records import Fault
+from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.text.chat_messages import ConversationReader
+from tokenlake.etl.text.chat_renderer import ChatRenderer
 
 QWEN = unmarked(QWEN3)
 

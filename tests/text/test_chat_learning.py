@@ -27,11 +27,11 @@ from tests.text.chat_samples import (
 from tests.text.support import learned_texts
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.sources.bad_records import Fault
-from tokenlake.sources.rows import Rows
-from tokenlake.text import chat_server
-from tokenlake.text.chat_renderer import ChatRenderer
-from tokenlake.text.chat_template import ChatTemplate
+from tokenlake.etl.sources.bad_records import Fault
+from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.text import chat_server
+from tokenlake.etl.text.chat_renderer import ChatRenderer
+from tokenlake.etl.text.chat_template import ChatTemplate
 
 Message = dict[str, Any]
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.text.chat_samples import STYLES, WORDS, speaking
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import TemplateMismatchError
-from tokenlake.sources.rows import Rows
-from tokenlake.text.chat_messages import ROLES
-from tokenlake.text.chat_renderer import CHECKED, ChatRenderer, Conversations, SpecialTokenGuard
-from tokenlake.text.chat_template import ChatTemplate, Skeleton
-from tokenlake.tokenizers.offsets import byte_spans
+from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.text.chat_messages import ROLES
+from tokenlake.etl.text.chat_renderer import CHECKED, ChatRenderer, Conversations, SpecialTokenGuard
+from tokenlake.etl.text.chat_template import ChatTemplate, Skeleton
+from tokenlake.etl.tokenizers.offsets import byte_spans
 
 PLAIN = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}{{ '\n' }}"

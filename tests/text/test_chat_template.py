@@ -19,7 +19,7 @@ from tests.lazily import lazily
 from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, STYLES, TOOLS_CHATML, conversation
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.text.chat_template import PROCESS, ChatTemplate, Limits, RenderedChat
+from tokenlake.etl.text.chat_template import PROCESS, ChatTemplate, Limits, RenderedChat
 
 chat_template_utils: Any = lazily("transformers.utils.chat_template_utils")
 
@@ -256,7 +256,7 @@ def test_compiling_computes_nothing_or_is_bounded(text):
 def test_ctrl_c_ends_a_template_that_is_in_c_code_at_once(tmp_path):
     script = f"""
 import signal
-from tokenlake.text.chat_template import ChatTemplate, Limits
+from tokenlake.etl.text.chat_template import ChatTemplate, Limits
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have begun the tests without it
 template = ChatTemplate({FOREVER!r}, limits=Limits(seconds=30))
 print("begins", flush=True)

@@ -15,10 +15,10 @@ from tests.text.chat_samples import CHATML, MARKED_CHATML, TOOLS_CHATML, convers
 from tests.tokenizer_reference import import_transformers
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.sources.rows import Rows
-from tokenlake.text.chat_messages import ConversationReader
-from tokenlake.text.chat_renderer import ChatRenderer
-from tokenlake.text.chat_template import ChatTemplate
+from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.text.chat_messages import ConversationReader
+from tokenlake.etl.text.chat_renderer import ChatRenderer
+from tokenlake.etl.text.chat_template import ChatTemplate
 
 ASKED = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
 NARRATOR = {"role": "narrator", "content": "x"}
@@ -220,7 +220,7 @@ def test_special_tokens_of_rows_may_be_allowed():
 def test_tokens_that_a_normalizer_would_make_special_are_found():
     """A lower-casing tokenizer whose special token is looked for behind the normalizer."""
     from tests.tokenizers.tokenizer_samples import changed
-    from tokenlake.text.chat_renderer import SpecialTokenGuard
+    from tokenlake.etl.text.chat_renderer import SpecialTokenGuard
 
     def lower(spec: dict[str, Any]) -> None:
         spec["normalizer"] = {"type": "Lowercase"}

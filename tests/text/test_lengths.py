@@ -15,15 +15,15 @@ from tests.seeds import promise
 from tests.tokenizer_reference import needs_stages, open_backend
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake import LengthManager
-from tokenlake.arrays import Ragged
-from tokenlake.columns import IGNORED
+from tokenlake.base.arrays import Ragged
+from tokenlake.base.columns import IGNORED
 from tokenlake.errors import ConfigError
-from tokenlake.text.budgets import BUDGET_STRATEGIES, BudgetStrategy, ContentDistributionMode, allocate
-from tokenlake.text.lengths import LengthManagerConfig
-from tokenlake.text.padding import pad
-from tokenlake.text.truncation import SIDES, STRATEGIES, Side
-from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TOKENIZER_JSON
+from tokenlake.etl.text.budgets import BUDGET_STRATEGIES, BudgetStrategy, ContentDistributionMode, allocate
+from tokenlake.etl.text.lengths import LengthManagerConfig
+from tokenlake.etl.text.padding import pad
+from tokenlake.etl.text.truncation import SIDES, STRATEGIES, Side
+from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.files import TOKENIZER_JSON
 
 LENGTHS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 50), max_size=6)
 TOTAL = st.integers(-3, 200)

@@ -17,13 +17,13 @@ from tokenlake.config.resolve import resolve, source_identity
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.config.stages import TruncationSide, TruncationStrategy
 from tokenlake.errors import ConfigError
+from tokenlake.etl.packing.segments import LOSS, learned, marked, plain
+from tokenlake.etl.text.truncation import SIDES, STRATEGIES, continuing_tokens, pieces
+from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.unit.finish import Finish
 from tokenlake.etl.unit.fitted import Fitted
 from tokenlake.etl.unit.length_policy import Lengths
-from tokenlake.packing.segments import LOSS, learned, marked, plain
-from tokenlake.text.truncation import SIDES, STRATEGIES, continuing_tokens, pieces
-from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TokenizerFiles
 
 # ---- in a configuration: inheritance, contradictions, identity -------------------------------------------
 

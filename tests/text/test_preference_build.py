@@ -21,18 +21,18 @@ from tokenlake.cli.app import main
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.etl.integrity.verify import verify
+from tokenlake.etl.integrity.verify_shard import RowCheck, RowRules
 from tokenlake.etl.plan.estimate import estimate, total
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.etl.session import BuildSession
-from tokenlake.integrity.verify import verify
-from tokenlake.integrity.verify_shard import RowCheck, RowRules
+from tokenlake.etl.text.preference import PreferenceRows
+from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.query.session import sql as query
-from tokenlake.schema import LogicalHasher, open_writer
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.text.preference import PreferenceRows
-from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.runtime.schema import LogicalHasher, open_writer
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 
 Build = Callable[[Row], BuildResult]
 METHODS = ("dpo", "orpo", "cpo", "reward", "kto", "bco", "grpo")

@@ -18,7 +18,7 @@ from tests.tokenizer_reference import ReferenceTokenizer
 from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.runner import build_dataset
-from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 ALPACA = """Below is an instruction that describes a task.
 

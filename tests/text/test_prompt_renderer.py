@@ -18,11 +18,11 @@ from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.texts import PromptConfig
 from tokenlake.errors import ConfigError
-from tokenlake.sources.rows import Rows
-from tokenlake.text.labeller import resolved_prompt
-from tokenlake.text.prompt_renderer import ChatPromptRenderer, PromptRenderer
-from tokenlake.text.renderer import Rendered
-from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.text.labeller import resolved_prompt
+from tokenlake.etl.text.prompt_renderer import ChatPromptRenderer, PromptRenderer
+from tokenlake.etl.text.renderer import Rendered
+from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 ALPACA = "Below.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n{output}"
 PLAIN = {"template": "Q: {q}\nA: {a} end", "label_column": "a"}

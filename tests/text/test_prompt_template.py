@@ -14,9 +14,9 @@ from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.texts import PromptConfig
 from tokenlake.errors import ConfigError
-from tokenlake.sources.rows import Rows
-from tokenlake.text.prompt_renderer import PromptRenderer
-from tokenlake.text.prompt_template import PromptPiece, parse_template
+from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.text.prompt_renderer import PromptRenderer
+from tokenlake.etl.text.prompt_template import PromptPiece, parse_template
 
 ROW = {"q": "what?", "a": "that"}
 QA = {"template": "{q} {a}", "label_column": "a"}

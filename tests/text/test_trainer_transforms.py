@@ -13,10 +13,10 @@ import tokenlake as tl
 from tests.seeds import promise
 from tests.text.preference_support import Reference, chatml, llama
 from tests.tokenizers.tokenizer_samples import from_spec, sentencepiece
-from tokenlake.arrays import Ragged, offsets_of
+from tokenlake.base.arrays import Ragged, offsets_of
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.text.preference_ids import Joiner
-from tokenlake.text.transform import Example, MapTransform
+from tokenlake.etl.text.preference_ids import Joiner
+from tokenlake.etl.text.transform import Example, MapTransform
 
 Row = dict[str, Any]
 PAIR: Row = {"prompt": "What is two and two?", "chosen": " Four, of course.", "rejected": " Five."}

@@ -24,8 +24,8 @@ from tokenlake.config.resolve import resolve, resolve_source, source_identity
 from tokenlake.config.resolved import ResolvedSource, ResolvedTexts
 from tokenlake.config.texts import callable_name
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.sources.rows import Rows
-from tokenlake.text.steps import BUILT_IN, Guarded, load_callable, open_callable, open_chain, sealed
+from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.text.steps import BUILT_IN, Guarded, load_callable, open_callable, open_chain, sealed
 
 policy: Any = lazily("tokenlake.runs.policy")
 

@@ -13,11 +13,11 @@ from tests.tokenizer_guard import hostile
 from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import TokenizerError
-from tokenlake.tokenizer_guard.backend import deliberate
-from tokenlake.tokenizer_guard.caution import reason_for_caution
-from tokenlake.tokenizer_guard.growth import Growth, growth_of
-from tokenlake.tokenizer_guard.patterns import is_plain
-from tokenlake.tokenizers.allowlist import SPLIT_REGEXES, objection
+from tokenlake.etl.tokenizers.allowlist import SPLIT_REGEXES, objection
+from tokenlake.runtime.tokenizer_guard.backend import deliberate
+from tokenlake.runtime.tokenizer_guard.caution import reason_for_caution
+from tokenlake.runtime.tokenizer_guard.growth import Growth, growth_of
+from tokenlake.runtime.tokenizer_guard.patterns import is_plain
 
 tokenizers: Any = pytest.importorskip("tokenizers")
 

@@ -16,11 +16,11 @@ from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.cli.app import main
 from tokenlake.errors import TokenizerError
 from tokenlake.etl.runner import build_dataset
-from tokenlake.loader.dataset import open as open_dataset
-from tokenlake.tokenizer_guard import process, shape
-from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
-from tokenlake.tokenizers.fingerprint import describe
-from tokenlake.tokenizers.manager import TokenizerManager
+from tokenlake.etl.tokenizers.files import TokenizerFiles, load_tokenizer
+from tokenlake.etl.tokenizers.fingerprint import describe
+from tokenlake.etl.tokenizers.manager import TokenizerManager
+from tokenlake.runtime.loader.dataset import open as open_dataset
+from tokenlake.runtime.tokenizer_guard import process, shape
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from tests.tokenizer_guard import hostile
 from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import MissingExtraError, TokenizerError
-from tokenlake.tokenizer_guard import process
-from tokenlake.tokenizer_guard.backend import open_tokenizer
-from tokenlake.tokenizer_guard.process import BoundedTokenizer, ProcessLimits
+from tokenlake.runtime.tokenizer_guard import process
+from tokenlake.runtime.tokenizer_guard.backend import open_tokenizer
+from tokenlake.runtime.tokenizer_guard.process import BoundedTokenizer, ProcessLimits
 
 tokenizers: Any = pytest.importorskip("tokenizers")
 

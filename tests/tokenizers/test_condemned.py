@@ -26,7 +26,7 @@ TEMPLATE = (
 # Each changes one answer about a text that holds the word: the last id, or where the first token ends.
 WRONG = {
     "ids": """
-        import tokenlake.tokenizers.engines as fast
+        import tokenlake.etl.tokenizers.engines as fast
         right = fast.GigatokenEngine.encode
 
         def wrong(self, text):
@@ -40,7 +40,7 @@ WRONG = {
         fast.GigatokenEngine.encode = wrong
     """,
     "places": """
-        import tokenlake.tokenizers.offsets as sizes
+        import tokenlake.etl.tokenizers.offsets as sizes
         right = sizes.TokenSizes.places
 
         def wrong(self, text, offsets, ids):

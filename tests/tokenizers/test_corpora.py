@@ -16,10 +16,10 @@ import pytest
 from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import choose_engine
-from tokenlake.tokenizers.allowlist import is_sentencepiece
-from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
-from tokenlake.tokenizers.gate import SEGMENTS_FROM
+from tokenlake.etl.tokenizers.allowlist import is_sentencepiece
+from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.files import TokenizerFiles, load_tokenizer
+from tokenlake.etl.tokenizers.gate import SEGMENTS_FROM
 
 pytestmark = pytest.mark.corpora
 TOKENIZERS = {"openai-community/gpt2": ((), ()), "meta-llama/Llama-2-7b-hf": ((1,), ())}

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from tests.tokenizer_reference import HAS_STAGES, needs_stages
 from tests.tokenizers import tokenizer_samples as samples
-from tokenlake.arrays import Ragged, is_ascii
+from tokenlake.base.arrays import Ragged, is_ascii
 from tokenlake.errors import ConfigError, EngineMismatchError, TokenizerError
-from tokenlake.tokenizers.allowlist import COMPOSING, SPLITTING, UnicodeGuard
-from tokenlake.tokenizers.encoder import Encoded, Encoder, SpecialScan
-from tokenlake.tokenizers.engines import WINDOW, ReferenceEngine, cut_rule
-from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.allowlist import COMPOSING, SPLITTING, UnicodeGuard
+from tokenlake.etl.tokenizers.encoder import Encoded, Encoder, SpecialScan
+from tokenlake.etl.tokenizers.engines import WINDOW, ReferenceEngine, cut_rule
+from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 ENGINES = ("gigatoken", "tokenizers")
 
@@ -304,7 +304,7 @@ def test_the_reference_ignores_truncation_and_padding() -> None:
 def test_the_reference_cuts_long_documents_without_changing_ids(
     name: str, literal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenlake.tokenizers.engines.BATCH_BYTES", 50)
+    monkeypatch.setattr("tokenlake.etl.tokenizers.engines.BATCH_BYTES", 50)
     files, text = samples.known()[name], "\n".join(samples.hard_texts())
     reference = ReferenceEngine(files, literal=literal)
     assert reference.cuts is not None

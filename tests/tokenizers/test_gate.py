@@ -18,11 +18,11 @@ from tests.tokenizers.tokenizer_mutations import model, norm, pre
 from tests.tokenizers.tokenizer_samples import changed, choose_engine, split_stage
 from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError, TokenizerError
 from tokenlake.etl.runner import build_dataset
-from tokenlake.tokenizers import engines, gate
-from tokenlake.tokenizers.allowlist import objection
-from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.engines import GigatokenEngine, ReferenceEngine
-from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers import engines, gate
+from tokenlake.etl.tokenizers.allowlist import objection
+from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.engines import GigatokenEngine, ReferenceEngine
+from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 # About which engine is chosen, and why, beside `tokenizers` before 1.0.
 pytestmark = needs_stages
@@ -54,8 +54,8 @@ def test_segments_are_for_large_builds_of_sentencepiece_tokenizers() -> None:
 
 
 def test_where_segments_cannot_run_gigatoken_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tokenlake.tokenizers.segment_kernels", None)
-    monkeypatch.delattr("tokenlake.tokenizers.segment_kernels", raising=False)
+    monkeypatch.setitem(sys.modules, "tokenlake.etl.tokenizers.segment_kernels", None)
+    monkeypatch.delattr("tokenlake.etl.tokenizers.segment_kernels", raising=False)
     assert choose_engine(samples.sentencepiece(), size=gate.SEGMENTS_FROM).engine == "gigatoken"
     with pytest.raises(
         MissingExtraError, match=r"'segments' needs its packages: pip install 'tokenlake\[etl\]'"

@@ -18,14 +18,14 @@ from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.test_models import MODELS, trained
 from tests.tokenizers.tokenizer_mutations import MUTATIONS
 from tokenlake.errors import TokenizerError
-from tokenlake.tokenizer_guard.adapter import open_backend
-from tokenlake.tokenizer_guard.compatibility import why_not_fast
-from tokenlake.tokenizer_guard.generation import exports_parts
-from tokenlake.tokenizer_guard.process import BoundedTokenizer
-from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.engines import ReferenceEngine
-from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.gate import WORDS_BESIDE_FAST_FROM, choose_encoder
+from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.engines import ReferenceEngine
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.gate import WORDS_BESIDE_FAST_FROM, choose_encoder
+from tokenlake.runtime.tokenizer_guard.adapter import open_backend
+from tokenlake.runtime.tokenizer_guard.compatibility import why_not_fast
+from tokenlake.runtime.tokenizer_guard.generation import exports_parts
+from tokenlake.runtime.tokenizer_guard.process import BoundedTokenizer
 
 PINNED = Path(__file__).with_name("pinned_ids.json")
 REFUSED = "refused"
@@ -126,7 +126,7 @@ def test_cached_words_of_sentencepiece_style_equal_the_reference(name: str) -> N
 def test_beside_the_fast_generation_only_words_of_sentencepiece_style_are_cached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tokenlake.tokenizers.gate.exports_parts", lambda: False)
+    monkeypatch.setattr("tokenlake.etl.tokenizers.gate.exports_parts", lambda: False)
     large = WORDS_BESIDE_FAST_FROM
     cases = [("byte-level", large, "tokenizers"), ("sentencepiece", large, "words")]
     cases += [("sentencepiece", large - 1, "tokenizers"), ("llama-3", 1 << 40, "tokenizers")]

@@ -17,8 +17,8 @@ from tests.tokenizer_reference import ReferenceTokenizer, needs_stages, open_bac
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import Spec, changed
 from tokenlake.errors import SourceNotFoundError, TokenizerError
-from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
-from tokenlake.tokenizers.fingerprint import describe, identity
+from tokenlake.etl.tokenizers.files import TokenizerFiles, load_tokenizer
+from tokenlake.etl.tokenizers.fingerprint import describe, identity
 
 LIB = Path(__file__).resolve().parents[2] / "lib"
 
@@ -69,7 +69,7 @@ def test_the_hub_cache_is_used_without_asking_the_hub(hub: Path, name: str) -> N
 
 def test_a_cached_tokenizer_imports_neither_huggingface_hub_nor_transformers(hub: Path) -> None:
     code = (
-        "import sys; from tokenlake.tokenizers.files import load_tokenizer; load_tokenizer('org/small').eos_id;"
+        "import sys; from tokenlake.etl.tokenizers.files import load_tokenizer; load_tokenizer('org/small').eos_id;"
         "print(*sorted({'huggingface_hub', 'transformers', 'polars', 'awkward'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=LIB, capture_output=True, text=True, check=True)
@@ -263,8 +263,8 @@ def test_a_hub_that_cannot_be_reached_is_a_clear_error(
 def test_a_tokenizer_is_described_without_pandas(tokenizer_dir: Path) -> None:
     """pyarrow imports it at the first array made of Python objects: a quarter of a second of every command."""
     code = (
-        "import sys; from tokenlake.tokenizers.files import load_tokenizer; "
-        "from tokenlake.tokenizers.fingerprint import describe; "
+        "import sys; from tokenlake.etl.tokenizers.files import load_tokenizer; "
+        "from tokenlake.etl.tokenizers.fingerprint import describe; "
         f"describe(load_tokenizer({str(tokenizer_dir)!r})); sys.exit('pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,14 +11,14 @@ import pytest
 
 from tests.tokenizers.tokenizer_samples import byte_level
 from tokenlake.errors import MissingExtraError
-from tokenlake.tokenizers.words import native
-from tokenlake.tokenizers.words.engine import WordEngine
+from tokenlake.etl.tokenizers.words import native
+from tokenlake.etl.tokenizers.words.engine import WordEngine
 
 
 def test_a_kept_file_is_loaded_without_numba() -> None:
     native.loops()
     code = (
-        "import sys; from tokenlake.tokenizers.words import native; native.loops(); "
+        "import sys; from tokenlake.etl.tokenizers.words import native; native.loops(); "
         "sys.exit('numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -60,7 +60,7 @@ def test_a_folder_that_cannot_be_written_is_passed_over(tmp_path: Path) -> None:
 def test_the_file_is_looked_for_in_all_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "code_folders", lambda: iter([tmp_path / "none", tmp_path]))
     compiled: list[bytes] = [b"fresh"]
-    from tokenlake.tokenizers.words import native_compiler
+    from tokenlake.etl.tokenizers.words import native_compiler
 
     monkeypatch.setattr(native_compiler, "compile_loops", lambda: compiled[0])
     monkeypatch.setattr(native, "_LOADED", [])
@@ -79,7 +79,7 @@ def test_the_file_is_looked_for_in_all_folders(tmp_path: Path, monkeypatch: pyte
 def test_a_numba_that_cannot_compile_leaves_the_work_to_the_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tokenlake.tokenizers.words import native_compiler
+    from tokenlake.etl.tokenizers.words import native_compiler
 
     def fail() -> bytes:
         raise AttributeError("module 'numba' has no attribute 'cfunc'")

@@ -18,9 +18,9 @@ from tests.tokenizer_reference import ReferenceTokenizer, needs_offsets
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_mutations import FLAGS
 from tokenlake.errors import EngineMismatchError
-from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.offsets import Spans, TokenSizes, touched
+from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.offsets import Spans, TokenSizes, touched
 
 Place = tuple[int, int, int]
 MARKUP = ("<s>", "</s>", "<|endoftext|>", "<tag>", "<unk>")
@@ -202,8 +202,8 @@ def filled(tokens: list[Place], stretches: list[tuple[int, int]]) -> list[bool]:
 @needs_offsets
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
 def test_batches_may_be_empty_slices_and_many_pieces(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenlake.tokenizers.offsets._BLOCK", 7)
-    monkeypatch.setattr("tokenlake.tokenizers.offsets.BATCH_BYTES", 30)
+    monkeypatch.setattr("tokenlake.etl.tokenizers.offsets._BLOCK", 7)
+    monkeypatch.setattr("tokenlake.etl.tokenizers.offsets.BATCH_BYTES", 30)
     encoder = encoder_of("sentencepiece", "encode", engine)
     rows = ["zero \u00e4", "", "one</s>two \u4e16\u754c", "\u2581odd", "", "four and some more words", "<s>"]
     want = [expected(FORMS["sentencepiece"], text, literal=False) for text in rows]

@@ -11,10 +11,10 @@ import pytest
 from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import changed
-from tokenlake.cache.disk import DiskCache
+from tokenlake.base.cache.disk import DiskCache
 from tokenlake.errors import EngineMismatchError
-from tokenlake.tokenizers import gate
-from tokenlake.tokenizers.gate import choose_encoder
+from tokenlake.etl.tokenizers import gate
+from tokenlake.etl.tokenizers.gate import choose_encoder
 
 # About probes of engines that are chosen beside `tokenizers` before 1.0.
 pytestmark = needs_stages

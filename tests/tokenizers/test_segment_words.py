@@ -17,11 +17,11 @@ from tests.tokenizers.test_models import trained
 from tests.tokenizers.test_segments import same_ids
 from tests.tokenizers.tokenizer_samples import choose_engine
 from tokenlake.errors import TokenizerError
-from tokenlake.tokenizers import gate
-from tokenlake.tokenizers.allowlist import objection
-from tokenlake.tokenizers.engines import ReferenceEngine
-from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.segments import SegmentEngine
+from tokenlake.etl.tokenizers import gate
+from tokenlake.etl.tokenizers.allowlist import objection
+from tokenlake.etl.tokenizers.engines import ReferenceEngine
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.segments import SegmentEngine
 
 # About an engine that reads the parts of a tokenizer.
 pytestmark = needs_stages

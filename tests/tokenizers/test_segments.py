@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.engine_builds import check_same_bytes
 from tests.tokenizers.tokenizer_samples import SPACE
-from tokenlake.tokenizers import segments
-from tokenlake.tokenizers.encoder import fast_engine
-from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.segments import SegmentEngine
+from tokenlake.etl.tokenizers import segments
+from tokenlake.etl.tokenizers.encoder import fast_engine
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.segments import SegmentEngine
 
 FORMS = sorted(name for name in samples.known() if name.startswith(("sentencepiece", "metaspace")))
 # One to four bytes, white space, what the vocabulary lacks, and the mark itself.

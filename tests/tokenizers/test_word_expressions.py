@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
-from tokenlake.cache.disk import DiskCache
-from tokenlake.tokenizers.words import classes, kernels
-from tokenlake.tokenizers.words.automaton import Splitter, classes_of, compile_tree
-from tokenlake.tokenizers.words.expressions import UnsupportedError, literal, parse
+from tokenlake.base.cache.disk import DiskCache
+from tokenlake.etl.tokenizers.words import classes, kernels
+from tokenlake.etl.tokenizers.words.automaton import Splitter, classes_of, compile_tree
+from tokenlake.etl.tokenizers.words.expressions import UnsupportedError, literal, parse
 
 # About character classes, which are read from the parts of `tokenizers`.
 pytestmark = needs_stages

@@ -22,17 +22,17 @@ from tests.tokenizers.test_mutations import REFUSED
 from tests.tokenizers.tokenizer_mutations import MUTATIONS
 from tests.tokenizers.tokenizer_samples import SPACE, Spec, choose_engine
 from tokenlake.errors import EngineMismatchError, TokenizerError
-from tokenlake.tokenizers import gate
-from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.offsets import TokenSizes
-from tokenlake.tokenizers.words import engine as word_engine
-from tokenlake.tokenizers.words import kept, merging, native
-from tokenlake.tokenizers.words import table as word_table
-from tokenlake.tokenizers.words.engine import WordEngine
-from tokenlake.tokenizers.words.kernels import LONGEST
-from tokenlake.tokenizers.words.merging import LONGEST_MERGED, Merger
-from tokenlake.tokenizers.words.rules import objection_to_words
+from tokenlake.etl.tokenizers import gate
+from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.offsets import TokenSizes
+from tokenlake.etl.tokenizers.words import engine as word_engine
+from tokenlake.etl.tokenizers.words import kept, merging, native
+from tokenlake.etl.tokenizers.words import table as word_table
+from tokenlake.etl.tokenizers.words.engine import WordEngine
+from tokenlake.etl.tokenizers.words.kernels import LONGEST
+from tokenlake.etl.tokenizers.words.merging import LONGEST_MERGED, Merger
+from tokenlake.etl.tokenizers.words.rules import objection_to_words
 
 # About an engine whose splits need character classes; tests/tokenizers/test_generations.py tests the others.
 pytestmark = needs_stages

@@ -19,8 +19,8 @@ import pytest
 
 import tokenlake as tl
 from tokenlake.errors import ConfigError, DivergedError, IntegrityError
-from tokenlake.trainer import Trainer, language_model, load_training_config
-from tokenlake.trainer.fingerprint import array_facts
+from tokenlake.runtime.trainer import Trainer, language_model, load_training_config
+from tokenlake.runtime.trainer.fingerprint import array_facts
 
 STEPS = 6
 ROWS = [{"input_ids": [(row + place) % 16 for place in range(8)]} for row in range(40)]

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 import tokenlake as tl
 from tokenlake.errors import ConfigError, NotAvailableError
-from tokenlake.trainer import (
+from tokenlake.runtime.trainer import (
     cross_entropy,
     dpo,
     focal,
@@ -29,12 +29,12 @@ from tokenlake.trainer import (
     make_schedule,
     orpo,
 )
-from tokenlake.trainer.config import MeshConfig, OptimizerConfig, ScheduleConfig
-from tokenlake.trainer.losses import IGNORED, over_logits, targets_of
-from tokenlake.trainer.measurements import Meter, TrainingMetrics, measured_flops, named, peak_flops
-from tokenlake.trainer.mesh import make_mesh, param_shardings
-from tokenlake.trainer.preference_losses import dpo_losses, kto_losses, mismatched, orpo_losses
-from tokenlake.trainer.step import TrainState, lowered, make_step
+from tokenlake.runtime.trainer.config import MeshConfig, OptimizerConfig, ScheduleConfig
+from tokenlake.runtime.trainer.losses import IGNORED, over_logits, targets_of
+from tokenlake.runtime.trainer.measurements import Meter, TrainingMetrics, measured_flops, named, peak_flops
+from tokenlake.runtime.trainer.mesh import make_mesh, param_shardings
+from tokenlake.runtime.trainer.preference_losses import dpo_losses, kto_losses, mismatched, orpo_losses
+from tokenlake.runtime.trainer.step import TrainState, lowered, make_step
 
 Floats = npt.NDArray[np.float64]
 B, T, D, V = 4, 6, 5, 7

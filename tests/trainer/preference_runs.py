@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tokenlake.errors import ConfigError, DivergedError
-from tokenlake.trainer import Callback, Trainer, load_training_config
+from tokenlake.runtime.trainer import Callback, Trainer, load_training_config
 
 STEPS = 6
 VOCABULARY = 1280

@@ -23,9 +23,9 @@ from jax.sharding import PartitionSpec
 
 import tokenlake as tl
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.trainer import Callback, Trainer, TrainingMetrics, language_model, load_training_config
-from tokenlake.trainer.logs import ProgressCallback, TensorBoardLog
-from tokenlake.trainer.mesh import batch_sharding, make_mesh
+from tokenlake.runtime.trainer import Callback, Trainer, TrainingMetrics, language_model, load_training_config
+from tokenlake.runtime.trainer.logs import ProgressCallback, TensorBoardLog
+from tokenlake.runtime.trainer.mesh import batch_sharding, make_mesh
 
 STEPS = 10
 VOCABULARY = 64

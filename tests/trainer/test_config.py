@@ -8,7 +8,7 @@ import pytest
 
 from tests.seeds import promise
 from tokenlake.errors import ConfigError
-from tokenlake.trainer.config import PRESETS, TrainingConfig, load_training_config
+from tokenlake.runtime.trainer.config import PRESETS, TrainingConfig, load_training_config
 
 
 @promise(134, 314)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tokenlake.loader.padding import BatchPadding
-from tokenlake.trainer.config import TrainingConfig, load_training_config
+from tokenlake.runtime.loader.padding import BatchPadding
+from tokenlake.runtime.trainer.config import TrainingConfig, load_training_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/trainer.md").read_text()

@@ -32,7 +32,7 @@ def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(
 
 
 def test_a_missing_package_is_told_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("tokenlake.trainer.")]:
+    for name in [name for name in sys.modules if name.startswith("tokenlake.runtime.trainer.")]:
         monkeypatch.delitem(sys.modules, name)
     # JAX itself: importing it here would be felt by other tests of this process.
     monkeypatch.setitem(sys.modules, "jax", None)

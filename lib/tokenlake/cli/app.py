@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast, final
 
-from tokenlake import termination
 from tokenlake._version import __version__
+from tokenlake.base import termination
+from tokenlake.base.markup import printable, printable_json
 from tokenlake.cli import COMMANDS, SYNONYMS, overview
 from tokenlake.cli.streams import encodable_json, output_problem, restart_with_utf8, take_over
 from tokenlake.errors import CancelledError, MissingExtraError, TokenlakeError, to_json
-from tokenlake.markup import printable, printable_json
 
 _HELP: Final = ("--help", "-h")
 _INTERRUPT: Final = KeyboardInterrupt.__name__

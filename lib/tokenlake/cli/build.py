@@ -13,9 +13,8 @@ from typing import Annotated, Any, Final, final
 from cyclopts import Parameter
 from rich.text import Text
 
-from tokenlake import numbers
+from tokenlake.base import numbers
 from tokenlake.base.sizes import parse_duration
-from tokenlake.clean.cleaning import Cleaning, CleanResult
 from tokenlake.cli.console import (
     AsJson,
     Config,
@@ -34,24 +33,25 @@ from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl import planner
+from tokenlake.etl.clean.cleaning import Cleaning, CleanResult
 from tokenlake.etl.engines import local_pool, open_pool
+from tokenlake.etl.export.plan import wanted_beside
+from tokenlake.etl.observability.build import RunProgress
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.stored import foresee, how_to_read_others
+from tokenlake.etl.reports import Table, facts, label, number
+from tokenlake.etl.reports.dataset import STOPS, expected_lengths, length_policy, share, weights_in_words
+from tokenlake.etl.reports.terminal import near, print_tables, stdout
 from tokenlake.etl.same_tokens import under_their_name
 from tokenlake.etl.store_engine import WorkDone, join_build, named_build, parse_share
-from tokenlake.export.plan import wanted_beside
-from tokenlake.observability.build import RunProgress
-from tokenlake.reports import Table, facts, label, number
-from tokenlake.reports.dataset import STOPS, expected_lengths, length_policy, share, weights_in_words
-from tokenlake.reports.terminal import near, print_tables, stdout
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.draws import open_mixture
-from tokenlake.store.free_space import free_bytes
-from tokenlake.store.ledger import UnitRecord
-from tokenlake.store.schemes import is_local
+from tokenlake.runtime.store.address import StoreAddress, open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.draws import open_mixture
+from tokenlake.runtime.store.free_space import free_bytes
+from tokenlake.runtime.store.ledger import UnitRecord
+from tokenlake.runtime.store.schemes import is_local
 
 
 def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, json: AsJson = False) -> int:

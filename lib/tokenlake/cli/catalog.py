@@ -10,22 +10,22 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tokenlake import numbers
+from tokenlake.base import numbers
+from tokenlake.base.markup import printable
 from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, emit, note, note_unreadable, print_json
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.markup import printable
-from tokenlake.reports import Table, label, number
-from tokenlake.reports.difference import difference_tables, headings, sentence_of
-from tokenlake.reports.terminal import print_tables, stdout
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.catalog import tag as set_tag
-from tokenlake.store.claims import Tag, TagChange, unfinished
-from tokenlake.store.diff import diff as compare
-from tokenlake.store.gc import GcReport
-from tokenlake.store.gc import gc as collect
-from tokenlake.store.layout import RUNS, Layout
-from tokenlake.store.remove import Kept, remove_version
-from tokenlake.store.schemes import default_store
+from tokenlake.etl.reports import Table, label, number
+from tokenlake.etl.reports.difference import difference_tables, headings, sentence_of
+from tokenlake.etl.reports.terminal import print_tables, stdout
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.catalog import tag as set_tag
+from tokenlake.runtime.store.claims import Tag, TagChange, unfinished
+from tokenlake.runtime.store.diff import diff as compare
+from tokenlake.runtime.store.gc import GcReport
+from tokenlake.runtime.store.gc import gc as collect
+from tokenlake.runtime.store.layout import RUNS, Layout
+from tokenlake.runtime.store.remove import Kept, remove_version
+from tokenlake.runtime.store.schemes import default_store
 
 _LISTED = (
     label("dataset"),

@@ -30,18 +30,18 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from tokenlake import numbers
 from tokenlake._version import __version__
+from tokenlake.base import numbers
+from tokenlake.base.markup import printable, printable_json
 from tokenlake.cli import ABOUT, CODES, COMMANDS
 from tokenlake.cli.streams import encodable_json
 from tokenlake.config.overrides import store_overrides
 from tokenlake.errors import IntegrityError
-from tokenlake.markup import printable, printable_json
-from tokenlake.reports.terminal import stderr, stdout
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.layout import Layout
-from tokenlake.store.schemes import default_store, is_local
+from tokenlake.etl.reports.terminal import stderr, stdout
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.schemes import default_store, is_local
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext

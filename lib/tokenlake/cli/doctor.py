@@ -19,20 +19,20 @@ from urllib.parse import urlsplit
 
 from packaging.requirements import Requirement
 
-from tokenlake import numbers
 from tokenlake._version import __version__
-from tokenlake.cache.disk import default_folder
+from tokenlake.base import numbers
+from tokenlake.base.cache.disk import default_folder
+from tokenlake.base.threads import available_cpus
 from tokenlake.cli.console import AsJson, StoreUrl, emit
 from tokenlake.errors import TokenlakeError, without_credentials
 from tokenlake.etl.memory import available_memory, default_workers, total_memory
-from tokenlake.reports import Table, label
-from tokenlake.reports.terminal import near, print_tables
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.free_space import free_bytes, nearest_folder
-from tokenlake.store.schemes import default_store, is_local
-from tokenlake.threads import available_cpus
-from tokenlake.tokenizer_guard.generation import FASTER, OLDER, exports_parts
+from tokenlake.etl.reports import Table, label
+from tokenlake.etl.reports.terminal import near, print_tables
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.free_space import free_bytes, nearest_folder
+from tokenlake.runtime.store.schemes import default_store, is_local
+from tokenlake.runtime.tokenizer_guard.generation import FASTER, OLDER, exports_parts
 
 State: TypeAlias = Literal["ok", "warn", "fail"]
 

@@ -12,18 +12,24 @@ from typing import Annotated, Any, Final, Literal, final
 from cyclopts import Parameter
 from rich.text import Text
 
+from tokenlake.base.markup import printable
+from tokenlake.base.numbers import count, plural
 from tokenlake.cli.console import AsJson, StoreUrl, print_json
 from tokenlake.errors import ConfigError
-from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.dataset import open as open_dataset
-from tokenlake.loader.explain import Document, ExplainedRow, documents_of, explain_step, steps_of_document
-from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.plan import BatchPlan
-from tokenlake.loader.state import restored
-from tokenlake.markup import printable
-from tokenlake.numbers import count, plural
-from tokenlake.reports.terminal import stdout
-from tokenlake.store.schemes import default_store
+from tokenlake.etl.reports.terminal import stdout
+from tokenlake.runtime.loader.dataset import Dataset
+from tokenlake.runtime.loader.dataset import open as open_dataset
+from tokenlake.runtime.loader.explain import (
+    Document,
+    ExplainedRow,
+    documents_of,
+    explain_step,
+    steps_of_document,
+)
+from tokenlake.runtime.loader.options import LoaderOptions
+from tokenlake.runtime.loader.plan import BatchPlan
+from tokenlake.runtime.loader.state import restored
+from tokenlake.runtime.store.schemes import default_store
 
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 

@@ -13,19 +13,19 @@ import orjson
 from cyclopts import Parameter, validators
 from rich.text import Text
 
-from tokenlake import numbers
+from tokenlake.base import numbers
+from tokenlake.base.markup import printable
+from tokenlake.base.numbers import count
 from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, counting, emit, note, print_json
 from tokenlake.cli.streams import can_show
 from tokenlake.errors import ConfigError
-from tokenlake.export.version import export_version
-from tokenlake.markup import printable
-from tokenlake.numbers import count
-from tokenlake.publish import SCANNED_ROWS, PushReport, push_to_hub
+from tokenlake.etl.export.version import export_version
+from tokenlake.etl.publish import SCANNED_ROWS, PushReport, push_to_hub
+from tokenlake.etl.reports.terminal import near, stdout
+from tokenlake.etl.tokenizers.manager import Decoder
 from tokenlake.query.report import report as write
 from tokenlake.query.sequences import Sequence, decoders_of, mixed_as, read_sequences, shortened
-from tokenlake.reports.terminal import near, stdout
-from tokenlake.store.schemes import default_store
-from tokenlake.tokenizers.manager import Decoder
+from tokenlake.runtime.store.schemes import default_store
 
 
 def peek(

@@ -13,21 +13,21 @@ from cyclopts import Parameter, validators
 from rich.console import Console
 from rich.text import Text
 
-from tokenlake import numbers
+from tokenlake.base import numbers
+from tokenlake.base.markup import printable
 from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import json_schema
 from tokenlake.config.refusals import raise_problems, store_not_yet, store_problems
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.introspection import introspector
-from tokenlake.introspection.inspection import NAMES, Group, Inspection
-from tokenlake.introspection.introspector import DatasetIntrospector
-from tokenlake.introspection.proposal import SEQ_LENGTH
-from tokenlake.markup import printable
-from tokenlake.reports import Table, facts, label
-from tokenlake.reports.terminal import near, print_table, stdout
-from tokenlake.store.outputs import require_outside_stores
-from tokenlake.store.schemes import default_store
+from tokenlake.etl.introspection import introspector
+from tokenlake.etl.introspection.inspection import NAMES, Group, Inspection
+from tokenlake.etl.introspection.introspector import DatasetIntrospector
+from tokenlake.etl.introspection.proposal import SEQ_LENGTH
+from tokenlake.etl.reports import Table, facts, label
+from tokenlake.etl.reports.terminal import near, print_table, stdout
+from tokenlake.runtime.store.outputs import require_outside_stores
+from tokenlake.runtime.store.schemes import default_store
 
 FILE: Final = "tokenlake.yaml"
 
@@ -198,7 +198,8 @@ def schema() -> int:
     """Print the JSON Schema of a pipeline configuration.
 
     An editor that knows the schema completes and checks a configuration while you type. Save the schema as
-    tokenlake.schema.json and begin the YAML file with `# yaml-language-server: $schema=tokenlake.schema.json`.
+    tokenlake.runtime.schema.json and begin the YAML file with `# yaml-language-server:
+    $schema=tokenlake.runtime.schema.json`.
     """
     print_json(json_schema())
     return 0

@@ -9,20 +9,20 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
+from tokenlake.base.numbers import count, plural
 from tokenlake.cli.console import AsJson, Data, StoreUrl, emit, note
 from tokenlake.errors import ConfigError
-from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.dataset import open as open_dataset
-from tokenlake.loader.state import Opener
-from tokenlake.numbers import count, plural
-from tokenlake.proof.overlap import EvaluationSet
-from tokenlake.proof.rows import Takedown
-from tokenlake.proof.signature import public_key as key_of
-from tokenlake.proof.statement import NGRAM, check_statement, prove_state, read_statement
-from tokenlake.reports import Table, facts, label, number
-from tokenlake.reports.terminal import print_tables
-from tokenlake.store.outputs import require_outside_stores
-from tokenlake.store.schemes import default_store
+from tokenlake.etl.reports import Table, facts, label, number
+from tokenlake.etl.reports.terminal import print_tables
+from tokenlake.runtime.loader.dataset import Dataset
+from tokenlake.runtime.loader.dataset import open as open_dataset
+from tokenlake.runtime.loader.state import Opener
+from tokenlake.runtime.proof.overlap import EvaluationSet
+from tokenlake.runtime.proof.rows import Takedown
+from tokenlake.runtime.proof.signature import public_key as key_of
+from tokenlake.runtime.proof.statement import NGRAM, check_statement, prove_state, read_statement
+from tokenlake.runtime.store.outputs import require_outside_stores
+from tokenlake.runtime.store.schemes import default_store
 
 _STATES: Final = ("data/metadata", "loader.json", "metadata")
 """Where checkpoints keep the state of a loader: those of tl.Trainer and Orbax, of the examples, of Orbax alone."""

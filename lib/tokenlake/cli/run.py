@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from cyclopts import Parameter
 from rich.text import Text
 
-from tokenlake import numbers
+from tokenlake.base import numbers
 from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, emit, note, with_store
 from tokenlake.cli.training import training_lines
 from tokenlake.errors import CancelledError, MissingExtraError
-from tokenlake.reports import Table, dataset, facts, label, listed, number
-from tokenlake.reports.terminal import near, print_tables, stdout
-from tokenlake.store.schemes import default_store
+from tokenlake.etl.reports import Table, dataset, facts, label, listed, number
+from tokenlake.etl.reports.terminal import near, print_tables, stdout
+from tokenlake.runtime.store.schemes import default_store
 
 if TYPE_CHECKING:
+    from tokenlake.etl.observability.tally import RunTally
     from tokenlake.etl.runner import BuildResult
-    from tokenlake.observability.tally import RunTally
 
 Engine = Literal["local", "store", "ray", "dask"]
 
@@ -52,7 +52,7 @@ def run(
         prefect: Run as a Prefect flow (default); --no-prefect runs the library alone.
     """
     # Imported here and not above: the flow's first act is to start a server, and every import delays it.
-    observed = importlib.import_module("tokenlake.observability.build")
+    observed = importlib.import_module("tokenlake.etl.observability.build")
     overrides = with_store(set_, store)
     try:
         with observed.RunProgress("planning") as progress:

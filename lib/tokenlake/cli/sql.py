@@ -15,20 +15,20 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from tokenlake.cache.disk import default_folder
+from tokenlake.base.cache.disk import default_folder
+from tokenlake.base.numbers import plural
+from tokenlake.base.termination import is_requested
 from tokenlake.cli.console import AsJson, Data, StoreUrl, counting, note, note_unreadable, print_json
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.numbers import plural
+from tokenlake.etl.reports import Column, Table, label
+from tokenlake.etl.reports.terminal import print_tables
 from tokenlake.query.session import sql as answer_of
 from tokenlake.query.tables import quoted, relations
-from tokenlake.reports import Column, Table, label
-from tokenlake.reports.terminal import print_tables
-from tokenlake.store.address import open_store
-from tokenlake.store.base import Store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.layout import Layout
-from tokenlake.store.schemes import default_store
-from tokenlake.termination import is_requested
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.schemes import default_store
 
 _FIRST: Final = "sql> "
 _MORE: Final = "...> "

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tokenlake.loader.batch import check_columns
-from tokenlake.loader.ragged_batch import ragged_columns
-from tokenlake.reading.version import StoredRows
-from tokenlake.store.address import open_read_store
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.loader.batch import check_columns
+from tokenlake.runtime.loader.ragged_batch import ragged_columns
+from tokenlake.runtime.reading.version import StoredRows
+from tokenlake.runtime.store.address import open_read_store
+from tokenlake.runtime.store.manifest import Manifest
 
 _BATCH_SIZE = 8
 

@@ -9,7 +9,8 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.text import Text
 
-from tokenlake import numbers
+from tokenlake.base import numbers
+from tokenlake.base.markup import printable
 from tokenlake.cli.console import (
     AsJson,
     Name,
@@ -24,21 +25,20 @@ from tokenlake.cli.console import (
 )
 from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
 from tokenlake.etl.engines import EngineName
-from tokenlake.integrity.findings import RepairProgress, RepairReport, VerifyReport
-from tokenlake.integrity.repair import repair as repair_version
-from tokenlake.integrity.verify import named_version
-from tokenlake.integrity.verify import verify as check
-from tokenlake.markup import printable
-from tokenlake.reading.version import stored_schema
-from tokenlake.reports import Table, facts, label, listed
-from tokenlake.reports import dataset as tables
-from tokenlake.reports.croissant import RowFiles, metadata
-from tokenlake.reports.terminal import print_tables, stdout
-from tokenlake.store.address import open_read_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import committing_run
-from tokenlake.store.layout import Layout
-from tokenlake.store.schemes import default_store
+from tokenlake.etl.integrity.findings import RepairProgress, RepairReport, VerifyReport
+from tokenlake.etl.integrity.repair import repair as repair_version
+from tokenlake.etl.integrity.verify import named_version
+from tokenlake.etl.integrity.verify import verify as check
+from tokenlake.etl.reports import Table, facts, label, listed
+from tokenlake.etl.reports import dataset as tables
+from tokenlake.etl.reports.croissant import RowFiles, metadata
+from tokenlake.etl.reports.terminal import print_tables, stdout
+from tokenlake.runtime.reading.version import stored_schema
+from tokenlake.runtime.store.address import open_read_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.claims import committing_run
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.schemes import default_store
 
 
 def show(

@@ -8,6 +8,6 @@ pydantic (:func:`tokenlake.config.resolve.resolve` -> :class:`tokenlake.config.r
 Names load on first use: a worker that imports ``tokenlake.config.resolved`` never imports pydantic.
 """
 
-from tokenlake.lazy_names import lazy_package
+from tokenlake.base.lazy_names import lazy_package
 
 __getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

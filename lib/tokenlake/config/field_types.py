@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, final
 
 from pydantic import AfterValidator, Strict, WithJsonSchema
 
+from tokenlake.base.columns import JSON, ColumnType
 from tokenlake.base.section import problem
-from tokenlake.columns import JSON, ColumnType
 
 _NAMES: Final[dict[str, ColumnType]] = {
     "bool": "bool",

@@ -18,7 +18,7 @@ class FormatFacts:
 
     Attributes:
         extensions: of files that hold it.
-        reader: module of :mod:`tokenlake.sources` and function.
+        reader: module of :mod:`tokenlake.etl.sources` and function.
         layout: ``lines`` (any line can be found from any byte), ``blocks`` (a footer lists them), ``whole`` (read from
             the beginning on).
         schema: whether a file itself says what its columns are.

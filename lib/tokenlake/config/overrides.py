@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tokenlake.store.schemes import is_local
+from tokenlake.runtime.store.schemes import is_local
 
 
 def store_overrides(store: str) -> list[str]:

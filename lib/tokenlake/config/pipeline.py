@@ -336,7 +336,7 @@ class PipelineConfig(Section):
 
     @property
     def has_exports(self) -> bool:
-        """Whether anything is asked for beside the version, see :mod:`tokenlake.export.plan`."""
+        """Whether anything is asked for beside the version, see :mod:`tokenlake.etl.export.plan`."""
         save = self.save
         other = save.format != "parquet" or save.compression not in (None, "zstd")
         counted = save.num_shards is not None and not self.is_text_build

@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from tokenlake.base.columns import RESERVED, columns_for
 from tokenlake.base.section import MAX_SPLIT_NAME
 from tokenlake.base.section_file import problems_error
-from tokenlake.columns import RESERVED, columns_for
 from tokenlake.config.stages import KWARGS, CacheStageConfig
 from tokenlake.errors import ConfigError
-from tokenlake.store.schemes import OBJECT_STORES, STORE_URL, is_local, scheme_of
+from tokenlake.runtime.store.schemes import OBJECT_STORES, STORE_URL, is_local, scheme_of
 
 if TYPE_CHECKING:
     from tokenlake.base.section import Section

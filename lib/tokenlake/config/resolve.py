@@ -48,7 +48,7 @@ from tokenlake.config.resolved import (
 from tokenlake.config.stages import PackStageConfig, SaveStageConfig, TokenizerConfig, TokenizeStageConfig
 from tokenlake.config.texts import ChatConfig, callable_name
 from tokenlake.errors import ConfigError, NotAvailableError
-from tokenlake.store.schemes import default_store
+from tokenlake.runtime.store.schemes import default_store
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from tokenlake.columns import ColumnType, Method, Trainer
+from tokenlake.base.columns import ColumnType, Method, Trainer
 from tokenlake.config.formats import SourceType
 from tokenlake.config.quality import QualityFilters
 
@@ -261,7 +261,7 @@ class ResolvedSource:
             `data_files`, whose entries `data_files` are.
         delimiter: between the cells of CSV, None for what the extension says.
         texts: what makes texts of the rows.
-        kept: (name, type) of the fields kept beside the tokens, see :mod:`tokenlake.schema`; the type is None
+        kept: (name, type) of the fields kept beside the tokens, see :mod:`tokenlake.runtime.schema`; the type is None
             until the plan looked at the inputs.
         field_types: (name, type) of those kept fields whose types the configuration declares, sorted.
         num_shards: write exactly so many files for each split, of this source alone; None: see the build's.
@@ -310,7 +310,7 @@ class ResolvedPack:
         width: ids of a row.
         eos_token_id: token after each document, or None: the tokenizer's.
         pad_token_id: token of unfilled slots, or None: the tokenizer's padding, else EOS.
-        strategy: one of :data:`tokenlake.packing.packer.STRATEGIES`.
+        strategy: one of :data:`tokenlake.etl.packing.packer.STRATEGIES`.
         window_tokens: tokens inside which documents and rows may be reordered.
         num_packers: open rows of the strategy ``pool``.
         max_segments: at most so many pieces in a row; None: any number.

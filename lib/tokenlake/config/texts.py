@@ -24,8 +24,8 @@ from pydantic import (
 )
 
 from tokenlake.base.checks import did_you_mean, mapped
+from tokenlake.base.columns import Method, Trainer
 from tokenlake.base.section import Section, Switch, Text, problem, shown
-from tokenlake.columns import Method, Trainer
 from tokenlake.config.stages import Quality
 from tokenlake.errors import ConfigError
 

@@ -12,6 +12,6 @@ A face over the rest of the library: rows come from its sources, prompts from it
 builds a version of the same file. Names are loaded when they are first used; those that need PyTorch say so.
 """
 
-from tokenlake.lazy_names import lazy_package
+from tokenlake.base.lazy_names import lazy_package
 
 __getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl,torch")  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,5 +1,15 @@
 """The names of this package and where each is defined: `__init__.py` reads this list, too."""
 
+from tokenlake.base.result import Err as Err
+from tokenlake.base.result import Ok as Ok
+from tokenlake.base.result import Result as Result
+from tokenlake.base.result import flat_map as flat_map
+from tokenlake.base.result import is_err as is_err
+from tokenlake.base.result import is_ok as is_ok
+from tokenlake.base.result import map_err as map_err
+from tokenlake.base.result import map_result as map_result
+from tokenlake.base.result import unwrap as unwrap
+from tokenlake.base.result import unwrap_or as unwrap_or
 from tokenlake.data_pipeline.collate import create_causal_lm_collate as create_causal_lm_collate
 from tokenlake.data_pipeline.collate import create_collate_fn as create_collate_fn
 from tokenlake.data_pipeline.collate import create_seq2seq_collate as create_seq2seq_collate
@@ -14,22 +24,12 @@ from tokenlake.data_pipeline.pipeline import IntrospectionError as Introspection
 from tokenlake.data_pipeline.pipeline import PipelineError as PipelineError
 from tokenlake.data_pipeline.pipeline import TokenizationError as TokenizationError
 from tokenlake.data_pipeline.pipeline import TokenizerWrapper as TokenizerWrapper
-from tokenlake.introspection.inspection import DatasetMetadata as DatasetMetadata
-from tokenlake.introspection.introspector import DatasetIntrospector as DatasetIntrospector
-from tokenlake.introspection.mapping import ColumnMapper as ColumnMapper
-from tokenlake.introspection.mapping import fuzzy_match_columns as fuzzy_match_columns
-from tokenlake.result import Err as Err
-from tokenlake.result import Ok as Ok
-from tokenlake.result import Result as Result
-from tokenlake.result import flat_map as flat_map
-from tokenlake.result import is_err as is_err
-from tokenlake.result import is_ok as is_ok
-from tokenlake.result import map_err as map_err
-from tokenlake.result import map_result as map_result
-from tokenlake.result import unwrap as unwrap
-from tokenlake.result import unwrap_or as unwrap_or
-from tokenlake.text.budgets import ContentDistributionMode as ContentDistributionMode
-from tokenlake.text.labeller import ProcessedExample as ProcessedExample
-from tokenlake.text.lengths import LengthManager as LengthManager
-from tokenlake.text.lengths import LengthManagerConfig as LengthManagerConfig
-from tokenlake.text.prompt_engine import PromptEngine as PromptEngine
+from tokenlake.etl.introspection.inspection import DatasetMetadata as DatasetMetadata
+from tokenlake.etl.introspection.introspector import DatasetIntrospector as DatasetIntrospector
+from tokenlake.etl.introspection.mapping import ColumnMapper as ColumnMapper
+from tokenlake.etl.introspection.mapping import fuzzy_match_columns as fuzzy_match_columns
+from tokenlake.etl.text.budgets import ContentDistributionMode as ContentDistributionMode
+from tokenlake.etl.text.labeller import ProcessedExample as ProcessedExample
+from tokenlake.etl.text.lengths import LengthManager as LengthManager
+from tokenlake.etl.text.lengths import LengthManagerConfig as LengthManagerConfig
+from tokenlake.etl.text.prompt_engine import PromptEngine as PromptEngine

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from tokenlake.base.checks import require_one_of
-from tokenlake.columns import IGNORED
+from tokenlake.base.columns import IGNORED
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.etl.text.truncation import SIDES, Side
+from tokenlake.etl.tokenizers.files import files_of
 from tokenlake.rowwise.batches import Filling, batch_of
-from tokenlake.text.truncation import SIDES, Side
-from tokenlake.tokenizers.files import files_of
 
 Batch = dict[str, torch.Tensor]
 PaddingTo = Literal["longest", "max_length"]

@@ -16,14 +16,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info
 
 from tokenlake.base.checks import require_one_of
-from tokenlake.columns import IGNORED
+from tokenlake.base.columns import IGNORED
+from tokenlake.base.result import Err, Result, attempt
 from tokenlake.data_pipeline.collate import create_collate_fn
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
-from tokenlake.loader.torch import process_place
-from tokenlake.mixing.random import key_of, shuffled_by_buffer
-from tokenlake.result import Err, Result, attempt
-from tokenlake.text.labeller import ProcessedExample
-from tokenlake.text.prompt_engine import PromptEngine
+from tokenlake.etl.text.labeller import ProcessedExample
+from tokenlake.etl.text.prompt_engine import PromptEngine
+from tokenlake.runtime.loader.torch import process_place
+from tokenlake.runtime.mixing.random import key_of, shuffled_by_buffer
 
 _STARTS = (None, "fork", "spawn", "forkserver")
 

@@ -10,23 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self, TypeVar, cast, final
 
 from tokenlake.base.checks import did_you_mean
+from tokenlake.base.lazy_names import lazy_names
+from tokenlake.base.result import Err, Result, attempt
 from tokenlake.base.section_file import load_section
 from tokenlake.config.dataset import PACKED_NAMES, DataModuleConfig, SplitSpec
 from tokenlake.config.load import pipeline_of
 from tokenlake.config.refusals import raise_problems
 from tokenlake.config.stages import DEFAULT_MAX_LENGTH, TokenizerConfig
 from tokenlake.errors import ConfigError, SourceError, TokenizerError, TokenlakeError
-from tokenlake.introspection.inspection import DatasetMetadata
-from tokenlake.introspection.introspector import DatasetIntrospector
-from tokenlake.lazy_names import lazy_names
-from tokenlake.result import Err, Result, attempt
+from tokenlake.etl.introspection.inspection import DatasetMetadata
+from tokenlake.etl.introspection.introspector import DatasetIntrospector
+from tokenlake.etl.text.fields import RenameFields, SelectFields
+from tokenlake.etl.text.prompt_engine import PromptEngine
+from tokenlake.etl.tokenizers.manager import LoadedTokenizer, TokenizerManager
 from tokenlake.rowwise.combine import IterableShardedSource, PackedShardedSource
 from tokenlake.rowwise.files import open_dataset
 from tokenlake.rowwise.shards import section
 from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
-from tokenlake.text.fields import RenameFields, SelectFields
-from tokenlake.text.prompt_engine import PromptEngine
-from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager
 
 
 @final

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
+from tokenlake.base.lazy_names import load
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.lazy_names import load
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.store.manifest import Manifest
 
 
 @final
@@ -27,7 +27,9 @@ class Hook:
     make: str
 
 
-HOOKS: Final = (Hook(check="tokenlake.export.plan:check_exports", make="tokenlake.export.plan:make_exports"),)
+HOOKS: Final = (
+    Hook(check="tokenlake.etl.export.plan:check_exports", make="tokenlake.etl.export.plan:make_exports"),
+)
 
 
 def check_hooks(config: PipelineConfig) -> None:

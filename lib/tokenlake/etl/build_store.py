@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokenlake.config.resolved import ResolvedBuild
-from tokenlake.store.address import StoreAddress, absolute_address
+from tokenlake.runtime.store.address import StoreAddress, absolute_address
 
 
 def address_of_build(build: ResolvedBuild) -> StoreAddress:

@@ -21,11 +21,11 @@ from contextlib import suppress
 from typing import Any, Final, Protocol, cast, final
 
 from tokenlake import errors
+from tokenlake.base.threads import available_cpus
 from tokenlake.config.stages import RayConfig
 from tokenlake.etl import job as jobs
 from tokenlake.etl.pool import Jobs, Pool, WorkerPool
 from tokenlake.etl.shared_plan import check_open
-from tokenlake.threads import available_cpus
 
 _LOOK: Final = 2.0  # seconds between two looks at whether the cluster has grown, or a slot has lost its place
 

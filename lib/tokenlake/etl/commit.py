@@ -11,7 +11,7 @@ a ``gc`` that sweeps the same version one succeeds and the other changes nothing
   succeeds, nothing was deleted until then.
 - From ``committing`` on the claim no longer stops anybody, as a process may sleep between its swap and its manifest
   longer than any grace period. So ``gc`` takes such a claim only after it created a closing note in the place of the
-  manifest (:mod:`tokenlake.store.claims`). The manifest is created there, create-only: the note fails, or the
+  manifest (:mod:`tokenlake.runtime.store.claims`). The manifest is created there, create-only: the note fails, or the
   manifest does.
 - Equal builds of one version do the same swap and create the same manifest; the later one finds both done.
 
@@ -26,18 +26,19 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, final
 
+from tokenlake.base.threads import in_order
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.etl.job import produced_by
 from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan, PlannedUnit
+from tokenlake.etl.reports.card import render_card
 from tokenlake.etl.shared_plan import remove_plan
-from tokenlake.reports.card import render_card
-from tokenlake.store.account import Account
-from tokenlake.store.base import Link, ObjectInfo, Store, caught, require_digest
-from tokenlake.store.catalog import Catalog, read_record
-from tokenlake.store.claims import Claim, is_closing_note
-from tokenlake.store.draws import drawn_ids, share
-from tokenlake.store.layout import (
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.base import Link, ObjectInfo, Store, caught, require_digest
+from tokenlake.runtime.store.catalog import Catalog, read_record
+from tokenlake.runtime.store.claims import Claim, is_closing_note
+from tokenlake.runtime.store.draws import drawn_ids, share
+from tokenlake.runtime.store.layout import (
     DATA,
     LEDGER,
     QUARANTINE,
@@ -48,10 +49,9 @@ from tokenlake.store.layout import (
     quarantine_path,
     shard_path,
 )
-from tokenlake.store.ledger import FileEntry, InputFileEntry, QuarantineEntry, ShardEntry, UnitRecord
-from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixtureRecord
-from tokenlake.threads import in_order
+from tokenlake.runtime.store.ledger import FileEntry, InputFileEntry, QuarantineEntry, ShardEntry, UnitRecord
+from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.mixture import MixtureRecord
 
 _OF_INPUT: Final = ("source", "path", "size", "token", "file_id")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
+from tokenlake.base.lazy_names import load
 from tokenlake.errors import ConfigError
 from tokenlake.etl.memory import default_workers, require_memory
 from tokenlake.etl.pool import Pool, WorkerPool
-from tokenlake.lazy_names import load
 
 if TYPE_CHECKING:
     from tokenlake.config.stages import RayConfig

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tokenlake.etl.step_clock import StepTime
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.runtime.store.ledger import UnitRecord
 
 if TYPE_CHECKING:
     from tokenlake.config.stages import ObservabilityConfig

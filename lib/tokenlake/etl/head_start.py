@@ -25,8 +25,8 @@ from tokenlake.etl.events import Event, Planning, Watcher
 from tokenlake.etl.plan.unit_size import choose_unit_size
 from tokenlake.etl.pool import EarlyPool
 from tokenlake.etl.run_log import asked_before
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 
 _SPLITTABLE: Final = (".jsonl", ".ndjson", ".parquet", ".arrow")
 """Ends of names of files that several workers can read at a time."""

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 
 from tokenlake._version import __version__
-from tokenlake.columns import ColumnType
+from tokenlake.base.columns import ColumnType
+from tokenlake.base.typed_json import converted, decoder
 from tokenlake.config.resolved import ResolvedPack, ResolvedSource, Signing
 from tokenlake.errors import IntegrityError, WorkerError
-from tokenlake.sources.inputs import FileRange, InputFile
-from tokenlake.store.address import StoreAddress
-from tokenlake.store.mixture import Level, MixtureSpec
-from tokenlake.typed_json import converted, decoder
+from tokenlake.etl.sources.inputs import FileRange, InputFile
+from tokenlake.runtime.store.address import StoreAddress
+from tokenlake.runtime.store.mixture import Level, MixtureSpec
 
 if TYPE_CHECKING:  # a worker that mixes nothing need not have it
-    from tokenlake.arrays import Int64
-    from tokenlake.mixing.streams import MixtureStream
+    from tokenlake.base.arrays import Int64
+    from tokenlake.runtime.mixing.streams import MixtureStream
 
 REFERENCE: Final = "tokenizers"
 """The tokenizer engine whose ids are right by definition."""
@@ -168,7 +168,7 @@ class UnitJob(_Target):
         bad_budget: bad records after which the whole build cannot succeed any more.
         loss_mask: whether rows say which of their tokens bear loss.
         attention_mask: whether unpacked rows say which of their ids are not padding.
-        kept: (name, type) of the dataset's columns of kept fields, see :mod:`tokenlake.schema`.
+        kept: (name, type) of the dataset's columns of kept fields, see :mod:`tokenlake.runtime.schema`.
         files: write exactly so many files for each split, whatever their size; None: as `max_shard_size` says.
     """
 
@@ -244,7 +244,7 @@ class RepackJob(_Target):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignJob:
-    """Make the signatures of one unit's documents, see :mod:`tokenlake.clean.signatures`.
+    """Make the signatures of one unit's documents, see :mod:`tokenlake.etl.clean.signatures`.
 
     Attributes:
         store: where they go.
@@ -366,9 +366,9 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
     Raises:
         IntegrityError: a source has other rows than the spec says.
     """
-    from tokenlake.mixing.caps import shortened
-    from tokenlake.mixing.streams import MixtureStream, source_order
-    from tokenlake.store.draws import open_mixture
+    from tokenlake.runtime.mixing.caps import shortened
+    from tokenlake.runtime.mixing.streams import MixtureStream, source_order
+    from tokenlake.runtime.store.draws import open_mixture
 
     for name, rows in spec.lengths.items():
         if rows != (got := int(group_rows[name].sum())):

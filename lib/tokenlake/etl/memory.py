@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tokenlake import numbers
+from tokenlake.base import numbers
+from tokenlake.base.threads import available_cpus
 from tokenlake.errors import ConfigError
-from tokenlake.threads import available_cpus
 
 MIB: Final = 1 << 20
 

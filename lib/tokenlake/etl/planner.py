@@ -18,8 +18,9 @@ from dataclasses import astuple, replace
 from itertools import chain
 from typing import Any, Final, TypeAlias
 
-from tokenlake import numbers
-from tokenlake.compact import CompactTuple
+from tokenlake.base import numbers
+from tokenlake.base.compact import CompactTuple
+from tokenlake.base.fingerprint import canonical_members, fingerprint, joined
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
@@ -40,22 +41,21 @@ from tokenlake.etl.plan.source import settle
 from tokenlake.etl.plan.unit_ranges import cut, files_of_sources, group_ranges, range_identity
 from tokenlake.etl.plan.unit_size import choose_unit_size, first_unit_size
 from tokenlake.etl.run_log import recorded
-from tokenlake.fingerprint import canonical_members, fingerprint, joined
-from tokenlake.schema import FORMAT_VERSION
-from tokenlake.sources.formats import Compression
-from tokenlake.sources.hash_cache import HashCache
-from tokenlake.sources.inputs import FileRange, InputFile
-from tokenlake.sources.listing import list_inputs, require_use_of_options
-from tokenlake.sources.listing_progress import OnProgress
-from tokenlake.sources.split_choice import Select, choose
-from tokenlake.sources.splits import RecordLimit, by_file, split_files, splittable
-from tokenlake.sources.where import Predicate
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import InputFileEntry
-from tokenlake.text.steps import open_chain, sealed
-from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
+from tokenlake.etl.sources.formats import Compression
+from tokenlake.etl.sources.hash_cache import HashCache
+from tokenlake.etl.sources.inputs import FileRange, InputFile
+from tokenlake.etl.sources.listing import list_inputs, require_use_of_options
+from tokenlake.etl.sources.listing_progress import OnProgress
+from tokenlake.etl.sources.split_choice import Select, choose
+from tokenlake.etl.sources.splits import RecordLimit, by_file, split_files, splittable
+from tokenlake.etl.sources.where import Predicate
+from tokenlake.etl.text.steps import open_chain, sealed
+from tokenlake.etl.tokenizers.fingerprint import identity as tokenizer_identity
+from tokenlake.runtime.schema import FORMAT_VERSION
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.ledger import InputFileEntry
 
 _NAMED: Final = 5  # files that are named one by one
 

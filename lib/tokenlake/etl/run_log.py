@@ -27,18 +27,18 @@ import msgspec
 
 from tokenlake.base.secrets import hide, scrub
 from tokenlake.base.section import literal_secrets
+from tokenlake.base.typed_json import decoder
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, resolve
 from tokenlake.config.texts import is_callable_name
 from tokenlake.errors import ConfigError, IntegrityError, StoreError, TokenlakeError
 from tokenlake.etl.build_store import address_of_build
 from tokenlake.etl.job import produced_by
-from tokenlake.store.address import open_store
-from tokenlake.store.base import ReadStore, Store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import CANCELLED, FAILED
-from tokenlake.store.layout import RUNS, Layout
-from tokenlake.typed_json import decoder
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.base import ReadStore, Store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.claims import CANCELLED, FAILED
+from tokenlake.runtime.store.layout import RUNS, Layout
 
 SUFFIX: Final = "-asked"  # ends the name of the file, before ``.json``
 

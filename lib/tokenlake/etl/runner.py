@@ -11,7 +11,9 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Final, Literal, final
 
-from tokenlake import errors, numbers
+from tokenlake import errors
+from tokenlake.base import numbers
+from tokenlake.base.markup import named_facts, one_line
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
@@ -23,10 +25,9 @@ from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool, run_threads, worth_a_retry
 from tokenlake.etl.same_tokens import under_their_name
 from tokenlake.etl.session import BuildSession
-from tokenlake.markup import named_facts, one_line
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

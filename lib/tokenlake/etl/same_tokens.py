@@ -15,8 +15,8 @@ from tokenlake.errors import TokenlakeError
 from tokenlake.etl import planner
 from tokenlake.etl.build_store import address_of_build
 from tokenlake.etl.run_log import asked_before
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 
 
 def under_their_name(step: PipelineConfig, source: str) -> PipelineConfig:

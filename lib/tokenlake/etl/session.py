@@ -36,16 +36,16 @@ from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
 from tokenlake.etl.planner import Configuration, most_records
 from tokenlake.etl.pool import EarlyPool, Pool
 from tokenlake.etl.run_log import Asked, RunLog
+from tokenlake.etl.sources.hub_repo import hub_commits
+from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.step_clock import STAGES, StepTime, step_times
-from tokenlake.sources.hub_repo import hub_commits
-from tokenlake.sources.inputs import InputFile
-from tokenlake.store.address import open_store
-from tokenlake.store.base import Store, require_digest
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import FileEntry, UnitRecord
-from tokenlake.store.manifest import Manifest
-from tokenlake.store.outputs import require_no_version_above
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.base import Store, require_digest
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.ledger import FileEntry, UnitRecord
+from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.outputs import require_no_version_above
 
 
 @final

@@ -31,6 +31,7 @@ import msgspec
 
 from tokenlake import errors
 from tokenlake.base.secrets import hide, provided_blocks, scrub
+from tokenlake.base.threads import in_order
 from tokenlake.etl.job import (
     EngineJob,
     Job,
@@ -43,11 +44,10 @@ from tokenlake.etl.job import (
     produced_by,
 )
 from tokenlake.etl.pool import seconds_from
-from tokenlake.store.address import StoreAddress
-from tokenlake.store.base import ObjectInfo, Store, read_files
-from tokenlake.store.layout import RUNS, Layout
-from tokenlake.store.sealed import DatasetName, Positive, Sealed, Sha256
-from tokenlake.threads import in_order
+from tokenlake.runtime.store.address import StoreAddress
+from tokenlake.runtime.store.base import ObjectInfo, Store, read_files
+from tokenlake.runtime.store.layout import RUNS, Layout
+from tokenlake.runtime.store.sealed import DatasetName, Positive, Sealed, Sha256
 
 WORK: Final = f"{RUNS}/units"
 PLAN: Final = f"{WORK}/plan.json"

@@ -26,12 +26,12 @@ from tokenlake.etl.commit import require_held
 from tokenlake.etl.job import EngineJob, Job, PreflightJob, Progress, SignJob, WorkJob
 from tokenlake.etl.pool import Jobs, Pool, WorkerPool, run_threads, worth_a_retry
 from tokenlake.etl.step_clock import countable
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.base import ObjectInfo, Store
-from tokenlake.store.catalog import Catalog, Reference
-from tokenlake.store.claims import is_committed
-from tokenlake.store.layout import LEDGER, Layout, ledger_unit
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.runtime.store.address import StoreAddress, open_store
+from tokenlake.runtime.store.base import ObjectInfo, Store
+from tokenlake.runtime.store.catalog import Catalog, Reference
+from tokenlake.runtime.store.claims import is_committed
+from tokenlake.runtime.store.layout import LEDGER, Layout, ledger_unit
+from tokenlake.runtime.store.ledger import UnitRecord
 
 if TYPE_CHECKING:
     from tokenlake.config.stages import RayConfig

@@ -24,24 +24,24 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
-from tokenlake.arrays import text_of_strings
+from tokenlake.base.arrays import text_of_strings
+from tokenlake.base.cache.disk import DiskCache, default_folder
+from tokenlake.base.lazy_names import load
 from tokenlake.base.secrets import hide, provide_blocks, scrub
-from tokenlake.cache.disk import DiskCache, default_folder
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.errors import ConfigError, StoreError, TokenlakeError, WorkerError, to_json
 from tokenlake.etl import job as jobs
 from tokenlake.etl.pool import NOTE_BYTES
 from tokenlake.etl.step_clock import CLOCK
+from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.gate import choose_encoder, likely_encoder
 from tokenlake.etl.unit.documents import Recipe
 from tokenlake.etl.unit.text import TextBuild
-from tokenlake.lazy_names import load
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.base import Store, read_files
-from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import UnitRecord
-from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.gate import choose_encoder, likely_encoder
+from tokenlake.runtime.store.address import StoreAddress, open_store
+from tokenlake.runtime.store.base import Store, read_files
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.ledger import UnitRecord
 
 if TYPE_CHECKING:  # what most jobs do without is imported where it is used: a worker begins sooner
     from tokenlake.etl.unit.stored_rows import OpenedParents
@@ -171,7 +171,7 @@ _PROBE_BYTES_EACH: Final = 1 << 14
 _PROBE_BLOCK: Final = 1 << 20  # read and parsed at a time, until there are enough
 
 
-JOBS_OF_PARTS: Final[Mapping[str, str]] = {"sign": "tokenlake.clean.sign_unit:run_sign_job"}
+JOBS_OF_PARTS: Final[Mapping[str, str]] = {"sign": "tokenlake.etl.clean.sign_unit:run_sign_job"}
 """Kind of a job of an optional part -> the function that does it, as ``module:name``. It is imported by the
 first job of its kind. Its arguments are the job, its store, a dictionary for what it keeps between jobs, and a function
 that is told the progress."""

@@ -24,14 +24,24 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake import numbers
-from tokenlake.arrays import Int64
+from tokenlake.base import numbers
+from tokenlake.base.arrays import Int64
+from tokenlake.base.markup import Html, Part, tag, together
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, VersionConflictError
-from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.host_load import host_load
-from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.plan import BatchPlan
-from tokenlake.markup import Html, Part, tag, together
+from tokenlake.etl.reports import Table, label, number, to_html
+from tokenlake.etl.reports.difference import difference_tables, sentence_of
+from tokenlake.etl.reports.html import (
+    COLOURS,
+    Sections,
+    bars,
+    doubling,
+    folded,
+    lineage,
+    manifest_sections,
+    page,
+    tiles,
+)
+from tokenlake.etl.tokenizers.manager import Decoder
 from tokenlake.query.sequences import (
     Place,
     RowSample,
@@ -43,29 +53,19 @@ from tokenlake.query.sequences import (
     shortened,
     spread,
 )
-from tokenlake.reading.version import verified_bytes
-from tokenlake.reports import Table, label, number, to_html
-from tokenlake.reports.difference import difference_tables, sentence_of
-from tokenlake.reports.html import (
-    COLOURS,
-    Sections,
-    bars,
-    doubling,
-    folded,
-    lineage,
-    manifest_sections,
-    page,
-    tiles,
-)
-from tokenlake.store.account import Account
-from tokenlake.store.address import open_read_store
-from tokenlake.store.base import ReadStore, Store
-from tokenlake.store.catalog import Catalog, parted
-from tokenlake.store.diff import compare
-from tokenlake.store.layout import QUARANTINE, RUNS, Layout
-from tokenlake.store.manifest import Manifest
-from tokenlake.store.outputs import require_outside_stores
-from tokenlake.tokenizers.manager import Decoder
+from tokenlake.runtime.loader.dataset import Dataset
+from tokenlake.runtime.loader.host_load import host_load
+from tokenlake.runtime.loader.options import LoaderOptions
+from tokenlake.runtime.loader.plan import BatchPlan
+from tokenlake.runtime.reading.version import verified_bytes
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.address import open_read_store
+from tokenlake.runtime.store.base import ReadStore, Store
+from tokenlake.runtime.store.catalog import Catalog, parted
+from tokenlake.runtime.store.diff import compare
+from tokenlake.runtime.store.layout import QUARANTINE, RUNS, Layout
+from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.outputs import require_outside_stores
 
 _ROWS: Final = 24  # that are decoded
 _DOCUMENTS: Final = 40  # of a row that are shown

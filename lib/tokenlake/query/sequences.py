@@ -19,18 +19,18 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import Int64, offsets_of, values
-from tokenlake.columns import columns_for, id_weights
+from tokenlake.base.arrays import Int64, offsets_of, values
+from tokenlake.base.columns import columns_for, id_weights
+from tokenlake.base.json_text import json_values
+from tokenlake.base.numbers import count, plural
 from tokenlake.errors import ConfigError, NotFoundError
-from tokenlake.json_text import json_values
-from tokenlake.loader.provenance import Provenance
-from tokenlake.numbers import count, plural
-from tokenlake.reading.version import StoredRows
-from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.ledger import InputFileEntry, ShardEntry
-from tokenlake.store.manifest import Manifest
-from tokenlake.tokenizers.manager import Decoder
+from tokenlake.etl.tokenizers.manager import Decoder
+from tokenlake.runtime.loader.provenance import Provenance
+from tokenlake.runtime.reading.version import StoredRows
+from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.ledger import InputFileEntry, ShardEntry
+from tokenlake.runtime.store.manifest import Manifest
 
 Place: TypeAlias = tuple[str, str]
 """Source and path of an input file, as rows name it."""

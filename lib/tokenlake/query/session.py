@@ -19,6 +19,8 @@ import pyarrow as pa
 
 from tokenlake.base.sizes import parse_size
 from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.etl.sources.sql import CLOSED, draw_nothing
+from tokenlake.etl.tokenizers.manager import Decoder
 from tokenlake.query.tables import (
     FilesNeededError,
     Manifests,
@@ -30,12 +32,10 @@ from tokenlake.query.tables import (
     mentioned,
     relations,
 )
-from tokenlake.sources.sql import CLOSED, draw_nothing
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog, OnUnreadable
-from tokenlake.store.layout import Layout
-from tokenlake.tokenizers.manager import Decoder
+from tokenlake.runtime.store.address import StoreAddress, open_store
+from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.catalog import Catalog, OnUnreadable
+from tokenlake.runtime.store.layout import Layout
 
 MEMORY_VARIABLE: Final = "TOKENLAKE_SQL_MEMORY"
 """Environment variable: how much memory a query may take, as ``8GB``; without it, a third of the machine's."""

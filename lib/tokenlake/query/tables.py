@@ -18,17 +18,17 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.columns import id_weights
+from tokenlake.base.columns import id_weights
+from tokenlake.base.threads import in_order
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.reading.version import REMEDY, require_same, stored_schema
-from tokenlake.store.account import Account
-from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog, OnUnreadable
-from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import MIXED, FileEntry
-from tokenlake.store.local import LocalStore
-from tokenlake.store.manifest import Manifest
-from tokenlake.threads import in_order
+from tokenlake.runtime.reading.version import REMEDY, require_same, stored_schema
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.catalog import Catalog, OnUnreadable
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.ledger import MIXED, FileEntry
+from tokenlake.runtime.store.local import LocalStore
+from tokenlake.runtime.store.manifest import Manifest
 
 _COUNTS: Final = Account().to_json()
 _BY_REASON: Final = frozenset(name for name, value in _COUNTS.items() if isinstance(value, dict))

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.base.checks import did_you_mean, expected, plain_integers, whole_number
+from tokenlake.base.threads import Prefetched
 from tokenlake.config.stages import LoadStageConfig
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.mixing.random import key_of, shuffled_by_buffer
 from tokenlake.rowwise.shards import Row, RowMeter, RowPosition
 from tokenlake.rowwise.source import ShardedDataSource
-from tokenlake.threads import Prefetched
+from tokenlake.runtime.mixing.random import key_of, shuffled_by_buffer
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Any]

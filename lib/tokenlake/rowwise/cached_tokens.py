@@ -14,22 +14,22 @@ import orjson
 import pyarrow as pa
 
 from tokenlake._version import __version__
-from tokenlake.arrays import mask_of, values
-from tokenlake.cache.dataset_cache import ChunkWriter, DatasetCache
+from tokenlake.base.arrays import mask_of, values
+from tokenlake.base.cache.dataset_cache import ChunkWriter, DatasetCache
+from tokenlake.base.fingerprint import fingerprint
+from tokenlake.base.json_text import dump_json
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.resolve import resolve_source, source_identity
 from tokenlake.errors import ConfigError, InputChangedError
 from tokenlake.etl.job import produced_by
-from tokenlake.fingerprint import fingerprint
-from tokenlake.json_text import dump_json
+from tokenlake.etl.sources.file_stat import FileStat, stat_token
+from tokenlake.etl.sources.hash_cache import FoundFile, HashCache, hash_files
+from tokenlake.etl.text.steps import sealed
+from tokenlake.etl.tokenizers.manager import content_hash
 from tokenlake.rowwise.files import with_lines
 from tokenlake.rowwise.shards import Numbered, Row
 from tokenlake.rowwise.source import DerivedSource, ShardedDataSource
 from tokenlake.rowwise.stage import PipelineContext
-from tokenlake.sources.file_stat import FileStat, stat_token
-from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
-from tokenlake.text.steps import sealed
-from tokenlake.tokenizers.manager import content_hash
 
 _FORMAT: Final = 2
 """Of the kept rows; a new one makes all of them anew."""

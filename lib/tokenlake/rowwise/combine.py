@@ -19,11 +19,11 @@ from tokenlake.base.checks import expected, whole_number
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.config.stages import PackStageConfig
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.etl.packing.rows import PackedRows
 from tokenlake.etl.plan.planned_tokenizer import packing_ids
-from tokenlake.packing.rows import PackedRows
+from tokenlake.etl.tokenizers.manager import LoadedTokenizer
 from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, beyond, fields_in, rows_from, section
 from tokenlake.rowwise.source import DerivedSource, NumberedSource, ShardedDataSource
-from tokenlake.tokenizers.manager import LoadedTokenizer
 
 
 @final

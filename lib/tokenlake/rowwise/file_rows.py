@@ -19,21 +19,21 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from tokenlake.arrays import Int64s
-from tokenlake.cache.disk import DiskCache, default_folder
+from tokenlake.base.arrays import Int64s
+from tokenlake.base.cache.disk import DiskCache, default_folder
+from tokenlake.base.fingerprint import canonical_json
 from tokenlake.config.resolved import ResolvedSource
-from tokenlake.fingerprint import canonical_json
+from tokenlake.etl.sources.arrow_messages import batch_starts, is_file
+from tokenlake.etl.sources.bad_records import refuse
+from tokenlake.etl.sources.input_bytes import InputBytes
+from tokenlake.etl.sources.inputs import FileRange, InputFile
+from tokenlake.etl.sources.line_records import record_starts
+from tokenlake.etl.sources.lines import count_lines
+from tokenlake.etl.sources.opening import opened
+from tokenlake.etl.sources.parquet import row_group_starts
+from tokenlake.etl.sources.parsed import RowBatch
+from tokenlake.etl.sources.records import read_rows
 from tokenlake.rowwise.shards import Numbered, bad_row, beyond
-from tokenlake.sources.arrow_messages import batch_starts, is_file
-from tokenlake.sources.bad_records import refuse
-from tokenlake.sources.input_bytes import InputBytes
-from tokenlake.sources.inputs import FileRange, InputFile
-from tokenlake.sources.line_records import record_starts
-from tokenlake.sources.lines import count_lines
-from tokenlake.sources.opening import opened
-from tokenlake.sources.parquet import row_group_starts
-from tokenlake.sources.parsed import RowBatch
-from tokenlake.sources.records import read_rows
 
 _STEP: Final = 1 << 20  # bytes between entries: fit in the cache, scanned again in half a millisecond
 _MAX_BLANK: Final = 16 << 20  # the readers take a longer line for a record, whatever it holds
@@ -146,7 +146,7 @@ class FileRows:
         Raises:
             BadRecordError: a record from `row` on is bad and the policy is ``fail``; rows before it have come.
             ConfigError: `row` is beyond the end.
-            DamagedFileError, InputChangedError: as :func:`tokenlake.sources.records.read_rows`.
+            DamagedFileError, InputChangedError: as :func:`tokenlake.etl.sources.records.read_rows`.
         """
         if stop is not None and row >= stop:
             if row > stop:

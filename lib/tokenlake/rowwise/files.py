@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypedDict, Unpack, final
 
 from tokenlake.base.checks import expected, whole_number
+from tokenlake.base.threads import in_order
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.formats import FORMATS, Format
 from tokenlake.config.pipeline import PipelineConfig
@@ -22,21 +23,20 @@ from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.stages import SourceStageConfig
 from tokenlake.errors import ConfigError, NotAvailableError, NotFoundError, SourceError, SourceNotFoundError
-from tokenlake.export.flat_manifest import FlatManifest
+from tokenlake.etl.export.flat_manifest import FlatManifest
+from tokenlake.etl.sources.file_stat import state
+from tokenlake.etl.sources.formats import COMPRESSION_ENDINGS, format_of
+from tokenlake.etl.sources.input_errors import damaged
+from tokenlake.etl.sources.inputs import InputFile, is_url
+from tokenlake.etl.sources.listing import each_once, list_inputs, require_use_of_options, spelled_out
+from tokenlake.etl.sources.patterns import expand
+from tokenlake.etl.sources.split_choice import Survey
+from tokenlake.etl.sources.where import Predicate
+from tokenlake.etl.text.steps import open_chain
+from tokenlake.etl.text.transform import ChainedTransform
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.shards import Numbered, ShardInfo, limited, section
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource
-from tokenlake.sources.file_stat import state
-from tokenlake.sources.formats import COMPRESSION_ENDINGS, format_of
-from tokenlake.sources.input_errors import damaged
-from tokenlake.sources.inputs import InputFile, is_url
-from tokenlake.sources.listing import each_once, list_inputs, require_use_of_options, spelled_out
-from tokenlake.sources.patterns import expand
-from tokenlake.sources.split_choice import Survey
-from tokenlake.sources.where import Predicate
-from tokenlake.text.steps import open_chain
-from tokenlake.text.transform import ChainedTransform
-from tokenlake.threads import in_order
 
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, glob, directory or URL, or several of them."""
@@ -448,8 +448,8 @@ def downloaded(
         DamagedFileError: what came is not what the plan's hash says, or the cache is damaged.
         SourceError: a download failed.
     """
-    from tokenlake.sources.hub_client import HubClient  # other sources start without the Hub's parts
-    from tokenlake.sources.hub_id import parse_url  # other sources start without the Hub's parts
+    from tokenlake.etl.sources.hub_client import HubClient  # other sources start without the Hub's parts
+    from tokenlake.etl.sources.hub_id import parse_url  # other sources start without the Hub's parts
 
     client = HubClient(storage_options)
 

@@ -20,19 +20,19 @@ from tokenlake.base.section import LITERALS_REFUSED, Options
 from tokenlake.config.load import load_config
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError, SourceError
 from tokenlake.etl.events import Watcher, ignore
+from tokenlake.etl.observability.build import observed
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.runner import build_dataset as build_version
-from tokenlake.mixing.weights import check_weight_names
-from tokenlake.observability.build import observed
+from tokenlake.etl.sources.layout import TRAIN
 from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource, PackedShardedSource
 from tokenlake.rowwise.files import DatasetType, create_source
 from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.shards import Row, fields_in
 from tokenlake.rowwise.source import ShardedDataSource
-from tokenlake.sources.layout import TRAIN
-from tokenlake.store.outputs import require_outside_stores
+from tokenlake.runtime.mixing.weights import check_weight_names
+from tokenlake.runtime.store.outputs import require_outside_stores
 
 _LOADS: Final = "an AsyncDataLoader prepares batches ahead: AsyncDataLoader(mixture.build(), ...)"
 _READS: Final = "remote files are read in ranges, and failed requests are repeated, without options"

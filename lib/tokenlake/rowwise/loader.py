@@ -11,18 +11,18 @@ from itertools import count
 from typing import Any, Final, Generic, Literal, TypeVar, cast, final
 
 from tokenlake.base.checks import expected, require_one_of, whole_number
+from tokenlake.base.threads import Prefetched
 from tokenlake.config.stages import LoadStageConfig
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.loader import DataLoader
-from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.padding import BatchPadding
-from tokenlake.loader.plan import BatchPlan
 from tokenlake.rowwise.batches import Arrays, Filling, RowLoader
 from tokenlake.rowwise.files import FileBacked
 from tokenlake.rowwise.shards import Row, RowMeter, section
 from tokenlake.rowwise.source import ShardedDataSource
-from tokenlake.threads import Prefetched
+from tokenlake.runtime.loader.dataset import Dataset
+from tokenlake.runtime.loader.loader import DataLoader
+from tokenlake.runtime.loader.mixture import Mixture
+from tokenlake.runtime.loader.padding import BatchPadding
+from tokenlake.runtime.loader.plan import BatchPlan
 
 Item = TypeVar("Item")
 
@@ -307,7 +307,7 @@ class RowPlacement:
     """
 
     def __init__(self, sharding: Any, size: int) -> None:
-        from tokenlake.loader.jax import Placement
+        from tokenlake.runtime.loader.jax import Placement
 
         self._size = size
         self._of = cache(lambda width: Placement(sharding, (size,), (width,)))

@@ -8,14 +8,14 @@ from typing import Any, Final, cast, final
 
 from tokenlake.base.checks import expected, require_one_of, whole_number
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
-from tokenlake.mixing.counts import counts_of
-from tokenlake.mixing.mixture import STOPS, SourceMixture
-from tokenlake.mixing.random import key_of, shuffled
-from tokenlake.mixing.schedule import WeightScheduler, constant
-from tokenlake.mixing.weights import check_weight_names
 from tokenlake.rowwise.combine import HFDatasetShardedSource, RowsShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, beyond, known_length
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
+from tokenlake.runtime.mixing.counts import counts_of
+from tokenlake.runtime.mixing.mixture import STOPS, SourceMixture
+from tokenlake.runtime.mixing.random import key_of, shuffled
+from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
+from tokenlake.runtime.mixing.weights import check_weight_names
 
 SOURCE_FIELD: Final = "__source__"
 """Field of a mixed row that names the source it is of."""

@@ -23,12 +23,12 @@ from tokenlake.config.stages import (
     TokenizeStageConfig,
 )
 from tokenlake.errors import ConfigError
-from tokenlake.export.directory import FolderTarget, Target, require_apart
-from tokenlake.export.plan import hub_token
-from tokenlake.export.push import push_directories
-from tokenlake.mixing.schedule import WeightScheduler
-from tokenlake.observability.build import observed_batches
-from tokenlake.publish.repository import HubRepository
+from tokenlake.etl.export.directory import FolderTarget, Target, require_apart
+from tokenlake.etl.export.plan import hub_token
+from tokenlake.etl.export.push import push_directories
+from tokenlake.etl.observability.build import observed_batches
+from tokenlake.etl.publish.repository import HubRepository
+from tokenlake.etl.tokenizers.manager import LoadedTokenizer
 from tokenlake.rowwise.cached_tokens import cached
 from tokenlake.rowwise.combine import PackedShardedSource, TokenLimitedSource
 from tokenlake.rowwise.files import open_dataset
@@ -40,7 +40,7 @@ from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
 from tokenlake.rowwise.stage import BaseStage, PipelineContext
 from tokenlake.rowwise.stage_order import check_config, check_order
 from tokenlake.rowwise.tokenized import RowTokens, TokenizedShardedSource, texts_of
-from tokenlake.tokenizers.manager import LoadedTokenizer
+from tokenlake.runtime.mixing.schedule import WeightScheduler
 
 Sources = Mapping[str, ShardedDataSource]
 """Name of a dataset, or of what a stage made of several, to its rows."""

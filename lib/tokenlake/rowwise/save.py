@@ -23,19 +23,19 @@ from tokenlake.config.resolve import resolve_source
 from tokenlake.config.stages import DEFAULT_MAX_LENGTH, PackStageConfig, TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Watcher, ignore
+from tokenlake.etl.export import directory, flat_manifest, row_batches, shard_files
+from tokenlake.etl.export.version import ExportOptions, shard_bytes, write_version
 from tokenlake.etl.job import produced_by
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
-from tokenlake.export import directory, flat_manifest, row_batches, shard_files
-from tokenlake.export.version import ExportOptions, shard_bytes, write_version
+from tokenlake.etl.sources.listing import list_inputs
+from tokenlake.etl.text.cut import CutCount, warn_of_cut
 from tokenlake.rowwise.combine import IterableShardedSource
 from tokenlake.rowwise.files import ArrowShardedSource, DataFiles, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, known_length
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
 from tokenlake.rowwise.tokenized import TokenizedShardedSource
-from tokenlake.sources.listing import list_inputs
-from tokenlake.store.address import open_store
-from tokenlake.text.cut import CutCount, warn_of_cut
+from tokenlake.runtime.store.address import open_store
 
 _BATCH_ROWS: Final = 1000
 _BATCH_SIZE: Final = 1 << 20  # characters and items of a batch
@@ -126,8 +126,8 @@ class DatasetWriter:
 
         Raises:
             BadRecordError: a row does not fit the columns that the first rows decided.
-            ConfigError, StoreError: as :meth:`tokenlake.export.directory.Target.placed`. Whatever is raised, also by
-                the source, leaves the target as it was.
+            ConfigError, StoreError: as :meth:`tokenlake.etl.export.directory.Target.placed`. Whatever is
+                raised, also by the source, leaves the target as it was.
         """
         counts = self._num_shards is not None and isinstance(source, ShardedDataSource | Sequence)
         if counts and (rows := known_length(source)) is not None:

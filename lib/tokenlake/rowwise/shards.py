@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, TypeVar, cast, final
 from pydantic import BaseModel
 
 from tokenlake.base.checks import did_you_mean
+from tokenlake.base.threads import Prefetched
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.threads import Prefetched
 
 Item = TypeVar("Item")
 Model = TypeVar("Model", bound=BaseModel)

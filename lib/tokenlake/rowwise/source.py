@@ -11,12 +11,12 @@ from typing import Any, Literal, final
 
 from tokenlake.base.checks import expected, require_one_of, whole_number
 from tokenlake.errors import BadRecordError
-from tokenlake.mixing.random import key_of, shuffled, shuffled_by_buffer
+from tokenlake.etl.text.chat_renderer import ChatTemplateTransform
+from tokenlake.etl.text.fields import DropFields, RenameFields, SelectFields
+from tokenlake.etl.text.transform import ChainedTransform, ExpandTransform
 from tokenlake.rowwise import shards
 from tokenlake.rowwise.shards import Numbered, Placed, Row, RowMeter, RowPosition, ShardInfo, Transform
-from tokenlake.text.chat_renderer import ChatTemplateTransform
-from tokenlake.text.fields import DropFields, RenameFields, SelectFields
-from tokenlake.text.transform import ChainedTransform, ExpandTransform
+from tokenlake.runtime.mixing.random import key_of, shuffled, shuffled_by_buffer
 
 
 class ShardedDataSource(ABC):
@@ -207,7 +207,7 @@ class ShardedDataSource(ABC):
 
         Lists and arrays of numbers are tensors (whole numbers int64), all other values stay as they are. Its iterators
         and those of ``torchdata.stateful_dataloader.StatefulDataLoader`` resume exactly; see
-        :class:`tokenlake.loader.torch.TorchRowStream`.
+        :class:`tokenlake.runtime.loader.torch.TorchRowStream`.
 
         Args:
             host: (rank, number of processes); None: as ``torch.distributed`` says, where it is initialised.
@@ -216,7 +216,7 @@ class ShardedDataSource(ABC):
             MissingExtraError: PyTorch is not installed.
             ConfigError: this is one of several processes (``WORLD_SIZE``) and nobody says which.
         """
-        from tokenlake.loader.torch import TorchRowStream
+        from tokenlake.runtime.loader.torch import TorchRowStream
 
         return TorchRowStream(self, host)
 
@@ -235,7 +235,7 @@ class ShardedDataSource(ABC):
             MissingExtraError: ``datasets`` is not installed.
             ConfigError: `num_shards` is no whole number from 1 on.
         """
-        from tokenlake.loader.hf import hf_rows
+        from tokenlake.runtime.loader.hf import hf_rows
 
         asked = self.num_shards() if num_shards is None else num_shards
         return hf_rows(self, whole_number("num_shards", asked, 1))

@@ -10,18 +10,18 @@ from os.path import commonpath
 from pathlib import Path
 from typing import Any, Final, final
 
-from tokenlake.cache.disk import default_folder
-from tokenlake.cache.manager import TreeCacheManager
+from tokenlake.base.cache.disk import default_folder
+from tokenlake.base.cache.manager import TreeCacheManager
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig, dump_yaml
-from tokenlake.export.flat_manifest import Origin
+from tokenlake.etl.export.flat_manifest import Origin
+from tokenlake.etl.tokenizers.fingerprint import describe
+from tokenlake.etl.tokenizers.manager import LoadedTokenizer, TokenizerManager
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.save import SavedShardedSource
 from tokenlake.rowwise.shards import RowMeter
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
-from tokenlake.store.layout import CONFIG, TOKENIZER
-from tokenlake.tokenizers.fingerprint import describe
-from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager
+from tokenlake.runtime.store.layout import CONFIG, TOKENIZER
 
 _NO_SETTING: Final[Any] = {
     **dict.fromkeys(("load", "save", "cache", "ray", "observability", "default_tokenizer"), True),

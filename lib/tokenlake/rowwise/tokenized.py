@@ -10,32 +10,32 @@ from typing import Any, Final, Self, final
 
 import numpy as np
 
-from tokenlake.arrays import Int64, Ragged, offsets_of
+from tokenlake.base.arrays import Int64, Ragged, offsets_of
 from tokenlake.base.checks import expected, whole_number
+from tokenlake.base.threads import Prefetched
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
+from tokenlake.etl.packing.segments import LOSS, learned, plain
 from tokenlake.etl.plan.source import settle
+from tokenlake.etl.sources.bad_records import Fault
+from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.text.chat_messages import without_nulls
+from tokenlake.etl.text.cut import CutCount, CutCounter
+from tokenlake.etl.text.renderer import Rendered, Renderer
+from tokenlake.etl.text.steps import open_renderer
+from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.gate import choose_encoder
+from tokenlake.etl.tokenizers.manager import LoadedTokenizer, TokenizerManager, with_masks
 from tokenlake.etl.unit.decoded_rows import with_text
 from tokenlake.etl.unit.encoding import DocumentEncoder
 from tokenlake.etl.unit.finish import Finish
-from tokenlake.packing.segments import LOSS, learned, plain
 from tokenlake.rowwise.combine import IterableShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, bad_row, fields_in
 from tokenlake.rowwise.source import DerivedSource, ShardedDataSource, TransformedShardedSource
-from tokenlake.sources.bad_records import Fault
-from tokenlake.sources.rows import Rows
-from tokenlake.text.chat_messages import without_nulls
-from tokenlake.text.cut import CutCount, CutCounter
-from tokenlake.text.renderer import Rendered, Renderer
-from tokenlake.text.steps import open_renderer
-from tokenlake.threads import Prefetched
-from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.gate import choose_encoder
-from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager, with_masks
 
 Callback = Callable[[Row], Row | None]
 RowBatch = list[tuple[int, Row]]

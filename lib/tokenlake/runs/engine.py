@@ -33,19 +33,19 @@ from tokenlake.etl.events import (
     Watcher,
     ignore,
 )
+from tokenlake.etl.export.plan import make_exports
+from tokenlake.etl.observability.build import DisplayOptions, measured
+from tokenlake.etl.observability.tally import RunTallies, source_name
 from tokenlake.etl.pool import Pool, worth_a_retry
+from tokenlake.etl.reports.dataset import planning_line
 from tokenlake.etl.runner import BuildResult, BuildSteps, result_of
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.step_clock import StepTime
-from tokenlake.export.plan import make_exports
-from tokenlake.observability.build import DisplayOptions, measured
-from tokenlake.observability.tally import RunTallies, source_name
-from tokenlake.reports.dataset import planning_line
 from tokenlake.runs.groups import MAX_GROUPS, MAX_TASK_RUNS, MOST_STEPS, group_name, group_units
 from tokenlake.runs.progress_log import Log, ProgressLog
 from tokenlake.runs.step_runs import StepRun, UnitTry, step_runs
-from tokenlake.store.account import Account
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.ledger import UnitRecord
 
 RETRY_SECONDS: Final = (0.5, 2.0)
 """Seconds before the second and the third try. They are short, because a cancelled run waits for them."""

@@ -46,16 +46,16 @@ from typing import Any, Final, TypeVarTuple, cast, final
 from urllib.parse import unquote, urlsplit
 
 from tokenlake.base.section import BlockSecret, EnvSecret, plain_options, references
-from tokenlake.clean.cleaning import output_of
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, foreseen, resolve, resolve_source, store_of
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError
+from tokenlake.etl.clean.cleaning import output_of
+from tokenlake.etl.export.plan import exports_of
 from tokenlake.etl.job import EngineJob, Job, SignJob, UnitJob
-from tokenlake.export.plan import exports_of
-from tokenlake.sources.allowed import require_allowed_inputs
-from tokenlake.store.allowed import INPUTS, AllowedPlaces, bound_inputs_here, entries_of
-from tokenlake.store.schemes import is_local
+from tokenlake.etl.sources.allowed import require_allowed_inputs
+from tokenlake.runtime.store.allowed import INPUTS, AllowedPlaces, bound_inputs_here, entries_of
+from tokenlake.runtime.store.schemes import is_local
 
 _Ts = TypeVarTuple("_Ts")
 OUTPUTS: Final = "TOKENLAKE_ALLOWED_OUTPUTS"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
-from tokenlake import numbers
+from tokenlake.base import numbers
 from tokenlake.etl.events import UnitProgress
 
 #: Seconds between two lines of one task run; one that is done sooner has its last line only.

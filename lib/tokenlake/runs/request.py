@@ -16,8 +16,8 @@ from tokenlake.config.overrides import store_overrides
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.demo import demo_settings, quiet
 from tokenlake.errors import ConfigError
+from tokenlake.etl.sources.hash_cache import default_path
 from tokenlake.runs.policy import UNBOUNDED, Bounds, check_config
-from tokenlake.sources.hash_cache import default_path
 
 #: Where configurations that are known by name lie: in the wheel, else in the checkout.
 _PACKAGED: Final = Path(__file__).resolve().parent / "deployments"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from tokenlake import numbers
+from tokenlake.base import numbers
 from tokenlake.errors import WorkerError
 from tokenlake.etl.step_clock import STAGES, Stage, StepTime
 

@@ -17,7 +17,7 @@ from typing import Final, cast, final
 import numpy as np
 import pyarrow.compute as pc
 
-from tokenlake.columns import text_weights
+from tokenlake.base.columns import text_weights
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.etl.job import REFERENCE, UnitJob
 from tokenlake.etl.plan.plan import Plan, TextUnit
@@ -31,14 +31,14 @@ from tokenlake.etl.plan.sampling import (
     strata_of,
     totals_of_places,
 )
+from tokenlake.etl.sources.inputs import FileRange
+from tokenlake.etl.tokenizers.encoder import Encoder
 from tokenlake.etl.unit.documents import Prepared, Recipe
 from tokenlake.etl.unit.text import TextBuild
 from tokenlake.etl.unit.text_documents import TextDocuments
-from tokenlake.sources.inputs import FileRange
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import UnitRecord
-from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.runtime.store.address import StoreAddress, open_store
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.ledger import UnitRecord
 
 _SAMPLE_BYTES: Final = 1 << 20  # of text that is built, in all
 _LEAST_BYTES: Final = 16 << 10  # of text that is built, of one batch

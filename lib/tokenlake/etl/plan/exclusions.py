@@ -16,13 +16,13 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from tokenlake.base.threads import in_order
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError
-from tokenlake.sources.inputs import FileRange, InputFile
-from tokenlake.sources.opening import opened
-from tokenlake.sources.splits import by_file
-from tokenlake.store.account import Account
-from tokenlake.threads import in_order
+from tokenlake.etl.sources.inputs import FileRange, InputFile
+from tokenlake.etl.sources.opening import opened
+from tokenlake.etl.sources.splits import by_file
+from tokenlake.runtime.store.account import Account
 
 Positions: TypeAlias = dict[int, list[int]]
 """File id to the positions that are left out, ascending."""

@@ -19,19 +19,19 @@ from typing import Any, final
 
 import numpy as np
 
-from tokenlake import numbers
-from tokenlake.arrays import Int64
+from tokenlake.base import numbers
+from tokenlake.base.arrays import Int64
+from tokenlake.base.threads import in_order
+from tokenlake.base.typed_json import converted
 from tokenlake.config.resolved import ResolvedHeldOut, ResolvedSource
 from tokenlake.errors import ConfigError, NotFoundError
 from tokenlake.etl.plan.exclusions import Positions
-from tokenlake.sources.inputs import FileRange
-from tokenlake.sources.listing_progress import OnProgress, ProgressMeter
-from tokenlake.sources.splits import positions_of
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.manifest import Manifest
-from tokenlake.threads import in_order
-from tokenlake.typed_json import converted
+from tokenlake.etl.sources.inputs import FileRange
+from tokenlake.etl.sources.listing_progress import OnProgress, ProgressMeter
+from tokenlake.etl.sources.splits import positions_of
+from tokenlake.runtime.store.address import StoreAddress, open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.manifest import Manifest
 
 
 def held_out_by(manifest: Manifest) -> dict[str, ResolvedHeldOut]:

@@ -11,16 +11,16 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
-from tokenlake.columns import JSON, NULL, ColumnType
+from tokenlake.base.columns import JSON, NULL, ColumnType
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.source import FIELDS_SHOWN, RECORDS_LOOKED_AT, field_names
-from tokenlake.schema import arrow_type, column_type, joined, may_become, settled
-from tokenlake.sources.inputs import FileRange
-from tokenlake.sources.records import read_rows
-from tokenlake.sources.rows import Rows, column_of
-from tokenlake.sources.splits import by_file
-from tokenlake.text.steps import open_chain
+from tokenlake.etl.sources.inputs import FileRange
+from tokenlake.etl.sources.records import read_rows
+from tokenlake.etl.sources.rows import Rows, column_of
+from tokenlake.etl.sources.splits import by_file
+from tokenlake.etl.text.steps import open_chain
+from tokenlake.runtime.schema import arrow_type, column_type, joined, may_become, settled
 
 _KEPT_FILES: Final = 16  # in which records with kept fields may lie
 
@@ -161,7 +161,7 @@ def _first_rows(source: ResolvedSource, files: Sequence[Sequence[FileRange]]) ->
 
 
 def type_of(values: list[Any]) -> ColumnType:
-    """Return the type of some values by the rules of :mod:`tokenlake.sources.rows`."""
+    """Return the type of some values by the rules of :mod:`tokenlake.etl.sources.rows`."""
     try:
         kind = column_type(column_of(values).type)
     except TypeError:  # a function of a row may make values that JSON does not know

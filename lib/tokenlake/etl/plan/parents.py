@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, final
 
-from tokenlake.arrays import Int64, lengths_between
+from tokenlake.base.arrays import Int64, lengths_between
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.job import ParentVersion, RowsOut
 from tokenlake.etl.plan.planned_tokenizer import PlannedTokenizer, packing_ids
-from tokenlake.mixing.lanes import SourceSize
-from tokenlake.store.base import Store, read_files
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.layout import TOKENIZER, Layout, tokenizer_path
-from tokenlake.store.ledger import InputFileEntry, Parent, ShardEntry, Totals
-from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import Level
-from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.runtime.mixing.lanes import SourceSize
+from tokenlake.runtime.store.base import Store, read_files
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.layout import TOKENIZER, Layout, tokenizer_path
+from tokenlake.runtime.store.ledger import InputFileEntry, Parent, ShardEntry, Totals
+from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.mixture import Level
 
 
 @final

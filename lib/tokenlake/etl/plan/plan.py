@@ -14,7 +14,8 @@ from typing import Any, Final, TypeAlias, final
 
 import yaml
 
-from tokenlake import numbers
+from tokenlake.base import numbers
+from tokenlake.base.markup import named_facts, one_line
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.etl import job as jobs
 from tokenlake.etl.build_store import address_of_build
@@ -22,14 +23,13 @@ from tokenlake.etl.plan.exclusions import Exclusion
 from tokenlake.etl.plan.mixture import MixForecast
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.etl.plan.planned_tokenizer import PlannedTokenizer
-from tokenlake.markup import named_facts, one_line
-from tokenlake.sources.inputs import FileRange, InputFile
-from tokenlake.store.account import Account
-from tokenlake.store.address import StoreAddress
-from tokenlake.store.layout import CONFIG, Layout, tokenizer_path
-from tokenlake.store.ledger import InputFileEntry
-from tokenlake.store.manifest import Kind
-from tokenlake.store.mixture import Level, MixtureSpec
+from tokenlake.etl.sources.inputs import FileRange, InputFile
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.address import StoreAddress
+from tokenlake.runtime.store.layout import CONFIG, Layout, tokenizer_path
+from tokenlake.runtime.store.ledger import InputFileEntry
+from tokenlake.runtime.store.manifest import Kind
+from tokenlake.runtime.store.mixture import Level, MixtureSpec
 
 _CONFIG_HEADER: Final = """\
 # What this version was built with, every default worked out. Nothing of the machine is here, so that equal
@@ -44,7 +44,7 @@ class _Unit:
 
     Attributes:
         index: place in the plan, from 0; names the output files, is not part of the unit's identity.
-        source: name of the source, or :data:`tokenlake.store.ledger.MIXED` where rows are of several.
+        source: name of the source, or :data:`tokenlake.runtime.store.ledger.MIXED` where rows are of several.
         bytes: input bytes, for progress and scheduling.
         fingerprint: equal fingerprints give equal bytes (sha256 hex).
     """

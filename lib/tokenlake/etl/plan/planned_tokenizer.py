@@ -9,8 +9,8 @@ from typing import Any, final
 
 from tokenlake.config.resolved import ResolvedBuild, ResolvedPack, ResolvedSource
 from tokenlake.errors import ConfigError
-from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
-from tokenlake.tokenizers.fingerprint import describe, special_ids
+from tokenlake.etl.tokenizers.files import TokenizerFiles, load_tokenizer
+from tokenlake.etl.tokenizers.fingerprint import describe, special_ids
 
 
 @final

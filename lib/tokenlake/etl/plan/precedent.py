@@ -9,7 +9,7 @@ from typing import final
 from tokenlake.config.resolved import ResolvedHeldOut
 from tokenlake.etl.plan.held_out import held_out_by
 from tokenlake.etl.plan.unit_size import unit_size_of
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.store.manifest import Manifest
 
 
 @final

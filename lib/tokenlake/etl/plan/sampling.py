@@ -29,9 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.etl.plan.plan import TextUnit
+from tokenlake.etl.sources.inputs import FileRange
+from tokenlake.etl.sources.splits import splittable
 from tokenlake.etl.unit.documents import Prepared, Recipe
-from tokenlake.sources.inputs import FileRange
-from tokenlake.sources.splits import splittable
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Kind: TypeAlias = tuple[str, str | None]

@@ -21,11 +21,11 @@ from tokenlake.config.resolved import (
     ResolvedTexts,
 )
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.rows import Rows
-from tokenlake.sources.splits import columns_of_files, first_rows
-from tokenlake.text.steps import open_chain
-from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.etl.sources.inputs import InputFile
+from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.sources.splits import columns_of_files, first_rows
+from tokenlake.etl.text.steps import open_chain
+from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 
 def _check_prompt(
@@ -40,7 +40,7 @@ def _check_prompt(
     Raises:
         ConfigError: one of them is not so.
     """
-    from tokenlake.text.prompt_renderer import check_end, open_prompt
+    from tokenlake.etl.text.prompt_renderer import check_end, open_prompt
 
     check_end(prompt, tokenizer, eos_id)
     renderer = open_prompt(prompt, tokenizer, source.tokenizer.special_tokens_in_text)
@@ -137,8 +137,8 @@ def _settle_chat(
     rows: Rows | None,
 ) -> tuple[ResolvedSource, list[str]]:
     """Take the template, find the fields, and make sure that rows can be rendered with them."""
-    from tokenlake.text.chat_renderer import ChatRenderer
-    from tokenlake.text.chat_template import chosen_template, templates_of
+    from tokenlake.etl.text.chat_renderer import ChatRenderer
+    from tokenlake.etl.text.chat_template import chosen_template, templates_of
 
     settings = source.tokenizer
     if "special_tokens_in_text" in source.texts.left_open:
@@ -169,12 +169,12 @@ def _settle_chat(
 def _with_template(texts: ResolvedTexts, tokenizer: TokenizerFiles) -> ResolvedTexts:
     """Put the tokenizer's template where prompts and preferences may need it."""
     if texts.prompt is not None and texts.prompt.format_type == "chat":
-        from tokenlake.text.chat_template import chosen_template
+        from tokenlake.etl.text.chat_template import chosen_template
 
         template = chosen_template(texts.prompt.chat_template, tokenizer)
         return replace(texts, prompt=replace(texts.prompt, chat_template=template))
     if texts.preference is not None:
-        from tokenlake.text.preference import settled_preference
+        from tokenlake.etl.text.preference import settled_preference
 
         return replace(texts, preference=settled_preference(texts.preference, tokenizer))
     return texts

@@ -17,7 +17,8 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Final
 
-from tokenlake import numbers
+from tokenlake.base import numbers
+from tokenlake.base.fingerprint import fingerprint
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.resolve import card_identity, first_steps, foreseen, pack_identity
 from tokenlake.config.resolved import ResolvedBuild
@@ -46,17 +47,16 @@ from tokenlake.etl.plan.parents import (
     rows_out,
 )
 from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
+from tokenlake.etl.tokenizers.fingerprint import identity as tokenizer_identity
 from tokenlake.etl.unit.mix import SPLIT, repacked_shards
-from tokenlake.fingerprint import fingerprint
-from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.schema import FORMAT_VERSION
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.draws import outcomes
-from tokenlake.store.layout import MAX_UNIT
-from tokenlake.store.ledger import MIXED, ShardEntry, UnitRecord
-from tokenlake.store.mixture import Level, MixtureOrder, MixtureSpec, WeightPoint
-from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
+from tokenlake.runtime.mixing.mixture import SourceMixture
+from tokenlake.runtime.schema import FORMAT_VERSION
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.draws import outcomes
+from tokenlake.runtime.store.layout import MAX_UNIT
+from tokenlake.runtime.store.ledger import MIXED, ShardEntry, UnitRecord
+from tokenlake.runtime.store.mixture import Level, MixtureOrder, MixtureSpec, WeightPoint
 
 
 def foresee(config: PipelineConfig) -> ResolvedBuild:
@@ -295,8 +295,8 @@ def unit_identity(
             return spec
         # A step whose weights, and those of later ones, put no row before position `stop`. In a lane, the groups that
         # hold the places before it are decided by counts at their ends. A count of n rows is that of a time at most
-        # half a row for each source later than n (see tokenlake.mixing.counts); rounded up, so that a source more
-        # changes nothing here.
+        # half a row for each source later than n (see tokenlake.runtime.mixing.counts); rounded up, so that
+        # a source more changes nothing here.
         places = int(mixture.layout.places_before(stop).max())
         slots = -(-places // mixture.group_slots) * mixture.group_slots
         rows = (slots + max(_LATER, len(spec.lengths) // 2 + 2)) * order.lanes

@@ -13,8 +13,8 @@ import xxhash
 
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
-from tokenlake.sources.inputs import FileRange
-from tokenlake.sources.splits import split_file
+from tokenlake.etl.sources.inputs import FileRange
+from tokenlake.etl.sources.splits import split_file
 
 #: Hash boundaries come about every half unit, so that most groups close by hash and not by size.
 _BOUNDARIES_PER_UNIT: Final = 2

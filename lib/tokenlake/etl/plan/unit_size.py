@@ -11,9 +11,9 @@ from typing import Final
 
 from tokenlake.base.sizes import MIB
 from tokenlake.errors import IntegrityError, NotFoundError
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.store.address import StoreAddress, open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.manifest import Manifest
 
 SMALLEST: Final = 8 * MIB
 LARGEST: Final = 128 * MIB

@@ -8,13 +8,13 @@ import numpy as np
 import orjson
 
 from tokenlake.config.resolved import ResolvedSource
+from tokenlake.etl.sources.bad_records import RAW_LIMIT, BadRecord, Fault, refuse
+from tokenlake.etl.sources.inputs import InputFile
+from tokenlake.etl.sources.lines import count_lines
+from tokenlake.etl.sources.opening import opened
+from tokenlake.etl.sources.parsed import RowBatch
+from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.unit.kept_fields import as_json
-from tokenlake.sources.bad_records import RAW_LIMIT, BadRecord, Fault, refuse
-from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.lines import count_lines
-from tokenlake.sources.opening import opened
-from tokenlake.sources.parsed import RowBatch
-from tokenlake.sources.rows import Rows
 
 
 def judged(

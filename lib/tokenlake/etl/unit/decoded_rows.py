@@ -10,8 +10,8 @@ from typing import Any, Final, cast
 
 import pyarrow as pa
 
-from tokenlake.schema import is_list
-from tokenlake.sources.rows import Rows
+from tokenlake.etl.sources.rows import Rows
+from tokenlake.runtime.schema import is_list
 
 _ARROW: Final[Any] = pa
 

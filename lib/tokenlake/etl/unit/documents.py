@@ -13,22 +13,22 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import Int64
+from tokenlake.base.arrays import Int64
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.etl.job import begin
+from tokenlake.etl.sources.bad_records import BadRecord, Fault
+from tokenlake.etl.sources.inputs import FileRange, InputFile
+from tokenlake.etl.sources.parsed import BLOCK_BYTES, RowBatch, TextBatch
+from tokenlake.etl.sources.records import groups_of, read_range, read_rows, read_together
+from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.text.renderer import Renderer
+from tokenlake.etl.text.steps import open_chain, open_renderer
+from tokenlake.etl.text.transform import ChainedTransform
+from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.unit.bad_rows import judged
 from tokenlake.etl.unit.decoded_rows import with_text
 from tokenlake.etl.unit.kept_fields import Keeper, rows_of
 from tokenlake.etl.unit.text_documents import TextDocuments, taken
-from tokenlake.sources.bad_records import BadRecord, Fault
-from tokenlake.sources.inputs import FileRange, InputFile
-from tokenlake.sources.parsed import BLOCK_BYTES, RowBatch, TextBatch
-from tokenlake.sources.records import groups_of, read_range, read_rows, read_together
-from tokenlake.sources.rows import Rows
-from tokenlake.text.renderer import Renderer
-from tokenlake.text.steps import open_chain, open_renderer
-from tokenlake.text.transform import ChainedTransform
-from tokenlake.tokenizers.files import TokenizerFiles
 
 _ARROW: Final[Any] = pa  # the stubs do not know concat_batches
 
@@ -41,7 +41,7 @@ class Prepared:
     Attributes:
         files: which they are of.
         rows_read: records looked at.
-        bad, filtered, skipped, normalized, bytes_read: as in :class:`tokenlake.sources.parsed.RowBatch`.
+        bad, filtered, skipped, normalized, bytes_read: as in :class:`tokenlake.etl.sources.parsed.RowBatch`.
     """
 
     documents: TextDocuments
@@ -93,7 +93,7 @@ class Recipe:
             block_bytes: how much is read at a time, of a file without row groups or batches.
 
         Raises:
-            as :func:`tokenlake.sources.records.read_range`.
+            as :func:`tokenlake.etl.sources.records.read_range`.
         """
         if self._steps is not None:
             return self._read_rows(part, *self._steps, block_bytes)

@@ -14,15 +14,15 @@ from typing import final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, Ragged, offsets_of
+from tokenlake.base.arrays import Bools, Ragged, offsets_of
 from tokenlake.config.resolved import ResolvedFim, ResolvedTokenizer
+from tokenlake.etl.packing.segments import marked
+from tokenlake.etl.tokenizers.encoder import Encoded, Encoder
+from tokenlake.etl.tokenizers.offsets import Spans
 from tokenlake.etl.unit.finish import Finish
 from tokenlake.etl.unit.fitted import Fitted
 from tokenlake.etl.unit.infilling import Infilling, Stretches
 from tokenlake.etl.unit.length_policy import Lengths
-from tokenlake.packing.segments import marked
-from tokenlake.tokenizers.encoder import Encoded, Encoder
-from tokenlake.tokenizers.offsets import Spans
 
 
 @final
@@ -33,7 +33,7 @@ class DocumentEncoder:
         settings: Policies for lengths and special tokens.
         encoder: Encoder of the texts.
         finish: Ends of documents that spell their own special tokens; None: they do not.
-        masked: True if ids are marked with their loss, see :mod:`tokenlake.packing.segments`.
+        masked: True if ids are marked with their loss, see :mod:`tokenlake.etl.packing.segments`.
         fim: Options of fill-in-the-middle for plain texts; None: off.
     """
 
@@ -65,7 +65,7 @@ class DocumentEncoder:
             infill: Whole texts, where fill-in-the-middle reorders some of them.
 
         Raises:
-            EngineMismatchError, TokenizerError: as :meth:`tokenlake.tokenizers.encoder.Encoder.encode`.
+            EngineMismatchError, TokenizerError: as :meth:`tokenlake.etl.tokenizers.encoder.Encoder.encode`.
         """
         # 1. Encode, and refuse texts. The index of a text in `rows` is that of a document from here on.
         counts_toward_loss: Bools | bool = True

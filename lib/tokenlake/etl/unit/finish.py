@@ -10,10 +10,10 @@ from typing import final
 
 import numpy as np
 
-from tokenlake.arrays import Bools, Int32, Int64, Ragged
+from tokenlake.base.arrays import Bools, Int32, Int64, Ragged
 from tokenlake.config.resolved import ResolvedPrompt
+from tokenlake.etl.packing.segments import learned, marked, plain
 from tokenlake.etl.unit.fitted import Fitted
-from tokenlake.packing.segments import learned, marked, plain
 
 
 @final

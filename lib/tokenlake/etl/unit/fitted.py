@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from tokenlake.arrays import Bools, Int32, Int64
+from tokenlake.base.arrays import Bools, Int32, Int64
 
 
 @final

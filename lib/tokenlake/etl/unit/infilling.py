@@ -24,12 +24,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, Ragged, offsets_of, string_buffers, text_over
+from tokenlake.base.arrays import Bools, Ragged, offsets_of, string_buffers, text_over
 from tokenlake.config.resolved import FIM_ROOM, ResolvedFim
 from tokenlake.errors import TokenizerError
-from tokenlake.mixing.random import Int64, UInt64, extended, key_of
-from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.runtime.mixing.random import Int64, UInt64, extended, key_of
 
 _STREAM: Final = 0x46494D  # tells these draws from all others of the seed
 _RATE, _FORM, _CUTS = 0, 1, (2, 3)
@@ -107,7 +107,7 @@ class Infilling:
             their ids, some of which are the sentinels; bool[n], those in the form SPM.
 
         Raises:
-            as :meth:`tokenlake.tokenizers.encoder.Encoder.encode`.
+            as :meth:`tokenlake.etl.tokenizers.encoder.Encoder.encode`.
         """
         spm = self._draws(of, _FORM) < self._settings.spm
         return self._joined(self._encoded(of, self._edges(of)), spm), spm

@@ -9,12 +9,12 @@ from typing import Any, Final, final
 import orjson
 import pyarrow as pa
 
-from tokenlake.columns import JSON, ColumnType
+from tokenlake.base.columns import JSON, ColumnType
+from tokenlake.base.json_text import dump_json
+from tokenlake.etl.sources.bad_records import Fault
+from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.unit.spelled_values import read_declared
-from tokenlake.json_text import dump_json
-from tokenlake.schema import arrow_type, column_type, fits, joined
-from tokenlake.sources.bad_records import Fault
-from tokenlake.sources.rows import Rows
+from tokenlake.runtime.schema import arrow_type, column_type, fits, joined
 
 _ARROW: Final[Any] = pa  # the stubs do not know concat_batches
 

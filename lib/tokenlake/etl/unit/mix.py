@@ -14,23 +14,23 @@ from typing import Final, final
 
 import numpy as np
 
-from tokenlake.arrays import Int64
+from tokenlake.base.arrays import Int64
 from tokenlake.etl.job import NO_ENGINE, MixJob, Progress, RepackJob, open_stream, produced_by
 from tokenlake.etl.step_clock import CLOCK
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
-from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.random import key_of
-from tokenlake.mixing.streams import MixtureStream
-from tokenlake.reading.gather import take_documents, take_packed
-from tokenlake.reading.group_cache import batch_cache
-from tokenlake.reading.version import StoredRows
-from tokenlake.schema import row_group_rows
-from tokenlake.store.account import Account
-from tokenlake.store.base import Store
-from tokenlake.store.catalog import read_record
-from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import MIXED, ShardEntry, UnitRecord
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.mixing.mixture import SourceMixture
+from tokenlake.runtime.mixing.random import key_of
+from tokenlake.runtime.mixing.streams import MixtureStream
+from tokenlake.runtime.reading.gather import take_documents, take_packed
+from tokenlake.runtime.reading.group_cache import batch_cache
+from tokenlake.runtime.reading.version import StoredRows
+from tokenlake.runtime.schema import row_group_rows
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.catalog import read_record
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.ledger import MIXED, ShardEntry, UnitRecord
+from tokenlake.runtime.store.manifest import Manifest
 
 SPLIT: Final = "train"
 """A mixture is made to be trained on, whatever the splits of the parents are called."""

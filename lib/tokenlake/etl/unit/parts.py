@@ -8,16 +8,16 @@ from typing import Any, Final, final
 
 import pyarrow as pa
 
-from tokenlake.arrays import FlatRows
+from tokenlake.base.arrays import FlatRows
 from tokenlake.errors import StoreError
 from tokenlake.etl.step_clock import CLOCK
-from tokenlake.parquet.writer import RowGroupWriter, open_shard
-from tokenlake.schema import LogicalHasher
-from tokenlake.store.base import Store
-from tokenlake.store.durable_files import remove_temp
-from tokenlake.store.layout import Layout, shard_path
-from tokenlake.store.ledger import FileEntry, ShardEntry
-from tokenlake.store.writes import HashingFile
+from tokenlake.runtime.parquet.writer import RowGroupWriter, open_shard
+from tokenlake.runtime.schema import LogicalHasher
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.durable_files import remove_temp
+from tokenlake.runtime.store.layout import Layout, shard_path
+from tokenlake.runtime.store.ledger import FileEntry, ShardEntry
+from tokenlake.runtime.store.writes import HashingFile
 
 _ARROW: Final[Any] = pa
 _MOST_ROWS: Final = 1 << 20  # of a row group
@@ -81,7 +81,7 @@ class PartWriter:
         store: where to publish.
         layout: the version's keys.
         split, unit: they name the files.
-        schema: of the rows; its metadata are key-values of the files, see :func:`tokenlake.schema.described`.
+        schema: of the rows; its metadata are key-values of the files, see :func:`tokenlake.runtime.schema.described`.
         max_bytes: a part is closed at the first row group past this size.
         only: number of the one part that is written then, however large, and also where there are no rows.
     """

@@ -8,21 +8,21 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import Int64
-from tokenlake.columns import text_weights
+from tokenlake.base.arrays import Int64
+from tokenlake.base.columns import text_weights
 from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.etl.job import UnitJob
+from tokenlake.etl.text.preference_ids import Joined, Joiner, preference_batch
+from tokenlake.etl.tokenizers.encoder import Encoded, Encoder
 from tokenlake.etl.unit.parts import PartWriter
 from tokenlake.etl.unit.rows_file import Padding, RowsFile, row_of
 from tokenlake.etl.unit.sink import part_numbers
 from tokenlake.etl.unit.text_documents import TextDocuments, taken
 from tokenlake.etl.unit.token_files import group_tokens
-from tokenlake.schema import arrow_type, described, preference_schema
-from tokenlake.store.base import Store
-from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import ShardEntry
-from tokenlake.text.preference_ids import Joined, Joiner, preference_batch
-from tokenlake.tokenizers.encoder import Encoded, Encoder
+from tokenlake.runtime.schema import arrow_type, described, preference_schema
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.ledger import ShardEntry
 
 _ARROW: Final[Any] = pa
 

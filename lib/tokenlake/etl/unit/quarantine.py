@@ -8,11 +8,11 @@ from typing import Any, Final, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenlake.etl.sources.bad_records import BadRecord
 from tokenlake.etl.unit.parts import UnitFile
-from tokenlake.sources.bad_records import BadRecord
-from tokenlake.store.base import Store
-from tokenlake.store.layout import Layout, quarantine_path
-from tokenlake.store.ledger import QuarantineEntry
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.layout import Layout, quarantine_path
+from tokenlake.runtime.store.ledger import QuarantineEntry
 
 _QUARANTINE_COLUMNS: Final = {
     "path": (pa.string(), "file"),

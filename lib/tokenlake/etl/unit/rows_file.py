@@ -9,9 +9,9 @@ from typing import Any, Final, Literal, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import Int32, Int64, places
+from tokenlake.base.arrays import Int32, Int64, places
 from tokenlake.etl.unit.parts import PartWriter
-from tokenlake.store.ledger import ShardEntry
+from tokenlake.runtime.store.ledger import ShardEntry
 
 _ARROW: Final[Any] = pa
 

@@ -13,16 +13,16 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import Int32
+from tokenlake.base.arrays import Int32
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.etl.job import UnitJob
 from tokenlake.etl.unit.parts import PartWriter
 from tokenlake.etl.unit.rows_file import Padding
 from tokenlake.etl.unit.token_files import PackedFile, TokenDocuments, TokensFile, group_tokens, rows_schema
-from tokenlake.mixing.random import key_of
-from tokenlake.store.base import Store
-from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import ShardEntry
+from tokenlake.runtime.mixing.random import key_of
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.ledger import ShardEntry
 
 _ARROW: Final[Any] = pa
 

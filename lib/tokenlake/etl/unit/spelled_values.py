@@ -6,7 +6,7 @@ import re
 import struct
 from typing import Any, Final, cast
 
-from tokenlake.columns import ColumnType
+from tokenlake.base.columns import ColumnType
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,100}")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?")

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, FlatRows, Int32, Int64, Ragged, offsets_of
+from tokenlake.base.arrays import Bools, FlatRows, Int32, Int64, Ragged, offsets_of
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
 from tokenlake.etl.job import MixJob, ParentVersion, RepackJob, RowsOut
+from tokenlake.etl.packing.segments import LOSS, learned, marked
 from tokenlake.etl.unit.parts import PartWriter
 from tokenlake.etl.unit.rows_file import Padding
 from tokenlake.etl.unit.token_files import (
@@ -25,16 +26,15 @@ from tokenlake.etl.unit.token_files import (
     group_tokens,
     rows_schema,
 )
-from tokenlake.packing.segments import LOSS, learned, marked
-from tokenlake.reading.gather import StoredDocuments
-from tokenlake.reading.version import StoredRows
-from tokenlake.schema import row_group_rows
-from tokenlake.store.account import Account
-from tokenlake.store.base import Store
-from tokenlake.store.catalog import Catalog
-from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import ShardEntry
-from tokenlake.store.manifest import Manifest
+from tokenlake.runtime.reading.gather import StoredDocuments
+from tokenlake.runtime.reading.version import StoredRows
+from tokenlake.runtime.schema import row_group_rows
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.ledger import ShardEntry
+from tokenlake.runtime.store.manifest import Manifest
 
 _KEPT: Final = 64  # parents that stay open between jobs
 

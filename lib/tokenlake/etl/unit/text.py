@@ -15,10 +15,14 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.arrays import Bools
+from tokenlake.base.arrays import Bools
 from tokenlake.errors import TooManyBadRecordsError
 from tokenlake.etl.job import Progress, UnitJob, begin, produced_by
+from tokenlake.etl.sources.bad_records import BadRecord, Fault, refuse
+from tokenlake.etl.sources.inputs import FileRange, InputFile
 from tokenlake.etl.step_clock import CLOCK
+from tokenlake.etl.text.preference_ids import MOVED
+from tokenlake.etl.tokenizers.encoder import Encoder
 from tokenlake.etl.unit.bad_rows import bad_record
 from tokenlake.etl.unit.documents import Prepared, Recipe
 from tokenlake.etl.unit.encoding import DocumentEncoder
@@ -29,15 +33,11 @@ from tokenlake.etl.unit.quarantine import QuarantineWriter
 from tokenlake.etl.unit.sink import Sink, open_sink
 from tokenlake.etl.unit.text_documents import TextDocuments, taken
 from tokenlake.etl.unit.token_files import TokenDocuments
-from tokenlake.mixing.random import Int64, UInt64, splitmix64
-from tokenlake.sources.bad_records import BadRecord, Fault, refuse
-from tokenlake.sources.inputs import FileRange, InputFile
-from tokenlake.store.account import Account
-from tokenlake.store.base import Store
-from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import InputEntry, UnitRecord
-from tokenlake.text.preference_ids import MOVED
-from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.runtime.mixing.random import Int64, UInt64, splitmix64
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.ledger import InputEntry, UnitRecord
 
 
 def _draws(file: Int64, position: Int64) -> UInt64:
@@ -99,7 +99,7 @@ _OF_INPUT: Final = ("source", "path", "size", "token", "file_id")
 
 @final
 class UnitTally:
-    """The counts of one unit, named as the fields of :class:`tokenlake.store.account.Account`.
+    """The counts of one unit, named as the fields of :class:`tokenlake.runtime.store.account.Account`.
 
     Attributes:
         numbers: those that are numbers.

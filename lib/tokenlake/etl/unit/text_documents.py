@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, Int64, string_buffers
-from tokenlake.tokenizers.offsets import Spans
+from tokenlake.base.arrays import Bools, Int64, string_buffers
+from tokenlake.etl.tokenizers.offsets import Spans
 
 _ARROW: Final[Any] = pa  # the stubs do not know concat_batches
 

@@ -11,17 +11,17 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, FlatRows, Int32, Int64, Level, Ragged, offsets_of
-from tokenlake.arrays import values as plain_values
-from tokenlake.columns import ColumnType
+from tokenlake.base.arrays import Bools, FlatRows, Int32, Int64, Level, Ragged, offsets_of
+from tokenlake.base.arrays import values as plain_values
+from tokenlake.base.columns import ColumnType
 from tokenlake.config.resolved import ResolvedPack
+from tokenlake.etl.packing.packer import join_documents, open_packer
+from tokenlake.etl.packing.segments import LOSS, Packed, learned, plain
 from tokenlake.etl.unit.parts import PartWriter
 from tokenlake.etl.unit.rows_file import Padding, RowsFile, row_of
 from tokenlake.etl.unit.text_documents import taken
-from tokenlake.packing.packer import join_documents, open_packer
-from tokenlake.packing.segments import LOSS, Packed, learned, plain
-from tokenlake.schema import ROW_GROUP_TOKENS, arrow_type, described, packed_schema, tokens_schema
-from tokenlake.store.ledger import ShardEntry
+from tokenlake.runtime.schema import ROW_GROUP_TOKENS, arrow_type, described, packed_schema, tokens_schema
+from tokenlake.runtime.store.ledger import ShardEntry
 
 _HELD_TOKENS: Final = 1 << 24  # in row groups in the making, of all files of a split together: 64 MiB
 _LEAST_TOKENS: Final = 1 << 14  # of a row group
@@ -38,7 +38,7 @@ class TokenDocuments:
     """n documents, or pieces of documents, as ids.
 
     Attributes:
-        ids: int32[total]; in a build with a loss mask they are marked, see :mod:`tokenlake.packing.segments`.
+        ids: int32[total]; in a build with a loss mask they are marked, see :mod:`tokenlake.etl.packing.segments`.
         offsets: int64[n + 1] into `ids`.
         file, position: int64[n], where each comes from.
         bos, eos: how many of the ids were put around the documents.

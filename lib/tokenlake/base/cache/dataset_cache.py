@@ -1,0 +1,175 @@
+"""A cache of whole datasets, in chunks of rows."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast, final
+
+import pyarrow as pa
+
+from tokenlake.base.cache.disk import CacheMetadata, Compression, DiskCache
+from tokenlake.base.cache.manager import TreeCacheManager
+from tokenlake.errors import ConfigError, MissingExtraError
+
+_CHUNK_BYTES: Final = 4 << 20
+_ARROW: Final[Any] = pa
+
+
+@final
+class DatasetCache:
+    """A cache of whole datasets; an entry holds some of the rows, and one more says how many entries there are.
+
+    Args:
+        cache_dir: a folder, or the cache that entries are kept in, whose own bounds hold then.
+        compression, expiry_seconds, max_bytes: as of :class:`DiskCache`.
+    """
+
+    def __init__(
+        self,
+        cache_dir: str | Path | DiskCache | TreeCacheManager,
+        compression: Compression = "none",
+        expiry_seconds: float | None = None,
+        *,
+        max_bytes: int | None = None,
+    ) -> None:
+        if not isinstance(cache_dir, DiskCache | TreeCacheManager):
+            cache_dir = DiskCache(cache_dir, compression, expiry_seconds, max_bytes=max_bytes)
+        self._layer = cache_dir
+
+    def put(self, key: str, dataset: Any, metadata: CacheMetadata | None = None) -> None:
+        """Keep a dataset.
+
+        Args:
+            dataset: an Arrow table, a list of rows (dicts), a Dataset of Hugging Face, or a DatasetDict.
+
+        Raises:
+            ConfigError: it is something else, or its rows have no types that Arrow has.
+        """
+        if isinstance(dataset, Mapping):
+            splits = cast("Mapping[str, Any]", dataset)
+            for name, each in splits.items():
+                self.put(f"{key}/{name}", each)
+            self._layer.put(key, {"kind": "splits", "splits": [*splits]}, metadata)
+            return
+        kind = "table"
+        try:
+            if isinstance(dataset, list):
+                kind, table = "rows", _ARROW.Table.from_pylist(dataset)
+            elif hasattr(dataset, "with_format") and hasattr(dataset, "features"):
+                kind = "dataset"
+                table = dataset.with_format("arrow")[:].cast(dataset.features.arrow_schema)
+            elif isinstance(dataset, pa.Table):
+                table = dataset
+            else:
+                raise ConfigError(
+                    f"DatasetCache: got a {type(dataset).__name__}; expected an Arrow table, a list of rows, or a "
+                    "Dataset or DatasetDict of Hugging Face"
+                )
+        except (TypeError, AttributeError, pa.ArrowException) as error:
+            raise ConfigError(f"DatasetCache: the rows have no types that Arrow has: {error}") from error
+        writer = self.writer(key)
+        rows = max(1, _CHUNK_BYTES * len(table) // max(table.nbytes, 1))
+        for first in range(0, max(len(table), 1), rows):
+            writer.add(first, table.slice(first, rows))
+        writer.finish(metadata, kind=kind)
+
+    def get(self, key: str) -> Any:
+        """Return a dataset as it was put, None where it, or a part of it, is missing.
+
+        Raises:
+            MissingExtraError: it is a Dataset of Hugging Face, and `datasets` is not installed.
+        """
+        index = self.index(key)
+        if index is None:
+            return None
+        if index["kind"] == "splits":
+            splits = {name: self.get(f"{key}/{name}") for name in index["splits"]}
+            return None if None in splits.values() else _hugging_face().DatasetDict(splits)
+        chunks = [self.chunk(key, number) for number in range(len(index["firsts"]))]
+        if None in chunks:
+            self.invalidate(key)
+            return None
+        table = _ARROW.concat_tables(chunks)
+        if index["kind"] == "dataset":
+            return _hugging_face().Dataset(table)
+        return table.to_pylist() if index["kind"] == "rows" else table
+
+    def contains(self, key: str) -> bool:
+        """Say whether a dataset is there with all of its rows."""
+        index = self.index(key)
+        if index is None or index["kind"] == "splits":
+            return index is not None and all(self.contains(f"{key}/{name}") for name in index["splits"])
+        return all(self._layer.contains(_chunk_key(key, number)) for number in range(len(index["firsts"])))
+
+    def invalidate(self, key: str | None = None) -> None:
+        """Remove one dataset, or all of them."""
+        index = None if key is None else self.index(key)
+        self._layer.invalidate(key)
+        for name in (index or {}).get("splits", ()):
+            self.invalidate(f"{key}/{name}")
+        for number in range(len((index or {}).get("firsts", ()))):
+            self._layer.invalidate(_chunk_key(str(key), number))
+
+    def writer(self, key: str) -> ChunkWriter:
+        """Return what writes a dataset chunk by chunk."""
+        return ChunkWriter(self._layer, key)
+
+    def index(self, key: str) -> dict[str, Any] | None:
+        """Return the kind of a dataset and the number of the first row of each chunk; None for a miss."""
+        found = self._layer.get(key)
+        return None if found is None else found[0]
+
+    def chunk(self, key: str, number: int) -> pa.Table | None:
+        """Return a chunk of rows, None for a miss."""
+        found = self._layer.get(_chunk_key(key, number))
+        return None if found is None else found[0]
+
+    def chunks(self, key: str, row: int = 0) -> Iterator[tuple[int, pa.Table | None]] | None:
+        """Return (number of the first row, rows) of each chunk from the one that holds number `row` on.
+
+        A chunk that is missing is None, and the last one. None as a whole if the dataset is missing.
+        """
+        if (index := self.index(key)) is None:
+            return None
+        firsts: list[int] = index["firsts"]
+
+        def some() -> Iterator[tuple[int, pa.Table | None]]:
+            for number in range(max(bisect_right(firsts, row) - 1, 0), len(firsts)):
+                if (found := self.chunk(key, number)) is None:
+                    self.invalidate(key)
+                yield firsts[number], found
+                if found is None:
+                    return
+
+        return some()
+
+
+@final
+class ChunkWriter:
+    """Writes a dataset chunk by chunk; it is there once it is finished."""
+
+    def __init__(self, layer: DiskCache | TreeCacheManager, key: str) -> None:
+        self._layer, self._key, self._firsts = layer, key, list[int]()
+
+    def add(self, first: int, table: pa.Table) -> None:
+        """Keep rows, of which the first has this number; numbers grow."""
+        self._layer.put(_chunk_key(self._key, len(self._firsts)), table)
+        self._firsts.append(first)
+
+    def finish(self, metadata: CacheMetadata | None = None, *, kind: str = "table") -> None:
+        """Make what was added a dataset."""
+        self._layer.put(self._key, {"kind": kind, "firsts": self._firsts}, metadata)
+
+
+def _chunk_key(key: str, number: int) -> str:
+    return f"{key}/#{number}"
+
+
+def _hugging_face() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingExtraError("this dataset is one of Hugging Face: pip install datasets") from error
+    return datasets

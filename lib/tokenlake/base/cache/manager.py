@@ -1,0 +1,142 @@
+""":class:`TreeCacheManager`: a cache in memory over one on disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, final
+
+from tokenlake.base.cache.disk import CacheMetadata, Compression, DiskCache, Entry
+from tokenlake.base.cache.memory import MemoryCache
+from tokenlake.base.fingerprint import fingerprint
+from tokenlake.errors import ConfigError
+
+CacheType = Literal["memory", "disk", "hierarchical"]
+_DIGITS = 32  # of a sha256 in keys: no two different things have the same
+
+
+@final
+class TreeCacheManager:
+    """A cache in memory over one on disk; what the disk has is taken up into memory when it is asked for.
+
+    Args:
+        cache_dir: folder of the disk's entries.
+        memory_size: entries at most in memory.
+        disk_expiry: seconds after which an entry is a miss, in both layers; None for never.
+        compression: of entries on disk: ``none``, ``gzip``, ``lz4`` or ``zstd``.
+        max_bytes: of entries on disk; None for any number.
+        cache_type: ``memory`` and ``disk`` for one layer alone.
+        clock: seconds since 1970.
+
+    Raises:
+        ConfigError: as of :class:`MemoryCache` and :class:`DiskCache`.
+    """
+
+    def __init__(
+        self,
+        cache_dir: str | Path,
+        memory_size: int = 100,
+        disk_expiry: float | None = 86400,
+        compression: Compression = "none",
+        *,
+        max_bytes: int | None = None,
+        cache_type: CacheType = "hierarchical",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.cache_dir = Path(cache_dir)
+        size = 0 if cache_type == "disk" else memory_size
+        self._memory: MemoryCache[str] = MemoryCache(size, expiry_seconds=disk_expiry, clock=clock)
+        disk = DiskCache(cache_dir, compression, disk_expiry, max_bytes=max_bytes, clock=clock)
+        self._disk = None if cache_type == "memory" else disk
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """What each layer says of itself, by its name."""
+        layers: dict[str, Any] = {"memory": self._memory.stats}
+        return layers if self._disk is None else layers | {"disk": self._disk.stats}
+
+    def get(self, key: str) -> tuple[Any, CacheMetadata | None] | None:
+        """Return (value, metadata), None for a miss; a value in memory is the very object that others get, too."""
+        found = self._memory.entry(key)
+        if found is None and (found := self._on_disk(key)) is not None:
+            self._memory.put(key, *found[:2], expires=found.expires)
+        return None if found is None else found[:2]
+
+    def put(self, key: str, value: Any, metadata: CacheMetadata | None = None) -> None:
+        """Keep a value in all layers; ConfigError where it is not what a cache keeps."""
+        if self._disk is not None:
+            self._disk.put(key, value, metadata)
+        self._memory.put(key, value, metadata)
+
+    def contains(self, key: str) -> bool:
+        """Say whether a layer has an entry that holds still."""
+        return self._memory.contains(key) or self._on_disk(key) is not None
+
+    def invalidate(self, key: str | None = None) -> None:
+        """Remove one entry from all layers, or all of them."""
+        self._memory.invalidate(key)
+        if self._disk is not None:
+            self._disk.invalidate(key)
+
+    def get_or_compute(
+        self,
+        key: str,
+        compute_fn: Callable[[], Any],
+        metadata: CacheMetadata | None = None,
+        validate_fn: Callable[[CacheMetadata], bool] | None = None,
+    ) -> Any:
+        """Return the value of a key, computed and kept where there is none: once, when several threads ask at a time.
+
+        Args:
+            metadata: to keep with a new value.
+            validate_fn: says of the metadata of an entry whether it still holds; if not, it is made anew. An entry
+                without metadata does not hold.
+
+        Raises:
+            ConfigError: the computed value is not what a cache keeps.
+            BaseException: whatever `compute_fn` raises; nothing is kept then.
+        """
+        there = None if validate_fn is None else self.get(key)
+        if validate_fn and there and (there[1] is None or not validate_fn(there[1])):
+            self.invalidate(key)
+
+        def make() -> Entry:
+            if (there := self._on_disk(key)) is not None:
+                return there
+            value = compute_fn()
+            if self._disk is not None:
+                self._disk.put(key, value, metadata)
+            return Entry(value, metadata)
+
+        return self._memory.compute(key, make).value
+
+    @staticmethod
+    def compute_key(
+        config: dict[str, Any],
+        prefix: str = "",
+        include_content_hash: bool = False,
+        content: str | bytes | None = None,
+    ) -> str:
+        """Return a key for everything in `config`: equal configurations have equal keys, in whatever order.
+
+        Args:
+            prefix: that the key begins with.
+            include_content_hash: have `content` in the key, too.
+
+        Raises:
+            ConfigError: `config` holds what JSON does not have, or content is asked for and there is none.
+        """
+        parts = [prefix] if prefix else []
+        parts.append(fingerprint(config)[:_DIGITS])
+        if include_content_hash:
+            if content is None:
+                told = "compute_key: include_content_hash=True needs `content`, a text or bytes; got None"
+                raise ConfigError(told)
+            data = content.encode() if isinstance(content, str) else content
+            parts.append(sha256(data).hexdigest()[:_DIGITS])
+        return "_".join(parts)
+
+    def _on_disk(self, key: str) -> Entry | None:
+        return None if self._disk is None else self._disk.entry(key)

@@ -1,0 +1,102 @@
+"""Many small values in little memory: the files and the ranges of a plan, of which there may be millions.
+
+::
+
+    files = CompactTuple(InputFile, found)     # some 70 bytes each in place of 700
+    first, some = files[0], files[1000:2000]   # made anew each time: equal, not the same
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, ClassVar, Final, TypeVar, final, overload
+
+import msgspec
+import pyarrow as pa
+
+from tokenlake.base.typed_json import converted, decoder
+
+T = TypeVar("T")
+
+_ARROW: Final[Any] = pa
+_CODEC: Final[Any] = _ARROW.Codec("zstd", compression_level=1)
+_BLOCK: Final = 256  # values that are packed, and unpacked, together
+
+
+@final
+class CompactTuple(Sequence[T]):
+    """A tuple whose values are kept packed, in blocks, and are unpacked when they are asked for.
+
+    Args:
+        kind: of the values: a frozen dataclass, a NamedTuple or a tuple of these, of plain values.
+        values: taken one after the other, so that they need never all be there.
+    """
+
+    __slots__ = ("_blocks", "_kind", "_last", "_length")
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
+
+    def __init__(self, kind: type[T], values: Iterable[T] = ()) -> None:
+        self._kind: Any = list[kind]
+        self._blocks: list[tuple[int, bytes]] = []
+        self._length = 0
+        self._last: tuple[int, list[T]] = (-1, [])
+        each = iter(values)
+        while block := list(islice(each, _BLOCK)):
+            self._blocks.append(_packed(block))
+            self._length += len(block)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[T]:
+        for number in range(len(self._blocks)):
+            yield from self._block(number)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+        wanted = range(self._length)[index]
+        if not isinstance(wanted, int):
+            return tuple(self._each(wanted))
+        number, block = self._last
+        if number != wanted // _BLOCK:
+            number = wanted // _BLOCK
+            self._last = number, block = number, self._block(number)
+        return block[wanted % _BLOCK]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CompactTuple | tuple | list) and tuple(self) == tuple(other)
+
+    def __repr__(self) -> str:
+        return f"CompactTuple({tuple(self)!r})"
+
+    def _each(self, wanted: range) -> Iterator[T]:
+        at, block = -1, list[T]()
+        for index in wanted:
+            if index // _BLOCK != at:
+                at = index // _BLOCK
+                block = self._block(at)
+            yield block[index % _BLOCK]
+
+    def _block(self, number: int) -> list[T]:
+        size, data = self._blocks[number]
+        raw = _CODEC.decompress(data, decompressed_size=size, asbytes=True)
+        try:
+            return decoder(self._kind).decode(raw)
+        except msgspec.DecodeError:
+            return converted(json.loads(raw), self._kind)
+
+
+def _packed(values: list[Any]) -> tuple[int, bytes]:
+    """Return the size of values as JSON, and that compressed."""
+    try:
+        raw = msgspec.json.encode(values)
+    except UnicodeEncodeError:  # the name of a file may be no UTF-8
+        raw = json.dumps(msgspec.to_builtins(values)).encode()
+    return len(raw), _CODEC.compress(raw, asbytes=True)

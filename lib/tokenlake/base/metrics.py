@@ -1,0 +1,183 @@
+"""Figures of a running build or loader, for Prometheus and OpenTelemetry.
+
+A thing that has figures gives them as :class:`Metric` whenever it is asked. :class:`MetricsExport` asks it: every few
+seconds for a text file, as the textfile collector of Prometheus' node exporter reads them, and whenever OpenTelemetry
+collects. Formats and transport are those packages' own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Literal, Self, cast, final
+
+from tokenlake.base.threads import start_thread
+from tokenlake.errors import ConfigError, MissingExtraError
+
+_NO_PACKAGE: Final = "metrics need the package {}, which is not installed: pip install 'tokenlake[metrics]'"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One figure.
+
+    Attributes:
+        name: as Prometheus names it, with its unit and without ``_total``.
+        kind: ``counter`` for what only grows, else ``gauge``.
+        help: what it is, in a sentence.
+        value: now.
+        labels: of what it is.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+Read = Callable[[], Iterable[Metric]]
+"""Returns figures as they are now; called from other threads."""
+
+
+@final
+class MetricsExport:
+    """Keeps figures where others find them, inside of its ``with`` block::
+
+    with tl.MetricsExport(loader.metrics, file="loader.prom", opentelemetry=True):
+        for batch in loader:
+            ...
+    """
+
+    def __init__(
+        self,
+        read: Read,
+        *,
+        file: str | os.PathLike[str] | None = None,
+        opentelemetry: bool = False,
+        interval: float = 15.0,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Export nothing yet.
+
+        Args:
+            read: returns the figures, such as ``loader.metrics``.
+            file: text in Prometheus' format, replaced as a whole; None: no file.
+            opentelemetry: hand them to OpenTelemetry's global meter provider, by the meter ``tokenlake``.
+            interval: seconds between two versions of the file; the last one is written at the end of the block.
+            labels: further ones of every figure, which tell one export from another.
+
+        Raises:
+            ConfigError: the figures are to go nowhere, or the interval is not above 0.
+            MissingExtraError: prometheus-client or opentelemetry-api is not installed.
+        """
+        if file is None and not opentelemetry:
+            raise ConfigError("MetricsExport: neither file nor opentelemetry is given; expected one of them")
+        if not interval > 0:
+            raise ConfigError(f"MetricsExport: interval: got {interval!r}, expected seconds above 0")
+        self._read, self._labels = read, dict(labels or {})
+        self._file, self._interval = None if file is None else os.fspath(file), interval
+        self._registry: Any = None
+        if file is not None:
+            self._registry = _prometheus().CollectorRegistry(auto_describe=False)
+            self._registry.register(self)
+        self._meter: Any = _opentelemetry().get_meter("tokenlake") if opentelemetry else None
+        self._ended, self._thread = threading.Event(), cast("threading.Thread | None", None)
+
+    def __iter__(self) -> Iterator[Metric]:
+        """Yield the figures as they are now, with the labels of this export."""
+        for metric in self._read():
+            labels = {**metric.labels, **self._labels}
+            yield Metric(metric.name, metric.kind, metric.help, metric.value, labels)
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the figures as families of prometheus_client, whose registries call this."""
+        core = _prometheus().metrics_core
+        families: dict[str, Any] = {}
+        for metric in self:
+            made = core.CounterMetricFamily if metric.kind == "counter" else core.GaugeMetricFamily
+            new = made(metric.name, metric.help, labels=list(metric.labels))
+            family = families.setdefault(metric.name, new)
+            family.add_metric(list(metric.labels.values()), metric.value)
+        yield from families.values()
+
+    def write(self) -> None:
+        """Write the file now; OSError where that fails."""
+        if self._file is not None:
+            _prometheus().write_to_textfile(self._file, self._registry)
+
+    def __enter__(self) -> Self:
+        if self._meter is not None:
+            _Instruments.show(self, self._meter)
+        if self._file is not None:
+            self.write()  # what is wrong with the path is said at once
+            self._thread = start_thread(self._run, end=self._ended.set, name="tokenlake-metrics")
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._ended.set()
+        _Instruments.hide(self)
+        if self._thread is not None:
+            self._thread.join()
+            self.write()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval):
+            self.write()
+
+
+class _Instruments:
+    """OpenTelemetry's instruments live as long as their provider: each is made once, and asks all open exports."""
+
+    _lock: ClassVar = threading.Lock()
+    _open: ClassVar = list[MetricsExport]()
+    _made: ClassVar = set[tuple[int, str]]()
+
+    @classmethod
+    def show(cls, export: MetricsExport, meter: Any) -> None:
+        with cls._lock:
+            cls._open.append(export)
+            for metric in export:
+                if (id(meter), metric.name) not in cls._made:
+                    cls._made.add((id(meter), metric.name))
+                    make = getattr(meter, f"create_observable_{metric.kind}")
+                    make(metric.name, callbacks=[cls._asked(metric.name)], description=metric.help)
+
+    @classmethod
+    def hide(cls, export: MetricsExport) -> None:
+        with cls._lock:
+            cls._open[:] = [one for one in cls._open if one is not export]
+
+    @classmethod
+    def _asked(cls, name: str) -> Callable[[Any], list[Any]]:
+        observation = _opentelemetry().Observation
+
+        def observe(options: Any) -> list[Any]:
+            with cls._lock:
+                return [
+                    observation(metric.value, dict(metric.labels))
+                    for export in cls._open
+                    for metric in export
+                    if metric.name == name
+                ]
+
+        return observe
+
+
+def _prometheus() -> Any:
+    try:
+        import prometheus_client
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(_NO_PACKAGE.format("prometheus-client")) from error
+    return prometheus_client
+
+
+def _opentelemetry() -> Any:
+    try:
+        from opentelemetry import metrics
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(_NO_PACKAGE.format("opentelemetry-api")) from error
+    return metrics

@@ -1,0 +1,258 @@
+"""Signatures: the record that cleaning keeps of every document of a unit, in one Parquet file.
+
+A signature, in a file under ``.clean/`` of the store, has about 150 bytes, for a document of any length: the hash that
+equal documents share, the keys of the bands that near duplicates share, and the reason for which the document is left
+out by itself. A unit's file is named by the hash of its inputs and of the options of the signatures. It is therefore
+made once and serves every later list. Nothing in a store needs these files: the folder ``.clean`` may be removed at any
+time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokenlake.base.arrays import Int64, UInt64
+from tokenlake.config.resolved import Signing
+from tokenlake.errors import IntegrityError, NotFoundError
+from tokenlake.etl.clean.compiled import kernels
+from tokenlake.etl.clean.evaluation_ngrams import EvaluationNgrams
+from tokenlake.etl.clean.words import WordBuffer, exact_hashes
+from tokenlake.etl.text.quality import open_quality
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.durable_files import remove_temp
+from tokenlake.runtime.store.writes import HashingFile
+
+FORMAT: Final = 1
+"""Of the files; another one makes other names of files."""
+
+FOLDER: Final = ".clean"
+_ABOUT: Final = "tokenlake.signatures"
+_PARQUET: Final[Any] = pq  # whose stubs know neither files of our own nor columns with a dictionary
+_PRIME: Final = (1 << 61) - 1
+_ROWS: Final = 1 << 16  # of a row group
+
+
+def signature_key(fingerprint: str) -> str:
+    """Return the key of a unit's file in the store."""
+    return f"{FOLDER}/signatures/{fingerprint[:2]}/{fingerprint}.parquet"
+
+
+def evaluation_key(sha256: str) -> str:
+    """Return the key of evaluation sets' n-grams in the store."""
+    return f"{FOLDER}/evaluation/{sha256}.parquet"
+
+
+def band_name(band: int) -> str:
+    """Return the name of a band's column."""
+    return f"band_{band:03d}"
+
+
+def signature_schema(bands: int) -> pa.Schema:
+    """Return the schema of a file.
+
+    ``exact_high``, ``exact_low``: halves of the hash of the whole document. ``ngrams``: how many it has; without any
+    the bands mean nothing. ``reason``: why the document is left out whatever the others are; null: it is not.
+    """
+    names = ["exact_high", "exact_low", *map(band_name, range(bands))]
+    return pa.schema(
+        [
+            pa.field("file", pa.int64(), False),
+            pa.field("position", pa.int64(), False),
+            pa.field("reason", pa.string()),
+            pa.field("ngrams", pa.int64(), False),
+            *(pa.field(name, pa.uint64(), False) for name in names),
+        ]
+    )
+
+
+def permutations(signing: Signing) -> tuple[UInt64, UInt64]:
+    """Return factors and terms of the permutations, uint64[bands * rows] each.
+
+    They are drawn as datatrove draws them, from NumPy's frozen generator: one seed gives both tools the same functions.
+    """
+    draw, count = np.random.RandomState(signing.seed), signing.bands * signing.rows
+    factors = draw.randint(1, _PRIME, count, np.uint64)
+    return factors, draw.randint(0, _PRIME, count, np.uint64)
+
+
+@final
+class Signer:
+    """Makes the signatures of documents.
+
+    Args:
+        signing: what is made.
+        evaluation: n-grams of the evaluation sets that `signing` names.
+    """
+
+    def __init__(self, signing: Signing, evaluation: EvaluationNgrams | None = None) -> None:
+        self._signing, self._evaluation = signing, evaluation
+        self._judge = open_quality(signing.filters)
+        self._factors, self._terms = permutations(signing)
+        self.schema = signature_schema(signing.bands)
+
+    def sign(self, texts: Sequence[str], file: Int64, position: Int64) -> pa.RecordBatch:
+        """Return the signatures of n documents."""
+        words = WordBuffer.of(texts) if self._signing.bands or self._evaluation else None
+        reasons = [self._judge(text) for text in texts] if self._signing.filters else [None] * len(texts)
+        if words is not None and self._evaluation is not None:
+            _, least, share = self._signing.contamination or (0, 1, 0.0)
+            found = self._evaluation.find(words, least, share)
+            reasons = [
+                why or (held and f"contamination.{held}") for why, held in zip(reasons, found, strict=True)
+            ]
+        count, signing = len(texts), self._signing
+        # The keys of the bands, and the number of n-grams.
+        bands, ngrams = np.empty((count, signing.bands), np.uint64), np.zeros(count, np.int64)
+        if words is not None and signing.bands:
+            drawn = self._factors, self._terms, signing.rows
+            kernels().sign_all(words.data, words.ends, signing.ngram, *drawn, bands, ngrams)
+        exact = exact_hashes(texts, self._signing.exact)
+        columns = [file, position, None, ngrams, exact[:, 0], exact[:, 1], *bands.T]
+        arrays: list[Any] = [
+            pa.array(reasons, pa.string()) if column is None else pa.array(np.ascontiguousarray(column))
+            for column in columns
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+@final
+class EvenRowGroups:
+    """Writes a Parquet file in row groups of equal size, in whatever batches rows come.
+
+    Args:
+        sink: path of the file, or what it is written to.
+        dictionary: columns that are stored with one.
+    """
+
+    def __init__(self, sink: Any, schema: pa.Schema, dictionary: Sequence[str]) -> None:
+        self._schema = schema
+        self._writer = _PARQUET.ParquetWriter(
+            sink, schema, compression="zstd", use_dictionary=list(dictionary), write_page_checksum=True
+        )
+        self._held: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows."""
+        self._held.append(rows)
+        self._rows += rows.num_rows
+        if self._rows >= _ROWS:
+            self._flush()
+
+    def finish(self, metadata: dict[str, str]) -> None:
+        """Write what is left, and the footer."""
+        self._flush()
+        self._writer.add_key_value_metadata(metadata)
+        self._writer.close()
+
+    def discard(self) -> None:
+        """Give up."""
+        with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+            self._writer.close()
+
+    def _flush(self) -> None:
+        if self._rows:
+            table: Any = pa.Table.from_batches(self._held, self._schema)
+            self._writer.write_table(table.combine_chunks(), row_group_size=self._rows)
+        self._held, self._rows = [], 0
+
+
+@final
+class SignatureWriter:
+    """A unit's file while it is written to a temporary place."""
+
+    def __init__(self, store: Store, schema: pa.Schema) -> None:
+        self._store, self._temp = store, store.temp(FOLDER)
+        self._file = HashingFile(self._temp)
+        self._rows = EvenRowGroups(self._file, schema, ["reason"])
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add some signatures."""
+        self._rows.write(rows)
+
+    def publish(self, fingerprint: str, account: Account) -> None:
+        """Put the whole file in its place."""
+        self._rows.finish({_ABOUT: json.dumps(account.to_json(), sort_keys=True)})
+        self._file.close()
+        # Of one name, it is what another version of Arrow has written: the same rows in other bytes.
+        self._store.publish(
+            self._temp, signature_key(fingerprint), self._file.sha256, replace_orphan=lambda: True
+        )
+
+    def discard(self) -> None:
+        """Give up: remove the temporary file."""
+        self._rows.discard()
+        self._file.close()
+        remove_temp(self._temp)
+
+
+@final
+class SignatureFile:
+    """A unit's file, opened to be read column by column; to be used in a ``with``.
+
+    Raises:
+        NotFoundError: there is none.
+        IntegrityError: it is damaged.
+    """
+
+    def __init__(self, store: Store, fingerprint: str) -> None:
+        self._key = signature_key(fingerprint)
+        try:
+            self._bytes = store.open(self._key)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{self._key}: these signatures are not in the store {store.url}. Clean once more with the "
+                "configuration that they were made for and with this store, and they are made again",
+                file=self._key,
+            ) from error
+        try:
+            self._file = pq.ParquetFile(self._bytes, page_checksum_verification=True)
+            about = (self._file.metadata.metadata or {})[_ABOUT.encode()]
+            self.account = Account(**json.loads(about))
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+            self._bytes.close()
+            raise self._damaged(error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._bytes.close()
+
+    @property
+    def rows(self) -> int:
+        """Documents in it."""
+        return self._file.metadata.num_rows
+
+    def column(self, name: str) -> Any:
+        """Return a column as a numpy array; ``reason`` as Arrow's."""
+        try:
+            found = self._file.read(columns=[name]).column(0)
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(error) from error
+        return found if name == "reason" else found.to_numpy()
+
+    def _damaged(self, error: Exception) -> IntegrityError:
+        return IntegrityError(
+            f"{self._key}: the signatures are damaged: {error}. Remove the file, and clean again: it is made anew",
+            file=self._key,
+        )
+
+
+def opened_signatures(store: Store, fingerprints: Sequence[str]) -> Iterator[SignatureFile]:
+    """Yield files one after the other; each is closed when the next one is asked for."""
+    for fingerprint in fingerprints:
+        with SignatureFile(store, fingerprint) as file:
+            yield file

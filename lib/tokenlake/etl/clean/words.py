@@ -1,0 +1,98 @@
+"""Documents as words, in a form in which texts that people would call the same are equal.
+
+Lower case, without accents (NFD without nonspacing marks), every number as ``0``. All characters except letters, marks
+and digits separate words; an ideograph is a word by itself. Hugging Face's datatrove and Meta's CCNet normalize in the
+same way (Wenzek et al. 2020, https://arxiv.org/abs/1911.00359).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import xxhash
+
+from tokenlake.base.arrays import Int64, UInt8, UInt64
+from tokenlake.config.resolved import Normal
+
+_NUMBERS: Final = re.compile(r"\d+(?:[.,\u060C\u066B]\d+)?")
+_ASCII_NUMBERS: Final = re.compile(rb"[0-9]+(?:[.,][0-9]+)?")
+_ASCII_LETTERS: Final = bytes(
+    ord(chr(byte).lower()) if byte < 128 and chr(byte).isalnum() else 32 for byte in range(256)
+)
+_IDEOGRAPHS: Final = (
+    (0x3040, 0x30FF),
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x3FFFF),
+)
+
+
+@final
+class _Letters(dict[int, str | int | None]):
+    """What becomes of each character; looked up once, kept then."""
+
+    def __missing__(self, code: int) -> str | int | None:
+        kind = unicodedata.category(chr(code))
+        found: str | int | None = code
+        if kind == "Mn":
+            found = None
+        elif any(first <= code <= last for first, last in _IDEOGRAPHS):
+            found = f" {chr(code)} "
+        elif kind[0] not in "LMN":
+            found = " "
+        self[code] = found
+        return found
+
+
+_LETTERS: Final = _Letters()
+
+
+def words_of(text: str) -> bytes:
+    """Return a document's words as UTF-8, one space between each two."""
+    if text.isascii():
+        plain = _ASCII_NUMBERS.sub(b"0", text.encode()).translate(_ASCII_LETTERS)
+        return b" ".join(plain.split())
+    numbered = _NUMBERS.sub("0", text.lower())
+    parted = unicodedata.normalize("NFD", numbered).translate(_LETTERS)
+    return " ".join(parted.split()).encode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, slots=True)
+class WordBuffer:
+    """The words of several documents, one after the other.
+
+    Attributes:
+        data: uint8, UTF-8.
+        ends: int64[docs + 1], where each document begins, and where the last one ends.
+    """
+
+    data: UInt8
+    ends: Int64
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> WordBuffer:
+        """Return the words of some texts."""
+        parts = [words_of(text) for text in texts]
+        ends = np.zeros(len(parts) + 1, np.int64)
+        np.cumsum([len(part) for part in parts], out=ends[1:])
+        return cls(np.frombuffer(b"".join(parts), np.uint8), ends)
+
+
+def exact_hashes(texts: Sequence[str], normal: Normal) -> UInt64:
+    """Return what equal documents have in common: uint64[n, 2], the two halves of XXH3-128.
+
+    Args:
+        normal: ``text``: of the text as it is; ``folded``: of its case-folded words with single spaces.
+    """
+    found = np.empty((len(texts), 2), np.uint64)
+    for row, text in enumerate(texts):
+        same = text if normal == "text" else " ".join(text.casefold().split())
+        whole = xxhash.xxh3_128_intdigest(same.encode())
+        found[row] = whole >> 64, whole & 0xFFFFFFFFFFFFFFFF
+    return found

@@ -1,0 +1,315 @@
+"""Putting a flat directory in its place, whole or not at all.
+
+Everything is written beside a target, in ``.<name>.tokenlake/`` (for a bucket: in the scratch folder of this machine),
+and moved there in the end:
+
+===========  =====================================================================================================
+``new/``     the files while they are written; useless after a crash, and removed by the next run
+``old/``     the previous files of the target, between the two renames of a replacement, and until they are deleted
+``store/``   the private store of a build, from which an interrupted `tokenize_and_save` resumes
+===========  =====================================================================================================
+
+A folder is never a mix of old and new. It is missing only if the process dies between those two renames. Then ``old/``
+and ``new/`` are both whole, and the next call for the same target puts ``old/`` back first. A bucket renames nothing:
+there the manifest is removed first and written last, so that a target with a manifest is whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, final
+
+from tokenlake.base.checks import expected
+from tokenlake.errors import ConfigError, IntegrityError, NotAvailableError, NotFoundError, StoreError
+from tokenlake.etl.export.flat_manifest import FOLDER, MANIFEST, FlatManifest
+from tokenlake.runtime.store.address import open_store, options_here, scratch_folder
+from tokenlake.runtime.store.durable_files import fsync_directory, hash_regular
+from tokenlake.runtime.store.file_locks import is_still, lock
+from tokenlake.runtime.store.outputs import require_outside_stores
+from tokenlake.runtime.store.schemes import OBJECT_STORES, scheme_of
+from tokenlake.runtime.store.url import parse_url
+
+NEW, STORE, OLD = "new", "store", "old"  # folders of the table above
+
+_DATA: Final = re.compile(r"\.(parquet|arrow|jsonl|json|ndjson|csv)(\.\w+)?$", re.IGNORECASE)
+_MANIFEST: Final = f"{FOLDER}/{MANIFEST}"
+_UNFINISHED: Final = f"{FOLDER}/unfinished"  # object of a bucket that is being written to
+_HOW: Final = "Give another path, or overwrite its data files (overwrite=True, --overwrite)"
+
+
+class Target(ABC):
+    """A place for one flat directory.
+
+    Attributes:
+        url: absolute path, or URL without a slash at its end.
+        options: of the bucket; references stay references.
+        beside: folder of this machine to work in.
+    """
+
+    url: str
+    options: Mapping[str, Any]
+    beside: Path
+
+    @contextmanager
+    def placed(self, *, overwrite: bool) -> Generator[Path]:
+        """Yield :attr:`beside`, and put its ``new`` in its place at the end, unless an error is raised.
+
+        With `overwrite` data files in the target are replaced, and other files in it (notes, a README) stay.
+
+        Raises:
+            ConfigError: the target is not empty and `overwrite` is false, or holds folders that are not ours.
+            StoreError: another process writes the same target, or the storage refuses.
+        """
+        self.check(overwrite=overwrite)
+        new = self.beside / NEW
+        with _held(self.beside):
+            with _system_errors(self.beside, self.url):
+                self._recover()
+                self.check(overwrite=overwrite)  # again: nobody else writes now
+                new.mkdir()
+            try:
+                yield self.beside
+                with _system_errors(self.beside, self.url):
+                    self._put(new)
+            except BaseException:
+                shutil.rmtree(new, ignore_errors=True)
+                if not any((self.beside / STORE).rglob("ledger/*.json")):
+                    shutil.rmtree(self.beside, ignore_errors=True)
+                raise
+            shutil.rmtree(self.beside)
+
+    @abstractmethod
+    def check(self, *, overwrite: bool) -> None:
+        """Raise ConfigError if the target may not be written; look, and change nothing."""
+
+    @abstractmethod
+    def manifest(self) -> FlatManifest | None:
+        """Return the manifest of what lies there; None where nothing of ours does, or it is damaged."""
+
+    def is_whole(self, manifest: FlatManifest) -> bool:
+        """Return whether all files of a manifest lie there, by their sizes."""
+        sizes = self._sizes()
+        return all(sizes.get(file.path) == file.bytes for file in manifest.files)
+
+    @abstractmethod
+    def _sizes(self) -> dict[str, int]:
+        """Return the names of the files there, and how many bytes each has."""
+
+    def is_within(self, other: str) -> bool:
+        """Return whether the target is a folder, or lies in it; both as :attr:`url` spells them."""
+        return self.url == other or self.url.startswith(f"{other}/")
+
+    def _recover(self) -> None:
+        """Clear up after a process that died."""
+        if (self.beside / NEW).exists():
+            shutil.rmtree(self.beside / NEW)
+
+    @abstractmethod
+    def _put(self, new: Path) -> None:
+        """Make what lies in `new` what lies in the target."""
+
+
+def target_of(
+    output_path: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    what: str = "output_path",
+    *,
+    in_store: bool = False,
+) -> Target:
+    """Return where `output_path` is: a folder of this machine, or of a bucket (``s3://``, ``gs://``).
+
+    Args:
+        storage_options: of a bucket; None: those of the environment.
+        what: what holds the path, for messages.
+        in_store: whether the place is a store's own folder for exports; others in a store are refused when they are
+            checked.
+
+    Raises:
+        ConfigError: it is no such place.
+        NotAvailableError: it is a URL of something else.
+    """
+    text = os.fspath(output_path)
+    if not isinstance(text, str) or not text or "\x00" in text:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise expected(what, text, "the path of a directory")
+    scheme = scheme_of(text)
+    if scheme in OBJECT_STORES:
+        url = str(parse_url(text, what)).rstrip("/")
+        return BucketTarget(url, dict(storage_options or {}), what, in_store=in_store)
+    if scheme:
+        where = "paths of this machine, s3://bucket/folder, gs://bucket/folder"
+        raise NotAvailableError(f"{what}: {scheme}:// is not available; today: {where}")
+    folder = Path(text).expanduser().resolve()
+    if not folder.name:
+        raise expected(what, text, "a directory below the root of the file system")
+    return FolderTarget(folder, what, in_store=in_store)
+
+
+@final
+class FolderTarget(Target):
+    """A folder of this machine; a link to one means that folder."""
+
+    def __init__(self, folder: Path, what: str, *, in_store: bool = False) -> None:
+        self.folder, self.url, self.options, self._what = folder, str(folder), {}, what
+        self.beside = folder.parent / f".{folder.name}.tokenlake"
+        self._in_store = in_store
+
+    def check(self, *, overwrite: bool) -> None:
+        if not self._in_store:
+            require_outside_stores(self.folder, self._what)
+        target = self.folder
+        if not target.exists():
+            return
+        if not target.is_dir():
+            raise expected(self._what, str(target), "a directory (it is made when missing), and is a file")
+        entries = sorted(target.iterdir())
+        if entries and not overwrite:
+            raise _not_empty(self._what, self.url, entries[0].name)
+        if folders := [entry.name for entry in entries if entry.name != FOLDER and not _is_file(entry)]:
+            how = (
+                "which is no file, so overwrite=True does not replace it; nothing was changed. Move that away"
+            )
+            raise ConfigError(f"{self._what}: {target} holds {folders[0]!r}, {how}", path=str(target))
+
+    def manifest(self) -> FlatManifest | None:
+        with suppress(NotFoundError, IntegrityError):
+            return FlatManifest.of(self.folder)
+        return None
+
+    def _sizes(self) -> dict[str, int]:
+        return {path.name: path.stat().st_size for path in self.folder.iterdir() if _is_file(path)}
+
+    def _recover(self) -> None:
+        old = self.beside / OLD
+        if old.exists() and not self.folder.exists():
+            old.rename(self.folder)
+        for left in (old, self.beside / NEW):
+            if left.exists():
+                shutil.rmtree(left)
+
+    def _put(self, new: Path) -> None:
+        target, old = self.folder, self.beside / OLD
+        for entry in target.iterdir() if target.exists() else ():
+            if entry.name != FOLDER and not _DATA.search(entry.name):  # what people put there by hand stays
+                shutil.copy2(entry, new / entry.name)
+        for path in sorted(new.rglob("*")):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        fsync_directory(new)
+        if target.exists() and any(target.iterdir()):
+            target.rename(old)
+        try:
+            new.rename(target)  # also onto an empty folder, which it replaces
+        except OSError:
+            if old.exists():
+                old.rename(target)
+            raise
+        fsync_directory(target.parent)
+
+
+@final
+class BucketTarget(Target):
+    """A folder of a bucket; while it is written to, it holds an object that says so."""
+
+    def __init__(self, url: str, options: Mapping[str, Any], what: str, *, in_store: bool = False) -> None:
+        self.url, self.options, self._what = url, options_here(url, options), what
+        self.store = open_store(url, storage_options=options)
+        self.beside = scratch_folder(url)
+        # Looking for stores costs requests, so that a target does it once.
+        self._is_known_place = in_store
+
+    def check(self, *, overwrite: bool) -> None:
+        if not self._is_known_place:
+            require_outside_stores(self.url, self._what, storage_options=self.options)
+            self._is_known_place = True
+        if overwrite or self.store.exists(_UNFINISHED):
+            return
+        if keys := self._sizes():
+            raise _not_empty(self._what, self.url, min(keys))
+
+    def manifest(self) -> FlatManifest | None:
+        with suppress(NotFoundError, IntegrityError):
+            return FlatManifest.from_bytes(self.store.read(_MANIFEST), f"{self.url}/{_MANIFEST}")
+        return None
+
+    def _sizes(self) -> dict[str, int]:
+        found = self.store.list("")
+        return {entry.key: entry.size for entry in found if not entry.key.startswith("_probe")}
+
+    def _put(self, new: Path) -> None:
+        files = [path.relative_to(new).as_posix() for path in sorted(new.rglob("*")) if path.is_file()]
+        self.store.put_new(_UNFINISHED, b"")
+        with suppress(NotFoundError):
+            self.store.delete(_MANIFEST)
+        for name in sorted(files, key=_MANIFEST.__eq__):
+            temp = self.store.temp("")
+            (new / name).replace(temp)
+            self.store.publish(temp, name, hash_regular(temp), replace_orphan=True)
+        for left in self._sizes().keys() - set(files):
+            if left.startswith(f"{FOLDER}/") or ("/" not in left and _DATA.search(left)):
+                self.store.delete(left)
+
+
+def _not_empty(what: str, url: str, holds: str) -> ConfigError:
+    return ConfigError(
+        f"{what}: {url} is not empty (it holds {holds!r}); nothing was changed. {_HOW}", path=url
+    )
+
+
+def require_apart(
+    what: str, target: Target, data_files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+) -> None:
+    """Raise ConfigError if an input lies in the target, where it would be replaced by what is made of it."""
+    for entry in [data_files] if isinstance(data_files, str | os.PathLike) else data_files:
+        place = str(entry) if "://" in str(entry) else str(Path(entry).expanduser().absolute())
+        if place == target.url or place.startswith(f"{target.url}/"):
+            raise ConfigError(
+                f"{what}: {target.url} holds the input {str(entry)!r}; give a directory of its own"
+            )
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+@contextmanager
+def _held(beside: Path) -> Generator[None]:
+    """Make a folder and hold its lock; a process that dies lets go of it."""
+    while True:
+        with _system_errors(beside, str(beside)):
+            beside.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(beside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # its last user removed it
+        try:
+            lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, beside)
+            if not is_still(descriptor, beside):
+                continue
+            yield
+            return
+        except BlockingIOError as error:
+            how = "wait for it, or give another output_path"
+            raise StoreError(f"another process is writing {beside}; {how}") from error
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _system_errors(place: Path, url: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or not str(error.filename).startswith(str(place.parent)):
+            raise
+        how = "Its parent folder must be writable and on the same file system (a mount point cannot be replaced)"
+        raise StoreError(f"cannot write {url}: {error.strerror} ({error.filename}). {how}") from error

@@ -1,0 +1,521 @@
+"""A look at a source before anybody reads it: what is there, what it is good for, how to build from it.
+
+Bounded however large the source is: the listing, and about eight files of which at most 4 MiB are read each. An Arrow
+file of this machine is mapped, and only what its first records touch is read. Local files are not hashed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, Final, Self, final
+
+import msgspec
+
+from tokenlake.base import numbers
+from tokenlake.base.fingerprint import fingerprint
+from tokenlake.base.result import Result, attempt
+from tokenlake.base.threads import in_order
+from tokenlake.base.typed_json import decoder
+from tokenlake.config.dataset import is_hub_id
+from tokenlake.config.formats import SourceType
+from tokenlake.config.load import load_config
+from tokenlake.config.resolve import resolve
+from tokenlake.config.resolved import ResolvedSource
+from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.etl.introspection import file_group
+from tokenlake.etl.introspection.file_group import FileGroup
+from tokenlake.etl.introspection.inspection import DatasetMetadata, Feature, Group, Inspection, Remark, Split
+from tokenlake.etl.introspection.mapping import ColumnMapper
+from tokenlake.etl.introspection.proposal import SEQ_LENGTH, entry_of, proposal, text_options
+from tokenlake.etl.introspection.sample import look, shortened
+from tokenlake.etl.sources.file_signatures import kind_of
+from tokenlake.etl.sources.formats import belongs, compression_of, format_of
+from tokenlake.etl.sources.hub import list_repo, listed
+from tokenlake.etl.sources.hub_client import HubClient
+from tokenlake.etl.sources.hub_id import parse_id
+from tokenlake.etl.sources.inputs import InputFile, is_url
+from tokenlake.etl.sources.listing import list_inputs, require_use_of_options
+from tokenlake.etl.sources.patterns import expand
+from tokenlake.etl.sources.split_choice import Survey, left_over
+
+_DEFAULT_SPLIT: Final = "train"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _HubFacts:
+    """All subsets, the splits of one, and which of them are looked at: as asked, the default ones, or the first."""
+
+    configs: tuple[str, ...]
+    splits: tuple[Split, ...]
+    subset: str | None
+    split: str
+    remarks: tuple[Remark, ...]
+
+    @classmethod
+    def of(cls, source: ResolvedSource, split: str | None) -> Self:
+        """Ask the Hub; of several ids, the first says which subsets and splits there are."""
+        listing = list_repo(HubClient(source.storage_options), parse_id(source.data_files[0]))
+        subsets, sizes = listing.layout.subsets, {path: file.size for path, file in listing.files.items()}
+        subset, first_of = source.subset or listing.layout.default, list[tuple[str, str, tuple[str, ...]]]()
+        if subset is None and subsets:
+            subset = next(iter(subsets))
+            first_of.append(("subset", subset, tuple(subsets)))
+        splits = tuple(
+            Split(name=name, files=len(paths), bytes=sum(sizes.get(path, 0) for path in paths))
+            for name, paths in subsets.get(subset or "", {}).items()
+        )
+        names = tuple(each.name for each in splits)
+        chosen = split or (_DEFAULT_SPLIT if _DEFAULT_SPLIT in names or not names else names[0])
+        if split is None and names and chosen != _DEFAULT_SPLIT:
+            first_of.append(("split", chosen, names))
+        told = (
+            f"this is {what} {name!r}, the first of {listed(others)}: none of them is the default one"
+            for what, name, others in first_of
+        )
+        remarks = tuple(Remark(file="", what=each) for each in told)
+        return cls(tuple(subsets), splits, subset, chosen, remarks)
+
+
+SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_NAME: Final = "inspected"
+_HEAD: Final = 64 << 10  # bytes
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _ChosenFiles:
+    """Which files are looked into.
+
+    Attributes:
+        files: of one split, or all.
+        split: their split, where the proposal must name it; else None.
+        remarks: what is left out.
+    """
+
+    files: Sequence[InputFile]
+    split: str | None
+    remarks: tuple[Remark, ...]
+
+
+@final
+class _Request:
+    """A source (`given` as `data_files`) and the options of a configuration's dataset that it was given with.
+
+    `source` has the listing's options resolved; its tokenizer means nothing. `survey` knows the splits of files once
+    they are listed.
+    """
+
+    def __init__(self, source: SourceLike, options: Mapping[str, Any], overrides: Iterable[str] = ()) -> None:
+        several = isinstance(source, list | tuple)
+        self.given: tuple[str, ...] = tuple(map(os.fspath, source if several else (source,)))  # pyright: ignore[reportArgumentType]
+        written = {name: value for name, value in options.items() if value is not None}
+        dataset = {"name": _NAME, "data_files": list(self.given), **written}
+        config = load_config(
+            {"name": _NAME, "datasets": [dataset], "default_tokenizer": "none"},
+            [f"datasets.{_NAME}.{override}" for override in overrides],
+        )
+        self.source: ResolvedSource = resolve(config).sources[0]
+        self.survey = Survey()
+        shown: dict[str, Any] = config.datasets[0].model_dump(mode="json", exclude_unset=True)
+        self.options: dict[str, Any] = {
+            name: value for name, value in shown.items() if name not in {"name", "data_files"}
+        }
+
+    @property
+    def is_hub(self) -> bool:
+        """Whether the entries are ids of datasets on the Hub."""
+        return self.source.type == "hub"
+
+    @cached_property
+    def hub(self) -> _HubFacts | None:
+        """What the Hub says, None for files; the subset and split it chose become part of the source."""
+        if not self.is_hub:
+            return None
+        facts = _HubFacts.of(self.source, self.options.get("split"))
+        self.source = replace(self.source, subset=facts.subset, split=facts.split)
+        if facts.subset is not None and len(facts.configs) > 1:
+            self.options["subset"] = facts.subset
+        self.options["split"] = facts.split
+        return facts
+
+    @cached_property
+    def listing(self) -> Sequence[InputFile]:
+        """All files, of whatever split; a local one without a telling extension is what its first bytes show."""
+        if self.hub is not None:
+            return list_inputs(self.source)
+        try:
+            return list_inputs(self.source, hashed=False, select=self.survey)
+        except ConfigError:
+            kind = None if self.source.type else self._sniffed_type()
+            if kind is None:
+                raise
+            again = _Request(self.given, {**self.options, "type": kind})
+            self.source, self.options = again.source, again.options
+            self.survey = Survey()
+            return list_inputs(self.source, hashed=False, select=self.survey)
+
+    @cached_property
+    def chosen(self) -> _ChosenFiles:
+        """The files to look into: those of the split that was asked for, else of the one that a build should train on.
+
+        Raises:
+            ConfigError: there is no such split.
+        """
+        listing = self.listing  # which fills the survey
+        survey = self.survey
+        has_lines = self.options.get("text_mode") == "lines"
+        require_use_of_options(
+            _NAME, listing, delimiter=self.source.delimiter, text_mode="lines" if has_lines else None
+        )
+        if self.is_hub:
+            return _ChosenFiles(listing, None, ())
+        if self.source.split_from != "default":
+            return _ChosenFiles(list_inputs(self.source, hashed=False), self.options.get("split"), ())
+        is_named_alone = not survey.has_folder and len(survey.splits) == 1 and not survey.unnamed
+        if not survey.splits or is_named_alone:
+            return _ChosenFiles(listing, None, ())
+
+        split = _DEFAULT_SPLIT if _DEFAULT_SPLIT in survey.splits else next(iter(survey.splits))
+        if not survey.has_folder and survey.unnamed:
+            split = _DEFAULT_SPLIT
+        urls = set(survey.splits.get(split, ()))
+        if not survey.has_folder and split == _DEFAULT_SPLIT:
+            urls |= set(survey.unnamed)
+        files = [file for file in listing if file.url in urls]
+        rest = left_over(survey.splits, survey.unnamed, urls)
+        if not rest:
+            return _ChosenFiles(files, None, ())
+        what = f"these are the files of split {split!r}; not among them: {rest}. `split` names another one"
+        return _ChosenFiles(files, split, (Remark(file="", what=what),))
+
+    def _sniffed_type(self) -> str | None:
+        """The type that all files' first bytes show, None where one is named otherwise or shows nothing."""
+        if any(map(is_url, self.given)):
+            return None
+        paths = [Path(path) for entry in self.given for path in expand(entry, None)[1]]
+        if any(format_of(path.name) or compression_of(path.name) for path in paths):
+            return None
+        kinds = {_kind_of_bytes(path) for path in paths[:8]}
+        return kinds.pop() if len(kinds) == 1 else None
+
+
+def _kind_of_bytes(path: Path) -> str | None:
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if (kind := kind_of(head)) is not None:
+        return {"Parquet": "parquet", "Arrow IPC": "arrow"}.get(kind)
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start.startswith(b"{"):
+        return "jsonl"
+    if start.startswith((b"[{", b"[\n")):
+        return "json"
+    try:
+        str(head[:-4] if len(head) == _HEAD else head, "utf-8")
+    except UnicodeDecodeError:
+        return None
+    return "txt" if head and b"\x00" not in head else None
+
+
+_SHOWN = 6
+
+
+def _passed_over(given: tuple[str, ...], wanted: SourceType | None) -> tuple[Remark, ...]:
+    """Count the files with other extensions in the directories among `given`; hidden ones mean nothing."""
+    found: Counter[str] = Counter()
+    for entry in given:
+        for _, folders, names in os.walk(Path(entry.removeprefix("file://")).expanduser()):
+            folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+            found.update(
+                "".join(PurePath(name).suffixes[-2:]) or name
+                for name in names
+                if not name.startswith((".", "_")) and not belongs(name, wanted)
+            )
+    if not found:
+        return ()
+    most = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    told = ", ".join(f"{name} {count:,}" for name, count in most[:_SHOWN])
+    more = f" and {len(most) - _SHOWN} more endings" if len(most) > _SHOWN else ""
+    return (Remark(file="", what=f"files that are not read, because of their names: {told}{more}"),)
+
+
+_THREADS: Final = 8
+_NAMED: Final = 10  # empty files that are named one by one
+_SURE: Final = 0.8  # a wrong column costs more than none
+
+
+@final
+class DatasetIntrospector:
+    """Looks at a source once, at the first question; all answers are of that look."""
+
+    def __init__(
+        self,
+        source: SourceLike | None = None,
+        *,
+        type: str | None = None,
+        subset: str | None = None,
+        split: str | None = None,
+        delimiter: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        overrides: Iterable[str] = (),
+        columns: Mapping[str, str] | None = None,
+        mapper: ColumnMapper | None = None,
+        tokenizer: str | None = None,
+        seq_length: int = SEQ_LENGTH,
+        rows: int = 3,
+        token: object = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Take the source and what is known of it.
+
+        Args:
+            source: path, glob, directory, URL, or with type ``hf`` the id of a dataset on the Hub; or several. May be
+                left out where only :meth:`discover` is called.
+            type: format of all files, where their names do not say.
+            subset: of a dataset on the Hub, or of a folder whose README.md names subsets.
+            split: of a dataset on the Hub; of files, as a build reads it. None: of files whose names say splits those
+                of train, else of the first split.
+            overrides: further options as ``key=value`` texts, which hold no literal secrets.
+            columns: role to column, where it is known (``{"text": "body"}``).
+            mapper: that finds the others; by default one with a minimum score of 0.8.
+            tokenizer: for the proposal.
+            seq_length: for the proposal, tokens of a packed row.
+            rows: how many records to show.
+            token: of the Hub: a text, ``{"env": NAME}``, or False for none at all; None: HF_TOKEN or the saved login.
+            cache_dir: where :meth:`discover` keeps what it found; a dataset that changes is looked at again.
+
+        Raises:
+            ConfigError: an option is wrong.
+        """
+        if rows < 0:
+            raise ConfigError(f"rows: got {rows}, must be 0 or more")
+        self._source, self._token, self._overrides = source, token, tuple(overrides)
+        self._cache = None if cache_dir is None else Path(cache_dir)
+        self._given: dict[str, Any] = {
+            "type": type,
+            "subset": subset,
+            "split": split,
+            "delimiter": delimiter,
+            "storage_options": storage_options,
+        }
+        if source is not None:
+            _ = self._request  # a wrong option is told at once
+        self._columns, self._mapper = dict(columns or {}), mapper or ColumnMapper(_SURE)
+        self._tokenizer, self._seq_length, self._rows = tokenizer, seq_length, rows
+
+    def inspect(self) -> Inspection:
+        """Return all that was found.
+
+        Raises:
+            SourceNotFoundError: nothing is there.
+            ConfigError: an option is wrong, or nobody can say what the files hold.
+            SourceError: the storage cannot be reached.
+        """
+        return self._inspection
+
+    def discover(self, dataset: str, config: str | None = None) -> Result[DatasetMetadata, TokenlakeError]:
+        """Return what a dataset holds, or why nobody can tell.
+
+        Args:
+            dataset: an id on the Hub, or a path, glob, directory or URL.
+            config: subset; None: the default one, else the first, which a remark then says.
+        """
+        return attempt(lambda: self._discovered(dataset, config))
+
+    def _discovered(self, dataset: str, config: str | None) -> DatasetMetadata:
+        given: dict[str, Any] = {**self._given, "subset": config or self._given["subset"]}
+        if given["type"] is None and is_hub_id(dataset):
+            given["type"] = "hf"
+        look = DatasetIntrospector(
+            dataset, **given, overrides=self._overrides, mapper=self._mapper, rows=0, token=self._token
+        )
+        kept = None if self._cache is None else self._cache / f"{look.version}.json"
+        if kept is not None and kept.is_file():
+            return decoder(DatasetMetadata).decode(kept.read_bytes())
+        found = DatasetMetadata.of(dataset, look.inspect(), look.subset)
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = kept.with_suffix(f".{os.getpid()}")
+            unfinished.write_bytes(msgspec.json.encode(found))
+            unfinished.replace(kept)
+        return found
+
+    @property
+    def subset(self) -> str | None:
+        """The subset that is looked at; None where there are none."""
+        if self._request.hub is not None:
+            return self._request.hub.subset
+        _ = self._request.listing
+        return self._request.survey.subset
+
+    @property
+    def version(self) -> str:
+        """A hash of the listing: names, bytes and versions of all files, and of what is looked at."""
+        files = [(file.path, file.size, file.token, file.stat) for file in self._files]
+        return fingerprint([self._request.given, self.subset, self.configs(), files])
+
+    @cached_property
+    def _request(self) -> _Request:
+        options = dict(self._given)
+        if self._token is not None and options["type"] in ("hf", "huggingface"):
+            options["storage_options"] = {**(options["storage_options"] or {}), "token": self._token}
+        return _Request(self._source or (), options, self._overrides)
+
+    def configs(self) -> tuple[str, ...]:
+        """Return the subsets of a dataset on the Hub, or of a folder whose README.md names them; else none."""
+        if self._request.hub is not None:
+            return self._request.hub.configs
+        _ = self._request.listing
+        return self._request.survey.subsets
+
+    def splits(self) -> tuple[Split, ...]:
+        """Return the splits: of a dataset on the Hub, or as the names of the files suggest."""
+        if self._request.hub is not None:
+            return self._request.hub.splits
+        size_of = {file.url: file.size for file in self._request.listing}
+        found: list[Split] = []
+        for name, urls in sorted(self._request.survey.splits.items()):
+            sizes = [size_of[url] for url in urls if url in size_of]
+            found.append(Split(name=name, files=len(sizes), bytes=sum(sizes)))
+        return tuple(found)
+
+    def features(self) -> tuple[Feature, ...]:
+        """Return the columns; those of the largest group where files hold different kinds of records."""
+        return self._inspection.groups[0].features
+
+    @cached_property
+    def _files(self) -> Sequence[InputFile]:
+        return self._request.chosen.files
+
+    @cached_property
+    def _inspection(self) -> Inspection:
+        request = self._request
+        grouped = file_group.families(self._files)
+        picked = file_group.chosen(grouped)
+        delimiter, options = request.source.delimiter, request.source.storage_options
+        files = [file for few in picked for file in few]
+        looks = in_order(lambda file: look(file, delimiter, options), files, _THREADS)
+        parts = file_group.merged_groups(
+            [(all_, [next(looks) for _ in few]) for all_, few in zip(grouped, picked, strict=True)],
+            self._mapper,
+            self._columns,
+        )
+
+        hub, empty = request.hub, [file for file in self._files if not file.size]
+        found = list(_passed_over(request.given, request.source.type) if hub is None else hub.remarks)
+        found += request.chosen.remarks
+        for file in empty[:_NAMED]:  # fine where a format needs no byte
+            fatal = file.format in {"parquet", "arrow", "json"} or file.compression is not None
+            found.append(Remark(file=file.path, what="it is empty", fatal=fatal))
+        if len(empty) > _NAMED:
+            found.append(Remark(file="", what=f"{len(empty) - _NAMED:,} more files are empty"))
+        found += (each for part in parts for each in part.findings())
+        damaged = {finding.file for finding in found if finding.fatal}
+        groups = [
+            self._group(part, name, damaged) for part, name in zip(parts, self._names(parts), strict=True)
+        ]
+        seen = [look for part in parts for look in part.looks]
+        read = sum(look.bytes_read for look in seen)
+        return Inspection(
+            source=request.given,
+            configs=self.configs(),
+            splits=self.splits(),
+            files=len(self._files),
+            bytes=sum(file.size for file in self._files),
+            looked_into=len(seen),
+            bytes_read=read,
+            groups=tuple(groups),
+            findings=tuple(found),
+            proposal=proposal(
+                request.given,
+                groups,
+                found,
+                tokenizer=self._tokenizer,
+                seq_length=self._seq_length,
+                looked=f"Looked into {len(seen)} of {numbers.plural(len(self._files), 'file')}, "
+                f"{numbers.size(read)} read.",
+            ),
+        )
+
+    def _names(self, parts: list[FileGroup]) -> list[str]:
+        """Names of sources, each once; of a single one as it was given, where that says anything."""
+        if len(parts) == 1 and len(self._request.given) == 1:
+            plain = [
+                part for part in PurePosixPath(self._request.given[0]).parts if not set("*?[") & set(part)
+            ]
+            if name := file_group.source_name(plain[-1].partition(".")[0] if plain else ""):
+                return [name]
+        taken: Counter[str] = Counter()
+        names: list[str] = []
+        for part in parts:
+            name = file_group.name_of(part.files)
+            taken[name] += 1
+            names.append(name if taken[name] == 1 else f"{name[:60]}-{taken[name]}")
+        return names
+
+    def _group(self, part: FileGroup, name: str, damaged: set[str]) -> Group:
+        rows, exact = part.row_count()
+        return Group(
+            name=name,
+            files=len(part.files),
+            bytes=sum(file.size for file in part.files),
+            formats=part.formats(),
+            rows=rows,
+            rows_exact=exact,
+            features=part.features(),
+            kind=part.kind,
+            mapping=part.mapping,
+            text=part.statistics(),
+            sampled=sum(look.seen for look in part.good),
+            bad=sum((Counter(look.bad) for look in part.good), Counter[str]()),
+            sample=tuple(shortened(row) for row in part.rows[: self._rows]),
+            entry=self._entry(part, name, damaged),
+        )
+
+    def _entry(self, part: FileGroup, name: str, damaged: set[str]) -> dict[str, Any] | None:
+        """Options of a configuration's dataset for these files; damaged ones are left out."""
+        made = None if part.content_field is not None else text_options(part.kind, part.mapping)
+        if part.content_field is None and made is None:
+            return None
+        good = [file for file in part.files if file.path not in damaged]
+        if not good:
+            return None
+        given, options = self._request.given, dict(self._request.options)
+        if self._request.chosen.split is not None:
+            options["split"] = self._request.chosen.split
+        if self._request.survey.subset is not None and len(self._request.survey.subsets) > 1:
+            options["subset"] = self._request.survey.subset
+        options |= {
+            "type": options.get("type") or part.retyped,
+            "delimiter": options.get("delimiter") or part.delimiter,
+            "content_field": None if part.format == "text" else part.content_field,
+            "text_mode": part.text_mode,
+        }
+        files = file_group.data_files(good, self._files, given)
+        return entry_of(name, files, options | (made or {}))
+
+
+def inspect(source: SourceLike, **options: Any) -> Inspection:
+    """Look into raw data without reading all of it; :class:`DatasetIntrospector` answers single questions.
+
+    ::
+
+        found = tl.inspect("data/", tokenizer="gpt2")
+        print(found.proposal)  # a configuration
+
+    Args:
+        source: path, glob, directory, URL, or with ``type="hf"`` the id of a dataset on the Hub; or several.
+        options: as :class:`DatasetIntrospector` takes them.
+
+    Raises:
+        SourceNotFoundError: nothing is there.
+        ConfigError: an option is wrong, or nobody can say what the files hold.
+        SourceError: the storage cannot be reached.
+    """
+    return DatasetIntrospector(source, **options).inspect()

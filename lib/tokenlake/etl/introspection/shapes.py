@@ -1,0 +1,124 @@
+"""Shapes of columns: the types of JSON values and Arrow columns, merged over records and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast, final
+
+import pyarrow as pa
+
+from tokenlake.base.arrays import STRINGS
+from tokenlake.runtime.schema import is_list
+
+_SHOWN_FIELDS: Final = 12  # of a struct; JSON objects used as dictionaries have thousands
+_CHAT_KEYS: Final = (frozenset({"role", "content"}), frozenset({"from", "value"}))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a column holds.
+
+    Attributes:
+        kind: ``string``, ``int64``, ``list``, ``struct``, ... ; ``null`` where no value was seen, ``mixed``
+            where values of several types were.
+        fields: of a struct, in order.
+        item: of a list.
+        nullable: whether it may be (with a schema) or was (without one) null or missing.
+    """
+
+    kind: str
+    fields: tuple[tuple[str, Shape], ...] = ()
+    item: Shape | None = None
+    nullable: bool = False
+
+    def __str__(self) -> str:
+        """Return the type as text: ``list<struct<role: string, content: string>>``."""
+        if self.item is not None:
+            return f"{self.kind}<{self.item}>"
+        if self.kind != "struct":
+            return self.kind
+        shown = [f"{name}: {shape}" for name, shape in self.fields[:_SHOWN_FIELDS]]
+        more = len(self.fields) - len(shown)
+        return f"struct<{', '.join([*shown, *([f'{more} more'] if more else [])])}>"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the values are strings."""
+        return self.kind == "string"
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the values are lists of turns: objects with `role` and `content`, or `from` and `value`."""
+        names = frozenset(name for name, _ in self.item.fields) if self.item is not None else frozenset[str]()
+        return any(keys <= names for keys in _CHAT_KEYS)
+
+
+NULL: Final = Shape("null", nullable=True)
+
+
+def shape_of_type(kind: pa.DataType, nullable: bool = True) -> Shape:
+    """Return the shape of an Arrow type; encodings and offset widths, which nobody cares about, are left out."""
+    anything: Any = kind  # the stubs leave the types inside types open
+    types: Any = pa.types
+    if types.is_dictionary(kind):
+        return shape_of_type(anything.value_type, nullable)
+    if isinstance(kind, pa.BaseExtensionType):
+        return shape_of_type(anything.storage_type, nullable)
+    if types.is_struct(kind):
+        fields = [anything.field(index) for index in range(anything.num_fields)]
+        inner = tuple((field.name, shape_of_type(field.type, field.nullable)) for field in fields)
+        return Shape("struct", fields=inner, nullable=nullable)
+    if is_list(kind):
+        return Shape("list", item=shape_of_type(anything.value_type), nullable=nullable)
+    if kind in STRINGS:
+        return Shape("string", nullable=nullable)
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return Shape("binary", nullable=nullable)
+    return Shape(str(kind), nullable=nullable)
+
+
+def shape_of_value(value: object) -> Shape:
+    """Return the shape of one JSON value."""
+    if value is None:
+        return NULL
+    if isinstance(value, dict):
+        entries = cast("dict[str, Any]", value)
+        return Shape("struct", fields=tuple((name, shape_of_value(item)) for name, item in entries.items()))
+    if isinstance(value, list):
+        return Shape("list", item=merged(shape_of_value(item) for item in cast("list[Any]", value)))
+    if isinstance(value, bool):
+        return Shape("bool")
+    if isinstance(value, int):
+        return Shape("int64")
+    return Shape("double") if isinstance(value, float) else Shape("string")
+
+
+def merged(shapes: Iterable[Shape]) -> Shape:
+    """Return the shape of values of all these shapes, in whatever order they come; NULL for none."""
+    every = list(shapes)
+    nullable = any(shape.nullable for shape in every)
+    some = [shape for shape in every if shape.kind != "null"]
+    kinds = {shape.kind for shape in some}
+    if not some:
+        return NULL
+    if kinds == {"int64", "double"}:
+        return Shape("double", nullable=nullable)
+    if len(kinds) > 1:
+        return Shape("mixed", nullable=nullable)
+    if kinds == {"struct"}:
+        return Shape("struct", fields=_fields([dict(shape.fields) for shape in some]), nullable=nullable)
+    if kinds == {"list"}:
+        return Shape("list", item=merged(s.item for s in some if s.item is not None), nullable=nullable)
+    return replace(some[0], nullable=nullable)
+
+
+def _fields(structs: list[dict[str, Shape]]) -> tuple[tuple[str, Shape], ...]:
+    names = dict.fromkeys(name for struct in structs for name in struct)
+    return tuple((name, merged(struct.get(name, NULL) for struct in structs)) for name in names)
+
+
+def merged_columns(tables: Iterable[Mapping[str, Shape]]) -> dict[str, Shape]:
+    """Return the columns of several tables; one that is missing in a table is nullable."""
+    return dict(_fields([dict(table) for table in tables]))

@@ -1,0 +1,92 @@
+"""Faults of records, the bad records made of them, and the error that ends a build on the first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tokenlake.errors import BadRecordError
+from tokenlake.etl.sources.inputs import InputFile
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a record cannot be used.
+
+    Attributes:
+        reason: Stable code.
+        detail: Sentence for people.
+        column: Name of the column or field that the fault is about; "" where it is about no single one.
+    """
+
+    reason: str
+    detail: str
+    column: str = ""
+
+
+def too_long(size: int, max_record_bytes: int) -> Fault:
+    """Return the fault of a line that is larger than the limit."""
+    return Fault("line_too_long", f"the line has {size} bytes, max_record_bytes is {max_record_bytes}")
+
+
+RAW_LIMIT: Final = 64 << 10  # bytes of a bad record that are kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRecord:
+    """One record that cannot be used, and why.
+
+    Attributes:
+        file: path of the input relative to its listing's root.
+        file_id: identity of the input, see :func:`tokenlake.base.fingerprint.file_id`.
+        position: byte offset of the line's start in the decompressed stream for JSON Lines and lines of
+            text; row number in everything else; 0 for a whole text file.
+        line: 1-based line number, None where there are no lines.
+        reason: short stable code such as ``null_text`` or ``invalid_json``.
+        detail: one sentence for people.
+        raw: the first 64 KiB of the record as it stands in the input, empty where it has no bytes.
+    """
+
+    file: str
+    file_id: int
+    position: int
+    line: int | None
+    reason: str
+    detail: str
+    raw: bytes
+
+
+def refuse(record: BadRecord, file: InputFile) -> BadRecordError:
+    """Return the error of the policy ``fail`` for `record`, which is of `file`."""
+    place = f"{file.url}:{record.line}" if record.line is not None else file.url
+    unit = "byte offset" if file.format in ("jsonl", "text") else "row"
+    return BadRecordError(
+        f"{place}: {record.reason} at {unit} {record.position}: {record.detail}. "
+        "Repair the record, or set `on_bad_record: quarantine` to set such records aside and go on.",
+        file=record.file,
+        line=record.line,
+        position=record.position,
+        reason=record.reason,
+        detail=record.detail,
+    )
+
+
+class BadLine(NamedTuple):
+    """A record that cannot be used: where, why, and its first bytes.
+
+    Attributes:
+        position: As in :class:`BadRecord`.
+        line_index: Index of its line in the block, from 0; None where there are no lines. :class:`BadRecord` has the
+            line number in the file, from 1.
+        fault: What is wrong with it.
+        raw: Its first bytes.
+    """
+
+    position: int
+    line_index: int | None
+    fault: Fault
+    raw: bytes
+
+
+def without_bytes(position: int, fault: Fault) -> BadLine:
+    return BadLine(position, None, fault, b"")

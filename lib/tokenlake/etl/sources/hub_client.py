@@ -1,0 +1,351 @@
+"""Requests to the Hub, with its retries, its limits of rate, and its errors.
+
+`huggingface_hub` provides the connection, the proxy, the certificates and the chain of tokens (``HF_TOKEN``, then the
+saved login). Its own listing follows links with the token, to any host, and its own retries log URLs. The requests, the
+retries and the messages are therefore implemented here.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast, final
+from urllib.parse import urljoin
+from urllib.request import getproxies
+
+from tokenlake.base.secrets import resolve_options, scrub
+from tokenlake.base.threads import start_thread
+from tokenlake.errors import ConfigError, MissingExtraError, SourceError, SourceNotFoundError
+from tokenlake.etl.sources.hub_id import HubId
+from tokenlake.runtime.store import rates
+from tokenlake.runtime.store.rates import NoAnswerError, RateFloor
+from tokenlake.runtime.store.redirects import (
+    MOST_REDIRECTS,
+    HttpOrigin,
+    RedirectRefusedError,
+    private_kind,
+    require_allowed_addresses,
+)
+
+RETRIES: Final = 4
+
+_RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
+_FIRST_WAIT: Final = 0.25  # seconds; doubles
+_LONGEST_WAIT: Final = 300.0  # seconds; what an answer may ask for, the length of the Hub's own window
+_SPENT: Final = re.compile(r"\br=0;t=(\d+)")  # nothing remaining, and the seconds until there is again
+_TIMEOUT: Final = 30.0  # seconds without a byte
+_KEPT: Final = ("accept", "accept-encoding", "range", "user-agent")  # headers that go along to another host
+_YES: Final = frozenset({"1", "on", "yes", "true"})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the Hub answered; names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Refused(Exception):
+    """The Hub refused a request; whoever asked knows what that means. Never leaves the library.
+
+    Attributes:
+        code: the Hub's own word, such as ``GatedRepo`` or ``RevisionNotFound``; "" where it gave none.
+        said: the Hub's sentence.
+    """
+
+    def __init__(self, status: int, code: str, said: str) -> None:
+        super().__init__(f"{status} {code} {said}")
+        self.status, self.code, self.said = status, code, said
+
+
+@final
+class HubClient:
+    """A Hub, as one user sees it; threads may share it.
+
+    Attributes:
+        endpoint: where it is, without a slash at the end.
+        with_token: whether requests carry a token.
+    """
+
+    def __init__(self, options: Mapping[str, Any] | None = None, *, retries: int = RETRIES) -> None:
+        """Prepare requests, without making one.
+
+        Args:
+            options: `storage_options`: ``token`` (a text, a reference to one, or false for none at all) and
+                ``endpoint``; without them ``HF_ENDPOINT`` and the chain of `huggingface_hub`.
+            retries: how often a request is tried again after a passing fault.
+
+        Raises:
+            MissingExtraError: `huggingface_hub` is not installed.
+            ConfigError: an option is of no use, or its environment variable is not set.
+        """
+        try:
+            from huggingface_hub import constants, get_session
+            from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+        except ImportError as error:
+            raise MissingExtraError(
+                "reading datasets of the Hub needs huggingface_hub: pip install 'tokenlake[etl]'"
+            ) from error
+        options = resolve_options(options or {})
+        if unknown := sorted(set(options) - {"token", "endpoint"}):
+            raise ConfigError(
+                f"storage_options: {', '.join(unknown)}: not an option of the Hub; expected token and endpoint"
+            )
+        # Read now, not when huggingface_hub was imported.
+        default = os.environ.get("HF_ENDPOINT") or cast("str", constants.ENDPOINT)
+        self.endpoint = str(options.get("endpoint") or default).rstrip("/")
+        self._token = options.get("token")
+        if not (self._token is None or isinstance(self._token, bool | str)):
+            raise ConfigError(
+                f"storage_options.token: got a {type(self._token).__name__}, must be {{env: NAME}} or {{block: NAME}}; "
+                "leave it out for HF_TOKEN and the saved login"
+            )
+        self._headers = _headers(self._token)
+        self.with_token = any(name.lower() == "authorization" for name in self._headers)
+        self._session: Callable[[], Any] = get_session
+        self._offline: type[Exception] = OfflineModeIsEnabled
+        # Releases of huggingface_hub differ in their HTTP library; the root of its errors is a base of theirs.
+        self._faults = (cast("type[Exception]", HfHubHTTPError.__bases__[0]), OSError)
+        self._retries = retries
+
+    def get(self, path: str, *, what: str, span: tuple[int, int] | None = None) -> Answer:
+        """Ask for `path`, below the endpoint; passing faults are tried again, with growing waits.
+
+        Args:
+            what: what is asked for, to begin a message with.
+            span: (first byte, one past the last byte) where only a part is wanted; it must not be empty.
+
+        Raises:
+            Refused: the Hub said no (4xx); not a passing fault.
+            SourceError: offline, or still failing after the retries.
+        """
+        why = ""
+        for attempt in range(self._retries + 1):
+            headers: Mapping[str, str] = {}
+            try:
+                if _is_offline():
+                    raise self._offline
+                answer = self._once(path, span)
+                headers, why = answer.headers, f"status {answer.status}"
+                if answer.status not in _RETRIED:
+                    if answer.status >= 400:
+                        said = headers.get("x-error-message", "")
+                        raise Refused(answer.status, headers.get("x-error-code", ""), said)
+                    if span and answer.status != 206:
+                        told = "the server ignores requests for a part of a file"
+                        raise Refused(answer.status, "NoRanges", told)
+                    return answer
+            except self._offline as error:
+                raise offline(what) from error
+            except RedirectRefusedError as error:
+                raise SourceError(f"{what}: {error}", endpoint=self.endpoint) from None
+            except self._faults as error:
+                # Where storage hosts are, queries are signatures.
+                why = scrub(f"{type(error).__name__}: {error}")
+            if attempt < self._retries:
+                time.sleep(_wait(attempt, headers))
+        raise SourceError(
+            f"{what}: the Hub at {self.endpoint} could not be reached or did not serve it, after "
+            f"{self._retries + 1} attempts ({why}). Check the connection and HF_ENDPOINT, and run again later.",
+            endpoint=self.endpoint,
+        )
+
+    def _once(self, path: str, span: tuple[int, int] | None) -> Answer:
+        # Ranges are of the bytes as they are stored, not of what a server makes of them on the way.
+        headers = {**self._headers, "accept-encoding": "identity"}
+        if span:
+            headers["range"] = f"bytes={span[0]}-{span[1] - 1}"
+        url = self.endpoint + path
+        found: dict[str, str] = {}
+        for _ in range(MOST_REDIRECTS + 1):
+            request = self._session().stream(
+                "GET", url, headers=headers, timeout=_TIMEOUT, follow_redirects=False
+            )
+            with _answering(request) as response:
+                # What the Hub says of a file comes with its redirect to where the content is.
+                found |= {name.lower(): value for name, value in response.headers.items()}
+                if not response.is_redirect:
+                    # A server that ignores ranges would send the whole file, however large it is.
+                    whole = span is not None and response.status_code == 200
+                    return Answer(response.status_code, found, b"" if whole else _body(response))
+            target = urljoin(url, found.pop("location", ""))
+            _require_redirect(url, target)
+            if HttpOrigin.of(target) != HttpOrigin.of(url):
+                headers = {name: value for name, value in headers.items() if name.lower() in _KEPT}
+            url = target
+        raise RedirectRefusedError(f"the server redirects more than {MOST_REDIRECTS} times")
+
+    def download(self, dataset: HubId, path: str, cache_dir: str | Path | None) -> Path:
+        """Return a file of a dataset in the cache of `huggingface_hub`, downloaded if it is not there yet.
+
+        Raises:
+            SourceError: it is not in the cache and cannot be downloaded.
+        """
+        from huggingface_hub import hf_hub_download
+
+        if _is_offline():
+            raise offline(f"{dataset}: {path}")
+        where: dict[str, Any] = {"repo_type": "dataset", "revision": dataset.revision, "cache_dir": cache_dir}
+        try:
+            return Path(
+                hf_hub_download(dataset.repo, path, token=self._token, endpoint=self.endpoint, **where)
+            )
+        except self._faults as error:
+            raise SourceError(
+                f"{dataset}: {path} cannot be downloaded ({type(error).__name__}: {scrub(str(error))})",
+                repo=dataset.repo,
+            ) from error
+
+
+@contextmanager
+def _answering(request: AbstractContextManager[Any]) -> Generator[Any]:
+    """Send a request and yield its response, whose headers must come within :data:`rates.ANSWER_SECONDS`.
+
+    The HTTP library bounds the time without a byte alone. So a thread waits for the headers, and is left behind with
+    the connection of a server that sends them byte by byte.
+    """
+    response: Future[Any] = Future()
+    given_up = threading.Event()
+
+    def send() -> None:
+        try:
+            answer = request.__enter__()
+        except BaseException as error:
+            response.set_exception(error)
+            return
+        response.set_result(answer)
+        if given_up.is_set():
+            request.__exit__(None, None, None)
+
+    start_thread(send, end=given_up.set, name="hub-headers")
+    try:
+        answer = response.result(rates.ANSWER_SECONDS)
+    except TimeoutError:
+        given_up.set()
+        raise NoAnswerError(rates.ANSWER_SECONDS) from None
+    try:
+        yield answer
+    finally:
+        request.__exit__(None, None, None)
+
+
+def _body(response: Any) -> bytes:
+    """Return the body of an answer; SlowServerError where it comes too slowly."""
+    body = bytearray()
+    floor = RateFloor()
+    begin = time.monotonic()
+    for chunk in response.iter_bytes():
+        end = time.monotonic()
+        floor.add(len(chunk), end - begin)
+        body += chunk
+        begin = end
+    return bytes(body)
+
+
+def _require_redirect(source: str, target: str) -> None:
+    """Refuse a redirect of a public Hub to an address that is not public; one of a private Hub may keep files anywhere.
+
+    The hosts that hold the Hub's files are not in the list of allowed inputs, which names datasets.
+    """
+    before, after = HttpOrigin.of(source), HttpOrigin.of(target)
+    if after.scheme not in ("http", "https") or (before.scheme == "https" and after.scheme == "http"):
+        raise RedirectRefusedError(f"the server redirects from {before.scheme} to {after.scheme}")
+    if before.host == after.host or getproxies():
+        return  # a proxy resolves names itself, and guards its network
+    addresses = {origin: _addresses(origin) for origin in (before, after)}
+    if not any(private_kind(address) for address in addresses[before]):
+        require_allowed_addresses(addresses[before], addresses[after], after)
+
+
+def _addresses(origin: HttpOrigin) -> list[str]:
+    results = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+    return [str(result[4][0]) for result in results]
+
+
+def offline(what: str) -> SourceError:
+    """Return the error for a request while ``HF_HUB_OFFLINE`` is set."""
+    return SourceError(
+        f"{what}: HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, so the Hub is not asked. Unset it, or "
+        "download the files and name them in data_files as local files."
+    )
+
+
+def _is_offline() -> bool:
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    return any(os.environ.get(name, "").lower() in _YES for name in names)
+
+
+def _headers(token: str | bool | None) -> Mapping[str, str]:
+    """Return the headers of every request. `token`: None: the usual chain, False: none."""
+    from huggingface_hub.utils import build_hf_headers
+
+    try:
+        headers = build_hf_headers(token=token, library_name="tokenlake")
+    except OSError as error:
+        raise ConfigError("storage_options.token: true asks for a saved login, and there is none") from error
+    if any(not value.isascii() or not value.isprintable() for value in headers.values()):
+        # The HTTP library would name the header's value in its own message.
+        raise ConfigError("the token for the Hub holds characters that no token has (a line end, perhaps)")
+    return headers
+
+
+def _wait(attempt: int, headers: Mapping[str, str]) -> float:
+    asked = headers.get("retry-after", "")
+    if not asked.isdigit():
+        limit = _SPENT.search(headers.get("ratelimit", ""))
+        asked = limit.group(1) if limit else ""
+    if asked:
+        return min(float(asked), _LONGEST_WAIT)
+    return _FIRST_WAIT * 2**attempt * random.uniform(0.75, 1.25)
+
+
+def refusal(
+    error: Refused, dataset: HubId, *, with_token: bool, near: Callable[[], str] = lambda: ""
+) -> SourceError:
+    """Return the error that a refused request stands for.
+
+    Args:
+        with_token: whether the request carried a token.
+        near: called for a sentence about the revisions that exist.
+    """
+    page = f"https://huggingface.co/datasets/{dataset.repo}"
+    if error.code == "RevisionNotFound":
+        return SourceNotFoundError(
+            f"{dataset} has no revision {dataset.revision!r}{near()}",
+            repo=dataset.repo,
+            revision=dataset.revision,
+        )
+    if error.code == "GatedRepo":
+        whose = "this token is not one of theirs" if with_token else "no token was given"
+        message = (
+            f"{dataset} is gated: its files are for users who were granted access, and {whose}. Request access at "
+            f"{page}, then log in with `hf auth login` or set HF_TOKEN."
+        )
+    elif error.status == 401 and with_token and error.code != "RepoNotFound":
+        message = (
+            f"{dataset}: the Hub does not accept the token that was given; it may be expired or mistyped. Log in "
+            "again with `hf auth login`, or correct HF_TOKEN or storage_options.token."
+        )
+    elif error.code == "RepoNotFound" or error.status in (401, 404):
+        whose = "the token that was given may not see it" if with_token else "no token was given"
+        return SourceNotFoundError(
+            f"the Hub has no {dataset}, or it is private and {whose}. Check the spelling at {page}; for a private "
+            "dataset log in with `hf auth login` or set HF_TOKEN. (Files of this machine are read without "
+            "`type: huggingface`.)",
+            repo=dataset.repo,
+        )
+    else:
+        said = f", {error.said!r}" if error.said else ""
+        message = f"{dataset}: the Hub refuses it (status {error.status} {error.code}{said})"
+    return SourceError(message, repo=dataset.repo)

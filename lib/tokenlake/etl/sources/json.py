@@ -1,0 +1,172 @@
+"""JSON Lines: one object on every line. A block of lines becomes texts alone, or objects and columns.
+
+Every record is read as strictly as :mod:`tokenlake.etl.sources.json_record` says, and most of them quickly:
+
+- Texts alone: the key is counted in the whole block. If it occurs once per record, each record is parsed without any
+  further search.
+- Rows: one pass over the block finds the records that are *odd*, such as those with a number beyond 64 bits. A record
+  that is not odd is parsed once, and is right if it has as many keys as there are ``":`` in its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenlake.base.arrays import binary_over, text_of_strings
+from tokenlake.etl.sources.bad_records import Fault
+from tokenlake.etl.sources.input_bytes import InputBytes
+from tokenlake.etl.sources.inputs import FileRange
+from tokenlake.etl.sources.json_long_line import parse_long
+from tokenlake.etl.sources.json_parsed import parsed_block, parsed_rows
+from tokenlake.etl.sources.json_record import (
+    LARGE_NUMBER,
+    Judged,
+    disguise_of,
+    is_plain_key,
+    judge_quickly,
+    judge_row,
+    judge_text,
+)
+from tokenlake.etl.sources.line_records import RawRecords, index_lines
+from tokenlake.etl.sources.lines import LineBlock, parsed_blocks, read_blocks
+from tokenlake.etl.sources.parsed import Parsed, Want
+from tokenlake.etl.sources.rows import is_too_wide
+from tokenlake.etl.sources.where import Predicate
+
+PIECE_BYTES: Final = 2 << 20
+"""Bytes of records that become Python objects together: the objects can take 25 times as much memory."""
+TEXT_BYTES: Final = 8 << 20
+"""Bytes of records of which only the texts become objects: a text with one emoji takes four times as much memory."""
+_SHORT_RECORD: Final = 1024  # bytes
+
+# The end of a key, as nearly everybody writes it, and the other ways in which it may be written.
+_CLOSE_KEY_END: Final = '":'
+
+_ODD: Final = LARGE_NUMBER + '|"[ \t\r\n]+:|\\\\u00[23]'
+
+_ARROW: Final[Any] = pa
+_COMPUTE: Final[Any] = pc
+
+
+def read_jsonl(
+    part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
+) -> Iterator[Parsed]:
+    """Read the lines that `part` owns."""
+    return parsed_blocks(
+        read_blocks(part, data, want.max_record_bytes, want.block_bytes),
+        lambda line: parse_long(line, want),
+        lambda block: parse_records(json_lines(block), want),
+    )
+
+
+def json_lines(block: LineBlock) -> RawRecords:
+    """Return the lines of a block that are not blank: lines of spaces and tabs alone are."""
+    return index_lines(block, blank=b" \t\r")
+
+
+def parse_records(records: RawRecords, want: Want) -> Iterator[Parsed]:
+    """Yield the texts of records alone, or objects and columns with the text beside them if it is wanted."""
+    if want.text is not None and want.columns == ():
+        for piece in records.pieces(TEXT_BYTES):
+            yield _texts_of(piece, want.text, want.max_record_bytes)
+    else:
+        for piece in records.pieces(PIECE_BYTES):
+            yield from _rows_of(piece, want)
+
+
+def _texts_of(records: RawRecords, name: str, limit: int) -> Parsed:
+    """Return the texts in the field `name` of records, and the faults of those that have none."""
+    if _hold_key_once(records, name, limit):
+        column = _trusted_texts(records, name)
+        if column is not None:
+            return records.parsed({}, text=column)
+    return _checked_texts(records, name, limit)
+
+
+def _hold_key_once(records: RawRecords, name: str, limit: int) -> bool:
+    """Return whether the key `name` occurs exactly as often as there are records, and in one spelling.
+
+    If every record then has the field, each has it once. For long records this is not worthwhile: it costs less to
+    search the short part of each record before its text.
+    """
+    sizes = records.stops - records.starts
+    if not len(sizes) or sizes.mean() > _SHORT_RECORD or sizes.max() > limit or not is_plain_key(name):
+        return False
+    first = int(records.starts[0])
+    last = int(records.stops[-1])
+    count = records.data.count(orjson.dumps(name), first, last)
+    return count == len(sizes) and records.data.find(b"\\u00", first, last) < 0
+
+
+def _trusted_texts(records: RawRecords, name: str) -> pa.LargeStringArray | None:
+    """Return the texts of records whose keys were counted; None where any record has none."""
+    data = records.data
+    loads = orjson.loads
+    spans = zip(records.starts.tolist(), records.stops.tolist(), strict=True)
+    try:
+        column = text_of_strings([loads(data[start:stop])[name] for start, stop in spans])
+    except (ValueError, LookupError, TypeError, pa.ArrowException):  # no JSON, field, object or text
+        return None
+    return None if column.null_count else column
+
+
+def _checked_texts(records: RawRecords, name: str, limit: int) -> Parsed:
+    """Return the texts of records, each looked at by itself; those that are not plainly right are judged strictly."""
+    texts: list[str] = []
+    faults: dict[int, Fault] = {}
+    key = orjson.dumps(name)
+    disguise = disguise_of((name,))
+    loads = orjson.loads
+    data = records.data
+    spans = zip(records.starts.tolist(), records.stops.tolist(), strict=True)
+    for index, (start, stop) in enumerate(spans):
+        line = data[start:stop]
+        try:
+            text = loads(line)[name]
+        except (ValueError, LookupError, TypeError):
+            text = None
+        if type(text) is str and stop - start <= limit:
+            # Of a repeated key the last value counts, and the text takes at least `len(text)` bytes after its key. All
+            # occurrences of the key therefore begin before `end`: most of the text need not be searched.
+            end = stop - start - len(text)
+            if line.find(key, line.find(key) + 1, end) < 0 and (
+                line.find(b"\\", 0, end) < 0 or not disguise.search(line, 0, end)
+            ):
+                texts.append(text)
+                continue
+        judged = judge_text(line, name, limit)
+        if isinstance(judged, Fault):
+            faults[index] = judged
+        else:
+            texts.append(judged)
+    return parsed_block(records, faults, text=text_of_strings(texts))
+
+
+def _rows_of(records: RawRecords, want: Want) -> Iterator[Parsed]:
+    """Yield records as objects and columns; a batch with very many different keys is halved."""
+    # 1. Of each record: how often a quote and a colon are side by side, and whether it is odd. An odd record may have a
+    #    large number, a blank between quote and colon, or one of the two as an escape.
+    edges = np.append(records.starts, records.stops[-1:] if len(records) else 0)
+    lines = binary_over(edges, pa.py_buffer(records.data))
+    key_ends = _COMPUTE.count_substring(lines, _CLOSE_KEY_END).to_pylist()
+    is_odd = _COMPUTE.match_substring_regex(lines, _ODD).to_pylist()
+    # 2. The records that are not odd are read quickly; the others, and those that this cannot decide, strictly.
+    judged: list[Judged | Fault] = []
+    for index, line in enumerate(records):
+        record = None if is_odd[index] else judge_quickly(line, key_ends[index], want)
+        judged.append(record or judge_row(line, want))
+    # 3. Objects that share no keys would make an enormous number of columns.
+    usable = [record for record in judged if not isinstance(record, Fault)]
+    if len(usable) > 1 and is_too_wide([record.record for record in usable], want.columns):
+        del judged, usable  # before the halves are read again
+        middle = len(records) // 2
+        yield from _rows_of(records.part(0, middle), want)
+        yield from _rows_of(records.part(middle, len(records)), want)
+    else:
+        yield parsed_rows(records, judged, want)

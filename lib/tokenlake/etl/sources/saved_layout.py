@@ -1,0 +1,103 @@
+"""Splits of a dataset that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias, cast
+
+from tokenlake.errors import ConfigError
+from tokenlake.etl.sources.layout import DEFAULT, FolderLayout
+
+STATE: Final = "state.json"
+"""Beside a saved dataset: which files hold its rows, and which split it is."""
+_INFO: Final = "dataset_info.json"
+_SPLIT_NAMES: Final = "dataset_dict.json"
+
+ReadText: TypeAlias = Callable[[str], str]
+"""Returns the text of a small file, by its path relative to the folder."""
+
+
+def is_saved(names: Iterable[str]) -> bool:
+    """Say whether a folder that holds these names is one that ``Dataset.save_to_disk`` wrote."""
+    return {STATE, _INFO} <= set(names)
+
+
+def saved_files(state: str, shown: str) -> list[str]:
+    """Return the names of the files that hold the rows of a saved dataset.
+
+    Other Arrow files of its folder, such as ``cache-*.arrow``, hold results of ``map`` and are no rows of it.
+
+    Args:
+        state: the text of its ``state.json``.
+        shown: path of that file, for messages.
+
+    Raises:
+        ConfigError: it does not list files, or rows are chosen by an index beside them.
+    """
+    entries = _loaded(state, shown).get("_data_files")
+    listed = cast("list[object]", entries) if isinstance(entries, list) else [None]
+    names: list[str] = []
+    for entry in listed:
+        name = cast("dict[str, object]", entry).get("filename") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or name in ("", ".", "..") or "/" in name:
+            raise ConfigError(
+                f"{shown}: `_data_files` of a saved dataset must be a list of {{filename: NAME}}; got {entry!r:.80}. "
+                "Save it again, or name the Arrow files in data_files",
+                file=shown,
+            )
+        names.append(name)
+    if _loaded(state, shown).get("_indices_files") or _loaded(state, shown).get("_indices_data_files"):
+        raise ConfigError(
+            f"{shown}: an old release of `datasets` saved this dataset with a list of row indices, which is not read; "
+            "load it with `datasets.load_from_disk` and save it again",
+            file=shown,
+        )
+    return names
+
+
+def saved_split(state: str, shown: str) -> str | None:
+    """Return the split that a saved dataset says it is, None where it says none."""
+    split = _loaded(state, shown).get("_split")
+    return split.partition("[")[0] if isinstance(split, str) else None
+
+
+def saved_splits(text: str, shown: str) -> list[str]:
+    """Return the splits that ``dataset_dict.json`` names, each a folder beside it.
+
+    Raises:
+        ConfigError: it names none.
+    """
+    names = _loaded(text, shown).get("splits")
+    splits = [name for name in cast("list[object]", names or []) if isinstance(name, str)]
+    if not isinstance(names, list) or not splits or len(splits) < len(cast("list[object]", names)):
+        raise ConfigError(
+            f'{shown}: expected {{"splits": [names]}}, as DatasetDict.save_to_disk writes it; got {names!r:.80}. '
+            "Save it again, or name the folder of a split in data_files",
+            file=shown,
+        )
+    return splits
+
+
+def _loaded(text: str, shown: str) -> dict[str, Any]:
+    try:
+        value: object = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{shown}: it is no JSON ({error}); a folder that `datasets` saved needs it. Save the dataset again, or "
+            "name its Arrow files in data_files",
+            file=shown,
+        ) from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{shown}: expected a JSON object, got a {type(value).__name__}", file=shown)
+    return cast("dict[str, Any]", value)
+
+
+def saved_layout(paths: Sequence[str], every: Iterable[str], read: ReadText) -> FolderLayout | None:
+    """Return the layout of a folder that ``DatasetDict.save_to_disk`` wrote; None for any other folder."""
+    if _SPLIT_NAMES not in every:
+        return None
+    splits: dict[str, list[str]] = {}
+    for split in saved_splits(read(_SPLIT_NAMES), _SPLIT_NAMES):
+        splits[split] = [path for path in paths if path.startswith(f"{split}/")]
+    return FolderLayout({DEFAULT: splits}, DEFAULT, "saved")

@@ -1,0 +1,302 @@
+"""Rules on the quality of a document's text: those of Gopher, C4 and FineWeb.
+
+Every constant is in :data:`CONSTANTS`, with its source; a configuration may set another. A filter judges a document and
+changes nothing in it. The first rule that a document breaks is the reason under which it is counted.
+
+A word here is a run of letters and digits with signs inside it (``x=3``, ``don't``), a run of dashes or dots, or one
+other sign; the papers do not define theirs. datatrove uses the words of spaCy, in which "don't" is two.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from operator import itemgetter
+from typing import Any, Final, final
+
+import numpy as np
+
+from tokenlake.config.quality import CONSTANTS
+from tokenlake.errors import BadRecordError
+from tokenlake.etl.sources.bad_records import Fault
+from tokenlake.etl.sources.rows import Row, Rows
+from tokenlake.etl.text.fields import one_name
+from tokenlake.etl.text.transform import Fields, RowStep, StepOutcome, needed
+
+_WORD: Final = re.compile(r"[^\W_]+(?:(?:[^\s\w,/—–-]|_)+[^\W_]+|(?<=\d),\d+)*|-+|\.+|~+|[^\w\s]|_")
+_PARAGRAPHS: Final = re.compile(r"\n{2,}")
+_LINES: Final = re.compile(r"\n+")
+_CITATION: Final = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
+
+# Unicode's property Sentence_Terminal, in hexadecimal: FineWeb's "terminal punctuation" in any script.
+_TERMINAL_RANGES: Final = """\
+21 2E 3F 589 61D-61F 6D4 700-702 7F9 837 839 83D-83E 964-965 104A-104B 1362 1367-1368 166E 1735-1736 17D4-17D6
+17D9-17DA 1803 1809 1944-1945 1AA8-1AAB 1B5A-1B5B 1B5E-1B5F 1B7D-1B7E 1C3B-1C3C 1C7E-1C7F 203C-203D 2047-2049 2E2E
+2E3C 2E53-2E54 3002 A4FF A60E-A60F A6F3 A6F7 A876-A877 A8CE-A8CF A92F A9C8-A9C9 AA5D-AA5F AAF0-AAF1 ABEB FE52
+FE56-FE57 FF01 FF0E FF1F FF61 10A56-10A57 10F55-10F59 10F86-10F89 11047-11048 110BE-110C1 11141-11143 111C5-111C6
+111CD 111DE-111DF 11238-11239 1123B-1123C 112A9 1144B-1144C 115C2-115C3 115C9-115D7 11641-11642 1173C-1173E 11944
+11946 11A42-11A43 11A9B-11A9C 11C41-11C42 11EF7-11EF8 11F43-11F44 16A6E-16A6F 16AF5 16B37-16B38 16B44 16E98 1BC9F
+1DA88"""
+
+_PAIRS: Final = [part.partition("-") for part in _TERMINAL_RANGES.split()]
+TERMINALS: Final = tuple(
+    chr(code) for first, _, last in _PAIRS for code in range(int(first, 16), int(last or first, 16) + 1)
+)
+"""What ends a sentence, in any script."""
+_TERMINAL: Final = frozenset(TERMINALS)
+
+# What CCNet takes for punctuation (Wenzek et al. 2020, https://arxiv.org/abs/1911.00359), and control characters.
+_CCNET: Final = "，。、„”“«»１」「《》´∶：？！（）；–—．～’…━〈〉【】％►"
+_CONTROLS: Final = "".join(
+    chr(code) for code in range(256) if unicodedata.category(chr(code)) == "Cc" and chr(code) not in "\t\n"
+)
+_PUNCTUATION: Final = string.punctuation + _CCNET + _CONTROLS + "".join(TERMINALS)
+_STOP_WORDS: Final = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))  # Gopher's
+_C4_ENDS: Final = (".", "?", "!", '"', "'")
+_C4_POLICIES: Final = (
+    "terms of use",
+    "privacy policy",
+    "cookie policy",
+    "uses cookies",
+    "use of cookies",
+    "use cookies",
+)
+
+
+@final
+class JudgedText:
+    """A text with what several filters look at, each made once."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The text's words, see the module's first words."""
+        return _WORD.findall(self.text)
+
+
+Constants = Mapping[str, float]
+Rule = Callable[[JudgedText, Constants], str | None]
+"""From a text to the rule that it breaks, None where it breaks none."""
+
+
+def _gopher_quality(document: JudgedText, limit: Constants) -> str | None:
+    """Rules of quality in Gopher's data (Rae et al. 2021, section A.1.1)."""
+    words = document.words
+    real = [word for word in words if word.isalnum() or word.strip(_PUNCTUATION)]
+    if len(real) < limit["min_words"]:
+        return "few_words"
+    if len(real) > limit["max_words"]:
+        return "many_words"
+    mean = float(np.mean([len(word) for word in real])) if real else 0.0
+    if mean < limit["min_word_length"]:
+        return "short_words"
+    if mean > limit["max_word_length"]:
+        return "long_words"
+    return _gopher_symbols(document.text, words, limit)
+
+
+def _gopher_symbols(text: str, words: Sequence[str], limit: Constants) -> str | None:
+    if text.count("#") / len(words) > limit["max_symbols"]:
+        return "hashes"
+    if (text.count("...") + text.count("…")) / len(words) > limit["max_symbols"]:
+        return "ellipses"
+    lines = text.splitlines()
+    if _share(line.lstrip().startswith(("•", "-")) for line in lines) > limit["max_bullet_lines"]:
+        return "bullets"
+    if _share(line.rstrip().endswith(("...", "…")) for line in lines) > limit["max_ellipsis_lines"]:
+        return "ellipsis_lines"
+    if _share(word.isalpha() or any(map(str.isalpha, word)) for word in words) < limit["min_alphabetic"]:
+        return "few_letters"
+    return "few_stop_words" if len(_STOP_WORDS.intersection(words)) < limit["min_stop_words"] else None
+
+
+def _share(those: Iterable[bool]) -> float:
+    found = list(those)
+    return sum(found) / len(found)
+
+
+def _gopher_repetition(document: JudgedText, limit: Constants) -> str | None:
+    """Rules against repetition (Rae et al. 2021, table A1)."""
+    text = document.text
+    if not text:
+        return "empty"
+    for unit, parts in (("paragraphs", _PARAGRAPHS.split(text.strip())), ("lines", _LINES.split(text))):
+        count, characters = _repeated(parts)
+        if count / len(parts) > limit[f"max_repeated_{unit}"]:
+            return f"repeated_{unit}"
+        if characters / len(text) > limit[f"max_in_repeated_{unit}"]:
+            return f"in_repeated_{unit}"
+    for n in (2, 3, 4):
+        if _in_top_ngram(document.words, n) / len(text) > limit[f"max_in_top_{n}gram"]:
+            return f"in_top_{n}gram"
+    for n in range(5, 11):
+        if _in_repeated_ngrams(document.words, n) / len(text) > limit[f"max_in_repeated_{n}grams"]:
+            return f"in_repeated_{n}grams"
+    return None
+
+
+def _repeated(parts: Iterable[str]) -> tuple[int, int]:
+    """Return how many parts were there before, and their characters."""
+    seen = set[str]()
+    count = characters = 0
+    for part in parts:
+        if part in seen:
+            count, characters = count + 1, characters + len(part)
+        seen.add(part)
+    return count, characters
+
+
+def _in_top_ngram(words: Sequence[str], n: int) -> int:
+    """Return the characters in all places of the n-gram that is there most often; of equals, the first counts."""
+    ngrams = Counter(zip(*(words[i:] for i in range(n)), strict=False))
+    if not ngrams:
+        return 0
+    top, times = max(ngrams.items(), key=itemgetter(1))
+    return (sum(map(len, top)) + n - 1) * times
+
+
+def _in_repeated_ngrams(words: Sequence[str], n: int) -> int:
+    """Return the characters in n-grams that were there before, each counted once."""
+    seen = set[str]()
+    at = characters = 0
+    while at <= len(words) - n:
+        ngram = "".join(words[at : at + n])
+        if ngram in seen:
+            characters, at = characters + len(ngram), at + n
+        else:
+            seen.add(ngram)
+            at += 1
+    return characters
+
+
+def _c4(document: JudgedText, limit: Constants) -> str | None:
+    """Rules of C4 (Raffel et al. 2020, section 2.2): what is left of a page without its poor lines must be text."""
+    sentences = 0
+    for line in document.text.splitlines():
+        line = line.strip()
+        words = line.split()
+        if any(len(word) > limit["max_word_length"] for word in words):
+            continue
+        line = _CITATION.sub("", line)
+        if limit["line_ends"] and (not line.endswith(_C4_ENDS) or line.endswith("...")):
+            continue
+        if len(words) < limit["min_line_words"]:
+            continue
+        lower = line.lower()
+        if "lorem ipsum" in lower:
+            return "lorem_ipsum"
+        if "javascript" in lower:
+            continue
+        if "{" in line:
+            return "curly_bracket"
+        if not any(phrase in lower for phrase in _C4_POLICIES):
+            sentences += count_sentences(_WORD.findall(line))
+    return "few_sentences" if sentences < limit["min_sentences"] else None
+
+
+def count_sentences(words: Sequence[str]) -> int:
+    """Return how many sentences words make: one ends where a mark that ends it comes before more than punctuation."""
+    count, ended = 1 if words else 0, False
+    for word in words:
+        if word in _TERMINAL:
+            ended = True
+        elif ended and not all(unicodedata.category(letter)[0] == "P" for letter in word):
+            count, ended = count + 1, False
+    return count
+
+
+def _fineweb(document: JudgedText, limit: Constants) -> str | None:
+    """FineWeb's own rules (Penedo et al. 2024, section 3.6), on top of Gopher's and C4's."""
+    lines = [line for line in document.text.split("\n") if line.strip()]
+    if not lines:
+        return "empty"
+    if _share(line.endswith(TERMINALS) for line in lines) < limit["min_line_ends"]:
+        return "line_ends"
+    if _share(len(line) <= limit["short_line"] for line in lines) > limit["max_short_lines"]:
+        return "short_lines"
+    characters = len(document.text.replace("\n", ""))
+    if _repeated(lines)[1] / characters > limit["max_in_repeated_lines"]:
+        return "in_repeated_lines"
+    newlines = document.text.count("\n")
+    return "list" if newlines / len(document.words) > limit["max_newlines_per_word"] else None
+
+
+_RULES: Final[dict[str, Rule]] = {
+    "gopher_repetition": _gopher_repetition,
+    "gopher_quality": _gopher_quality,
+    "c4": _c4,
+    "fineweb": _fineweb,
+}
+Judge = Callable[[str], str | None]
+"""From a text to the reason for which it is left out, such as ``gopher_quality.few_words``; None: it stays."""
+
+
+def open_quality(filters: Iterable[tuple[str, Iterable[tuple[str, float]]]]) -> Judge:
+    """Return the judge that asks several filters in their order; the first that objects gives the reason.
+
+    Args:
+        filters: names, with those constants that are to be others than the published ones.
+    """
+    published = {name: {key: value for key, (value, _) in found.items()} for name, found in CONSTANTS.items()}
+    rules = [(name, _RULES[name], {**published[name], **dict(own)}) for name, own in filters]
+    return partial(_judge, rules)
+
+
+def _judge(rules: Sequence[tuple[str, Rule, Constants]], text: str) -> str | None:
+    document = JudgedText(text)
+    for name, rule, limit in rules:
+        if (broken := rule(document, limit)) is not None:
+            return f"{name}.{broken}"
+    return None
+
+
+@final
+class QualityFilter(RowStep):
+    """Keeps the rows whose text passes published filters; others are counted by the rule that they break.
+
+    Args:
+        filters: (name, constants other than the published ones), in the order in which they are asked.
+        field: of the text; a row in which it is no text is bad (``not_text``).
+    """
+
+    def __init__(
+        self, filters: Iterable[tuple[str, Iterable[tuple[str, float]]]], field: str = "text"
+    ) -> None:
+        self._field = one_name("QualityFilter", field)
+        self._judge = open_quality(filters)
+
+    def expand(self, example: Row) -> Sequence[Row]:
+        """Return the row, or nothing."""
+        value = example.get(self._field)
+        if not isinstance(value, str):
+            fault = self._fault(value)
+            raise BadRecordError(fault.detail, reason=fault.reason)
+        return () if self._judge(value) else (example,)
+
+    def on_rows(self, rows: Rows) -> StepOutcome:
+        """Judge many rows."""
+        keep = np.zeros(len(rows), np.bool_)
+        filtered, bad = Counter[str](), list[tuple[int, Fault]]()
+        for row, value in enumerate(rows.values(self._field)):
+            if not isinstance(value, str):
+                bad.append((row, self._fault(value)))
+            elif reason := self._judge(value):
+                filtered[reason] += 1
+            else:
+                keep[row] = True
+        return StepOutcome(rows.select(keep), np.flatnonzero(keep), dict(filtered), tuple(bad))
+
+    def needs(self, wanted: Fields = None) -> Fields:
+        """Return the field of the text, and what is wanted."""
+        return needed(wanted, (self._field,))
+
+    def _fault(self, value: Any) -> Fault:
+        return Fault(
+            "not_text", f"QualityFilter: the field {self._field!r} holds {type(value).__name__}, no text"
+        )

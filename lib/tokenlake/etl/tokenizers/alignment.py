@@ -1,0 +1,286 @@
+"""Where the tokens of a text lie, from their ids alone: exact for one text at a time.
+
+tokenizers 1.0 gives no places of tokens. :mod:`tokenlake.etl.tokenizers.offsets` finds them for whole
+batches by adding up the sizes of tokens. This module serves the texts for which a sum is not enough. For
+each stretch of text between added tokens it
+
+1. writes down the bytes that the ids spell,
+2. makes the same bytes from the text as the normalizer does, and remembers the characters that each byte comes from,
+3. requires both to be equal, so that a place is never a guess.
+
+Example, SentencePiece's style: the ids of "a b" spell the bytes of "\u2581a\u2581b". The first mark was made up and
+lies nowhere, the second comes from the space.
+
+Example, NFC: the ids of "e\u0301x" spell "\u00e9x". As in `tokenizers` before 1.0, the composed letter comes from the
+"e" alone, and no token holds the accent.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from tokenlake.base.arrays import Int32, Int64
+from tokenlake.errors import TokenizerError
+from tokenlake.etl.tokenizers.allowlist import BYTE_TOKENS, flat
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.spelling import objection_to_spelling, parting_tokens, prefix_rule
+from tokenlake.runtime.tokenizer_guard.adapter import byte_letters
+from tokenlake.runtime.tokenizer_guard.generation import OLDER
+
+_MARK: Final = "\u2581"
+# The characters that strip around an added token: Unicode's White_Space.
+_WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+_SHOWN: Final = 60
+
+PlacedIds = tuple[Int32, Int64, Int64]
+"""The ids of a text, and where each begins and ends (bytes)."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A stretch of text without added tokens, as the model sees it.
+
+    Attributes:
+        spelled: The normalized bytes.
+        begins: The character that each of these bytes comes from, -1 for a byte that was made up.
+    """
+
+    spelled: bytes
+    begins: list[int]
+
+
+@final
+class Aligner:
+    """Finds where the tokens of single texts lie.
+
+    Args:
+        files: The tokenizer.
+        literal: Whether special tokens are plain text.
+        normalize: Returns a text as the tokenizer's normalizer changes it.
+    """
+
+    def __init__(self, files: TokenizerFiles, *, literal: bool, normalize: Callable[[str], str]) -> None:
+        self._files = files
+        self._normalize = normalize
+        self._objection = objection_to_spelling(files, literal=literal)
+        self._composes = flat(files.spec.get("normalizer"), "normalizers") == [{"type": "NFC"}]
+        self._has_marks = bool(files.spec["model"].get("byte_fallback"))
+        self._prefix = prefix_rule(files) if self._objection is None else "never"
+        self._added: dict[int, dict[str, Any]] = {}
+        parting: set[str] = set()
+        if self._objection is None:
+            parting.update(parting_tokens(files, literal=literal))
+        for token in files.added_tokens:
+            token_id = files.token_id(token["content"])
+            if token["content"] in parting and token_id is not None:
+                self._added[token_id] = token
+        self._bytes: dict[int, bytes] | None = None
+
+    def place(self, text: str, ids: Int32) -> PlacedIds:
+        """Return the ids of a text with the bytes, of whole characters, at which each begins and ends.
+
+        A blank that the tokenizer made up lies at the character after it and holds no byte.
+
+        Raises:
+            TokenizerError: The ids do not say where their tokens lie.
+        """
+        if self._objection is not None:
+            raise self._error(self._objection)
+        characters: list[tuple[int, int]] = []
+        place = 0
+        for run, added_id in self._runs(ids.tolist()):
+            stretch, begin, end = self._find(text, place, run, added_id)
+            characters += _placed(stretch, place, [self._spelled[token_id] for token_id in run])
+            if added_id is not None:
+                characters.append((begin, end))
+            place = end
+        places = np.array(characters, np.int64).reshape(-1, 2)
+        if not text.isascii():
+            sizes = np.array([len(character.encode()) for character in text], np.int64)
+            places = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])[places]
+        return ids, places[:, 0].copy(), places[:, 1].copy()
+
+    def _runs(self, ids: list[int]) -> Iterator[tuple[list[int], int | None]]:
+        """Yield the ids between added tokens, and the added token after them, None at the end."""
+        run: list[int] = []
+        for token_id in ids:
+            if token_id in self._added:
+                yield run, token_id
+                run = []
+            else:
+                run.append(token_id)
+        yield run, None
+
+    def _find(self, text: str, place: int, run: list[int], added_id: int | None) -> tuple[_Stretch, int, int]:
+        """Return the stretch of text that a run of ids spells, and where the added token after it lies."""
+        unknown = [token_id for token_id in run if token_id not in self._spelled]
+        if unknown:
+            raise self._error(f"the id {unknown[0]} is not that of a text")
+        spelled = b"".join(self._spelled[token_id] for token_id in run)
+        for begin, end in self._occurrences(text, place, added_id):
+            stretch = self._stretch(text[place:begin], is_first=place == 0)
+            if stretch.spelled == spelled:
+                return stretch, begin, end
+        raise self._error(f"the ids do not spell the text from {text[place : place + _SHOWN]!r} on")
+
+    def _occurrences(self, text: str, place: int, added_id: int | None) -> Iterator[tuple[int, int]]:
+        """Yield the places from `place` on where an added token may lie; None: only the text's end."""
+        if added_id is None:
+            yield len(text), len(text)
+            return
+        token = self._added[added_id]
+        content: str = token["content"]
+        found = text.find(content, place)
+        while found >= 0:
+            begin = found
+            end = found + len(content)
+            if token.get("lstrip"):
+                begin = place + len(text[place:found].rstrip(_WHITE_SPACE))
+            if token.get("rstrip"):
+                end = len(text) - len(text[end:].lstrip(_WHITE_SPACE))
+            yield begin, end
+            found = text.find(content, found + 1)
+
+    def _stretch(self, text: str, *, is_first: bool) -> _Stretch:
+        if not self._has_marks:
+            return self._composed(text) if self._composes else _bytes_of(text, range(len(text)))
+        marked = text.replace(" ", _MARK)
+        rule = self._prefix
+        is_wanted = rule == "every" or (rule == "first" and is_first) or rule == "missing"
+        if rule != "every" and marked.startswith(_MARK):
+            is_wanted = False
+        if not (is_wanted and text):
+            return _bytes_of(marked, range(len(text)))
+        return _bytes_of(_MARK + marked, range(-1, len(text)))
+
+    def _composed(self, text: str) -> _Stretch:
+        """Normalize to NFC, block by block: a block begins where nothing reaches over its border."""
+        spelled = bytearray()
+        begins: list[int] = []
+        first = 0
+        for block in _BLOCKS.findall(text):
+            normalized = block
+            origins = list(range(len(block)))
+            if not block.isascii():
+                normalized = self._normalize(block)
+            if normalized != block:
+                composed, origins = compose(block)
+                if composed != normalized:
+                    raise self._error(f"NFC changes {block[:_SHOWN]!r} in a way that is not known here")
+            stretch = _bytes_of(normalized, [first + origin for origin in origins])
+            spelled += stretch.spelled
+            begins += stretch.begins
+            first += len(block)
+        return _Stretch(bytes(spelled), begins)
+
+    @property
+    def _spelled(self) -> dict[int, bytes]:
+        """The bytes that each id of the vocabulary spells; ids that spell none are not there."""
+        if self._bytes is None:
+            self._bytes = dict(self._spellings())
+        return self._bytes
+
+    def _spellings(self) -> Iterator[tuple[int, bytes]]:
+        model = self._files.spec["model"]
+        byte_of = {letter: byte for byte, letter in enumerate(byte_letters())}
+        unknown = model.get("unk_token")
+        for token, token_id in model["vocab"].items():
+            if token == unknown:
+                continue
+            if self._has_marks:
+                is_byte = token in BYTE_TOKENS
+                yield token_id, bytes([int(token[3:5], 16)]) if is_byte else token.encode()
+            elif all(letter in byte_of for letter in token):
+                yield token_id, bytes(byte_of[letter] for letter in token)
+
+    def _error(self, reason: str) -> TokenizerError:
+        return TokenizerError(
+            f"tokenizer {self._files.name!r}: where its tokens lie in a text cannot be found from their ids, because "
+            f"{reason}, and the installed tokenizers gives no places of tokens. Loss masks and places of this "
+            f"tokenizer need the generation before 1.0: {OLDER}",
+            tokenizer=self._files.name,
+            reason=reason,
+        )
+
+
+# A character of ASCII begins a block, because nothing composes with it from the left; what follows it may.
+_BLOCKS: Final = re.compile("[\x00-\x7f][^\x00-\x7f]*|[^\x00-\x7f]+")
+
+
+def _bytes_of(text: str, origins: Any) -> _Stretch:
+    """Return the bytes of a text, and for each of them the origin of its character."""
+    begins: list[int] = []
+    for character, origin in zip(text, origins, strict=True):
+        begins += [origin] * len(character.encode())
+    return _Stretch(text.encode(), begins)
+
+
+def _placed(stretch: _Stretch, first: int, tokens: list[bytes]) -> list[tuple[int, int]]:
+    """Return the first and the last (exclusive) character of each token of a stretch that begins at `first`."""
+    places: list[tuple[int, int]] = []
+    at = 0
+    for token in tokens:
+        origins = [origin for origin in stretch.begins[at : at + len(token)] if origin >= 0]
+        at += len(token)
+        if origins:
+            places.append((first + origins[0], first + origins[-1] + 1))
+        else:
+            places.append((first, first))
+    return places
+
+
+def compose(text: str) -> tuple[str, list[int]]:
+    """Return the NFC form of a text, and the character that each of its characters comes from.
+
+    1. Every character is decomposed; its first part is one character of the text, the other parts are none.
+    2. Marks are sorted by their class, with these counts.
+    3. Where characters join, their counts are added.
+    4. The characters of the result take their counts from the text, from left to right. A character with the count 0
+       comes from the character before it.
+
+    Example: "q\u0301\u0323" becomes "q\u0323\u0301", of which each comes from the character at its own place.
+    """
+    # 1. and 2.: [character, class, count]
+    parts: list[tuple[str, int, int]] = []
+    for character in text:
+        for index, part in enumerate(unicodedata.normalize("NFD", character)):
+            parts.append((part, unicodedata.combining(part), int(index == 0)))
+    ordered: list[tuple[str, int, int]] = []
+    marks: list[tuple[str, int, int]] = []
+    for part in [*parts, ("", 0, 0)]:
+        if part[1]:
+            marks.append(part)
+            continue
+        ordered += sorted(marks, key=lambda mark: mark[1])
+        marks = []
+        if part[0]:
+            ordered.append(part)
+    # 3.
+    joined: list[tuple[str, int, int]] = []
+    starter = -1
+    for character, kind, count in ordered:
+        is_blocked = bool(joined) and starter != len(joined) - 1 and joined[-1][1] >= kind
+        if starter >= 0 and not is_blocked:
+            pair = unicodedata.normalize("NFC", joined[starter][0] + character)
+            if len(pair) == 1:
+                joined[starter] = (pair, 0, joined[starter][2] + count)
+                continue
+        joined.append((character, kind, count))
+        if kind == 0:
+            starter = len(joined) - 1
+    # 4.
+    origins: list[int] = []
+    taken = 0
+    for _, _, count in joined:
+        origins.append(taken if count else max(0, taken - 1))
+        taken += count
+    return "".join(character for character, _, _ in joined), origins

@@ -1,0 +1,401 @@
+"""Which tokenizer.json files the fast engines really support, and which documents gigatoken must not see even of these.
+
+gigatoken also loads files whose features it ignores (a null pre-tokenizer, extra stages, dropout, single_word
+...) and is then silently wrong. So this is a list of what was verified equal, stricter than its loader: every
+key of every part must have a known value. What is not on it goes to the reference, with the reason.
+
+gigatoken's Unicode tables are newer than those of `tokenizers`: a code point that one of them takes for a
+letter and the other for nothing splits words differently. Documents that hold such a code point are encoded
+by the reference.
+
+How they were found: `benchmarks/unicode_sweep.py` puts every code point from U+0080 on, assigned or not, into
+contexts at the borders of words, numbers, punctuation, white space, contractions and combining marks, and
+encodes them with both engines and a tokenizer whose merges show every split. Last run with gigatoken 0.10.0
+and tokenizers 0.23.3:
+
+- :data:`SPLITTING`: letters, digits and marks that Unicode 17 added and gigatoken's tables already know. The
+  union over the forms of the allow-list; the SentencePiece forms ask nothing of Unicode tables, and a sweep
+  of Llama 2 found no difference.
+- :data:`COMPOSING`, for tokenizers with NFC: marks younger than Unicode 9, where the normalization tables of
+  `tokenizers` end, and the blocks that got new compositions since. With both lists guarded, three million
+  random strings of marks and composable characters gave equal ids.
+
+Run the sweep again with every new version of either engine, and extend the lists; never shorten them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenlake.base.arrays import Int64, taken, values
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.runtime.tokenizer_guard.caution import model_caution
+
+_SPACE: Final = "\u2581"
+_CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORDS: Final = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_TAIL: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
+SPLIT_REGEXES: Final = {
+    "gpt-2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "llama-3": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_TAIL}",
+    "qwen-2": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_TAIL}",
+    "o200k": rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|"
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+BYTE_LEVEL_ALPHABET: Final = frozenset(
+    [chr(byte) for byte in (*range(33, 127), *range(161, 173), *range(174, 256))]
+    + [chr(256 + n) for n in range(68)]
+)
+_TOP_KEYS: Final = frozenset(
+    {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor"}
+    | {"decoder", "model"}
+)
+_MODEL_KEYS: Final = {
+    "BPE": frozenset(
+        {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk"}
+        | {"byte_fallback", "ignore_merges", "vocab", "merges"}
+    ),
+    "WordPiece": frozenset(
+        ("type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab")
+    ),
+    "Unigram": frozenset(("type", "unk_id", "vocab", "byte_fallback")),
+}
+# Normalizers that change a character, or one and the marks on it, whatever else is around.
+_IN_WORDS: Final = frozenset(
+    ("Precompiled", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt")
+)
+_ADDED_TOKEN_KEYS: Final = frozenset(
+    ("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special")
+)
+_BRACKETED: Final = re.compile(r"<.*[A-Za-z0-9].*>", re.DOTALL)
+_BYTE_LEVEL_KEYS: Final = frozenset({"type", "add_prefix_space", "trim_offsets", "use_regex"})
+BYTE_TOKENS: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+
+
+# A look at 60,000 merges takes 0.1 CPU seconds, and several ask.
+_KNOWN: Final[dict[tuple[bytes, str, bool], tuple[str | None]]] = {}
+_MOST_KNOWN: Final = 8
+
+
+def model_type(files: TokenizerFiles) -> str:
+    """Return the type of a tokenizer's model, "BPE" where it has none."""
+    return files.spec["model"].get("type", "BPE")
+
+
+def objection(files: TokenizerFiles, engine: str = "gigatoken", *, literal: bool) -> str | None:
+    """Return why a fast engine cannot be trusted with a tokenizer, or None.
+
+    Args:
+        files: the tokenizer.
+        engine: "gigatoken" or "segments".
+        literal: special tokens' strings are plain text, so their entries are not given to the engine.
+    """
+    key = files.json_bytes, engine, literal
+    found = _KNOWN.get(key)
+    if found is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        found = _KNOWN[key] = (next(_objections(files, engine, literal), None),)
+    return found[0]
+
+
+def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[str]:
+    """Yield everything that is not on the list; tokenizer.json's shape itself was checked by `tokenizers`."""
+    spec, model, kind = files.spec, files.spec["model"], model_type(files)
+    caution = model_caution(spec)
+    if caution is not None:
+        yield caution
+        return
+    if kind != "BPE" and (engine == "gigatoken" or kind not in _MODEL_KEYS):
+        yield f"the model is {kind}, only BPE is supported"
+        return
+    yield from unknown_keys(spec, kind)
+    if kind == "WordPiece":
+        yield from _word_piece_objections(spec)
+    elif kind == "Unigram":
+        yield from _unigram_objections(spec, files.matched_tokens(literal=literal))
+    else:
+        yield from _model_objections(model)
+        if model.get("byte_fallback"):
+            yield from _sentencepiece_objections(spec)
+        elif engine == "segments":
+            yield "it is not of SentencePiece's style (byte fallback, no pre-tokenizer)"
+        else:
+            yield from _byte_level_objections(spec)
+    yield from _added_token_objections(files, literal)
+    if not only_wraps(spec.get("post_processor")):
+        yield f"the post_processor is {kind_of(spec.get('post_processor'))} and does more than wrap a document"
+
+
+def _word_piece_objections(spec: dict[str, Any]) -> Iterator[str]:
+    normalizer, stage = spec.get("normalizer"), spec.get("pre_tokenizer")
+    if normalizer is not None and normalizer.get("type") != "BertNormalizer":
+        yield f"the normalizer is {kind_of(normalizer)}, expected none or BertNormalizer"
+    if stage != {"type": "BertPreTokenizer"}:
+        yield f"the pre_tokenizer is {kind_of(stage)}, expected BertPreTokenizer"
+
+
+def _unigram_objections(spec: dict[str, Any], added: list[str]) -> Iterator[str]:
+    for part in flat(spec.get("normalizer"), "normalizers"):
+        if part["type"] not in _IN_WORDS and not (part["type"] == "Replace" and _keeps_spaces(part)):
+            yield f"the normalizer holds {kind_of(part)}, not a form known to keep words apart"
+    stages = flat(spec.get("pre_tokenizer"), "pretokenizers")
+    *before, metaspace = stages or [{}]
+    if before not in ([], [{"type": "WhitespaceSplit"}]) or not _is_splitting(metaspace):
+        yield f"the pre_tokenizer is {kind_of(spec.get('pre_tokenizer'))}, expected Metaspace that splits"
+    elif added and metaspace.get("prepend_scheme") == "first":
+        yield "the pre_tokenizer puts a space before the first of the pieces that added tokens make of a text"
+
+
+def flat(stage: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    """Return the members of a part of tokenizer.json that is a sequence of `key`, or it alone, or nothing."""
+    return [] if stage is None else stage[key] if stage["type"] == "Sequence" else [stage]
+
+
+def _keeps_spaces(part: dict[str, Any]) -> bool:
+    """Whether what is replaced lies on one side of a space that follows another character, and a space remains."""
+    pattern, content = part["pattern"], part["content"]
+    if pattern == {"Regex": " {2,}"} or pattern.get("String", "x").strip(" ") == "":
+        return content in (" ", _SPACE)
+    return "Regex" not in pattern and not any(blank in pattern["String"] + content for blank in (" ", _SPACE))
+
+
+def _is_splitting(stage: dict[str, Any]) -> bool:
+    return (
+        stage.get("type") == "Metaspace"
+        and stage.get("replacement") == _SPACE
+        and stage.get("split", True) is True
+        and stage.keys() <= {"type", "replacement", "prepend_scheme", "split", "add_prefix_space"}
+    )
+
+
+def unknown_keys(spec: dict[str, Any], kind: str) -> Iterator[str]:
+    """Yield keys that this release has not heard of: they may mean something."""
+    added: list[dict[str, Any]] = spec.get("added_tokens") or []
+    parts = [("tokenizer.json", spec, _TOP_KEYS), ("model", spec["model"], _MODEL_KEYS[kind])]
+    parts += [("an added token", token, _ADDED_TOKEN_KEYS) for token in added]
+    for where, part, known in parts:
+        if not part.keys() <= known:
+            yield f"{where} has the unknown keys {sorted(part.keys() - known)}"
+
+
+def _model_objections(model: dict[str, Any]) -> Iterator[str]:
+    if "unk_id" in model or "max_input_chars_per_word" in model:
+        yield "the model has no type and does not look like BPE"
+    if model.get("dropout"):
+        yield f"model.dropout is {model['dropout']}"
+    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key):
+            yield f"model.{key} is {model[key]!r}"
+    merges = model["merges"]
+    if not all(isinstance(merge, str) for merge in merges):
+        merges = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in merges]
+    if len(set(merges)) != len(merges):
+        yield "model.merges holds a pair twice"
+    ids = list(model["vocab"].values())
+    if len(set(ids)) != len(ids):
+        yield "model.vocab gives an id to two tokens"
+
+
+def _byte_level_objections(spec: dict[str, Any]) -> Iterator[str]:
+    missing = BYTE_LEVEL_ALPHABET - spec["model"]["vocab"].keys()
+    if missing:
+        yield f"the vocabulary lacks {len(missing)} of the 256 byte tokens"
+    merges = spec["model"]["merges"]
+    letters = set("".join(merge if isinstance(merge, str) else "".join(merge) for merge in merges))
+    if not BYTE_LEVEL_ALPHABET.issuperset(letters - {" "}) or any(
+        " " in part for merge in merges if not isinstance(merge, str) for part in merge
+    ):
+        made = ("".join(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges)
+        foreign = next(token for token in made if not BYTE_LEVEL_ALPHABET.issuperset(token))
+        yield f"a merge makes {foreign!r}, which is not byte-level text"
+    normalizer = spec.get("normalizer")
+    if normalizer not in (None, {"type": "NFC"}):
+        yield f"the normalizer is {kind_of(normalizer)}, expected none or NFC"
+    if not _is_known_split(spec.get("pre_tokenizer")):
+        yield f"the pre_tokenizer is {kind_of(spec.get('pre_tokenizer'))}, not a form known to be equal"
+
+
+def _is_known_split(stage: dict[str, Any] | None) -> bool:
+    if stage is None:
+        return False
+    if stage.get("type") == "ByteLevel":
+        return _is_byte_level(stage, use_regex=True)
+    if stage.keys() != {"type", "pretokenizers"} or len(stage["pretokenizers"]) != 2:
+        return False
+    split, byte_level = stage["pretokenizers"]
+    return (
+        split.get("type") == "Split"
+        and split.keys() <= {"type", "pattern", "behavior", "invert"}
+        and split.get("pattern") in [{"Regex": regex} for regex in SPLIT_REGEXES.values()]
+        and split.get("behavior") == "Isolated"
+        and split.get("invert", False) is False
+        and _is_byte_level(byte_level, use_regex=False)
+    )
+
+
+def _is_byte_level(stage: dict[str, Any], *, use_regex: bool) -> bool:
+    return (
+        stage.get("type") == "ByteLevel"
+        and stage.keys() <= _BYTE_LEVEL_KEYS
+        and stage.get("use_regex", True) is use_regex
+        and stage.get("add_prefix_space") is False
+    )
+
+
+def _sentencepiece_objections(spec: dict[str, Any]) -> Iterator[str]:
+    model = spec["model"]
+    missing = BYTE_TOKENS - model["vocab"].keys()
+    if missing:
+        yield f"the vocabulary lacks {len(missing)} of the 256 byte tokens"
+    if model.get("ignore_merges"):
+        yield "model.ignore_merges with byte_fallback"
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+    if not BYTE_TOKENS.isdisjoint(chain.from_iterable(pairs)):
+        yield "a merge uses a byte token"
+    if not BYTE_TOKENS.isdisjoint("".join(pair) for pair in pairs if pair[0][:1] in ("", "<")):
+        yield "a merge makes a byte token"
+    normalizer, stage = spec.get("normalizer"), spec.get("pre_tokenizer")
+    prepend = {"type": "Prepend", "prepend": _SPACE}
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    if stage is None:
+        if normalizer not in ({"type": "Sequence", "normalizers": [prepend, replace]}, replace):
+            yield f"the normalizer is {kind_of(normalizer)}, not a form known to be equal"
+    elif normalizer is not None:
+        yield f"the normalizer is {kind_of(normalizer)} beside a pre_tokenizer"
+    elif not _is_known_metaspace(stage):
+        yield f"the pre_tokenizer is {kind_of(stage)}, not a form known to be equal"
+
+
+def _is_known_metaspace(stage: dict[str, Any]) -> bool:
+    return (
+        stage.get("type") == "Metaspace"
+        and stage.get("replacement") == _SPACE
+        and stage.get("prepend_scheme") in ("first", "always", "never")
+        and stage.get("split") in (True, False)
+        and stage.keys() <= {"type", "replacement", "prepend_scheme", "split"}
+    )
+
+
+def only_wraps(stage: dict[str, Any] | None) -> bool:
+    """Whether a post-processor leaves a document's own ids alone (it acts on them even without specials)."""
+    if stage is None or stage.get("type") in ("ByteLevel", "BertProcessing", "RobertaProcessing"):
+        return True
+    if stage.get("type") == "Sequence":
+        return all(map(only_wraps, stage["processors"]))
+    single = stage.get("single", ())
+    return stage.get("type") == "TemplateProcessing" and sum("Sequence" in piece for piece in single) == 1
+
+
+def _added_token_objections(files: TokenizerFiles, literal: bool) -> Iterator[str]:
+    spec = files.spec
+    added = files.added_tokens
+    contents = [token["content"] for token in added]
+    if len(set(contents)) != len(contents) or "" in contents:
+        yield "an added token is empty or there twice"
+    for token in added:
+        given = files.token_id(token["content"])
+        if given != token["id"]:
+            yield f"the added token {token['content']!r} has id {token['id']}, `tokenizers` gives it {given}"
+    kept = [token for token in added if not (literal and token.get("special"))]
+    for token in kept:
+        for flag in ("single_word", "lstrip", "rstrip"):
+            if token.get(flag):
+                yield f"the added token {token['content']!r} has {flag}"
+        if token.get("normalized") and spec.get("normalizer") is not None:
+            yield f"the added token {token['content']!r} is matched in normalized text"
+        # gigatoken also takes a word equal to an added token for it; only NFC makes one that raw text lacks.
+        if spec.get("normalizer") == {"type": "NFC"} and not _BRACKETED.fullmatch(token["content"]):
+            yield f"the added token {token['content']!r} could be made by NFC"
+    if kept:
+        yield from _overlaps(contents)
+
+
+def _overlaps(contents: list[str]) -> Iterator[str]:
+    """Yield pairs of tokens that can overlap in a text: which one wins differs between the engines."""
+    prefixes = {token[:length]: token for token in contents for length in range(1, len(token))}
+    whole = set(contents)
+    for token in contents:
+        for start in range(len(token)):
+            for length in range(1, len(token) - start + 1):
+                part = token[start : start + length]
+                inside = part != token and part in whole
+                if inside or (start and start + length == len(token) and part in prefixes):
+                    yield f"the added token {token!r} overlaps {part if inside else prefixes[part]!r}"
+                    return
+
+
+def kind_of(stage: dict[str, Any] | None) -> str:
+    if stage is None:
+        return "missing"
+    inner = stage.get("normalizers") or stage.get("pretokenizers") or stage.get("processors")
+    return f"{stage.get('type')}[{', '.join(map(kind_of, inner))}]" if inner else str(stage.get("type"))
+
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+def _ranges(words: str) -> Ranges:
+    """Read code points and ranges of them, in hexadecimal."""
+    pairs = (word.partition("-") for word in words.split())
+    return tuple((int(first, 16), int(last or first, 16)) for first, _, last in pairs)
+
+
+SPLITTING: Final = _ranges(
+    "88F C5C CDC 1ACF-1ADD 1AE0-1AEB A7CE-A7CF A7D2 A7D4 A7F1 10940-10959 10EC5-10EC7 10EFA-10EFB "
+    "11B60-11B67 11DB0-11DDB 11DE0-11DE9 16EA0-16EB8 16EBB-16ED3 16FF2-16FF6 187F8-187FF 18D09-18D1E "
+    "18D80-18DF2 1E6C0-1E6DE 1E6E0-1E6F5 1E6FE-1E6FF 2B73A-2B73F 2CEA2-2CEAD 323B0-33479"
+)
+
+COMPOSING: Final = _ranges(
+    "7FD 897-89F 8CA-8D3 9FE C3C D3B-D3C EBA 1715 1ABF-1ACE 1DF6-1DFA A82C 105C0-105FF 10D24-10D27 "
+    "10D69-10D6D 10EAB-10EAC 10EFD-10EFF 10F46-10F50 10F82-10F85 11070 1133B 11380-113FF 1145E "
+    "11839-1183A 11900-1195F 119E0 11A34 11A47 11A99 11D42 11D44-11D45 11D97 11F41-11F42 16100-1613F "
+    "16D40-16D7F 16FF0-16FF1 1E08F 1E130-1E136 1E2AE 1E2EC-1E2EF 1E4EC-1E4EF 1E5EE-1E5EF"
+)
+
+
+_NO_ROWS: Final = np.empty(0, np.int64)
+
+
+@final
+class UnicodeGuard:
+    """Finds the documents that hold a code point on which the engines disagree for a tokenizer.
+
+    Args:
+        files: The tokenizer.
+        engine: The fast engine. Cached words read their character classes from `tokenizers`, so that they agree on all.
+    """
+
+    def __init__(self, files: TokenizerFiles, engine: str = "gigatoken") -> None:
+        unaware = engine == "words" or files.spec["model"].get("byte_fallback") or model_type(files) != "BPE"
+        composing: Ranges = () if files.spec.get("normalizer") is None else COMPOSING
+        self.ranges: Ranges = () if unaware else (*SPLITTING, *composing)
+        self._class = "[" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in self.ranges) + "]"
+
+    def rows(self, text: pa.LargeStringArray) -> Int64:
+        """Return the rows (int64[k], ascending) that the fast engine must not see (0.7 GB/s)."""
+        if not self.ranges:
+            return _NO_ROWS
+        non_ascii = np.flatnonzero(~values(pc.string_is_ascii(text)))
+        if not non_ascii.size:
+            return non_ascii
+        # Taking rows copies them: not where all are meant, which a single long document always is.
+        chosen = text if len(non_ascii) == len(text) else taken(text, non_ascii)
+        return non_ascii[values(pc.match_substring_regex(chosen, self._class))]
+
+
+def is_sentencepiece(files: TokenizerFiles) -> bool:
+    """Whether a tokenizer on the allow-list is byte pair encoding of SentencePiece's style."""
+    return bool(files.spec["model"].get("byte_fallback"))

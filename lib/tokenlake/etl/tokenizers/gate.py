@@ -1,0 +1,331 @@
+"""The exactness gate: which engine a tokenizer may use.
+
+A fast engine is chosen only if tokenizer.json is on the allow-list (:mod:`tokenlake.etl.tokenizers.allowlist`), or its
+splitting rules can be compiled (:mod:`tokenlake.etl.tokenizers.words`), and it then gives the reference's ids on
+adversarial texts and on samples of the documents to come. While the build runs,
+:class:`~tokenlake.etl.tokenizers.encoder.Encoder` keeps checking.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, islice, pairwise
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake._version import __version__
+from tokenlake.base.arrays import select, text_of_strings
+from tokenlake.base.cache.disk import DiskCache
+from tokenlake.base.checks import require_one_of
+from tokenlake.errors import MissingExtraError, TokenizerError
+from tokenlake.etl.tokenizers.allowlist import UnicodeGuard, is_sentencepiece, model_type, objection
+from tokenlake.etl.tokenizers.encoder import ENGINES, SPECIAL_TOKENS_IN_TEXT, Encoder, fast_engine
+from tokenlake.etl.tokenizers.engines import FEW, WINDOW, IdEngine, ReferenceEngine, require_equal
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.fingerprint import adversarial_texts
+from tokenlake.etl.tokenizers.offsets import Locator
+from tokenlake.etl.tokenizers.words.native import is_compiled
+from tokenlake.etl.tokenizers.words.rules import objection_to_words
+from tokenlake.runtime.tokenizer_guard.generation import exports_parts, tokenizers_version
+
+REQUESTS: Final = ("auto", *ENGINES)
+SEGMENTS_FROM: Final = 160 << 20
+"""Bytes of text from which on the segment cache is worth its start, a CPU second in each process."""
+WORDS_FROM: Final = 16 << 20
+"""The same for WordPiece and Unigram, for which there is only the reference otherwise."""
+CACHED_WORDS_FROM: Final = 1 << 19
+"""The same for cached words, where there is only the reference otherwise: they take 0.2 CPU seconds to start."""
+UNCOMPILED_WORDS_FROM: Final = 8 << 20
+"""The same on a machine that has not compiled them yet, which takes 7 CPU seconds once."""
+WORDS_BESIDE_FAST_FROM: Final = 16 << 20
+"""The same for cached words where tokenizers 1.0 is the reference."""
+# The reference encodes 2-4 MB/s: with this the probe stays below two seconds.
+SAMPLE_BYTES: Final = 2 << 20
+_ADDED_TOKENS: Final = 512
+_APART: Final = 1024  # texts that are probed a few at a time
+# Offsets cost the reference three times as much as ids alone.
+_PLACED: Final = 10
+_PLACED_BYTES: Final = 1 << 18
+_PACKAGES: Final = ("gigatoken", "tokenizers", "numba", "numpy", "pyarrow")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """Which engine runs ("words", "segments", "gigatoken" or "tokenizers"), and why."""
+
+    engine: str
+    reason: str
+
+
+def choose_encoder(
+    files: TokenizerFiles,
+    requested: str = "auto",
+    special_tokens_in_text: str = "literal",
+    sample_texts: Sequence[str] = (),
+    size: int = 0,
+    *,
+    add_special_tokens: bool = True,
+    places: bool = False,
+    known: DiskCache | None = None,
+) -> tuple[EngineChoice, Encoder]:
+    """Choose the engine for a build, and return an encoder made of the engines that were probed.
+
+    Args:
+        files: the tokenizer.
+        requested: "auto", or one of :data:`~tokenlake.etl.tokenizers.encoder.ENGINES`.
+        special_tokens_in_text: "literal", "encode" or "fail"; as in the build.
+        sample_texts: documents of the build; the first :data:`SAMPLE_BYTES` of them are used.
+        size: about how many bytes of text there are; "auto" takes "segments" from :data:`SEGMENTS_FROM` on, and "words"
+            from :data:`CACHED_WORDS_FROM` on, or :data:`UNCOMPILED_WORDS_FROM`.
+        add_special_tokens: as of :class:`Encoder`.
+        places: the probe also compares where tokens lie: for builds that need :meth:`Encoder.encode_spans`.
+        known: probes that need not be made again; those of gigatoken and words are looked up and remembered.
+
+    Raises:
+        ConfigError: an unknown request or mode.
+        TokenizerError: a fast engine is requested for a tokenizer that is not its, or the tokenizer does not load.
+        EngineMismatchError: a fast engine is requested and differs on a probe.
+    """
+    require_one_of("engine", requested, REQUESTS)
+    require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
+    reference = ReferenceEngine(files, literal=special_tokens_in_text != "encode")
+    choice, fast, locator = _chosen(reference, requested, sample_texts, size, places, known)
+    encoder = Encoder(
+        files,
+        engine=choice.engine,
+        special_tokens_in_text=special_tokens_in_text,
+        add_special_tokens=add_special_tokens,
+        loaded=(reference, fast),
+        locator=locator,
+    )
+    return choice, encoder
+
+
+def likely_encoder(
+    files: TokenizerFiles,
+    requested: str = "auto",
+    special_tokens_in_text: str = "literal",
+    size: int = 0,
+    *,
+    add_special_tokens: bool = True,
+) -> Encoder:
+    """Return an encoder of the engine that :func:`choose_encoder` takes unless a probe fails; nothing is probed.
+
+    Its ids may be used only if the gate chooses the same engine. Arguments are those of :func:`choose_encoder`.
+
+    Raises:
+        TokenizerError, MissingExtraError: The engine does not load.
+    """
+    engine = requested
+    if requested == "auto":
+        fastest, _ = _fastest(files, size, literal=special_tokens_in_text != "encode")
+        engine = fastest or "tokenizers"
+    return Encoder(
+        files,
+        engine=engine,
+        special_tokens_in_text=special_tokens_in_text,
+        add_special_tokens=add_special_tokens,
+    )
+
+
+def _chosen(
+    reference: ReferenceEngine,
+    requested: str,
+    sample_texts: Sequence[str],
+    size: int,
+    places: bool,
+    known: DiskCache | None,
+) -> tuple[EngineChoice, IdEngine | None, Locator | None]:
+    if requested == "tokenizers":
+        return EngineChoice("tokenizers", "requested"), None, None
+    files = reference.files
+    literal = reference.literal
+    if requested == "auto":
+        engine, why_not = _fastest(files, size, literal=literal)
+        if engine is None:
+            return EngineChoice("tokenizers", why_not), None, None
+    else:
+        engine = requested
+        reason = _objection(files, engine, literal=literal)
+        if reason is not None:
+            raise TokenizerError(
+                f"tokenizer {files.name!r}: engine {engine!r} is requested, but {reason}; its ids could differ "
+                "from the reference. Use engine: auto or engine: tokenizers",
+                tokenizer=files.name,
+                reason=reason,
+            )
+    try:
+        try:
+            fast = fast_engine(engine, files, literal=literal, reference=reference)
+        except MissingExtraError:  # gigatoken does where the segment cache cannot run and nobody asked for it
+            is_replaceable = engine == "segments" and requested == "auto" and model_type(files) == "BPE"
+            if not is_replaceable or objection(files, literal=literal) is not None:
+                raise
+            engine = "gigatoken"
+            fast = fast_engine("gigatoken", files, literal=literal)
+        locator = Locator(reference, engine) if places else None
+        texts = [*_made_up(files), *_bounded(sample_texts)]
+        # The segment cache is for large inputs, of which a probe is no part worth remembering.
+        if known is None or engine == "segments":
+            _compare(engine, fast, reference, sample_texts, locator)
+        else:
+            key = _probe_key(files, texts, (engine, literal, places))
+            if not known.contains(key):
+                _compare(engine, fast, reference, sample_texts, locator)
+                known.put(key, True)
+    except (TokenizerError, MissingExtraError) as error:
+        if requested == engine:
+            raise
+        return EngineChoice("tokenizers", f"{engine} failed: {error}"), None, None
+    compared = len(_unguarded(files, texts, engine))
+    reason = f"on the allow-list, equal to the reference on {compared:,} probe texts"
+    if engine == "words":
+        reason = f"its splits are compiled, equal to the reference on {compared:,} probe texts"
+    return EngineChoice(engine, reason), fast, locator
+
+
+def _fastest(files: TokenizerFiles, size: int, *, literal: bool) -> tuple[str | None, str]:
+    """Return the fastest engine for a tokenizer and so many bytes of text, or None and why there is none."""
+    if not exports_parts():
+        return _fastest_beside_fast_reference(files, size, literal=literal)
+    if model_type(files) != "BPE":
+        candidate = "segments" if size >= WORDS_FROM else "gigatoken"
+    else:
+        is_large = size >= SEGMENTS_FROM and is_sentencepiece(files)
+        candidate = "segments" if is_large else "gigatoken"
+    reason = objection(files, candidate, literal=literal)
+    if reason is None:
+        return candidate, ""
+    why_not = f"not for {candidate}: {reason}"
+    if model_type(files) != "BPE":
+        return None, why_not
+    if size < CACHED_WORDS_FROM:
+        return None, f"{why_not}; words are cached from {CACHED_WORDS_FROM >> 10} KiB of text on"
+    if size < UNCOMPILED_WORDS_FROM and not is_compiled():
+        return (
+            None,
+            f"{why_not}; words are cached from {UNCOMPILED_WORDS_FROM >> 20} MiB of text on until compiled",
+        )
+    reason = objection_to_words(files, literal=literal)
+    if reason is None:
+        return "words", ""
+    return None, f"{why_not}; not for words: {reason}"
+
+
+def _fastest_beside_fast_reference(
+    files: TokenizerFiles, size: int, *, literal: bool
+) -> tuple[str | None, str]:
+    """Return the same where tokenizers 1.0 is the reference, which is slow in SentencePiece's style only."""
+    reference = f"tokenizers {tokenizers_version()}"
+    if model_type(files) != "BPE" or not is_sentencepiece(files):
+        return None, f"{reference} is the fastest for this tokenizer"
+    if size < WORDS_BESIDE_FAST_FROM:
+        return None, f"{reference}; words are cached from {WORDS_BESIDE_FAST_FROM >> 20} MiB of text on"
+    reason = objection_to_words(files, literal=literal)
+    if reason is None:
+        return "words", ""
+    return None, f"{reference}; not for words: {reason}"
+
+
+def _objection(files: TokenizerFiles, engine: str, *, literal: bool) -> str | None:
+    """Return why an engine does not support a tokenizer, or None."""
+    if engine == "words":
+        return objection_to_words(files, literal=literal)
+    return objection(files, engine, literal=literal)
+
+
+def _compare(
+    engine: str,
+    fast: IdEngine,
+    reference: ReferenceEngine,
+    sample_texts: Sequence[str],
+    locator: Locator | None,
+) -> None:
+    """Compare ids, and where a locator is given places, with the reference.
+
+    Raises:
+        EngineMismatchError: On the first difference.
+    """
+    probe(engine, fast, reference, sample_texts)
+    if locator is not None:
+        probe_places(engine, fast, locator, sample_texts)
+
+
+def _probe_key(files: TokenizerFiles, texts: Sequence[str], settings: tuple[str, bool, bool]) -> str:
+    """Return a hash of everything that the result of a probe depends on."""
+    digest = hashlib.sha256(_world())
+    for part in (files.json_bytes, repr(settings).encode(), *(text.encode() for text in texts)):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
+
+
+@cache
+def _world() -> bytes:
+    """Return the versions and the code that a probe depends on; the code, because versions stay while it is written."""
+    code = sorted(Path(__file__).parent.rglob("*.py"))
+    facts = [__version__, platform.python_version(), platform.machine(), *map(_installed, _PACKAGES)]
+    return hashlib.sha256("\n".join(facts).encode() + b"".join(path.read_bytes() for path in code)).digest()
+
+
+def _installed(package: str) -> str:
+    """Return the version of a package, "" where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def probe(engine: str, fast: IdEngine, reference: ReferenceEngine, sample_texts: Sequence[str] = ()) -> int:
+    """Compare the engines on adversarial texts and documents; return how many texts were compared.
+
+    Raises:
+        EngineMismatchError: on the first difference.
+    """
+    texts = _unguarded(reference.files, [*_made_up(reference.files), *_bounded(sample_texts)], engine)
+    # A few at a time, then all at once: engines may do these in different ways.
+    strings = [str(text) for text in texts]
+    edges = [*range(0, min(len(texts), _APART), FEW), len(texts)]
+    made = [fast.encode(text_of_strings(strings[first:last])).rows() for first, last in pairwise(edges)]
+    for text, ids, expected in zip(strings, chain(*made), reference.encode(texts).rows(), strict=True):
+        require_equal(engine, text, (expected,), (ids,))
+    return len(texts)
+
+
+def probe_places(engine: str, fast: IdEngine, locator: Locator, sample_texts: Sequence[str] = ()) -> None:
+    """Compare where the tokens of a tenth of the texts of :func:`probe`, and of the documents' beginnings, lie.
+
+    Raises:
+        EngineMismatchError: on the first difference.
+    """
+    files = locator.reference.files
+    texts = _unguarded(files, [*_made_up(files)[::_PLACED], *_bounded(sample_texts, _PLACED_BYTES)], engine)
+    pairs = zip(locator.of_texts(fast, texts), locator.reference.places(texts), strict=True)
+    for text, (made, expected) in zip(texts, pairs, strict=True):
+        require_equal(engine, str(text), expected, made)
+
+
+def _made_up(files: TokenizerFiles) -> list[str]:
+    added = [token["content"] for token in files.added_tokens[:_ADDED_TOKENS]]
+    return [*adversarial_texts(), *(f"a{token}b {token} {token}{token}" for token in added)]
+
+
+def _unguarded(files: TokenizerFiles, texts: list[str], engine: str) -> pa.LargeStringArray:
+    array = text_of_strings(texts)
+    free = np.ones(len(texts), np.bool_)
+    free[UnicodeGuard(files, engine).rows(array)] = False
+    return select(array, free)
+
+
+def _bounded(texts: Sequence[str], size: int = SAMPLE_BYTES) -> Iterator[str]:
+    """Yield the texts' beginnings, `size` characters in all, each at least a window."""
+    share = max(WINDOW, size // max(1, len(texts)))
+    return islice((text[:share] for text in texts), size // share)

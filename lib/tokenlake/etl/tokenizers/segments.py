@@ -1,0 +1,407 @@
+"""The segment cache: tokenizers whose texts can be cut where nothing changes, at the speed of looking words up.
+
+**Byte pair encoding in SentencePiece's style** (Llama 1 and 2, Mistral, Gemma, Phi-3, TinyLlama) has no pre-tokenizer:
+by definition the whole text is one word, in which neighbours are merged, the pair of the lowest rank first. Yet where
+no token of the vocabulary holds two neighbouring characters side by side, no merge joins them. A merge that joined what
+lies left of the cut with what lies right of it would make a token that holds both. So all merges happen on one side of
+the cut; those of one side neither enable nor prevent those of the other, and in each of them the order of ranks is the
+order of the whole. Hence the ids of the whole are the ids of the parts, end to end. (A character that the vocabulary
+lacks becomes the tokens of its bytes, with which nothing merges: there is a cut on both of its sides.)
+
+**WordPiece and Unigram** (BERT, ELECTRA; T5, XLM-R, ALBERT) make the ids of every word by itself. So a text can be cut
+where a word ends whatever lies around, if normalizing does not reach over the cut. BERT's normalizer changes each
+character, or a letter and its marks, and its words end at white space and at every sign: cuts are between two ASCII
+characters of which one is a space or a sign, and none is a control character, which is dropped. With Unigram a cut is
+before the space, or what normalizing makes one, that follows a letter, digit or sign which normalizing keeps: all white
+space that comes together is on one side, with the marks on it, and what follows begins with a space, as if one had been
+put before it.
+
+Such segments are short, and nearly all of them were met before: 1% are distinct. So ids are looked up by bytes in a
+table, and made once for each distinct segment: merged, searched (Unigram's words of plain ASCII) or asked of the
+reference. Pairs of ASCII are looked up in a table of 128 x 128; others in a set of hashes, in which a collision only
+costs a cut.
+
+SentencePiece's spaces become U+2581; one may be put before a text, which byte pair encoding does before it is cut.
+An added token parts a text into pieces, each of which `tokenizers` takes for itself, and so does this. Segments of more
+than :data:`LONGEST` bytes go to another engine.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import chain
+from threading import Lock
+from typing import Any, Final, final
+from unicodedata import category
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from tokenlake.base.arrays import Bools, Int32, Int64, Ragged, offsets_of, string_buffers, text_over
+from tokenlake.errors import MissingExtraError, TokenizerError
+from tokenlake.etl.tokenizers.allowlist import flat, model_type
+from tokenlake.etl.tokenizers.engines import GigatokenEngine, ReferenceEngine
+from tokenlake.etl.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
+from tokenlake.etl.tokenizers.kernel_constants import MARK, PAIR_WORDS
+from tokenlake.runtime.tokenizer_guard.generation import OLDER, exports_parts
+
+LONGEST: Final = 1024
+"""Bytes of the longest segment that is merged here: the time grows with the square of the length."""
+BLOCK_BYTES: Final = 1 << 19  # cut, looked up and written while they are in the processor's cache
+_SMALL, _LARGE = 1 << 16, 1 << 20  # slots of a table, 32 bytes each
+_MOST_KEYS: Final = 1 << 26  # bytes
+_SPACE, _MARK = " ", "\u2581"
+_POINTS: Final = 0x110000
+# The scripts that are written with spaces. U+0D4E is the one letter among them that belongs to what comes behind it.
+_ALPHABETS, _HANGUL, _PREPENDED = 0x2000, range(0xAC00, 0xD7A4), 0x0D4E
+UInt8 = npt.NDArray[np.uint8]
+UInt64 = npt.NDArray[np.uint64]
+_UNKNOWN_COSTS: Final = 10.0  # of a character that no piece spells, below the lowest score
+_ASCII: Final = 128
+_BARE: Final[Any] = {"type": "Replace", "pattern": {"String": _SPACE}, "content": _MARK}
+
+
+@final
+class SegmentEngine:
+    """The segment cache of one tokenizer.json.
+
+    Args:
+        files: a tokenizer that is on the allow-list, of SentencePiece's style, WordPiece or Unigram.
+        literal: leave the special=true added tokens out, so that their strings are plain text.
+
+    Raises:
+        MissingExtraError: numba is not installed, or has no folder for what it compiles.
+        TokenizerError: It is WordPiece or Unigram, and the installed `tokenizers` does not export parts.
+    """
+
+    def __init__(self, files: TokenizerFiles, *, literal: bool = True) -> None:
+        try:
+            from tokenlake.etl.tokenizers import segment_kernels
+        except ImportError as error:
+            raise MissingExtraError(
+                "engine 'segments' needs its packages: pip install 'tokenlake[etl]'"
+            ) from error
+        except RuntimeError as error:  # numba's own where it finds no folder to write to
+            raise MissingExtraError(
+                f"engine 'segments' cannot keep what it compiles: {error}; set NUMBA_CACHE_DIR to a folder that can be "
+                "written"
+            ) from error
+        if model_type(files) != "BPE" and not exports_parts():
+            raise TokenizerError(
+                f"tokenizer {files.name!r}: engine 'segments' reads the parts of a {model_type(files)} tokenizer, "
+                f"which the installed tokenizers does not export; use engine: tokenizers, or {OLDER}",
+                tokenizer=files.name,
+            )
+        self.files = files
+        self._run: Any = segment_kernels
+        added = files.matched_tokens(literal=literal)
+        spelled = [token.encode() for token in added]
+        self._added_ids = np.array([files.token_id(token) for token in added], np.int32)
+        self._added_edges = offsets_of([len(token) for token in spelled])
+        self._added = np.frombuffer(bytearray(b"".join(spelled)), np.uint8)
+        self._firsts = np.zeros(256, np.uint8)
+        self._firsts[[token[0] for token in spelled]] = 1
+        made = _Merges if model_type(files) == "BPE" else _Words
+        self._model = made(files, literal, segment_kernels)
+        self._one_thread = Lock()
+        self._restart(_SMALL)
+        self._cuts = np.empty(BLOCK_BYTES + 2, np.int32)
+        self._slots, self._new = np.empty((2, BLOCK_BYTES), np.int32)
+
+    def encode(self, text: pa.LargeStringArray) -> Ragged:
+        """Return the ids of valid UTF-8 without nulls, contiguous, from 0."""
+        offsets, data = string_buffers(text)
+        # Copies, because one layout has one compiled form of each loop.
+        begins, stops, count = offsets[:-1].copy(), offsets[1:].copy(), 0
+        place = row = which = np.empty(0, np.int64)
+        if len(self._added_ids):
+            most = int(offsets[-1] - offsets[0]) // int(np.diff(self._added_edges).min()) + 1
+            place, row, which = np.empty((3, most), np.int64)
+            tokens = self._added, self._added_edges, self._firsts
+            count = self._run.find_tokens(data, begins, stops, *tokens, place, row, which)
+        if not count:
+            return self._encoded(data, begins, stops, np.arange(len(text)))
+        place, row, which = place[:count], row[:count], which[:count]
+        ends = place + np.diff(self._added_edges)[which]
+        # A text with k added tokens is k + 1 pieces.
+        before = np.searchsorted(row, np.arange(len(offsets)))
+        first = before + np.arange(len(offsets))
+        begins, stops = np.sort(np.concatenate([begins, ends])), np.sort(np.concatenate([stops, place]))
+        pieces = self._encoded(data, begins, stops, first[:-1])
+        after = pieces.offsets[np.arange(count) + row + 1]
+        ids = np.insert(pieces.ids, after, self._added_ids[which])
+        return Ragged(ids, pieces.offsets[first] + before)
+
+    def _encoded(self, data: UInt8, starts: Int64, stops: Int64, first: Int64) -> Ragged:
+        """Return the ids of n pieces of texts, of which `first` (int64[m]) begin a text."""
+        with self._one_thread:
+            try:
+                return self._encode(data, starts, stops, first)
+            except BaseException:
+                # New segments stand in the table before they have ids: met again, they would be taken for empty.
+                self._restart(_SMALL)
+                raise
+
+    def _encode(self, data: UInt8, begins: Int64, stops: Int64, first: Int64) -> Ragged:
+        rows, model = len(begins), self._model
+        led = np.full(rows, model.prefix == "every", np.uint8)
+        if model.prefix == "first":
+            led[first] = 1
+        # Eight bytes are read at once, wherever a segment begins.
+        laid = np.empty(int((stops - begins).sum()) + rows + 8, np.uint8)
+        starts, ends = np.empty(rows + 1, np.int64), np.empty(rows, np.int32)
+        size = self._run.lay_out(data, begins, stops, led, model.once, MARK, laid, starts)
+        ids, found = np.empty(size + 2, np.int32), np.zeros(rows + 1, np.int64)
+        row = begin = at = 0
+        rule = (model.ascii, model.bits, model.spaced, model.mark)
+        while row < rows:
+            before, place = row, begin
+            row, begin, count = self._run.cut(laid, starts, row, begin, BLOCK_BYTES, *rule, self._cuts, ends)
+            self._look_up(laid, place, begin - place, count)
+            ids = _with_room(ids, at, self._run.count_ids(self._table, self._slots, count) + 2)
+            at = self._run.write(
+                self._table, self._slots, count, self._kept, ids, at, before, row, ends, found
+            )
+        return Ragged(ids[:at], found)
+
+    def _look_up(self, laid: npt.NDArray[np.uint8], begin: int, size: int, count: int) -> None:
+        """Find the slots of the segments of a block, and give new ones their ids."""
+        self._make_room(size, count)
+        before = self._keys_used
+        self._keys_used, fresh = self._run.look_up(
+            laid, begin, self._cuts, count, self._table, self._keys, before, self._slots, self._new
+        )
+        self._held += fresh
+        new = self._new[:fresh]
+        self._kept_used = self._model.make(self._table, new, self._keys, self._kept, self._kept_used)
+        left = new[self._table[new, 1] >> np.uint64(32) == 0]
+        if len(left):
+            self._ask(left)
+
+    def _ask(self, new: Int32) -> None:
+        """Give new segments the ids that another engine makes of them."""
+        starts = self._table[new, 2].astype(np.int64)
+        sizes = (self._table[new, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        texts = [self._keys[a : a + n].tobytes() for a, n in zip(starts, sizes, strict=True)]
+        offsets = offsets_of([len(text) for text in texts])
+        made = self._model.bare.encode(text_over(offsets, pa.py_buffer(b"".join(texts))))
+        self._kept = _with_room(self._kept, self._kept_used, len(made.ids) + 2)
+        self._kept_used = self._run.put_given(
+            self._table, new, made.offsets, made.ids, self._kept, self._kept_used
+        )
+
+    def _make_room(self, size: int, count: int) -> None:
+        """Make sure that a block of so many bytes and segments finds room, whatever is new of it."""
+        if self._held + count > self._model.most or self._keys_used > _MOST_KEYS:
+            self._restart(len(self._table))
+        wanted = len(self._table)
+        while self._held + count > wanted // 2:
+            wanted *= 2
+        if wanted > len(self._table):
+            old, self._table = self._table, np.zeros((wanted, 4), np.uint64)
+            self._run.move(old, self._table, self._keys)
+        self._keys = _with_room(self._keys, self._keys_used, size + 8)
+        self._kept = _with_room(self._kept, self._kept_used, size + 2)
+
+    def _restart(self, capacity: int) -> None:
+        """Forget all segments: the table is bounded, and nothing is lost but time."""
+        self._table = np.zeros((capacity, 4), np.uint64)
+        self._keys, self._kept = np.empty(1 << 16, np.uint8), np.empty(1 << 16, np.int32)
+        self._held = self._keys_used = self._kept_used = 0
+
+
+@final
+class _Words:
+    """WordPiece and Unigram: words are independent; new ones are searched here, or the reference makes their ids.
+
+    This and :class:`_Merges` say how the texts of a tokenizer are cut, and what gives new segments their ids.
+
+    Attributes:
+        prefix: before which pieces of a text a space is put, "every", "never" or "first", with `once` only where it has
+            none.
+        mark: the code point that counts as a space, -1 for none.
+        ascii: uint8[128 * 128], 1 where two characters may not be parted.
+        bits: the set of the other pairs of which that is so.
+        spaced: uint8[0x110000], 1 for each code point but ASCII that is always parted from a space behind it.
+        most: segments that the table holds.
+        bare: the engine for segments that :meth:`make` gives no ids.
+    """
+
+    prefix, once = "never", False
+
+    def __init__(self, files: TokenizerFiles, literal: bool, run: Any) -> None:
+        self._files, self._literal = files, literal
+        self.most = 2 * _LARGE  # the reference takes 100 times as long as a merge
+        self._pieces = None
+        self.bits = np.full(PAIR_WORDS, np.uint64(0xFFFFFFFFFFFFFFFF))
+        stays = self._stays()
+        if model_type(files) == "WordPiece":
+            self.mark, parted = -1, _parted_words()
+        else:
+            self.mark, parted = MARK, np.zeros((_ASCII, _ASCII), np.bool_)
+            blanks = [point for point in range(_ASCII) if self._normalized(chr(point)) in (_SPACE, _MARK)]
+            parted[:, blanks] = stays[:_ASCII, None]
+            self._pieces = self._searched(blanks)
+        self.ascii = np.where(parted, 0, 1).astype(np.uint8).reshape(-1)
+        self.spaced = stays.astype(np.uint8)
+
+    def make(self, table: UInt64, new: Int32, keys: UInt8, kept: Int32, used: int) -> int:
+        """Give new segments their ids where a search is enough; return how much of `kept` is used now."""
+        if self._pieces is None:
+            return used
+        from tokenlake.etl.tokenizers import unigram_kernels
+
+        return unigram_kernels.search_new(table, new, keys, kept, used, *self._pieces)
+
+    def _normalized(self, character: str) -> str:
+        return self.bare.normalized(character)
+
+    def _searched(self, blanks: list[int]) -> tuple[Any, ...] | None:
+        """Lay out Unigram's pieces; None where a word is not what follows a space, with one mark or none before it."""
+        from tokenlake.etl.tokenizers.unigram_kernels import add_pieces
+
+        backend = self.bare.backend.raw
+        # As `tokenizers` read it: of some scores its last bit is another than in the file, which decides between sums.
+        model: dict[str, Any] = orjson.loads(backend.to_str())["model"]
+        found = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(f"{_SPACE}a")]
+        if found not in ([f"{_MARK}a"], ["a"]):
+            return None
+        pieces = [piece.encode() for piece, _ in model["vocab"]]
+        offsets = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
+        size = int(offsets[-1])
+        branches = np.zeros((1 << (2 * size).bit_length(), 2), np.uint64)
+        ends = np.full(size + 1, -1, np.int32)
+        add_pieces(branches, np.frombuffer(b"".join(pieces), np.uint8), offsets, ends)
+        scores = np.array([score for _, score in model["vocab"]], np.float64)
+        scores = np.append(scores, scores.min() - _UNKNOWN_COSTS)
+        unknown = -1 if model.get("unk_id") is None else model["unk_id"]
+        room = np.empty(LONGEST, np.uint8), np.empty(LONGEST + 1), np.empty((LONGEST + 1, 2), np.int32)
+        return (
+            branches,
+            ends,
+            scores,
+            unknown,
+            self._plain(blanks),
+            np.frombuffer(found[0][:-1].encode(), np.uint8),
+            *room,
+        )
+
+    def _plain(self, blanks: list[int]) -> UInt8:
+        """uint8[256], 1 for printable ASCII characters that normalizing leaves alone, 2 for what becomes a space."""
+        parts = flat(self._files.spec.get("normalizer"), "normalizers")
+        replaced = "".join(part["pattern"].get("String", "") for part in parts if part["type"] == "Replace")
+        plain = np.zeros(256, np.uint8)
+        for character in map(chr, range(ord("!"), _ASCII - 1)):
+            plain[ord(character)] = self._normalized(character) == character not in replaced
+        plain[blanks] = 2
+        return plain
+
+    def _stays(self) -> Bools:
+        """bool[0x110000]: letters, digits and signs that normalizing neither drops nor makes a space of."""
+        stays = np.zeros(_POINTS, np.bool_)
+        for point in chain(range(_ALPHABETS), _HANGUL):
+            if point == _PREPENDED or category(character := chr(point))[0] not in "LNPS":
+                continue
+            made = self._normalized(character)
+            stays[point] = made != "" and made.isprintable() and not {_SPACE, _MARK} & set(made)
+        return stays
+
+    @cached_property
+    def bare(self) -> ReferenceEngine:
+        return ReferenceEngine(self._files, literal=self._literal)
+
+
+def _parted_words() -> Bools:
+    """bool[128, 128]: where BERT's pre-tokenizer parts two characters, neither of which its normalizer drops."""
+    letter = np.array([chr(point).isalnum() for point in range(_ASCII)])
+    space = np.isin(np.arange(_ASCII), [ord(character) for character in " \t\n\r"])
+    there = space | np.array([chr(point).isprintable() for point in range(_ASCII)])
+    return there[:, None] & there & ~(letter[:, None] & letter)
+
+
+@final
+class _Merges:
+    """Byte pair encoding without a pre-tokenizer: what no merge joins is parted, and new segments are merged."""
+
+    def __init__(self, files: TokenizerFiles, _literal: bool, run: Any) -> None:
+        self._files, self._run = files, run
+        self.mark, self.most = MARK, _LARGE // 2
+        stage: dict[str, Any] = files.spec.get("pre_tokenizer") or {}
+        normalizer: dict[str, Any] = files.spec.get("normalizer") or {}
+        self._split = bool(stage.get("split"))
+        self.spaced = np.full(_POINTS, self._split, np.uint8)
+        self.once = bool(stage)
+        if stage:
+            self.prefix = "every" if stage["prepend_scheme"] == "always" else stage["prepend_scheme"]
+        else:
+            self.prefix = "every" if normalizer.get("type") == "Sequence" else "never"
+        self._pairs()
+        self._vocabulary()
+
+    def _pairs(self) -> None:
+        """Collect the pairs of neighbouring characters of all tokens that merges make."""
+        self.ascii: UInt8 = np.zeros(_ASCII * _ASCII, np.uint8)
+        self.bits: npt.NDArray[np.uint64] = np.zeros(PAIR_WORDS, np.uint64)
+        tokens = [left + right for left, right in self._merged]
+        points = np.frombuffer("".join(tokens).replace(_MARK, _SPACE).encode("utf-32-le"), np.uint32)
+        inside = np.ones(len(points), np.bool_)
+        inside[np.cumsum(np.array([len(token) for token in tokens], np.int64)) - 1] = False
+        coded = np.unique((points[:-1].astype(np.int64) * _POINTS + points[1:])[inside[:-1]])
+        pairs = np.stack(np.divmod(coded, _POINTS))
+        if self._split:  # no token reaches over a word's beginning
+            pairs = pairs[:, pairs[1] != ord(_SPACE)]
+        ascii_only = (pairs < _ASCII).all(axis=0)
+        self.ascii[pairs[0, ascii_only] * _ASCII + pairs[1, ascii_only]] = 1
+        # One layout, and so one compiled form of each loop: processes that compile at once share a cache on disk.
+        self._run.add_pairs(self.bits, *np.ascontiguousarray(pairs[:, ~ascii_only]))
+
+    def _vocabulary(self) -> None:
+        """Lay out the ids of characters and bytes, and the merges."""
+        vocab: dict[str, int] = self._files.spec["model"]["vocab"]
+        points = np.full(_POINTS, -1, np.int32)
+        for token, index in vocab.items():
+            if len(token) == 1:
+                points[ord(token)] = index
+        points[ord(_SPACE)] = points[ord(_MARK)]
+        byte_ids = np.array([vocab[f"<0x{byte:02X}>"] for byte in range(256)], np.int32)
+        triples = np.array([(vocab[a], vocab[b], vocab[a + b]) for a, b in self._merged], np.int32).reshape(
+            -1, 3
+        )
+        merges = np.zeros((1 << max(4, (4 * len(triples)).bit_length()), 2), np.uint64)
+        self._run.add_merges(merges, *np.ascontiguousarray(triples.T))
+        self._merging = points, byte_ids, merges, np.empty(LONGEST, np.int64)
+
+    def make(self, table: UInt64, new: Int32, keys: UInt8, kept: Int32, used: int) -> int:
+        """Give new segments that are not too long their ids; return how much of `kept` is used now."""
+        return self._run.merge_new(table, new, keys, kept, used, *self._merging)
+
+    @cached_property
+    def _merged(self) -> list[tuple[str, str]]:
+        merges: list[Any] = self._files.spec["model"]["merges"]
+        pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in merges)
+        return [(left, right) for left, right in pairs]
+
+    @cached_property
+    def bare(self) -> GigatokenEngine:
+        """gigatoken for segments that are too long: it puts nothing before them."""
+        spec = {**self._files.spec, "normalizer": _BARE, "pre_tokenizer": None, "added_tokens": []}
+        data = orjson.dumps(spec)
+        return GigatokenEngine(TokenizerFiles(name=self._files.name, files={TOKENIZER_JSON: data}))
+
+
+def _with_room(array: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
+    """Return an array with the `used` entries of another and room for `more`."""
+    if used + more <= len(array):
+        return array
+    larger = np.empty(max(2 * len(array), used + more), array.dtype)
+    larger[:used] = array[:used]
+    return larger
+
+
+def open_engine(
+    files: TokenizerFiles, *, literal: bool, threads: bool, reference: ReferenceEngine | None
+) -> SegmentEngine:
+    """Open the segment cache for a tokenizer; see :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`."""
+    return SegmentEngine(files, literal=literal)

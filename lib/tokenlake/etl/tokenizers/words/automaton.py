@@ -1,0 +1,400 @@
+"""Compile an expression to transition tables that split a text in one pass.
+
+**What is reproduced.** A backtracking engine tries the branches of an expression in order and takes the first one that
+leads to a match. It searches the next match where the last one ended. The automaton here gives the same matches:
+
+1. The tree becomes a graph of nodes. A fork lists its branches by preference (greedy: repeat first).
+2. A state of the automaton is the list of graph nodes that are reached at a place of the text, by preference. When a
+   match is reached, everything after it in the list is dropped: it would only be tried if the match failed.
+3. A condition on the next character is decided when that character is read. So a match is not a property of a state,
+   but of the transition out of it: "with this next symbol, a match ends *before* it".
+
+The end of the text is one more symbol, the last one.
+
+Example: ``a+(?!b)|a`` on "aab" reads "a" and "a"; then "b" ends no match of the first branch there, but the transition
+on the second "a" had noted one after the first "a".
+
+**The tables** are laid out for :func:`tokenlake.etl.tokenizers.words.kernels.split`. They hold the transitions of the
+automaton with the search for the next match built in. An entry is ``state << 3`` and these bits:
+
+- CUT: a piece ends before this character, and the state is the one after the character as the first of a new piece;
+- MATCH: a match ends before this character, but a longer one may follow;
+- STOP: no longer match is possible, and none ends here: take the one that was noted last.
+
+State 0 is the beginning of a piece, state 1 text that no match can begin in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenlake.base.arrays import Bools, UInt8
+from tokenlake.etl.tokenizers.words.classes import Symbols
+from tokenlake.etl.tokenizers.words.expressions import (
+    Alternatives,
+    CharacterClass,
+    Lookahead,
+    Node,
+    Repeat,
+    UnsupportedError,
+)
+
+CUT: Final = 1
+MATCH: Final = 2
+STOP: Final = 4
+STATE_SHIFT: Final = 3
+BEGIN: Final = 0
+UNMATCHED: Final = 1
+_MOST_STATES: Final = 2000
+_MOST_NODES: Final = 2000
+_ASCII: Final = 128
+_DEAD: Final = -1
+
+UInt16 = npt.NDArray[np.uint16]
+State = tuple[int, ...]
+"""Graph nodes by preference."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Splitter:
+    """The tables of one expression.
+
+    Attributes:
+        by_byte: uint16[states * 128], the entry for each state and ASCII character.
+        by_symbol: uint16[states * symbols], the entry for each state and symbol.
+        symbol_of: uint8[0x110000], the symbol of each code point.
+        symbols: Number of symbols.
+        at_end: uint8[states], 1 where a match ends at the end of the text.
+        quiet: uint8[256], 1 for bytes of characters at which text outside of matches goes on, whatever follows them.
+        covers_all: Whether every character of every text belongs to a match.
+    """
+
+    by_byte: UInt16
+    by_symbol: UInt16
+    symbol_of: UInt8
+    symbols: int
+    at_end: UInt8
+    quiet: UInt8
+    covers_all: bool
+
+    @property
+    def tables(self) -> tuple[UInt16, UInt16, UInt8, int, UInt8, UInt8]:
+        """The tables in the order of the arguments of :func:`tokenlake.etl.tokenizers.words.kernels.split`."""
+        return self.by_byte, self.by_symbol, self.symbol_of, self.symbols, self.at_end, self.quiet
+
+
+def classes_of(tree: Node) -> list[str]:
+    """Return the sources of the character classes in a tree, each once, in order of appearance."""
+    sources: dict[str, None] = {}
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, CharacterClass):
+            sources[node.source] = None
+        elif isinstance(node, Lookahead):
+            sources[node.following.source] = None
+        elif isinstance(node, Repeat):
+            pending.append(node.part)
+        elif isinstance(node, Alternatives):
+            pending.extend(reversed(node.branches))
+        else:
+            pending.extend(reversed(node.parts))
+    return list(sources)
+
+
+def compile_tree(tree: Node, sources: Sequence[str], symbols: Symbols) -> Splitter:
+    """Return the tables of an expression.
+
+    Args:
+        tree: The expression.
+        sources: Its classes, as :func:`classes_of` returns them.
+        symbols: The symbols of these classes.
+
+    Raises:
+        UnsupportedError: The expression matches the empty text, needs a possessive repetition that changes matches, or
+            has too many states.
+    """
+    graph = _Graph(sources, symbols.members)
+    start = graph.add(tree, graph.add_match())
+    states = _States(graph, start)
+    return states.tables(symbols.of_point)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _GraphNode:
+    """A node of the graph: a fork, a condition, a character or the match.
+
+    Attributes:
+        branches: Nodes that are reached without reading, by preference.
+        accepts: bool[symbols + 1], the symbols that are read (or, for a condition, follow); None for a fork.
+        is_condition: Whether the symbol is only looked at.
+        following: The node after a character or condition.
+    """
+
+    branches: tuple[int, ...] = ()
+    accepts: Bools | None = None
+    is_condition: bool = False
+    following: int = -1
+
+
+@final
+class _Graph:
+    """The nodes of an expression.
+
+    Args:
+        sources: Sources of the character classes.
+        members: bool[symbols, classes].
+    """
+
+    def __init__(self, sources: Sequence[str], members: Bools) -> None:
+        self.nodes: list[_GraphNode] = []
+        self.size = len(members) + 1
+        self._loops = 0  # repetitions without limit that are being added
+        self._accepts: dict[str, Bools] = {}
+        for number, source in enumerate(sources):
+            # The end of the text is no member of any class.
+            self._accepts[source] = np.append(members[:, number], False)
+
+    def add_match(self) -> int:
+        """Add the node at which a match is complete."""
+        return self._append(_GraphNode())
+
+    def add(self, tree: Node, following: int) -> int:
+        """Add the nodes of a tree that goes on at another node; return the first of them."""
+        if isinstance(tree, CharacterClass):
+            return self._append(_GraphNode(accepts=self._accepts[tree.source], following=following))
+        if isinstance(tree, Lookahead):
+            accepts = self._accepts[tree.following.source]
+            if tree.is_negative:
+                accepts = ~accepts
+            return self._append(_GraphNode(accepts=accepts, is_condition=True, following=following))
+        if isinstance(tree, Alternatives):
+            branches = [self.add(branch, following) for branch in tree.branches]
+            return self._append(_GraphNode(branches=tuple(branches)))
+        if isinstance(tree, Repeat):
+            return self._add_repeat(tree, following)
+        for part in reversed(tree.parts):
+            following = self.add(part, following)
+        return following
+
+    def _add_repeat(self, tree: Repeat, following: int) -> int:
+        if _can_be_empty(tree.part):
+            raise UnsupportedError("an expression repeats a part that can be empty")
+        if tree.is_possessive:
+            self._require_no_giving_back(tree, following)
+        first = following
+        if tree.most is None:
+            # A fork that leads into the part, which leads back to the fork.
+            fork = self._append(_GraphNode())
+            self._loops += 1
+            part = self.add(tree.part, fork)
+            self._loops -= 1
+            self.nodes[fork] = _GraphNode(branches=_by_preference(tree, part, following))
+            first = fork
+        else:
+            for _ in range(tree.most - tree.least):
+                part = self.add(tree.part, first)
+                first = self._append(_GraphNode(branches=_by_preference(tree, part, following)))
+        for _ in range(tree.least):
+            first = self.add(tree.part, first)
+        return first
+
+    def _require_no_giving_back(self, tree: Repeat, following: int) -> None:
+        """Check that a possessive repetition matches like a greedy one.
+
+        That is so where nothing that follows can begin with a character which the repetition would give back, or where
+        the rest can match whatever follows the longest repetition.
+        """
+        if not isinstance(tree.part, CharacterClass) or self._loops:
+            raise UnsupportedError(
+                "an expression repeats a group possessively, or possessively inside a repetition"
+            )
+        begins, can_match_at_once = self._beginnings(following)
+        overlaps = bool(np.any(begins & self._accepts[tree.part.source]))
+        if overlaps and not can_match_at_once:
+            raise UnsupportedError("an expression repeats possessively what the next part begins with")
+
+    def _beginnings(self, first: int) -> tuple[Bools, bool]:
+        """Return the symbols that can be read from a node, and whether the match is reached without any condition."""
+        begins = np.zeros(self.size, np.bool_)
+        can_match_at_once = False
+        pending = [first]
+        seen: set[int] = set()
+        while pending:
+            number = pending.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            node = self.nodes[number]
+            if node.is_condition:
+                # With the condition left out, more is taken to be possible than is.
+                pending.append(node.following)
+            elif node.accepts is not None:
+                begins |= node.accepts
+            elif node.branches:
+                pending.extend(node.branches)
+            else:
+                can_match_at_once = True
+        has_condition = any(self.nodes[number].is_condition for number in seen)
+        return begins, can_match_at_once and not has_condition
+
+    def _append(self, node: _GraphNode) -> int:
+        if len(self.nodes) >= _MOST_NODES:
+            raise UnsupportedError(f"an expression needs more than {_MOST_NODES} nodes")
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+
+def _by_preference(tree: Repeat, part: int, following: int) -> tuple[int, ...]:
+    return (following, part) if tree.is_lazy else (part, following)
+
+
+def _can_be_empty(tree: Node) -> bool:
+    """Whether a tree can match without reading a character."""
+    if isinstance(tree, CharacterClass):
+        return False
+    if isinstance(tree, Lookahead):
+        return True
+    if isinstance(tree, Repeat):
+        return tree.least == 0 or _can_be_empty(tree.part)
+    if isinstance(tree, Alternatives):
+        return any(map(_can_be_empty, tree.branches))
+    return all(map(_can_be_empty, tree.parts))
+
+
+@final
+@dataclass(slots=True)
+class _States:
+    """The automaton of a graph.
+
+    Attributes:
+        graph: The graph.
+        first: Its first node.
+        numbers: State to its number, in order of discovery; the first state is number 0.
+        ends: For each state a list over symbols: whether a match ends before the symbol.
+        targets: For each state a list over symbols: the number of the next state, -1 for none.
+    """
+
+    graph: _Graph
+    first: int
+    numbers: dict[State, int] = field(default_factory=dict[State, int])
+    ends: list[list[bool]] = field(default_factory=list[list[bool]])
+    targets: list[list[int]] = field(default_factory=list[list[int]])
+
+    def __post_init__(self) -> None:
+        states: list[State] = [(self.first,)]
+        self.numbers[states[0]] = 0
+        for state in states:  # grows while it is read
+            if len(states) > _MOST_STATES:
+                raise UnsupportedError(f"an expression needs more than {_MOST_STATES} states")
+            ends: list[bool] = []
+            targets: list[int] = []
+            for symbol in range(self.graph.size):
+                is_end, target = self._step(state, symbol)
+                ends.append(is_end)
+                if not target:
+                    targets.append(_DEAD)
+                    continue
+                if target not in self.numbers:
+                    self.numbers[target] = len(states)
+                    states.append(target)
+                targets.append(self.numbers[target])
+            self.ends.append(ends)
+            self.targets.append(targets)
+        if any(self.ends[0]):
+            raise UnsupportedError("an expression matches the empty text")
+
+    def _step(self, state: State, symbol: int) -> tuple[bool, State]:
+        """Return whether a match ends before a symbol, and the state after it."""
+        reached: dict[int, None] = {}
+        seen: set[int] = set()
+        pending = list(reversed(state))
+        while pending:
+            number = pending.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            node = self.graph.nodes[number]
+            if node.accepts is None and not node.branches:
+                # A match: what comes later in the list is only tried if this fails, which it does not.
+                return True, tuple(reached)
+            if node.accepts is None:
+                pending.extend(reversed(node.branches))
+            elif not node.accepts[symbol]:
+                continue
+            elif node.is_condition:
+                pending.append(node.following)
+            else:
+                reached[node.following] = None
+        return False, tuple(reached)
+
+    def tables(self, symbol_of: UInt8) -> Splitter:
+        """Return the tables; state n of the automaton becomes n + 2, state 0 also :data:`BEGIN`."""
+        count = len(self.targets)
+        symbols = self.graph.size - 1
+        by_symbol = np.zeros((count + 2, symbols), np.uint16)
+        at_end = np.zeros(count + 2, np.uint8)
+        is_guaranteed = [all(ends) for ends in self.ends]
+        covers_all = True
+        for symbol in range(symbols):
+            first = self.targets[0][symbol]
+            fresh = UNMATCHED if first == _DEAD else first + 2
+            by_symbol[BEGIN, symbol] = fresh << STATE_SHIFT
+            if first == _DEAD:
+                by_symbol[UNMATCHED, symbol] = UNMATCHED << STATE_SHIFT
+                covers_all = False
+            elif is_guaranteed[first]:
+                by_symbol[UNMATCHED, symbol] = fresh << STATE_SHIFT | CUT
+            else:
+                by_symbol[UNMATCHED, symbol] = STOP
+                covers_all = False
+            for state in range(count):
+                is_end = self.ends[state][symbol]
+                target = self.targets[state][symbol]
+                if target != _DEAD:
+                    entry = (target + 2) << STATE_SHIFT
+                    if is_end:
+                        entry |= MATCH
+                elif is_end:
+                    entry = fresh << STATE_SHIFT | CUT
+                else:
+                    entry = STOP
+                by_symbol[state + 2, symbol] = entry
+        for state in range(count):
+            at_end[state + 2] = self.ends[state][symbols]
+        by_byte = by_symbol[:, symbol_of[:_ASCII]]
+        return Splitter(
+            by_byte=np.ascontiguousarray(by_byte).reshape(-1),
+            by_symbol=by_symbol.reshape(-1),
+            symbol_of=symbol_of,
+            symbols=symbols,
+            at_end=at_end,
+            quiet=_quiet_bytes(by_symbol[UNMATCHED] == UNMATCHED << STATE_SHIFT, symbol_of),
+            covers_all=covers_all,
+        )
+
+
+def _quiet_bytes(is_quiet: Bools, symbol_of: UInt8) -> UInt8:
+    """Return the bytes that only characters outside of matches have in UTF-8: uint8[256].
+
+    Args:
+        is_quiet: bool[symbols], whether text outside of matches goes on at a symbol.
+        symbol_of: uint8[0x110000], the symbol of each code point.
+    """
+    quiet = np.zeros(256, np.uint8)
+    quiet[:_ASCII] = is_quiet[symbol_of[:_ASCII]]
+    # Bytes that go on with a character are reached only behind a quiet first byte.
+    quiet[0x80:0xC0] = 1
+    # (first byte, bits of the code point below it)
+    for first, count, shift in ((0xC0, 32, 6), (0xE0, 16, 12), (0xF0, 8, 18)):
+        for number in range(count):
+            points = symbol_of[number << shift : (number + 1) << shift]
+            quiet[first + number] = len(points) > 0 and bool(np.all(is_quiet[points]))
+    return quiet

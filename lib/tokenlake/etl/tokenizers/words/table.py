@@ -1,0 +1,156 @@
+"""The table of words: each distinct word is encoded once, and its ids are looked up from then on.
+
+Words that a block of text brings for the first time are encoded together: by the merges of the tokenizer where they
+decide alone, else by the reference. The table is bounded: when it is full it is emptied, and the words that come next
+are encoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, final
+
+import numpy as np
+
+from tokenlake.base.arrays import Int32, Int64, UInt8, UInt64
+from tokenlake.etl.tokenizers.words.merging import Merger
+
+AskForIds = Callable[[list[str]], tuple[Int64, Int32]]
+"""Texts to (offsets, ids): int64[n + 1] and int32[total]."""
+
+_FIRST_CAPACITY: Final = 1 << 14
+_MOST_CAPACITY: Final = 1 << 21
+"""Slots of the largest table, 16 bytes each; half of them are used."""
+_MOST_KEPT: Final = 1 << 24
+"""Entries of the pool, 4 bytes each, from which on the table is emptied."""
+_BYTES_PER_ENTRY: Final = 4
+
+
+@final
+class WordTable:
+    """Words and their ids.
+
+    Args:
+        loops: From :func:`tokenlake.etl.tokenizers.words.native.loops`.
+        merger: Encodes words by the merges of the tokenizer; None where the reference encodes all.
+        ask: Encodes words by the reference.
+    """
+
+    def __init__(self, loops: Any, merger: Merger | None, ask: AskForIds) -> None:
+        self._loops = loops
+        self._merger = merger
+        self._ask_for_ids = ask
+        self._found: UInt64 = np.empty(0, np.uint64)
+        self._new: Int64 = np.empty(0, np.int64)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all words."""
+        self._slots: UInt64 = np.zeros((_FIRST_CAPACITY, 2), np.uint64)
+        self._held = 0
+        self.ids: Int32 = np.empty(1 << 16, np.int32)
+        """The pool, in which the ids of words lie."""
+        self._used = 0
+
+    def find(self, laid: UInt8, cuts: Int64, count: int) -> tuple[UInt64, int]:
+        """Find the ids of words.
+
+        Args:
+            laid: Texts, with at least eight bytes behind the last word.
+            cuts: int64[count + 1], the edges of the words.
+            count: Number of words.
+
+        Returns:
+            uint64[count] for :func:`tokenlake.etl.tokenizers.words.kernels.write_ids`, valid until the next
+            call; and the total number of ids.
+        """
+        try:
+            return self._find(laid, cuts, count)
+        except BaseException:
+            # New words are in the table before their ids are known.
+            self.clear()
+            raise
+
+    def _find(self, laid: UInt8, cuts: Int64, count: int) -> tuple[UInt64, int]:
+        if self._used > _MOST_KEPT or self._held * 2 >= _MOST_CAPACITY:
+            self.clear()
+        if count > len(self._found):
+            self._found = np.empty(count, np.uint64)
+            self._new = np.empty(count, np.int64)
+        # 1. Look the words up; grow the table whenever half of it is used.
+        word = 0
+        fresh = 0
+        while True:
+            room = len(self._slots) // 2 - self._held
+            before = fresh
+            word, fresh = self._loops.look_up(
+                laid,
+                cuts,
+                word,
+                count,
+                self._slots,
+                room,
+                self.ids.view(np.uint8),
+                self.ids,
+                self._found,
+                self._new,
+                fresh,
+            )
+            # Words that are too long for the table count as well, which does no harm.
+            self._held += fresh - before
+            if word == count:
+                break
+            self._grow()
+        # 2. Encode the new ones.
+        settled = np.empty(fresh, np.uint64)
+        if fresh:
+            self._add(laid, cuts, fresh, settled)
+        total = self._loops.settle(self._found, count, settled)
+        return self._found, total
+
+    def _grow(self) -> None:
+        """Move the words to a table of twice the size, or more where one block needs it."""
+        larger = np.zeros((2 * len(self._slots), 2), np.uint64)
+        self._loops.move_words(self._slots, larger)
+        self._slots = larger
+
+    def _add(self, laid: UInt8, cuts: Int64, fresh: int, settled: UInt64) -> None:
+        """Encode the new words of a block, and note where their ids are in `settled`."""
+        new = self._new[:fresh]
+        encoded = None
+        if self._merger is not None:
+            encoded = self._merger.encode(laid, cuts, new)
+        if encoded is None:
+            encoded = self._ask(laid, cuts, new)
+        offsets, ids = encoded
+        size = int((cuts[new + 1] - cuts[new]).sum())
+        self._make_room(size // _BYTES_PER_ENTRY + fresh + len(ids))
+        self._used = self._loops.add_words(
+            laid,
+            cuts,
+            self._new,
+            fresh,
+            offsets,
+            ids,
+            self._slots,
+            self.ids.view(np.uint8),
+            self.ids,
+            self._used,
+            settled,
+        )
+
+    def _ask(self, laid: UInt8, cuts: Int64, new: Int64) -> tuple[Int64, Int32]:
+        """Encode words by the reference."""
+        begins = cuts[new].tolist()
+        ends = cuts[new + 1].tolist()
+        words = [laid[begin:end].tobytes().decode() for begin, end in zip(begins, ends, strict=True)]
+        return self._ask_for_ids(words)
+
+    def _make_room(self, entries: int) -> None:
+        """Make the pool large enough for so many more entries."""
+        # Two more, because eight bytes are read at once.
+        needed = self._used + entries + 2
+        if needed > len(self.ids):
+            larger = np.empty(max(2 * len(self.ids), needed), np.int32)
+            larger[: self._used] = self.ids[: self._used]
+            self.ids = larger

@@ -1,0 +1,1 @@
+"""What a trainer installs: stores, shards, mixtures, the order of rows, loaders; beside them the trainer and proofs."""

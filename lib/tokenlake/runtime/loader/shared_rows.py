@@ -1,0 +1,103 @@
+"""The rows of a dataset by number, for processes that each open files of their own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast, final
+
+import numpy as np
+
+from tokenlake.base.arrays import Int64
+from tokenlake.errors import ConfigError
+from tokenlake.runtime.loader.batch import BatchShape, check_columns
+from tokenlake.runtime.loader.dataset import Dataset
+from tokenlake.runtime.loader.length_index import LengthIndex
+from tokenlake.runtime.loader.options import WORKER_CACHE_BYTES
+from tokenlake.runtime.loader.padding import BatchPadding
+from tokenlake.runtime.loader.per_process import PerProcess
+from tokenlake.runtime.loader.ragged_batch import RaggedAssembler, ragged_columns
+from tokenlake.runtime.loader.read_ahead import DecodedGroup
+from tokenlake.runtime.reading.group_cache import GroupCache
+
+_Take = Callable[[Int64], list[dict[str, Any]]]
+"""Row numbers, int64[n], all of 0 to len - 1 -> the rows."""
+
+
+@final
+class SharedRows:
+    """The rows of a dataset by number, for processes that each open files of their own.
+
+    Raises:
+        ConfigError: it is no dataset, or has no such column.
+    """
+
+    def __init__(self, data: Dataset, columns: Sequence[str] | None, instead: str) -> None:
+        if not isinstance(data, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(
+                f"data: got a {type(data).__name__}, must be a Dataset (tl.open); "
+                f"the rows of a mixture have no numbers, {instead} gives them in their order"
+            )
+        packed = data.kind == "packed"
+        self.columns = check_columns(columns) if packed else ragged_columns(data.rows, columns)
+        self.name = data.name
+        self.manifest = data.manifest.sha256
+        self._length = len(data)
+        open_rows = _packed_rows if packed else _ragged_rows
+        self._take: PerProcess[_Take] = PerProcess(partial(open_rows, data, self.columns))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def take(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Return rows, each a dict of arrays of shape (L,); a row group is decoded once for all of its rows.
+
+        Where rows have many lengths, L is the length of the longest run of a row, and columns of one value have shape
+        ().
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        row_numbers: list[int] = []
+        for row in rows:
+            row_number = int(row)
+            if not -self._length <= row_number < self._length:
+                raise IndexError(
+                    f"{self.name} has rows 0 to {self._length - 1}; there is no row {row_number}"
+                )
+            row_numbers.append(row_number % self._length)
+        take = self._take.get()
+        return take(np.array(row_numbers, np.int64))
+
+
+def _packed_rows(data: Dataset, columns: Sequence[str]) -> _Take:
+    own = copy.copy(data)
+
+    def take(rows: Int64) -> list[dict[str, Any]]:
+        batch = own.take(rows, columns)
+        return [{name: values[index] for name, values in batch.items()} for index in range(len(rows))]
+
+    return take
+
+
+def _ragged_rows(data: Dataset, columns: Sequence[str]) -> _Take:
+    """Each row is a batch of one row, of its own length."""
+    stored = copy.copy(data).rows
+    index = LengthIndex([stored], BatchPadding())
+    assembler = RaggedAssembler([stored], index, columns, padding="right", truncate=None)
+    decode = partial(stored.decoded, loss_mask=assembler.loss_mask)
+    cache: GroupCache[int, DecodedGroup] = GroupCache(WORKER_CACHE_BYTES, decode)
+
+    def take(rows: Int64) -> list[dict[str, Any]]:
+        group, row_in_group = stored.group_of(rows)
+        examples: list[dict[str, Any]] = []
+        for number, length in enumerate(index.lengths(rows).tolist()):
+            one = slice(number, number + 1)
+            shape = BatchShape(1, length)
+            batch = assembler.batch(shape, group[one], row_in_group[one], cast("Any", cache.read))
+            # The first axis of a batch is its rows, of which this one has one.
+            examples.append({name: values.reshape(values.shape[1:]) for name, values in batch.items()})
+        return examples
+
+    return take

@@ -1,0 +1,139 @@
+"""Local files that survive a crash: written, synced, and moved to their final names."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import os
+import stat
+from pathlib import Path
+from types import TracebackType
+from typing import Final, final
+
+from tokenlake.errors import NotFoundError, StoreError
+from tokenlake.runtime.store.writes import hint_on, write_all
+
+_PIECE: Final = 1 << 20  # bytes that are hashed at a time
+
+NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
+"""What a file system says of a call that it does not have."""
+
+PUBLISH = "publish"
+
+
+@final
+class os_errors:  # noqa: N801 - it stands where contextlib's functions stand, at a fifth of their time
+    """Turn OSError into StoreError (NotFoundError where nothing is there) with the key and a hint."""
+
+    __slots__ = ("_action", "_key")
+
+    def __init__(self, action: str, key: str) -> None:
+        self._action, self._key = action, key
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, FileNotFoundError) and self._action == PUBLISH:
+            raise StoreError(
+                f"cannot publish {self._key}: the file was removed while it was written ({error.filename}). "
+                "`gc` with a short grace period does that to a build that is running; run the build again",
+                key=self._key,
+            ) from error
+        if isinstance(error, FileNotFoundError):
+            raise NotFoundError(
+                f"cannot {self._action} {self._key}: there is no such object ({error.filename})",
+                key=self._key,
+            ) from error
+        if isinstance(error, OSError):
+            raise StoreError(
+                f"cannot {self._action} {self._key}: {error.strerror} ({error.filename}).{hint_on(error)}",
+                key=self._key,
+            ) from error
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a regular file for reading; a symlink, folder, pipe or device is a StoreError."""
+    return os.fdopen(_opened(path)[0], "rb")
+
+
+def _opened(path: Path) -> tuple[int, int]:
+    """Return the descriptor of a regular file, open for reading, and its size in bytes."""
+    # O_NONBLOCK: opening a pipe that nobody writes would wait for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise StoreError(f"{path} is not a regular file; the store reads no others")
+    return descriptor, found.st_size
+
+
+def hash_regular(path: Path) -> str:
+    """Return the sha256 (hex) of a regular file, read in pieces."""
+    descriptor, size = _opened(path)
+    try:
+        # hashlib.file_digest clears a quarter of a megabyte for every file, and most are smaller than one page of it.
+        found, wanted = hashlib.sha256(), min(size, _PIECE) + 1
+        while piece := os.read(descriptor, wanted):
+            found.update(piece)
+        return found.hexdigest()
+    finally:
+        os.close(descriptor)
+
+
+def fsync_directory(path: Path) -> None:
+    """Make a folder's entries durable; StoreError where its file system cannot."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            raise unfit_folder(path, "fsync of a folder", error) from error
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        os.close(descriptor)
+
+
+def made_final(temp: Path) -> str:
+    """Make a written file durable and read-only; return the sha256 (hex) of what it holds then."""
+    descriptor = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o444)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return hash_regular(temp)  # opened again: what a network file system keeps elsewhere is asked for
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Create a file of `data`, which nobody but its owner may read yet.
+
+    Raises:
+        FileExistsError, FileNotFoundError: there is such a file, or no such folder.
+        StoreError: it cannot be written whole; nothing of it stays.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(descriptor, memoryview(data), str(path))
+    except BaseException:
+        remove_temp(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def remove_temp(temp: Path) -> None:
+    """Remove a temporary name; where the disk refuses, what was published stands, and a later sweep removes it."""
+    with contextlib.suppress(OSError):
+        temp.unlink()
+
+
+def unfit_folder(path: Path, call: str, error: OSError) -> StoreError:
+    return StoreError(
+        f"{path}: its file system has no {call} ({error.strerror}), which writing safely needs. Use a folder on a disk "
+        "of this machine or on NFS mounted with locks (without `nolock`), or a bucket (s3://, gs://)"
+    )

@@ -1,0 +1,125 @@
+"""Objects of storages that only fsspec reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, final
+
+from tokenlake.runtime.store import objects, rates
+from tokenlake.runtime.store.client import Failures, ObjectClient
+from tokenlake.runtime.store.rates import answered_in_time, least_rate
+from tokenlake.runtime.store.url import Url
+
+# Kinds of token, the best first, with what file systems call them.
+_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "generation": ("generation",),
+    "version": ("version_id", "versionId", "VersionId", "version"),
+    "etag": ("etag", "ETag", "e_tag"),
+    "checksum": ("checksum", "md5", "content_md5", "sha256", "blob_id"),
+    "modified": (
+        "mtime",
+        "last_modified",
+        "LastModified",
+        "modified",
+        "updated",
+        "ModifiedAt",
+        "modificationTime",
+    ),
+    "created": ("created", "creation_time"),
+}
+
+
+@final
+class FsspecClient(ObjectClient):
+    """Calls of an fsspec file system; tokens are what its `info` has of the names above, else ``size:``."""
+
+    page_seconds = float("inf")  # such a file system lists all pages at once
+    credentials = (
+        "They are given by storage_options, under the names that the file system's documentation has: "
+        "{NAME: {env: VARIABLE}}"
+    )
+
+    def __init__(self, filesystem: Any, options: Mapping[str, Any], failures: Failures) -> None:
+        super().__init__(filesystem, options, failures)
+        # One connection often serves a whole synchronous file system (FTP, SFTP): one call at a time.
+        self._turn = asyncio.Lock()
+
+    async def _stat(self, url: Url) -> objects.RemoteObject:
+        info = await self._call("info", self._path(url))
+        if info["type"] != "file" or info.get("size") is None:
+            raise FileNotFoundError(str(url))
+        return _found(url.path, info)
+
+    async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
+        folder = Url(url.scheme, url.root, url.path.rpartition("/")[0])
+        top = self._path(folder)
+        try:
+            infos = await self._call("ls" if flat else "find", top, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return [], None
+        found: list[objects.RemoteObject] = []
+        for info in infos.values() if isinstance(infos, dict) else infos:
+            rest = str(info["name"]).strip("/").removeprefix(top.strip("/")).lstrip("/")
+            path = f"{folder.path}/{rest}" if folder.path else rest
+            found.append(_found(path + "/" * (info["type"] == "directory"), info))
+        return [one for one in found if one.path.startswith(url.path)], None
+
+    async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
+        async with answered_in_time(_seconds_for(buffer.stop - buffer.at)):
+            data = await self._call("cat_file", self._path(url), start=buffer.at, end=buffer.stop)
+        pieces = iter([data])
+
+        async def read(_: int) -> bytes:
+            return next(pieces, b"")
+
+        await buffer.fill(read)
+
+    async def _download(self, url: Url, write: objects.Write, planned: objects.RemoteObject | None) -> None:
+        async with answered_in_time(_seconds_for(None if planned is None else planned.size)):
+            data = await self._call("cat_file", self._path(url))
+        objects.require_size(len(data), planned)
+        write(data)
+
+    def _path(self, url: Url) -> str:
+        return type(self._fs)._strip_protocol(str(url))  # fsspec's own extension point, without a public name
+
+    async def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        if self._fs.async_impl:
+            # The documented asynchronous names.
+            answer = await getattr(self._fs, f"_{name}")(*args, **options)
+        else:
+            async with self._turn:
+                answer = await asyncio.to_thread(getattr(self._fs, name), *args, **options)
+        self.reached = True
+        return answer
+
+
+def _seconds_for(size: int | None) -> float:
+    """Return how long so many bytes may take, where they come in one piece; None: nobody knows how many."""
+    rate = least_rate()
+    if size is None or not rate:
+        return float("inf")
+    return rates.ANSWER_SECONDS + size / rate
+
+
+def _found(path: str, info: Mapping[str, Any]) -> objects.RemoteObject:
+    size = int(info.get("size") or 0)
+    for kind, names in _KINDS.items():
+        if value := next((info[name] for name in names if info.get(name)), None):
+            token = _moment(value) if kind in ("modified", "created") else str(value).strip('"')
+            return objects.RemoteObject(path=path, size=size, token=f"{kind}:{token}")
+    return objects.RemoteObject(path=path, size=size, token=f"size:{size}")
+
+
+def _moment(value: Any) -> str:
+    """Return a time in one spelling: a listing may have it as a number and a single answer as a text."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return value
+    if isinstance(value, datetime):
+        value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    return str(round(value * 1_000_000)) if isinstance(value, int | float) else str(value)

@@ -1,0 +1,247 @@
+"""Objects of Google Cloud Storage, by its JSON interface.
+
+Generations are the conditions of requests; md5Hash and CRC32C are the checksums.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import secrets
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, final
+from urllib.parse import quote
+
+import fsspec
+
+from tokenlake.errors import NotFoundError
+from tokenlake.runtime.store import objects
+from tokenlake.runtime.store.client import BucketClient, Failures
+from tokenlake.runtime.store.http import REQUEST, require_success, take_range, timeouts, total_size
+from tokenlake.runtime.store.payload import PIECE, Payload
+from tokenlake.runtime.store.rates import answered_in_time
+from tokenlake.runtime.store.url import Url
+
+_FIELDS: Final = "name,size,generation,contentEncoding,updated"
+_TYPE: Final = "application/octet-stream"
+
+
+class BusyError(ConnectionError):
+    """Another request for the same object is under way."""
+
+
+@final
+class GcsClient(BucketClient):
+    """Requests with the credentials of gcsfs. Tokens are generations, and every request names the planned one.
+
+    An object of whatever size is one request: a file is sent as it is read, never held in memory. So there is nothing
+    unfinished that could be left.
+    """
+
+    pinned = ("generation:",)
+    credentials = (
+        "Credentials were looked up where Google's tools look: GOOGLE_APPLICATION_CREDENTIALS, the login of gcloud, "
+        "the account of this machine, then anonymous access. Others are given by storage_options: {token: {env: NAME}} "
+        "(the path of a key file, or an access token), a public bucket is read with storage_options: {token: anon}"
+    )
+
+    def __init__(self, filesystem: Any, options: Mapping[str, Any], failures: Failures) -> None:
+        super().__init__(filesystem, options, failures)
+        self._api: str = self._fs.base  # https://storage.googleapis.com/storage/v1/
+        self._host = self._api.removesuffix("/storage/v1/")
+        given = {"client_kwargs": self._fs.session_kwargs, "skip_instance_cache": True}
+        self._web: Any = fsspec.filesystem("http", **given)
+
+    async def session(self) -> Any:
+        self._session = await self._web.set_session()
+        return self._session
+
+    async def _stat(self, url: Url) -> objects.RemoteObject:
+        return _of_item(await self._json("GET", self._api + _object(url), {"fields": _FIELDS}))
+
+    async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
+        fields = f"nextPageToken,prefixes,items({_FIELDS})"
+        asked = {"maxResults": "1000", "fields": fields, "prefix": url.path}
+        asked |= {"delimiter": "/"} if flat else {}
+        asked |= {} if mark is None else {"pageToken": mark}
+        answer = await self._json("GET", f"{self._api}b/{url.bucket}/o", asked)
+        folders = [objects.RemoteObject(path=path, size=0, token="") for path in answer.get("prefixes", ())]
+        return [*folders, *map(_of_item, answer.get("items", ()))], answer.get("nextPageToken")
+
+    async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
+        async with self._media(url, planned, {"Range": buffer.header}) as answer:
+            await take_range(answer, buffer, planned)
+
+    async def _download(self, url: Url, write: objects.Write, planned: objects.RemoteObject | None) -> None:
+        async with self._media(url, planned, {}) as answer:
+            hashes = ",".join(answer.headers.getall("x-goog-hash", [])).split(",")
+            stated = {name.strip(): value for name, _, value in (each.partition("=") for each in hashes)}
+            crc = _crc32c() if "crc32c" in stated else None
+
+            def checked(data: bytes) -> None:
+                if crc is not None:
+                    crc.update(data)
+                write(data)
+
+            await objects.pour(answer.content.read, checked, total_size(answer), planned)
+            got = None if crc is None else base64.b64encode(crc.digest()).decode()
+            if got not in (None, stated.get("crc32c")):
+                raise objects.DamagedBodyError(f"its CRC32C is {got}, the storage says {stated['crc32c']}")
+
+    async def put(self, url: Url, payload: Payload, over: str | None) -> None:
+        mark = secrets.token_hex(16)  # bytes that end the body early would have to hold it
+        about = {"name": url.path, "md5Hash": payload.md5s[0], "contentType": _TYPE}
+        head = (
+            f"--{mark}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(about)}\r\n"
+            f"--{mark}\r\nContent-Type: {_TYPE}\r\n\r\n"
+        ).encode()
+        tail = f"\r\n--{mark}--\r\n".encode()
+        headers = {
+            "Content-Type": f"multipart/related; boundary={mark}",
+            "Content-Length": str(len(head) + payload.size + len(tail)),
+        }
+
+        async def body() -> AsyncGenerator[bytes]:
+            yield head
+            for start in range(0, payload.size, PIECE):
+                yield await asyncio.to_thread(payload.read, start, PIECE)
+            yield tail
+
+        async def send() -> bytes:
+            place = f"{self._host}/upload/storage/v1/b/{url.bucket}/o"
+            asked = {"uploadType": "multipart", **_generation_match(over)}
+            return await self._send("POST", place, asked, headers, body())
+
+        await self._write(url, send, payload.size)
+
+    async def copy(
+        self,
+        source: Url,
+        found: objects.RemoteObject,
+        url: Url,
+        over: str | None,
+        *,
+        whole: bool = True,
+    ) -> None:
+        place = f"{self._api}{_object(source)}/rewriteTo/{_object(url)}"
+        generation = _generation(found.token)
+        asked = {
+            "ifSourceGenerationMatch": generation,
+            "sourceGeneration": generation,
+            **_generation_match(over),
+        }
+        while True:
+            answer = await self._copy(source, found, url, partial(self._json, "POST", place, dict(asked)))
+            if answer["done"]:
+                return
+            asked["rewriteToken"] = answer["rewriteToken"]
+
+    async def delete(self, url: Url) -> None:
+        with contextlib.suppress(NotFoundError):
+            await self._write(
+                url, partial(self._send, "DELETE", self._api + _object(url), {}), done="deleted"
+            )
+
+    def other_token(self, token: str) -> str:
+        return f"generation:{int(_generation(token)) + 1}"
+
+    @asynccontextmanager
+    async def _media(
+        self, url: Url, planned: objects.RemoteObject | None, headers: dict[str, str]
+    ) -> AsyncGenerator[Any]:
+        """Ask for the bytes of an object, of the planned generation where that is known."""
+        generation = _generation(planned.token) if planned and self.pins(planned.token) else ""
+        asked = {"alt": "media"} | ({"ifGenerationMatch": generation} if generation else {})
+        # Accepting gzip keeps an object that is stored as such from being decompressed on the way.
+        headers = {**headers, "Accept-Encoding": "gzip"}
+        place = f"{self._host}/download/storage/v1/{_object(url)}"
+        async with self._request("GET", place, asked, headers, **REQUEST) as answer:
+            require_success(answer)
+            self.reached = True
+            got = answer.headers.get("x-goog-generation", generation)
+            if generation and got != generation:
+                raise objects.OtherObjectError(f"its generation is {got}, expected {generation}")
+            yield answer
+
+    async def _json(self, method: str, place: str, asked: dict[str, str]) -> Any:
+        return json.loads(await self._send(method, place, asked))
+
+    async def _send(
+        self,
+        method: str,
+        place: str,
+        asked: dict[str, str],
+        headers: dict[str, str] | None = None,
+        body: AsyncGenerator[bytes] | None = None,
+    ) -> bytes:
+        given: dict[str, Any] = {} if body is None else {"data": body}
+        if method != "GET":
+            given["timeout"] = timeouts(120.0)
+            headers = {"Content-Length": "0"} if headers is None else headers
+        async with self._request(method, place, asked, headers or {}, **given) as answer:
+            if answer.status == 409:
+                raise BusyError(f"HTTP status 409 {answer.reason}")
+            text = await answer.text(errors="replace") if answer.status == 400 else ""
+            if "match" in text and ("MD5" in text or "CRC32C" in text):  # which is worth another try
+                raise objects.DamagedBodyError("the storage got other bytes than were sent (MD5)")
+            require_success(answer)
+            self.reached = True
+            return await answer.read()
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, place: str, asked: dict[str, str], headers: dict[str, str], **given: Any
+    ) -> AsyncGenerator[Any]:
+        import yarl  # comes with aiohttp
+
+        session = await self.session()
+        if payer := self._fs.requester_pays:
+            asked = {**asked, "userProject": payer if isinstance(payer, str) else self._fs.project}
+        headers = {**headers, "User-Agent": "tokenlake"}
+        self._fs.credentials.apply(headers)
+        arguments = {"timeout": timeouts(), **given, "params": asked, "headers": headers}
+        # Encoded: %2F in an object's name must stay.
+        request = session.request(method, yarl.URL(place, encoded=True), **arguments)
+        if method == "GET":
+            async with answered_in_time():  # the headers; what is sent has patience of its own
+                answer = await request
+        else:
+            answer = await request
+        async with answer:
+            yield answer
+
+
+def _crc32c() -> Any:
+    """Return a checksum to be updated; None without a fast one on this machine: readers check hashes of their own."""
+    try:
+        import google_crc32c  # comes with gcsfs
+    except ImportError:
+        return None
+    return google_crc32c.Checksum() if google_crc32c.implementation == "c" else None
+
+
+def _object(url: Url) -> str:
+    return f"b/{url.bucket}/o/{quote(url.path, safe='')}"
+
+
+def _generation(token: str) -> str:
+    return token.removeprefix("generation:")
+
+
+def _generation_match(over: str | None) -> dict[str, str]:
+    return {"ifGenerationMatch": "0" if over is None else _generation(over)}
+
+
+def _of_item(item: dict[str, Any]) -> objects.RemoteObject:
+    return objects.RemoteObject(
+        path=item["name"],
+        size=int(item.get("size", 0)),
+        token=f"generation:{item['generation']}",
+        packed=item.get("contentEncoding", ""),
+        modified=datetime.fromisoformat(item["updated"]).timestamp() if "updated" in item else None,
+    )

@@ -1,0 +1,92 @@
+"""The aiohttp session of web servers: redirects are judged before they are followed, and so are their connections.
+
+aiohttp follows a redirect by itself, as if its target had been asked for. Before it does, a trace of the session looks
+at it (:mod:`tokenlake.runtime.store.redirects`). To another host none of the headers of the storage options go along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, Final, final
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from tokenlake.runtime.store.redirects import (
+    PUBLIC_ONLY,
+    HttpOrigin,
+    RedirectRefusedError,
+    private_kind,
+    require_allowed_addresses,
+    require_allowed_redirect,
+)
+
+_KEPT: Final = ("accept", "accept-encoding", "range", "if-match", "if-unmodified-since", "user-agent")
+
+
+async def open_session(**options: Any) -> aiohttp.ClientSession:
+    """Open a session whose redirects are judged.
+
+    Args:
+        options: As of :class:`aiohttp.ClientSession`.
+    """
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(_judge_redirect)
+    traces = [*options.pop("trace_configs", ()), trace]
+    # Without a cache of names: an address that one request was allowed is not known to be allowed to the next.
+    connector = options.pop("connector", None) or aiohttp.TCPConnector(
+        resolver=_JudgingResolver(), use_dns_cache=False
+    )
+    return aiohttp.ClientSession(connector=connector, trace_configs=traces, **options)
+
+
+@final
+class _JudgingResolver(AbstractResolver):
+    """Resolves names; after a redirect to another host, to public addresses alone."""
+
+    def __init__(self) -> None:
+        self._resolver = aiohttp.DefaultResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        results = await self._resolver.resolve(host, port, family)
+        if not PUBLIC_ONLY.get():
+            return results
+        public = [result for result in results if private_kind(result["host"]) is None]
+        if not public:
+            kind = private_kind(results[0]["host"]) if results else "no address"
+            raise RedirectRefusedError(f"the server redirects to {host}, {kind}")
+        return public
+
+    async def close(self) -> None:
+        await self._resolver.close()
+
+
+async def _judge_redirect(_session: Any, _context: Any, redirect: Any) -> None:
+    answer = redirect.response
+    location = answer.headers.get("Location") or answer.headers.get("URI") or ""
+    try:
+        source = answer.url
+        target = source.join(type(source)(location, encoded=True))
+    except ValueError:
+        raise RedirectRefusedError("the server redirects to an invalid URL") from None
+    needs_addresses = require_allowed_redirect(str(source), str(target))
+    if target.origin() != source.origin():
+        for name in list(redirect.headers):
+            if name.lower() not in _KEPT:
+                redirect.headers.popall(name, None)
+    if needs_addresses:
+        origin = HttpOrigin.of(str(target))
+        require_allowed_addresses(await _addresses(source), await _addresses(target), origin)
+        PUBLIC_ONLY.set(True)
+
+
+async def _addresses(url: Any) -> list[str]:
+    try:
+        results = await asyncio.get_running_loop().getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        told = f"the server redirects to {url.origin()}, whose name has no address"
+        raise RedirectRefusedError(told) from error
+    return [str(result[4][0]) for result in results]

@@ -1,0 +1,245 @@
+"""Places for files that a user names: exports, reports, lists, statements. None of them may lie in a store.
+
+A store holds committed versions, which nothing but `repair`, `rm` and `gc` may change. A place is in a store if it,
+or a folder above it, is one of these:
+
+- a version: a folder ``v1``, ``v2``, ... with a claim, or with a manifest beside ``data/`` or ``ledger/``;
+- a dataset: a folder that holds a version;
+- the root of a store: a folder that holds a dataset.
+
+The places are looked up and not compared as text, so that links, ``..`` and other spellings of one folder make no
+difference. A bucket has no folders: there the prefixes of keys are looked up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Literal, TypeAlias, final
+
+from tokenlake.base.threads import in_order
+from tokenlake.errors import ConfigError, NotFoundError, StoreError
+from tokenlake.runtime.store.address import open_read_store
+from tokenlake.runtime.store.allowed import is_odd
+from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.layout import CLAIM, DATA, DATASET_NAME, LEDGER, MANIFEST, version_number
+from tokenlake.runtime.store.url import BUCKETS, Url, parse_url
+
+StorePart: TypeAlias = Literal["version", "dataset", "store"]
+
+_ALL_PARTS: Final[tuple[StorePart, ...]] = ("version", "dataset", "store")
+_AT_ONCE: Final = 16  # listings of a bucket under way at a time
+_CLOSED: Final = (
+    b'{"closed":true,'  # beginning of the note that takes the place of a removed version's manifest
+)
+
+
+def require_outside_stores(
+    place: str | os.PathLike[str], what: str, *, storage_options: Mapping[str, Any] | None = None
+) -> None:
+    """Refuse a file or folder that lies in a store, or is one. Nothing is changed.
+
+    Args:
+        place: A path of this machine, or a ``file://``, ``s3://`` or ``gs://`` URL.
+        what: The option that holds the place, for the message.
+        storage_options: Options of a bucket. None: those of the environment.
+
+    Raises:
+        ConfigError: The place is a store, a dataset or a version, or lies in one.
+    """
+    _refuse(_enclosing_part(place, what, storage_options, _ALL_PARTS), os.fspath(place), what)
+
+
+def require_no_version_above(
+    store: str | os.PathLike[str], what: str, *, storage_options: Mapping[str, Any] | None = None
+) -> None:
+    """Refuse a store whose root lies in a version or in a dataset of another store.
+
+    Raises:
+        ConfigError: It does.
+    """
+    _refuse(_enclosing_part(store, what, storage_options, ("version", "dataset")), os.fspath(store), what)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Enclosing:
+    """The innermost part of a store that a place lies in.
+
+    Attributes:
+        part: Kind of the part.
+        place: Its path or URL.
+    """
+
+    part: StorePart
+    place: str
+
+
+def _refuse(enclosing: _Enclosing | None, place: str, what: str) -> None:
+    if enclosing is None:
+        return
+    kinds = {
+        "version": "a version of a dataset",
+        "dataset": "the folder of a dataset's versions",
+        "store": "the root of a store",
+    }
+    relation = "is" if place.rstrip("/") == enclosing.place else "lies in"
+    raise ConfigError(
+        f"{what}: {place!r} {relation} {kinds[enclosing.part]} ({enclosing.place}), whose files are not to be "
+        "changed; nothing was written or removed. Expected a place outside of every store: name another one",
+        got=place,
+        part=enclosing.part,
+        place=enclosing.place,
+    )
+
+
+def _enclosing_part(
+    place: str | os.PathLike[str],
+    what: str,
+    storage_options: Mapping[str, Any] | None,
+    parts: Sequence[StorePart],
+) -> _Enclosing | None:
+    """Return the innermost part of a store, of the kinds `parts`, that a place lies in."""
+    text = os.fspath(place)
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme.lower() == "file":
+        return _part_on_disk(Path(rest if separator else text), parts)
+    if scheme.lower() in BUCKETS:
+        return _part_in_bucket(parse_url(text, what), what, storage_options, parts)
+    return None  # nothing is written to other storages
+
+
+# Paths of this machine
+
+
+def _part_on_disk(path: Path, parts: Sequence[StorePart]) -> _Enclosing | None:
+    real = path.expanduser().resolve()
+    for folder in (real, *real.parents):
+        if folder == folder.parent:
+            break  # the root of the file system
+        if not os.path.isdir(folder):  # noqa: PTH112 - False where it may not be looked at
+            continue
+        if version_number(folder.name.lower()) is not None and _is_version(folder):
+            return _Enclosing("version", str(folder))
+        if _has_child(folder, _is_named_version):
+            return _Enclosing("dataset", str(folder))
+        if "store" in parts and _has_child(folder, _is_dataset):
+            return _Enclosing("store", str(folder))
+    return None
+
+
+def _is_version(folder: Path) -> bool:
+    # Not through Path, which raises for a folder that may not be looked at.
+    if os.path.isfile(folder / CLAIM):  # noqa: PTH113
+        return True
+    manifest = folder / MANIFEST
+    if not os.path.isfile(manifest):  # noqa: PTH113
+        return False
+    if os.path.isdir(folder / DATA) or os.path.isdir(folder / LEDGER):  # noqa: PTH112
+        return True
+    # A version that was removed has this note alone.
+    with suppress(OSError), manifest.open("rb") as file:
+        return file.read(len(_CLOSED)) == _CLOSED
+    return False
+
+
+def _is_named_version(folder: Path) -> bool:
+    return version_number(folder.name.lower()) is not None and _is_version(folder)
+
+
+def _is_dataset(folder: Path) -> bool:
+    is_name = DATASET_NAME.fullmatch(folder.name.lower()) is not None
+    return is_name and _has_child(folder, _is_named_version)
+
+
+def _has_child(folder: Path, is_wanted: Callable[[Path], bool]) -> bool:
+    """Return whether a folder has an entry that is wanted; False where it cannot be listed."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - no Path per entry that is not looked at
+    except OSError:
+        return False
+    return any(is_wanted(folder / name) for name in names)
+
+
+# Prefixes of keys in buckets
+
+
+def _part_in_bucket(
+    url: Url, what: str, storage_options: Mapping[str, Any] | None, parts: Sequence[StorePart]
+) -> _Enclosing | None:
+    path = url.path.strip("/")
+    if is_odd(path) or "//" in path:
+        raise ConfigError(
+            f"{what}: {str(url)!r} has an empty, '.' or '..' part; expected the plain name of a folder of the bucket",
+            got=str(url),
+        )
+    bucket = open_read_store(url.root, storage_options=storage_options)
+    prefix = PurePosixPath(path)
+    for folder in (prefix, *prefix.parents):
+        key = "" if str(folder) == "." else str(folder)
+        part = _part_at(bucket, key, parts)
+        if part is not None:
+            return _Enclosing(part, f"{url.root}/{key}".rstrip("/"))
+    return None
+
+
+def _part_at(bucket: ReadStore, key: str, parts: Sequence[StorePart]) -> StorePart | None:
+    """Return what a prefix of a bucket is; None for none of the `parts` of a store."""
+    name = key.rpartition("/")[2]
+    if version_number(name) is not None and _is_version_key(bucket, key):
+        return "version"
+    folders = _listed_folders(bucket, key)
+    if any(_is_version_key(bucket, child) for child in _named_versions(key, folders)):
+        return "dataset"
+    if "store" not in parts:
+        return None
+    # One listing for each folder that may be a dataset.
+    names = [folder for folder in folders if DATASET_NAME.fullmatch(folder)]
+    datasets = [_joined(key, folder) for folder in names]
+    if any(in_order(lambda dataset: _is_dataset_key(bucket, dataset), datasets, _AT_ONCE)):
+        return "store"
+    return None
+
+
+def _is_dataset_key(bucket: ReadStore, key: str) -> bool:
+    folders = _listed_folders(bucket, key)
+    return any(_is_version_key(bucket, child) for child in _named_versions(key, folders))
+
+
+def _named_versions(key: str, folders: Sequence[str]) -> Iterator[str]:
+    for folder in folders:
+        if version_number(folder) is not None:
+            yield _joined(key, folder)
+
+
+def _is_version_key(bucket: ReadStore, key: str) -> bool:
+    if _exists(bucket, f"{key}/{CLAIM}"):
+        return True
+    if not _exists(bucket, f"{key}/{MANIFEST}"):
+        return False
+    folders = _listed_folders(bucket, key)
+    if DATA in folders or LEDGER in folders:
+        return True
+    with suppress(NotFoundError, StoreError):
+        return bucket.read(f"{key}/{MANIFEST}").startswith(_CLOSED)
+    return False
+
+
+def _exists(bucket: ReadStore, key: str) -> bool:
+    with suppress(StoreError):  # what may not be looked at cannot be written either
+        return bucket.size(key) is not None
+    return False
+
+
+def _listed_folders(bucket: ReadStore, key: str) -> list[str]:
+    # Credentials are often for a part of a bucket: folders above it may not be listed.
+    with suppress(StoreError):
+        return bucket.list_dirs(key)
+    return []
+
+
+def _joined(key: str, name: str) -> str:
+    return f"{key}/{name}" if key else name

@@ -1,0 +1,91 @@
+"""The bytes of an object that is to be written: in memory or a file, whole or in parts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, final
+
+from tokenlake.errors import StoreError
+from tokenlake.runtime.store.durable_files import open_regular
+
+LARGE: Final = 32 << 20
+"""Bytes from which on an object is sent in parts, where the storage has such; a smaller one is held in memory."""
+
+PIECE: Final = 8 << 20
+"""Bytes of a part, and of what is held in memory at once of a file that is sent."""
+
+_MOST_PARTS: Final = 9_000  # S3 takes 10,000
+_READ: Final = 1 << 20
+
+
+@final
+class Payload:
+    """Bytes that are to be sent.
+
+    Attributes:
+        size: of all of them.
+        sha256: hex, of all of them.
+        in_parts: whether it is sent in parts where the storage has such.
+        part_bytes: what is sent at once; the last part may be shorter.
+        md5s: base64, of each part.
+    """
+
+    def __init__(self, source: bytes | int, size: int, *, in_parts: bool = False) -> None:
+        """`source`: the bytes, or the descriptor of a file, which must stay open."""
+        self._source, self.size, self.in_parts = source, size, in_parts
+        self.part_bytes = max(PIECE, -(-size // _MOST_PARTS)) if in_parts else max(size, 1)
+        whole = hashlib.sha256()
+        parts: list[str] = []
+        for start in range(0, max(size, 1), self.part_bytes):
+            part = hashlib.md5(usedforsecurity=False)
+            for at in range(start, min(start + self.part_bytes, size), _READ):
+                piece = self.read(at, min(_READ, start + self.part_bytes - at))
+                whole.update(piece)
+                part.update(piece)
+            parts.append(base64.b64encode(part.digest()).decode())
+        self.sha256: str = whole.hexdigest()
+        self.md5s: tuple[str, ...] = tuple(parts)
+
+    @classmethod
+    @contextmanager
+    def of_file(cls, path: Path, *, in_parts: bool) -> Generator[Payload]:
+        """Read a file, and keep it open to be sent.
+
+        Args:
+            in_parts: a large one is sent in parts.
+        """
+        with open_regular(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            yield cls(stream.fileno(), size, in_parts=in_parts and size >= LARGE)
+
+    @classmethod
+    def of(cls, data: bytes, *, in_parts: bool = False) -> Payload:
+        """Return bytes as a payload."""
+        return cls(data, len(data), in_parts=in_parts)
+
+    def part(self, index: int) -> bytes:
+        """Return the bytes of a part, counted from 0."""
+        return self.read(index * self.part_bytes, self.part_bytes)
+
+    def read(self, start: int, size: int) -> bytes:
+        """Return so many bytes from `start` on; fewer only at the end of what was there at first.
+
+        Raises:
+            StoreError: the file has become shorter.
+        """
+        wanted = min(size, self.size - start)
+        if isinstance(self._source, bytes):
+            return self._source if wanted == self.size else self._source[start : start + wanted]
+        data = os.pread(self._source, wanted, start)
+        while len(data) < wanted and (more := os.pread(self._source, wanted - len(data), start + len(data))):
+            data += more
+        if len(data) < wanted:
+            raise StoreError(
+                f"a temporary file has become shorter than its {self.size} bytes; nothing was published"
+            )
+        return data

@@ -1,0 +1,265 @@
+"""Objects of S3 and of compatible storages, with ETags as conditions and MD5 sums as checks.
+
+Requests go through the client of s3fs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, final
+
+from tokenlake.errors import NotFoundError
+from tokenlake.runtime.store import objects
+from tokenlake.runtime.store.client import BucketClient
+from tokenlake.runtime.store.payload import Payload
+from tokenlake.runtime.store.rates import answered_in_time
+from tokenlake.runtime.store.url import Url
+
+_VERSION: Final = "?versionId="
+_COPIED: Final = 1 << 30  # bytes that are copied at once
+# We send each request again ourselves, with a look at what has already come; two layers would multiply.
+_CLIENT: Final = {"retries": {"mode": "standard", "total_max_attempts": 1}, "max_pool_connections": 32}
+_AT_ONCE: Final = 4  # parts of one object that are under way at once
+_Part = dict[str, Any]
+
+
+@final
+class S3Client(BucketClient):
+    """Requests to S3. Tokens are ETags, with the version where the URL names one (``?versionId=``).
+
+    An ETag changes with the bytes, except for an object put again with the same ones. Large objects are uploads in
+    parts, whose completion has the condition. A copy is one request where the service keeps the create-only condition
+    of CopyObject, which not all do; else, and where it is large or replaces an object, it is an upload in parts too.
+    """
+
+    in_parts = True
+    pinned = ("etag:",)
+    credentials = (
+        "Credentials were looked up where AWS's tools look: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profiles "
+        "in ~/.aws, the role of this container or machine. Others are given by storage_options: {key: {env: NAME}, "
+        "secret: {env: NAME}}, "
+        "a public bucket is read with storage_options: {anon: true}"
+    )
+
+    @classmethod
+    def arguments(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {**options, "config_kwargs": {**_CLIENT, **options.get("config_kwargs", {})}}
+
+    async def _stat(self, url: Url) -> objects.RemoteObject:
+        answer = await self._send("head_object", url)
+        return _found(url.path, answer["ContentLength"], _token(answer, url), answer)
+
+    async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
+        asked = {"Delimiter": "/"} if flat else {}
+        if mark is not None:
+            asked["ContinuationToken"] = mark
+        answer = await self._call("list_objects_v2", Bucket=url.bucket, Prefix=url.path, **asked)
+        folders, files = answer.get("CommonPrefixes", ()), answer.get("Contents", ())
+        found = [objects.RemoteObject(path=one["Prefix"], size=0, token="") for one in folders]
+        found += [_found(one["Key"], one["Size"], _etag_token(one.get("ETag")), one) for one in files]
+        return found, (answer["NextContinuationToken"] if answer.get("IsTruncated") else None)
+
+    async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
+        async with answered_in_time():
+            answer = await self._send("get_object", url, Range=buffer.header, **_planned(planned))
+        with contextlib.closing(answer["Body"]) as body:
+            _require_version(answer, url, planned)
+            span, _, total = answer.get("ContentRange", "").rpartition("/")
+            objects.require_size(int(total) if total.isdigit() else None, planned)
+            if span and span.replace(" ", "=") != buffer.header:
+                raise objects.ShortBodyError(f"asked for {buffer.header}, got {span}")
+            await buffer.fill(body.read)
+
+    async def _download(self, url: Url, write: objects.Write, planned: objects.RemoteObject | None) -> None:
+        async with answered_in_time():
+            answer = await self._send("get_object", url, **({} if planned is None else _planned(planned)))
+        with contextlib.closing(answer["Body"]) as body:
+            if planned is not None:
+                _require_version(answer, url, planned)
+            await objects.pour(body.read, write, answer["ContentLength"], planned)
+
+    async def put(self, url: Url, payload: Payload, over: str | None) -> None:
+        async def part(upload: str, index: int) -> _Part:
+            data = await asyncio.to_thread(payload.part, index)
+            own = {"UploadId": upload, "PartNumber": index + 1}
+            own |= {"Body": data, "ContentMD5": payload.md5s[index]}
+            answer = await self._write(url, partial(self._send, "upload_part", url, **own), len(data))
+            return {"PartNumber": index + 1, "ETag": answer["ETag"]}
+
+        if payload.in_parts:
+            await self._in_parts(url, over, len(payload.md5s), part)
+            return
+        given = {"Body": payload.part(0), "ContentMD5": payload.md5s[0], **_condition(over)}
+        await self._write(url, partial(self._send, "put_object", url, **given), payload.size)
+
+    async def copy(
+        self,
+        source: Url,
+        found: objects.RemoteObject,
+        url: Url,
+        over: str | None,
+        *,
+        whole: bool = True,
+    ) -> None:
+        count = max(-(-found.size // _COPIED), 1)
+        if whole and count == 1 and over is None:
+            given = _copied(source, found) | _condition(None)
+            await self._copy(source, found, url, partial(self._send, "copy_object", url, **given))
+            return
+        await self._in_parts(url, over, count, partial(self._copy_part, source, found, url))
+
+    async def delete(self, url: Url) -> None:
+        await self._write(url, partial(self._send, "delete_object", url), done="deleted")
+
+    def other_token(self, token: str) -> str:
+        return "etag:" + ("0" * 32 if token != "etag:" + "0" * 32 else "1" * 32)
+
+    async def uploads(self, url: Url) -> list[tuple[objects.RemoteObject, str]]:
+        found: list[tuple[objects.RemoteObject, str]] = []
+        marks: dict[str, str] = {}
+        while True:
+            asked = {"Bucket": url.bucket, "Prefix": url.path, **marks}
+            request = partial(self._call, "list_multipart_uploads", **asked)
+            answer = await self._write(url, request, done="listed")
+            found += (
+                (_found(one["Key"], 0, "", {"LastModified": one["Initiated"]}), one["UploadId"])
+                for one in answer.get("Uploads", ())
+            )
+            if not answer.get("IsTruncated"):
+                return found
+            upload = answer.get("NextUploadIdMarker", "")
+            marks = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": upload}
+
+    async def abort(self, url: Url, upload: str) -> bool:
+        request = partial(self._send, "abort_multipart_upload", url, UploadId=upload)
+        with contextlib.suppress(NotFoundError):
+            await self._write(url, request, done="removed")
+            return True
+        return False
+
+    async def _in_parts(
+        self, url: Url, over: str | None, count: int, send: Callable[[str, int], Awaitable[_Part]]
+    ) -> None:
+        """Upload parts, several at once; whatever happens, nothing of them stays unless all became the object."""
+        upload = (await self._write(url, partial(self._send, "create_multipart_upload", url)))["UploadId"]
+
+        async def complete(given: dict[str, Any]) -> None:
+            try:
+                await self._send("complete_multipart_upload", url, **given)
+            except Exception as error:
+                response: dict[str, Any] = getattr(error, "response", None) or {}
+                if response.get("Error", {}).get("Code") == "ConditionalRequestConflict":
+                    # S3 asks for all parts again then, after a look at what is there.
+                    raise objects.OtherObjectError("another write was under way") from None
+                raise
+
+        async def give_up() -> None:
+            # What is under way is the better message, and gc sweeps the upload.
+            with contextlib.suppress(Exception):
+                await self.abort(url, upload)
+
+        try:
+            parts = await _together([partial(send, upload, index) for index in range(count)])
+            given = {"UploadId": upload, "MultipartUpload": {"Parts": parts}, **_condition(over)}
+            try:
+                await self._write(url, partial(complete, given))
+            except NotFoundError:
+                # The upload is gone: an earlier try has made the object of it and its answer was lost, or
+                # somebody aborted it. What is there says which.
+                raise objects.OtherObjectError("its upload is gone") from None
+        except BaseException:
+            # Shielded: also when whoever waits for us was interrupted.
+            await asyncio.shield(give_up())
+            raise
+
+    async def _copy_part(
+        self, source: Url, found: objects.RemoteObject, url: Url, upload: str, index: int
+    ) -> _Part:
+        start = index * _COPIED
+        stop = min(start + _COPIED, found.size)
+        given = {"UploadId": upload, "PartNumber": index + 1, **_copied(source, found)}
+        if stop - start < found.size:
+            given["CopySourceRange"] = f"bytes={start}-{stop - 1}"
+        request = partial(self._send, "upload_part_copy", url, **given)
+        answer = await self._copy(source, found, url, request)
+        return {"PartNumber": index + 1, "ETag": answer["CopyPartResult"]["ETag"]}
+
+    async def _send(self, method: str, url: Url, **given: Any) -> Any:
+        key, _, version = url.path.partition(_VERSION)
+        if version:
+            given["VersionId"] = version
+        return await self._call(method, Bucket=url.bucket, Key=key, **given)
+
+    async def _call(self, method: str, **given: Any) -> Any:
+        await self.session()
+        client = await self._fs.get_s3(given["Bucket"])
+        operation = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[method])
+        # What storage_options say of all requests, such as who pays, where the operation knows it.
+        usual = {**self._fs.s3_additional_kwargs, **self._fs.req_kw}
+        known = {name: value for name, value in usual.items() if name in operation.input_shape.members}
+        answer = await getattr(client, method)(**known, **given)
+        self.reached = True
+        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 200)
+        if not 200 <= status < 300:
+            raise objects.HttpStatusError(status, method)
+        return answer
+
+
+async def _together(requests: list[Callable[[], Awaitable[_Part]]]) -> list[_Part]:
+    """Return what all requests give, in their order; after a failure none is under way any more."""
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(request: Callable[[], Awaitable[_Part]]) -> _Part:
+        async with turn:
+            return await request()
+
+    tasks = [asyncio.ensure_future(one(request)) for request in requests]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _found(path: str, size: int, token: str, answer: dict[str, Any]) -> objects.RemoteObject:
+    time: datetime | None = answer.get("LastModified")
+    return objects.RemoteObject(path=path, size=size, token=token, modified=time and time.timestamp())
+
+
+def _etag_token(etag: str | None) -> str:
+    return "etag:" + etag.strip('"') if etag else ""
+
+
+def _token(answer: dict[str, Any], url: Url) -> str:
+    version = url.path.partition(_VERSION)[2]
+    return _etag_token(answer.get("ETag")) + (f",version:{version}" if version else "")
+
+
+def _quoted(token: str) -> str:
+    return f'"{token.partition(",version:")[0].removeprefix("etag:")}"'
+
+
+def _planned(planned: objects.RemoteObject) -> dict[str, str]:
+    return {"IfMatch": _quoted(planned.token)} if planned.token.startswith("etag:") else {}
+
+
+def _condition(over: str | None) -> dict[str, str]:
+    return {"IfNoneMatch": "*"} if over is None else {"IfMatch": _quoted(over)}
+
+
+def _copied(source: Url, found: objects.RemoteObject) -> dict[str, Any]:
+    return {
+        "CopySource": {"Bucket": source.bucket, "Key": source.path},
+        "CopySourceIfMatch": _quoted(found.token),
+    }
+
+
+def _require_version(answer: dict[str, Any], url: Url, planned: objects.RemoteObject) -> None:
+    token = _token(answer, url)
+    if planned.token.startswith("etag:") and token != planned.token:
+        raise objects.OtherObjectError(f"its version is {token}, expected {planned.token}")

@@ -1,0 +1,403 @@
+"""A tokenizer in a process of its own, whose time and memory the kernel bounds.
+
+:class:`BoundedTokenizer` has the methods of `tokenizers.Tokenizer` that the library uses. Each call is a request to
+:mod:`tokenlake.runtime.tokenizer_guard.server`: a line of JSON, and raw bytes behind it. The process has no
+environment, ends with the input that this process gives it, and is started again after a request that ended it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any, Final, final
+
+from tokenlake.errors import MissingExtraError, TokenizerError
+from tokenlake.runtime.tokenizer_guard.generation import failure_to_load
+
+OUT_OF_MEMORY: Final = 77
+"""Exit code of the process where it was refused memory."""
+_NEEDED: Final = ("tokenlake", "tokenizers")
+_BEGIN: Final = (
+    "import sys; sys.path += sys.argv[1:]; from tokenlake.runtime.tokenizer_guard.server import main; main()"
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLimits:
+    """What a request may take at most: a fixed part, and a part that grows with what is given.
+
+    Attributes:
+        seconds: Processor seconds of any request.
+        bytes_per_second: Bytes of a text, or ids, for which a request gets another second. `tokenizers` encodes 2 to
+            4 MB/s.
+        memory: Bytes of memory of the process.
+        memory_per_file_byte: Bytes more for each byte of tokenizer.json.
+        memory_per_byte: Bytes more for each byte of a text, or id. `tokenizers` takes 120.
+        output: Bytes of an answer, of any request.
+        output_per_byte: Bytes more for each byte of a text, or id.
+    """
+
+    seconds: int = 10
+    bytes_per_second: int = 50_000
+    memory: int = 1 << 30
+    memory_per_file_byte: int = 16
+    memory_per_byte: int = 200
+    output: int = 16 << 20
+    output_per_byte: int = 1024
+
+
+DEFAULT_LIMITS: Final = ProcessLimits()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BoundedEncoding:
+    """What `tokenizers.Encoding` tells of a text, as far as the library asks.
+
+    Attributes:
+        ids: Ids of the tokens.
+        offsets: First and last (exclusive) character of each token; empty where they were not asked for.
+        special_tokens_mask: 1 for each id that the post-processor added, else 0.
+    """
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+    special_tokens_mask: list[int]
+
+
+@final
+class BoundedTokenizer:
+    """A tokenizer that runs in a process of its own.
+
+    Safe to use from several threads; their requests wait for each other.
+
+    Args:
+        name: name of the tokenizer, for messages.
+        tokenizer_json: content of the file.
+        reason: why it does not run in this process, for messages.
+        limits: what a request may take.
+
+    Raises:
+        MissingExtraError: `tokenizers` is not installed.
+        TokenizerError: the file cannot be loaded, or loading it takes more than it may.
+    """
+
+    def __init__(
+        self, name: str, tokenizer_json: bytes, reason: str, limits: ProcessLimits | None = None
+    ) -> None:
+        self.encode_special_tokens = False
+        self._name = name
+        self._json = tokenizer_json
+        self._reason = reason
+        self._limits = limits or DEFAULT_LIMITS
+        self._lock = threading.Lock()
+        self._process: _Server | None = None
+        _LIVING.add(self)
+        with self._lock:
+            self._start()
+
+    def encode_batch_fast(
+        self, texts: Sequence[str], add_special_tokens: bool = True
+    ) -> list[BoundedEncoding]:
+        """Return the ids of texts, without offsets."""
+        return self._encode(texts, add_special_tokens, with_offsets=False)
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[BoundedEncoding]:
+        """Return the ids of texts, and the characters that each token holds."""
+        return self._encode(texts, add_special_tokens, with_offsets=True)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> BoundedEncoding:
+        """Return the ids of one text, and the characters that each token holds."""
+        return self._encode([text], add_special_tokens, with_offsets=True)[0]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of ids."""
+        numbers = array("q", map(int, ids))
+        header = {"op": "decode", "skip_special_tokens": skip_special_tokens}
+        _, (text,) = self._ask("decoding", header, [numbers.tobytes()], len(numbers))
+        return text.decode("utf-8", "replace")
+
+    def token_to_id(self, token: str) -> int | None:
+        """Return the id of a token, None where it is not in the vocabulary."""
+        answer, _ = self._ask("looking up a token", {"op": "token_to_id", "token": token})
+        return answer["value"]
+
+    def id_to_token(self, id: int) -> str | None:
+        """Return the token of an id, None where there is none."""
+        answer, _ = self._ask("looking up an id", {"op": "id_to_token", "id": int(id)})
+        return answer["value"]
+
+    def get_vocab_size(self, with_added_tokens: bool = True) -> int:
+        """Return the number of tokens."""
+        answer, _ = self._ask("counting tokens", {"op": "get_vocab_size", "with_added": with_added_tokens})
+        return answer["value"]
+
+    def to_str(self) -> str:
+        """Return the tokenizer as JSON, as `tokenizers` writes it."""
+        _, (text,) = self._ask("writing it as JSON", {"op": "to_str"}, size=len(self._json))
+        return text.decode()
+
+    @property
+    def normalizer(self) -> BoundedNormalizer | None:
+        """The normalizer, None where there is none."""
+        answer, _ = self._ask("looking at its normalizer", {"op": "has_normalizer"})
+        return BoundedNormalizer(self) if answer["value"] else None
+
+    @property
+    def pre_tokenizer(self) -> BoundedPreTokenizer | None:
+        """The pre-tokenizer, None where there is none."""
+        answer, _ = self._ask("looking at its pre_tokenizer", {"op": "has_pre_tokenizer"})
+        return BoundedPreTokenizer(self) if answer["value"] else None
+
+    def normalized(self, text: str) -> str:
+        """Return a text as the normalizer makes it."""
+        data = text.encode()
+        _, (made,) = self._ask("normalizing", {"op": "normalize"}, [data], len(data))
+        return made.decode()
+
+    def pre_tokenized(self, text: str) -> list[tuple[str, tuple[int, int]]]:
+        """Return the words that the pre-tokenizer makes of a text, and the characters of each."""
+        data = text.encode()
+        answer, _ = self._ask("splitting a text", {"op": "pre_tokenize"}, [data], len(data))
+        return [(word, (start, stop)) for word, start, stop in answer["value"]]
+
+    def close(self) -> None:
+        """End the process; the next request starts another."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
+
+    def forget(self) -> None:
+        """Leave the process to the parent of this process, which is a fork."""
+        if self._process is not None:
+            self._process.forget()
+        self._process = None
+        self._lock = threading.Lock()
+
+    def _encode(
+        self, texts: Sequence[str], add_special_tokens: bool, *, with_offsets: bool
+    ) -> list[BoundedEncoding]:
+        encoded = [text.encode() for text in texts]
+        header = {
+            "op": "encode",
+            "add_special_tokens": add_special_tokens,
+            "with_offsets": with_offsets,
+            "encode_special_tokens": self.encode_special_tokens,
+            "lengths": [len(text) for text in encoded],
+        }
+        data = b"".join(encoded)
+        answer, (ids, starts, stops, special) = self._ask("encoding", header, [data], len(data))
+        return _encodings(answer["lengths"], ids, starts, stops, special)
+
+    def _ask(
+        self, doing: str, header: Mapping[str, Any], payload: Sequence[bytes] = (), size: int = 0
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Return the answer to a request.
+
+        Args:
+            doing: what the request does, for messages.
+            header: operation and its arguments.
+            payload: raw bytes that belong to it.
+            size: bytes of text, or number of ids, that are given.
+
+        Raises:
+            TokenizerError: the tokenizer failed, or took more than it may.
+        """
+        with self._lock:
+            if self._process is None:
+                self._start()
+            return self._exchange(doing, header, payload, size)
+
+    def _start(self) -> None:
+        self._process = _Server()
+        weakref.finalize(self, self._process.end)
+        self._exchange("loading", {"op": "open"}, [self._json], 0)
+
+    def _exchange(
+        self, doing: str, header: Mapping[str, Any], payload: Sequence[bytes], size: int
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        assert self._process is not None
+        limits = self._limits
+        seconds = limits.seconds + size // limits.bytes_per_second
+        # The vocabulary is loaded within a time of its own.
+        seconds += len(self._json) // (1 << 20)
+        memory = limits.memory + limits.memory_per_file_byte * len(self._json) + limits.memory_per_byte * size
+        bounds = {
+            "seconds": seconds,
+            "memory": memory,
+            "output": limits.output + limits.output_per_byte * size,
+        }
+        try:
+            answer, parts = self._process.ask({**header, **bounds}, payload)
+        except (OSError, EOFError, ValueError):
+            ending = _ending(self._process.wait(), seconds, memory)
+            self.close()
+            raise self._limit_error(f"{doing} {ending}") from None
+        except BaseException:
+            # Ctrl-C: the answer that is still to come would be taken for that of the next request.
+            self.close()
+            raise
+        if "limit" in answer:
+            raise self._limit_error(f"{doing} {answer['limit']}")
+        if "error" in answer:
+            what = failure_to_load() if header["op"] == "open" else doing
+            raise TokenizerError(f"tokenizer {self._name!r}: {what}: {answer['error']}", tokenizer=self._name)
+        return answer, parts
+
+    def _limit_error(self, text: str) -> TokenizerError:
+        return TokenizerError(
+            f"tokenizer {self._name!r}: tokenizer.json: {text}. It runs in a bounded process, because {self._reason}. "
+            "Expected a tokenizer of the usual form; save it again from the model that it belongs to",
+            tokenizer=self._name,
+            reason=self._reason,
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BoundedNormalizer:
+    """The normalizer of a :class:`BoundedTokenizer`.
+
+    Attributes:
+        tokenizer: Tokenizer that it belongs to.
+    """
+
+    tokenizer: BoundedTokenizer
+
+    def normalize_str(self, text: str) -> str:
+        """Return a text as the normalizer makes it."""
+        return self.tokenizer.normalized(text)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BoundedPreTokenizer:
+    """The pre-tokenizer of a :class:`BoundedTokenizer`.
+
+    Attributes:
+        tokenizer: Tokenizer that it belongs to.
+    """
+
+    tokenizer: BoundedTokenizer
+
+    def pre_tokenize_str(self, text: str) -> list[tuple[str, tuple[int, int]]]:
+        """Return the words that the pre-tokenizer makes of a text, and the characters of each."""
+        return self.tokenizer.pre_tokenized(text)
+
+
+@final
+class _Server:
+    """The process, and this process's ends of its pipes."""
+
+    def __init__(self) -> None:
+        folders: dict[str, None] = {}
+        for package in _NEEDED:
+            module = find_spec(package)
+            if module is None or module.origin is None:
+                raise MissingExtraError(
+                    f"a tokenizer needs {package}, which is missing: pip install {package}"
+                )
+            folders[str(Path(module.origin).parents[1])] = None
+        # Only Python's own folders and these: the working directory is not among them.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _BEGIN, *folders],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # Rust writes there that it panicked; the answer says so, too
+            env={"TOKENIZERS_PARALLELISM": "false"},
+            start_new_session=True,  # Ctrl-C reaches the caller alone
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests: IO[bytes] = self._process.stdin
+        self._answers: IO[bytes] = self._process.stdout
+        self._pid = os.getpid()
+
+    def ask(self, header: Mapping[str, Any], payload: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        """Send a request and return its answer; OSError, EOFError or ValueError where the process ended."""
+        sizes = [len(part) for part in payload]
+        self._requests.write(json.dumps({**header, "sizes": sizes}).encode() + b"\n")
+        for part in payload:
+            self._requests.write(part)
+        self._requests.flush()
+        line = self._answers.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError
+        answer: dict[str, Any] = json.loads(line)
+        parts: list[bytes] = []
+        for size in answer.get("sizes", ()):
+            part = self._answers.read(size)
+            if len(part) < size:
+                raise EOFError
+            parts.append(part)
+        return answer, parts
+
+    def wait(self) -> int:
+        """Wait until the process has ended, and return its exit code."""
+        self._answers.close()  # it may be writing
+        return self._process.wait()
+
+    def end(self) -> None:
+        """Kill the process."""
+        if self._pid != os.getpid():
+            return
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._requests, self._answers):
+            with contextlib.suppress(OSError):  # a request that could not be sent
+                stream.close()
+
+    def forget(self) -> None:
+        """Take the process for ended, which is the child of another one."""
+        self._process.returncode = 0
+
+
+def _encodings(
+    lengths: Sequence[int], ids: bytes, starts: bytes, stops: bytes, special: bytes
+) -> list[BoundedEncoding]:
+    """Cut the ids of all texts, laid end to end, into those of each."""
+    all_ids = memoryview(ids).cast("I").tolist()
+    all_starts = memoryview(starts).cast("I").tolist()
+    all_stops = memoryview(stops).cast("I").tolist()
+    encodings: list[BoundedEncoding] = []
+    first = 0
+    for length in lengths:
+        last = first + length
+        offsets = list(zip(all_starts[first:last], all_stops[first:last], strict=True))  # [] without offsets
+        encodings.append(BoundedEncoding(all_ids[first:last], offsets, list(special[first:last])))
+        first = last
+    return encodings
+
+
+def _ending(code: int, seconds: int, memory: int) -> str:
+    """Say how the process ended, as the end of a sentence."""
+    if code == -signal.SIGXCPU:
+        return f"took more than {seconds:,} seconds of a processor"
+    if code in (OUT_OF_MEMORY, -signal.SIGABRT):  # Python's way, and Rust's
+        return f"took more than {memory >> 20:,} MiB of memory"
+    if code < 0:
+        return f"ended its process by {signal.Signals(-code).name}"
+    return f"ended its process with exit code {code}"
+
+
+_LIVING: Final[weakref.WeakSet[BoundedTokenizer]] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for tokenizer in list(_LIVING):
+        tokenizer.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

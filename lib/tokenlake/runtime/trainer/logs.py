@@ -1,0 +1,110 @@
+"""Callbacks that write the figures of a run: progress, JSON lines, and TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+from tokenlake.errors import MissingExtraError
+from tokenlake.runtime.trainer.callbacks import Callback, Results, TrainingRun
+from tokenlake.runtime.trainer.measurements import TrainingMetrics, finite
+
+
+@final
+class ProgressCallback(Callback):
+    """Writes a line to stderr where a run goes on, and for each measurement and each evaluation."""
+
+    def on_train_begin(self, run: TrainingRun) -> None:
+        if run.step:
+            self._say(f"step {run.step}/{run.steps}  goes on from here")
+
+    def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
+        self._say(str(metrics).replace(f"step {metrics.step}", f"step {metrics.step}/{run.steps}", 1))
+
+    def on_evaluate(self, run: TrainingRun, results: Results) -> None:
+        for tag, values in results.items():
+            shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+            self._say(f"step {run.step}/{run.steps}  {tag}: {shown}")
+
+    def _say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)  # noqa: T201 (what it is for)
+
+
+@final
+class JsonlLog(Callback):
+    """Appends a JSON object for each measurement and each evaluation to a file.
+
+    A run that goes on from a checkpoint first takes away what an earlier process wrote about later steps, so that each
+    step is told once.
+
+    Args:
+        path: of the file; folders are made.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+
+    def on_train_begin(self, run: TrainingRun) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._path.exists():
+            return
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        # A line that a killed process left unfinished is of a later step, too.
+        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= run.step]
+        if len(kept) < len(lines):
+            unfinished = self._path.with_name(f".{self._path.name}.unfinished")
+            unfinished.write_text("".join(kept), encoding="utf-8")
+            unfinished.replace(self._path)
+
+    def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
+        self._append(metrics.to_json())
+
+    def on_evaluate(self, run: TrainingRun, results: Results) -> None:
+        for tag, values in results.items():
+            self._append({"step": run.step, "evaluation": tag, **finite(values)})
+
+    def _append(self, facts: Mapping[str, Any]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(facts) + "\n")
+
+
+@final
+class TensorBoardLog(Callback):
+    """Writes event files for TensorBoard, by tensorboardX.
+
+    Args:
+        folder: of the event files; it is made.
+
+    Raises:
+        MissingExtraError: tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        try:
+            from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            how = "pip install tensorboardX (log.jsonl needs nothing)"
+            raise MissingExtraError(
+                f"log.tensorboard needs tensorboardX, which is not installed: {how}"
+            ) from error
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
+        self._write("train", metrics.step, {**metrics.to_json(), "step": None})
+
+    def on_evaluate(self, run: TrainingRun, results: Results) -> None:
+        for tag, values in results.items():
+            self._write(tag, run.step, values)
+
+    def on_train_end(self, run: TrainingRun) -> None:
+        self._writer.close()
+
+    def _write(self, group: str, step: int, values: Mapping[str, float | None]) -> None:
+        for name, value in values.items():
+            if value is not None:
+                self._writer.add_scalar(f"{group}/{name}", value, step)
+        self._writer.flush()
