@@ -463,7 +463,7 @@ def test_a_special_token_inside_a_document_can_be_a_bad_record(config, tmp_path)
 
 
 def test_a_shard_rolls_at_the_first_row_group_past_its_size(config, tmp_path, tokenizer_dir, monkeypatch):
-    monkeypatch.setattr("tokenlake.etl.unit.token_files.group_tokens", lambda files: 1 << 14)
+    monkeypatch.setattr("tokenlake.etl.unit.sink.group_tokens", lambda files: 1 << 14)
     config["save"]["max_shard_size"] = 100
     config["pack"]["seq_length"] = 4096
     config["source"]["unit_size"] = "1GiB"

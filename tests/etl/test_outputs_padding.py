@@ -115,7 +115,7 @@ def test_a_mask_is_stored_where_it_is_asked_for(config):
 def test_padded_rows_hold_the_documents_and_the_account_counts_the_padding(
     config, tokenizer_dir, monkeypatch, kind, side
 ):
-    monkeypatch.setattr("tokenlake.etl.unit.token_files.group_tokens", lambda files: 300)
+    monkeypatch.setattr("tokenlake.etl.unit.sink.group_tokens", lambda files: 300)
     plain = build_here(config | {"name": "plain"})
     options = {"padding": kind, "max_length": 25} | ({"padding_side": side} if side else {})
     built = build_here(with_tokenizer(config, **options))

@@ -224,7 +224,7 @@ def test_each_split_has_so_many_files(tmp_path, tokenizer_dir):
 
 
 def test_a_file_is_not_ended_by_its_size(tmp_path, tokenizer_dir, monkeypatch):
-    monkeypatch.setattr("tokenlake.etl.unit.token_files.group_tokens", lambda files: 64)
+    monkeypatch.setattr("tokenlake.etl.unit.sink.group_tokens", lambda files: 64)
     config = settings(tmp_path, tokenizer_dir, write_inputs(tmp_path, "lines"))
     config["save"] |= {"num_shards": 2, "max_shard_size": 1}
     assert len(build_here(config).files()) == 2

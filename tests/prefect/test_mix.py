@@ -161,12 +161,15 @@ class TestSteps:
         told: list[Event] = []
         config = load_config(settings(tmp_path, tokenizer_dir))
         with engine.LocalEngine(config, workers=1, on_event=told.append) as steps:
-            workers = steps.pool.pids()
+            workers: list[list[int]] = []
             for part in steps.parts():
                 with part:
                     _build(part)
+                workers.append(steps.pool.pids())
             _build(steps)
-            assert steps.pool.pids() == workers
+            workers.append(steps.pool.pids())
+            assert len(workers[0]) == 1
+            assert all(pids == workers[0] for pids in workers)
             result = steps.result()
         assert [event for event in told if isinstance(event, BuildStep)] == [
             BuildStep(1, 3, "tokens of code"),

@@ -21,20 +21,23 @@ PINNED = {"fastapi", "sqlalchemy"}
 
 
 def asked_for() -> set[str]:
-    """Return the packages of the base and of all extras but those for tests, benchmarks and pages."""
+    """Return the packages of the base and of all extras but those for tests, benchmarks, pages and notebooks."""
     extras = PROJECT["optional-dependencies"]
     lines = [*PROJECT["dependencies"]]
     lines += [
-        line for name, group in extras.items() if name not in ("dev", "bench", "docs") for line in group
+        line
+        for name, group in extras.items()
+        if name not in ("dev", "bench", "docs", "notebook")
+        for line in group
     ]
     names = {re.split(r"[\[<>=;~ ]", line)[0].lower().replace("-", "_") for line in lines}
     return names - {"tokenlake"} - PINNED
 
 
 def imported() -> set[str]:
-    """Return the top-level modules that the library imports, wherever it does so."""
+    """Return the top-level modules that the library, its tasks and flows import, wherever they do so."""
     found: set[str] = set()
-    for path in (ROOT / "lib").rglob("*.py"):
+    for path in (path for folder in ("lib", "tasks", "flows") for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 found.update(name.name.partition(".")[0] for name in node.names)

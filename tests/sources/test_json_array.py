@@ -51,7 +51,7 @@ def _read(path: Path, want: Want) -> dict[str, Any]:
                 out["texts"] += zip(parsed.positions.tolist(), parsed.text.to_pylist(), strict=True)
             if parsed.rows is not None:
                 out["objects"] += zip(parsed.positions.tolist(), parsed.rows.objects, strict=True)
-            out["bad"] += [(bad.position, bad.line) for bad in parsed.bad]
+            out["bad"] += [(bad.position, bad.line_index) for bad in parsed.bad]
     return out
 
 

@@ -160,6 +160,8 @@ def small_parts(patch: pytest.MonkeyPatch) -> None:
     """Let large begin at 1 MB, with parts of 500 KiB, which the stand-in for S3 takes for once."""
     patch.setattr(payload, "LARGE", 1_000_000)
     patch.setattr(payload, "PIECE", 500 << 10)
+    patch.setattr("tokenlake.runtime.store.object_store.LARGE", 1_000_000)
+    patch.setattr("tokenlake.runtime.store.gcs.PIECE", 500 << 10)
     patch.setattr(models, "S3_UPLOAD_PART_MIN_SIZE", 1)
 
 
