@@ -30,6 +30,11 @@ needs_stages = pytest.mark.skipif(
     reason="calls a normalizer or pre-tokenizer by itself, which tokenizers from 1.0 on does not allow",
 )
 
+needs_slow_reference = pytest.mark.skipif(
+    not HAS_STAGES,
+    reason="a build chooses another tokenizer engine, which it does not beside tokenizers 1.0",
+)
+
 
 @final
 class ReferenceTokenizer:

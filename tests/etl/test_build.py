@@ -23,7 +23,7 @@ import yaml
 from tests.etl import outputs_support
 from tests.etl.outputs_support import kill_after_a_unit, tree
 from tests.tokenizer_files import copy_wrapping
-from tests.tokenizer_reference import ReferenceTokenizer
+from tests.tokenizer_reference import ReferenceTokenizer, needs_slow_reference
 from tokenlake.base.fingerprint import file_id
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
@@ -519,6 +519,7 @@ def test_an_input_that_changes_during_the_build_is_an_error(config, tmp_path):
         run_pending(session, pool)
 
 
+@needs_slow_reference
 def test_a_condemned_engine_has_its_units_rebuilt_by_the_reference(config, tmp_path, monkeypatch):
     """The second unit finds a mismatch; the first one, already in the ledger, is built again as well."""
     calm = build_dataset({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1)
