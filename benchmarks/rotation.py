@@ -74,7 +74,7 @@ class Series:
     @property
     def marginal_rate(self) -> float | None:
         """The same beyond start-up: what more text would cost."""
-        if self.small is None or self.cpu <= self.small.cpu:
+        if self.small is None or self.cpu <= self.small.cpu or self.source.megabytes <= self.small_megabytes:
             return None
         return (self.source.megabytes - self.small_megabytes) / (self.cpu - self.small.cpu)
 
