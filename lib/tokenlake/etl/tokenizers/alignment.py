@@ -30,7 +30,7 @@ from tokenlake.errors import TokenizerError
 from tokenlake.etl.tokenizers.allowlist import BYTE_TOKENS, flat
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.tokenizers.spelling import objection_to_spelling, parting_tokens, prefix_rule
-from tokenlake.runtime.tokenizer_guard.adapter import byte_letters
+from tokenlake.runtime.tokenizer_guard.byte_alphabet import byte_characters
 from tokenlake.runtime.tokenizer_guard.generation import OLDER
 
 _MARK: Final = "\u2581"
@@ -191,7 +191,7 @@ class Aligner:
 
     def _spellings(self) -> Iterator[tuple[int, bytes]]:
         model = self._files.spec["model"]
-        byte_of = {letter: byte for byte, letter in enumerate(byte_letters())}
+        byte_of = {letter: byte for byte, letter in enumerate(byte_characters())}
         unknown = model.get("unk_token")
         for token, token_id in model["vocab"].items():
             if token == unknown:

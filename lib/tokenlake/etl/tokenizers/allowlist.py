@@ -36,6 +36,7 @@ import pyarrow.compute as pc
 
 from tokenlake.base.arrays import Int64, taken, values
 from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.runtime.tokenizer_guard.byte_alphabet import byte_characters
 from tokenlake.runtime.tokenizer_guard.caution import model_caution
 
 _SPACE: Final = "\u2581"
@@ -53,10 +54,7 @@ SPLIT_REGEXES: Final = {
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|"
     r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
-BYTE_LEVEL_ALPHABET: Final = frozenset(
-    [chr(byte) for byte in (*range(33, 127), *range(161, 173), *range(174, 256))]
-    + [chr(256 + n) for n in range(68)]
-)
+BYTE_LEVEL_ALPHABET: Final = frozenset(byte_characters())
 _TOP_KEYS: Final = frozenset(
     {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor"}
     | {"decoder", "model"}

@@ -338,6 +338,29 @@ def _rank(merges: Any, left: Any, right: Any) -> Any:
 
 
 @njit(cache=True)
+def write_characters(data: Any, start: Any, stop: Any, points: Any, byte_ids: Any, ids: Any, at: Any) -> Any:
+    """Write the ids of characters to `ids` from `at` on, or of the bytes of those that have none; return their number.
+
+    Args:
+        points: int32[0x110000], the id of each code point, -1 for those that become the ids of their bytes.
+        byte_ids: int32[256].
+    """
+    count = 0
+    place = start
+    while place < stop:
+        point, width = code_point(data, place, MARK)
+        if points[point] >= 0:
+            ids[at + count] = points[point]
+            count += 1
+        else:
+            for offset in range(width):
+                ids[at + count] = byte_ids[data[place + offset]]
+                count += 1
+        place += width
+    return count
+
+
+@njit(cache=True)
 def merge(
     data: Any, start: Any, stop: Any, points: Any, byte_ids: Any, merges: Any, ids: Any, at: Any, ranks: Any
 ) -> Any:
@@ -350,17 +373,7 @@ def merge(
         byte_ids: int32[256].
         ranks: int64[k], room for as many as there are bytes.
     """
-    n, i = 0, start
-    while i < stop:
-        point, width = code_point(data, i, MARK)
-        if points[point] >= 0:
-            ids[at + n] = points[point]
-            n += 1
-        else:
-            for k in range(width):
-                ids[at + n] = byte_ids[data[i + k]]
-                n += 1
-        i += width
+    n = write_characters(data, start, stop, points, byte_ids, ids, at)
     for k in range(n - 1):
         ranks[k] = _rank(merges, ids[at + k], ids[at + k + 1])
     while n > 1:

@@ -31,6 +31,7 @@ from typing import Any, Final
 
 from tokenlake.errors import ConfigError
 from tokenlake.etl.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
+from tokenlake.runtime.tokenizer_guard.byte_alphabet import byte_characters
 
 END_OF_TEXT: Final = "<|endoftext|>"
 
@@ -121,29 +122,6 @@ def _byte_level_specification(tokens: Sequence[str], merges: Sequence[Merge]) ->
         "decoder": stage,
         "model": model,
     }
-
-
-@functools.cache
-def byte_characters() -> tuple[str, ...]:
-    """Return the printable character by which a byte-level vocabulary writes each of the 256 bytes.
-
-    The printable characters of Latin-1 stand for themselves. The other bytes are, in order, the characters from
-    U+0100 on. The space is U+0120.
-    """
-    printable = {
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    }
-    characters: list[str] = []
-    substitute = 0x100
-    for byte in range(_BYTES):
-        if byte in printable:
-            characters.append(chr(byte))
-        else:
-            characters.append(chr(substitute))
-            substitute += 1
-    return tuple(characters)
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:

@@ -10,19 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, Protocol, final
+from typing import Any, Protocol, final
 
 import numpy as np
 
 from tokenlake.base.arrays import Int32, Int64
 from tokenlake.errors import TokenizerError
 from tokenlake.runtime.tokenizer_guard.backend import open_tokenizer
+from tokenlake.runtime.tokenizer_guard.byte_alphabet import byte_characters
 from tokenlake.runtime.tokenizer_guard.generation import OLDER, exports_parts
 from tokenlake.runtime.tokenizer_guard.process import BoundedTokenizer
 from tokenlake.runtime.tokenizer_guard.shape import TOKENIZER_JSON, parse_json_object, require_tokenizer_shape
 from tokenlake.runtime.tokenizer_guard.vocabulary import ids_by_token
-
-_BYTES: Final = 256
 
 
 class Backend(Protocol):
@@ -186,7 +185,7 @@ class _IdsOnly:
 
 def spelling_json(normalizer: Mapping[str, Any]) -> bytes:
     """Return a tokenizer.json with a normalizer and one id for each byte, the byte itself."""
-    vocab = {letter: byte for byte, letter in enumerate(byte_letters())}
+    vocab = {letter: byte for byte, letter in enumerate(byte_characters())}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     spec = {
         "version": "1.0",
@@ -200,17 +199,3 @@ def spelling_json(normalizer: Mapping[str, Any]) -> bytes:
         "model": {"type": "BPE", "vocab": vocab, "merges": []},
     }
     return json.dumps(spec).encode()
-
-
-def byte_letters() -> list[str]:
-    """Return the letter that stands for each byte in byte-level tokens: 256 letters."""
-    printable = {*range(ord("!"), 127), *range(161, 173), *range(174, _BYTES)}
-    letters: list[str] = []
-    shifted = 0
-    for byte in range(_BYTES):
-        if byte in printable:
-            letters.append(chr(byte))
-            continue
-        letters.append(chr(_BYTES + shifted))
-        shifted += 1
-    return letters

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
+from tokenlake.runtime.tokenizer_guard.byte_alphabet import byte_characters
 from tokenlake.runtime.tokenizer_guard.generation import GPT2_EXPRESSIONS
 from tokenlake.runtime.tokenizer_guard.growth import parts_of
 from tokenlake.runtime.tokenizer_guard.shape import shown, walk
@@ -45,9 +46,7 @@ COMPARED_EXPRESSIONS: Final = frozenset(
 )
 """Regular expressions that were compared."""
 _VERSION: Final = "1.0"
-_BYTE_LETTERS: Final = frozenset(
-    [chr(byte) for byte in (*range(161, 173), *range(174, 256))] + [chr(256 + number) for number in range(68)]
-)
+_BYTE_LETTERS: Final = frozenset(letter for letter in byte_characters() if not letter.isascii())
 """Letters outside ASCII that spell bytes in byte-level tokens."""
 
 

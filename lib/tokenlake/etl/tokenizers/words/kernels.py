@@ -29,7 +29,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from tokenlake.etl.tokenizers.kernel_constants import FILTER_WORDS, MARK
+from tokenlake.etl.tokenizers.kernel_constants import FILTER_WORDS
 from tokenlake.etl.tokenizers.segment_kernels import (
     HALF,
     LOW,
@@ -40,6 +40,7 @@ from tokenlake.etl.tokenizers.segment_kernels import (
     hash_of,
     load,
     short_hash,
+    write_characters,
 )
 from tokenlake.etl.tokenizers.unigram_kernels import branch_of
 from tokenlake.etl.tokenizers.words.automaton import BEGIN, CUT, MATCH, STATE_SHIFT, STOP, UNMATCHED
@@ -654,26 +655,14 @@ def _merge(
     Of all neighbours the pair with the lowest rank is merged, the leftmost of several, until none can be.
     """
     # 1. The ids of the bytes or, where characters have ids, of these, or of the bytes of those that have none.
-    n = 0
-    i = start
     if len(byte_pairs) > 0:
         n = stop - start
         for k in range(n):
             ids[at + k] = byte_ids[data[start + k]]
         for k in range(n - 1):
             ranks[k] = byte_pairs[np.int64(data[start + k]) << 8 | np.int64(data[start + k + 1])]
-        i = stop
-    while i < stop:
-        point, width = code_point(data, i, MARK)
-        if points[point] >= 0:
-            ids[at + n] = points[point]
-            n += 1
-        else:
-            for k in range(width):
-                ids[at + n] = byte_ids[data[i + k]]
-                n += 1
-        i += width
-    if len(byte_pairs) == 0:
+    else:
+        n = write_characters(data, start, stop, points, byte_ids, ids, at)
         for k in range(n - 1):
             ranks[k] = _rank_of(merges, bits, ids[at + k], ids[at + k + 1])
     # 2. Merge; entry k of `ranks` is of the pair k and k + 1.

@@ -8,7 +8,7 @@ samples are compared while it runs.
 
 from __future__ import annotations
 
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any, Final, Self, final
 
 import numpy as np
@@ -18,6 +18,7 @@ from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.tokenizers.kernel_constants import FILTER_WORDS
 from tokenlake.etl.tokenizers.words.kept import Tables, kept_tables
 from tokenlake.etl.tokenizers.words.rules import MARK
+from tokenlake.runtime.tokenizer_guard.byte_alphabet import byte_characters
 
 LONGEST_MERGED: Final = 2048
 """Bytes of the longest word that is merged: the time grows with the square of the length."""
@@ -132,7 +133,7 @@ def _tables_of(files: TokenizerFiles, *, is_sentencepiece: bool) -> Tables | Non
             for byte in range(_BYTES):
                 byte_ids[byte] = vocab.get(f"<0x{byte:02X}>", -1)
         else:
-            alphabet = _byte_alphabet()
+            alphabet = byte_characters()
             byte_ids[:] = [vocab[character] for character in alphabet]
             if model.get("ignore_merges"):
                 whole = _whole_words(vocab, alphabet)
@@ -155,21 +156,7 @@ def _tables_of(files: TokenizerFiles, *, is_sentencepiece: bool) -> Tables | Non
     }
 
 
-def _byte_alphabet() -> str:
-    """Return the characters that byte-level tokenizers write for the bytes 0 to 255."""
-    printed = list(chain(range(33, 127), range(161, 173), range(174, 256)))
-    characters: list[str] = []
-    unprinted = 0
-    for byte in range(_BYTES):
-        if byte in printed:
-            characters.append(chr(byte))
-        else:
-            characters.append(chr(_BYTES + unprinted))
-            unprinted += 1
-    return "".join(characters)
-
-
-def _whole_words(vocab: dict[str, int], alphabet: str) -> dict[bytes, int]:
+def _whole_words(vocab: dict[str, int], alphabet: Sequence[str]) -> dict[bytes, int]:
     """Return the words that the tokens of a byte-level vocabulary spell."""
     bytes_of: dict[int, Any] = {ord(character): chr(byte) for byte, character in enumerate(alphabet)}
     known = frozenset(alphabet)
