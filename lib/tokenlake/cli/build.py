@@ -293,19 +293,24 @@ class _MixPlan:
         return found | {"mixture": mixture}
 
     def notes(self) -> list[str]:
-        found = [line for each in self.tokens for line in each.notes()]
+        """Return the notes on the builds of tokens and on the mixture, a line each."""
+        lines: list[str] = []
+        for tokens in self.tokens:
+            lines += tokens.notes()
         if self.mixed is not None:
-            return found + [f"note: {line}" for line in self.mixed.notes]
-        found += [f"note: {line}" for line in self.build.notes]
-        absent = ", ".join(each.source for each in self.tokens if each.version is None)
-        guess, asked, lacking = self._guess(), self.build.mixture, list[str]()
-        if asked is not None and guess:  # sources that come more often than they may
-            there = {line["source"]: (line["rows"], line["tokens"]) for line in guess}
-            lacking = missing(asked, there, {line["source"]: line["drawn_rows"] for line in guess})
+            return lines + [f"note: {note}" for note in self.mixed.notes]
+        lines += [f"note: {note}" for note in self.build.notes]
+        lines += [f"note: {note}" for note in self._on_splits()]
+        # Sources that the mixture repeats more often than it may.
+        mixture = self.build.mixture
+        guess = self._guess()
+        if mixture is not None and guess:
+            available = {line["source"]: (line["rows"], line["tokens"]) for line in guess}
+            drawn = {line["source"]: line["drawn_rows"] for line in guess}
+            lines += [f"note: about, {note}" for note in missing(mixture, available, drawn)]
+        absent = ", ".join(tokens.source for tokens in self.tokens if tokens.version is None)
         return [
-            *found,
-            *(f"note: {line}" for line in self._on_splits()),
-            *(f"note: about, {line}" for line in lacking),
+            *lines,
             f"The mixture is planned row by row once the tokens of {absent} exist; a run builds them.",
         ]
 

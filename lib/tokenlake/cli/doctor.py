@@ -11,6 +11,7 @@ import socket
 import sys
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -92,18 +93,24 @@ def _python() -> Check:
 
 def _packages() -> Iterator[Check]:
     """The packages that every use needs, then those of each extra, against the versions that are supported."""
-    wanted = [Requirement(line) for line in metadata.requires("tokenlake") or ()]
-    base = [each for each in wanted if each.marker is None]
+    requirements = [Requirement(line) for line in metadata.requires("tokenlake") or ()]
+    base = [requirement for requirement in requirements if requirement.marker is None]
     yield _versions("packages", base, "pip install --upgrade tokenlake", needed=True)
-    extras = {
-        extra: [each for each in wanted if each.marker and each.marker.evaluate({"extra": extra})]
-        for extra in _EXTRAS
-    }
-    for extra, some in extras.items():
-        others = {each.name for name, more in extras.items() if name != extra for each in more}
-        asked = any(_version(each.name) for each in some if each.name not in others)
-        if some:
-            yield _versions(f"extra {extra}", some, f"pip install 'tokenlake[{extra}]'", needed=asked)
+    by_extra: dict[str, list[Requirement]] = {extra: [] for extra in _EXTRAS}
+    extras_of = Counter[str]()  # number of extras that ask for a package
+    for extra, members in by_extra.items():
+        for requirement in requirements:
+            if requirement.marker and requirement.marker.evaluate({"extra": extra}):
+                members.append(requirement)
+        extras_of.update({requirement.name for requirement in members})
+    for extra, members in by_extra.items():
+        # Somebody installed an extra where a package is there that no other extra asks for.
+        own = [requirement for requirement in members if extras_of[requirement.name] == 1]
+        is_installed = any(_version(requirement.name) for requirement in own)
+        if members:
+            yield _versions(
+                f"extra {extra}", members, f"pip install 'tokenlake[{extra}]'", needed=is_installed
+            )
 
 
 def _tokenizers() -> Iterator[Check]:

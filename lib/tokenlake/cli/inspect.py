@@ -261,14 +261,20 @@ def _print_group(group: Group, console: Console) -> None:
 
 
 def _columns(group: Group) -> Table:
-    taken, rows = {each.column: each for each in group.mapping.mapped}, list[tuple[str, ...]]()
+    """Return a table of the columns of some files: name, type, nulls, and the role that each was taken for."""
+    mapping_by_column = {mapped.column: mapped for mapped in group.mapping.mapped}
+    rows: list[tuple[str, ...]] = []
     for feature in group.features:
-        found = taken.get(feature.name)
-        role = "" if found is None else found.role
-        if found is not None and (found.how != "exact" or found.role != feature.name):
-            close = f" {found.score:.2f}" if found.how == "fuzzy" else ""
-            role = f"{found.role} ({found.how}{close})"
-        rows.append((feature.name, feature.type, "possible" if feature.nullable else "no", role))
+        mapped = mapping_by_column.get(feature.name)
+        role = ""
+        if mapped is not None:
+            role = mapped.role
+            # A column that is named like its role needs no explanation.
+            if mapped.how != "exact" or mapped.role != feature.name:
+                score = f" {mapped.score:.2f}" if mapped.how == "fuzzy" else ""
+                role = f"{mapped.role} ({mapped.how}{score})"
+        nulls = "possible" if feature.nullable else "no"
+        rows.append((feature.name, feature.type, nulls, role))
     columns = (label("name", "column"), label("type"), label("nulls"), label("role", "taken for"))
     return Table(columns, tuple(rows))
 

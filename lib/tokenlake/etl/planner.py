@@ -517,18 +517,23 @@ def input_changes(
     wanted: Iterable[Identified], got: Iterable[Identified], *, added: bool = False
 ) -> list[str]:
     """Return a clause for each input that changed or vanished; with `added` also for those that are new."""
-    there = {(file.source, file.path): file for file in got}
-    known = {(file.source, file.path): file for file in wanted}
-    found: list[str] = []
-    for name, file in known.items():
-        was, now = f"{file.size} bytes, {file.token}", there.get(name)
-        is_now = "gone" if now is None else f"{now.size} bytes, {now.token}"
-        if is_now != was:
-            found.append(f"{file.path} of {file.source} is {is_now}; expected {was}")
+    present = {(file.source, file.path): file for file in got}
+    expected = {(file.source, file.path): file for file in wanted}
+    changes: list[str] = []
+    for name, file in expected.items():
+        before = f"{file.size} bytes, {file.token}"
+        current = present.get(name)
+        now = "gone" if current is None else f"{current.size} bytes, {current.token}"
+        if now != before:
+            changes.append(f"{file.path} of {file.source} is {now}; expected {before}")
     if added:
-        found += [f"{path} of {source} is new" for source, path in there if (source, path) not in known]
-    more = len(found) - _SHOWN
-    return [*found[:_SHOWN], f"and {more} more"] if more > 0 else found
+        changes += [
+            f"{path} of {source} is new" for source, path in present if (source, path) not in expected
+        ]
+    hidden = len(changes) - _SHOWN
+    if hidden > 0:
+        return [*changes[:_SHOWN], f"and {hidden} more"]
+    return changes
 
 
 #: No stream is longer than so many times its compressed size: deflate's longest match in its shortest code,

@@ -377,15 +377,22 @@ def _parent(catalog: Catalog | None, dataset: str, version: int) -> Manifest | N
 
 
 def _ancestors(catalog: Catalog | None, manifest: Manifest) -> Table:
-    """The versions that it was made from, those that these were made from, and so on."""
-    waiting, rows = [(manifest, parent) for parent in manifest.parents], list[dict[str, Any]]()
-    while waiting and len(rows) < _ANCESTORS:
-        child, parent = waiting.pop(0)
-        found = _parent(catalog, parent.dataset, parent.version)
-        figures = {} if found is None else {"rows": found.totals.rows, "tokens": found.totals.tokens}
-        name, of = f"{parent.dataset}@v{parent.version}", f"{child.dataset}@v{child.version}"
-        rows.append({"name": name, "of": of, "sha256": parent.sha256[:12], **figures})
-        waiting += [] if found is None else [(found, each) for each in found.parents]
+    """Return a table of the versions that a version was made from, and of their parents, nearest first."""
+    pending = [(manifest, parent) for parent in manifest.parents]
+    rows: list[dict[str, Any]] = []
+    while pending and len(rows) < _ANCESTORS:
+        child, parent = pending.pop(0)
+        row: dict[str, Any] = {
+            "name": f"{parent.dataset}@v{parent.version}",
+            "of": f"{child.dataset}@v{child.version}",
+            "sha256": parent.sha256[:12],
+        }
+        parent_manifest = _parent(catalog, parent.dataset, parent.version)
+        if parent_manifest is not None:
+            row["rows"] = parent_manifest.totals.rows
+            row["tokens"] = parent_manifest.totals.tokens
+            pending += [(parent_manifest, grandparent) for grandparent in parent_manifest.parents]
+        rows.append(row)
     columns = (label("name", "version"), label("of", "parent of"), number("rows"), number("tokens"))
     return Table.of((*columns, label("sha256", "manifest")), rows, "Made from")
 

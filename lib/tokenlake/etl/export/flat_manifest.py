@@ -107,12 +107,20 @@ class FlatManifest(Sealed):
 
     @property
     def pad_token_id(self) -> int | None:
-        """The padding of the tokenizer whose ids the rows hold, else its EOS; None where several differ, or none is
-        known."""
-        told: dict[str, Any] = self.made_of.get("tokenizer") or {}
-        each = [told] if "pad_id" in told else list(told.values())
-        found = {one["eos_id"] if one["pad_id"] is None else one["pad_id"] for one in each}
-        return found.pop() if len(found) == 1 and self.kind == "tokens" else None
+        """Id of the padding of the tokenizer of the rows, otherwise of its EOS.
+
+        None where tokenizers of several sources differ in it, no tokenizer is known, or rows hold no tokens.
+        """
+        if self.kind != "tokens":
+            return None
+        # Either one tokenizer, or one for each source.
+        stated: dict[str, Any] = self.made_of.get("tokenizer") or {}
+        tokenizers = [stated] if "pad_id" in stated else list(stated.values())
+        pad_ids: set[int | None] = set()
+        for tokenizer in tokenizers:
+            pad_id = tokenizer["pad_id"]
+            pad_ids.add(tokenizer["eos_id"] if pad_id is None else pad_id)
+        return pad_ids.pop() if len(pad_ids) == 1 else None
 
     def _check(self, document: SealedDocument) -> None:
         for index, file in enumerate(self.files):

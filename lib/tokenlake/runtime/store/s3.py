@@ -54,14 +54,20 @@ class S3Client(BucketClient):
         return _found(url.path, answer["ContentLength"], _token(answer, url), answer)
 
     async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
-        asked = {"Delimiter": "/"} if flat else {}
+        options = {"Delimiter": "/"} if flat else {}
         if mark is not None:
-            asked["ContinuationToken"] = mark
-        answer = await self._call("list_objects_v2", Bucket=url.bucket, Prefix=url.path, **asked)
-        folders, files = answer.get("CommonPrefixes", ()), answer.get("Contents", ())
-        found = [objects.RemoteObject(path=one["Prefix"], size=0, token="") for one in folders]
-        found += [_found(one["Key"], one["Size"], _etag_token(one.get("ETag")), one) for one in files]
-        return found, (answer["NextContinuationToken"] if answer.get("IsTruncated") else None)
+            options["ContinuationToken"] = mark
+        answer = await self._call("list_objects_v2", Bucket=url.bucket, Prefix=url.path, **options)
+        folders = [
+            objects.RemoteObject(path=folder["Prefix"], size=0, token="")
+            for folder in answer.get("CommonPrefixes", ())
+        ]
+        files = [
+            _found(file["Key"], file["Size"], _etag_token(file.get("ETag")), file)
+            for file in answer.get("Contents", ())
+        ]
+        next_mark = answer["NextContinuationToken"] if answer.get("IsTruncated") else None
+        return folders + files, next_mark
 
     async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
         async with answered_in_time():
