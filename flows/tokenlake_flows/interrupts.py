@@ -73,22 +73,30 @@ class Interrupts:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _cancel(self, number: int, frame: object) -> None:
-        signal.signal(signal.SIGINT, self._end)
+        if self.has_begun:
+            # A signal that arrives while this handler still answers the first one belongs to it.
+            return
         self.has_begun = True
-        os.write(2, _CANCELLING.encode())
         if self._engine is not None:
             # Not here: this thread may hold the locks that it takes.
-            self._cancelling = threading.Thread(target=self._engine.cancel, name="cancel", daemon=True)
-            self._cancelling.start()
+            cancelling = threading.Thread(target=self._engine.cancel, name="cancel", daemon=True)
+            cancelling.start()
+            # Set once it has started: the second Ctrl-C joins it, and a thread that has not started cannot be joined.
+            self._cancelling = cancelling
+        # The message promises that Ctrl-C ends at once from now on, so it comes last.
+        signal.signal(signal.SIGINT, self._end)
+        os.write(2, _CANCELLING.encode())
         if not self._is_deferred:
             raise KeyboardInterrupt
 
     def _end(self, number: int, frame: object) -> NoReturn:
-        if self.server is not None:
-            self.server.kill()
-        if self._cancelling is not None:
-            # It records that the build was cancelled. It may wait for a lock that this thread holds.
-            self._cancelling.join(_WORD_SECONDS)
-        os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}{_ENDED}".encode())
-        # The workers end with their parent. Nothing else may be waited for: threads of Prefect's least of all.
-        os._exit(termination.exit_code(CancelledError.exit_code))
+        try:
+            if self.server is not None:
+                self.server.kill()
+            if self._cancelling is not None:
+                # It records that the build was cancelled. It may wait for a lock that this thread holds.
+                self._cancelling.join(_WORD_SECONDS)
+            os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}{_ENDED}".encode())
+        finally:
+            # The workers end with their parent. Nothing else may be waited for: threads of Prefect's least of all.
+            os._exit(termination.exit_code(CancelledError.exit_code))
