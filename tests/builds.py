@@ -18,9 +18,10 @@ import pytest
 from tokenlake.base.threads import available_cpus
 from tokenlake.config.stages import RayConfig
 from tokenlake.errors import CancelledError, WorkerDiedError
+from tokenlake.etl import Job, WorkerPool
 from tokenlake.etl.engines import EngineName, open_pool
-from tokenlake.etl.job import Job, Progress
-from tokenlake.etl.pool import Jobs, WorkerPool
+from tokenlake.etl.job import Progress
+from tokenlake.etl.pool import Jobs
 
 Config = dict[str, Any]
 

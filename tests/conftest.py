@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 
 from tests.builds import lender, pool, shared_workers
-from tokenlake.etl.tokenizers.training import train_bpe
+from tokenlake.etl.tokenizers import train_bpe
 
 __all__ = ["lender", "pool", "shared_workers"]
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.base.compact import CompactTuple
-from tokenlake.etl.sources.inputs import FileRange, InputFile
+from tokenlake.etl.sources import FileRange, InputFile
 
 
 @dataclass(frozen=True, slots=True)

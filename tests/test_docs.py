@@ -6,7 +6,8 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-from tokenlake.config.refusals import REFUSALS, ROADS
+from tokenlake.config import REFUSALS
+from tokenlake.config.refusals import ROADS
 
 ROOT = Path(__file__).parent.parent
 CONFIGURATION = ROOT / "docs/configuration.md"

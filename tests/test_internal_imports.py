@@ -24,7 +24,15 @@ PUBLIC_MODULES = frozenset(
 )
 """Modules that users import. A test that imports from any other module breaks when code moves."""
 
-MOST_INTERNAL_NAMES = 893
+LIBRARY = Path(__file__).parents[1] / "lib"
+
+DOORS = {
+    *(".".join(stub.parent.relative_to(LIBRARY).parts) for stub in LIBRARY.rglob("__init__.pyi")),
+    "tokenlake.config.resolve",
+}
+"""Packages that list what the rest of the library and the tests may import; the files behind a door can move."""
+
+MOST_INTERNAL_NAMES = 678
 """Number of internal names that tests imported when it was last lowered."""
 
 
@@ -36,7 +44,7 @@ def internal_names() -> set[tuple[str, str]]:
             if not isinstance(node, ast.ImportFrom) or node.module is None:
                 continue
             is_ours = node.module.partition(".")[0].startswith("tokenlake")
-            if is_ours and node.module not in PUBLIC_MODULES:
+            if is_ours and node.module not in PUBLIC_MODULES | DOORS:
                 names.update((node.module, alias.name) for alias in node.names)
     return names
 

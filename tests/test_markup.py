@@ -12,8 +12,9 @@ from hypothesis import given
 import tokenlake as tl
 from tests.loader.support import plain
 from tests.reports.test_html import EVIL, HOSTILE, Skeleton
+from tokenlake import VerifyReport
 from tokenlake.base.markup import grid, named_facts
-from tokenlake.etl.integrity.findings import Problem, VerifyReport
+from tokenlake.etl.integrity.findings import Problem
 
 
 def built(tmp_path: Path, tokenizer_dir: Path) -> tuple[Any, ...]:

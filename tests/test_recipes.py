@@ -19,7 +19,7 @@ from examples import recipes
 from tests.lazily import lazily
 from tokenlake import demo as tour
 from tokenlake.demo import demo_settings
-from tokenlake.etl.runner import build_dataset
+from tokenlake.etl import build_dataset
 
 jax: Any = lazily("jax")
 sharding: Any = lazily("jax.sharding")

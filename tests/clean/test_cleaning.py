@@ -18,11 +18,11 @@ import pytest
 from tests.etl.outputs_support import build_here, kill_once, write_jsonl
 from tests.etl.remote_builds_support import bucket
 from tests.servers.s3 import KEY, SECRET
+from tokenlake import clean_dataset, load_config
 from tokenlake.cli.app import main
-from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.etl.clean.cleaning import CleanResult, clean_dataset
-from tokenlake.etl.worker import InProcessPool, Workbench
+from tokenlake.etl import InProcessPool, Workbench
+from tokenlake.etl.clean.cleaning import CleanResult
 
 Config = dict[str, Any]
 BENCH = Workbench()

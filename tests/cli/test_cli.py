@@ -25,9 +25,8 @@ import tokenlake
 from tests.store.support import SEQ_LENGTH, build_store, copy_store, settings
 from tokenlake.cli.app import main
 from tokenlake.errors import CancelledError
+from tokenlake.etl import BuildSession, build_dataset
 from tokenlake.etl.events import BuildRequested
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.session import BuildSession
 
 Output = pytest.CaptureFixture[str]
 

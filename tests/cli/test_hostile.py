@@ -21,7 +21,7 @@ from tests.servers.hub import HubServer
 from tests.store.support import copy_store
 from tokenlake.cli import COMMANDS, console
 from tokenlake.cli.app import main
-from tokenlake.etl.runner import build_dataset
+from tokenlake.etl import build_dataset
 
 # A window's title, a cleared screen, a colour by one character of the C1 range, text that runs backwards.
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e[bold]e"

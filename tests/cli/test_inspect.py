@@ -18,8 +18,8 @@ import yaml
 from rich.console import Console
 
 from tests.introspection.test_introspector import CHAT, prose, write_lines, write_parquet
+from tokenlake import load_config
 from tokenlake.cli.app import main
-from tokenlake.config.load import load_config
 
 Output = pytest.CaptureFixture[str]
 

@@ -19,9 +19,10 @@ import pytest
 
 from tests.cli import interrupted
 from tests.store.support import build_store
+from tokenlake import sql
 from tokenlake.cli import COMMANDS
 from tokenlake.cli.app import main
-from tokenlake.query.session import QUERY_THREAD, sql
+from tokenlake.query.session import QUERY_THREAD
 
 ENDLESS = "select sum(x) from range(300000000000) t(x)"
 RESULT = "select x from range(300000000000) t(x)"

@@ -11,11 +11,10 @@ import yaml
 
 from tests.rowwise.mixed_store import SEQ_LENGTH, build_mixtures, settings
 from tests.store.support import copy_store
+from tokenlake import Catalog, Manifest
+from tokenlake import sql as query
 from tokenlake.cli.app import main
-from tokenlake.query.session import sql as query
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store import open_store
 
 Output = pytest.CaptureFixture[str]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.store.test_catalog import commit, manifest
+from tokenlake import Catalog
 from tokenlake.cli.app import main
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store import open_store
 
 Output = pytest.CaptureFixture[str]
 

@@ -26,11 +26,10 @@ import tokenlake as tl
 from tests.lazily import lazily
 from tests.servers.hub import hub
 from tests.tokenizers.tokenizer_samples import byte_level
+from tokenlake import DatasetConfig, load_config
 from tokenlake.base.section import field_texts
-from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.load import load_config
-from tokenlake.config.refusals import REFUSALS
-from tokenlake.config.resolve import first_steps, foreseen, resolve
+from tokenlake.config import REFUSALS, first_steps
+from tokenlake.config.resolve import foreseen, resolve
 from tokenlake.config.stages import SourceStageConfig
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.etl.sources import hub_client

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tokenlake import load_config
 from tokenlake.base.key_places import SYNONYMS
 from tokenlake.base.sizes import parse_duration, parse_size
 from tokenlake.base.yaml_file import parse_yaml
-from tokenlake.config.load import load_config
-from tokenlake.config.pipeline import dump_yaml
+from tokenlake.config import dump_yaml
 from tokenlake.errors import ConfigError
 
 Write = Callable[..., Path]

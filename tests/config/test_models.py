@@ -9,10 +9,11 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from tests.seeds import promise
+from tokenlake import DatasetConfig, PipelineConfig
 from tokenlake.base.section import BlockSecret, EnvSecret, literal_secrets
-from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
-from tokenlake.config.stages import PackStageConfig, SaveStageConfig, SourceStageConfig, TokenizerConfig
+from tokenlake.config import PackStageConfig, TokenizerConfig
+from tokenlake.config.pipeline import MixStageConfig
+from tokenlake.config.stages import SaveStageConfig, SourceStageConfig
 
 
 def refusal(model: type[Any], /, **options: Any) -> str:

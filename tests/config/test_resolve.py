@@ -15,21 +15,20 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from tokenlake import DatasetConfig, PipelineConfig, load_config
 from tokenlake.base.section import Section, field_texts
-from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.load import load_config
-from tokenlake.config.overrides import store_overrides
-from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.refusals import REFUSALS, ROADS, Refusal
-from tokenlake.config.resolve import identity, resolve, source_identity
-from tokenlake.config.resolved import (
-    ResolvedBuild,
+from tokenlake.config import (
+    REFUSALS,
     ResolvedChat,
     ResolvedPack,
-    ResolvedSource,
     ResolvedTokenizer,
+    TokenizerConfig,
+    source_identity,
 )
-from tokenlake.config.stages import TokenizerConfig
+from tokenlake.config.overrides import store_overrides
+from tokenlake.config.refusals import ROADS, Refusal
+from tokenlake.config.resolve import identity, resolve
+from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError, NotAvailableError
 
 

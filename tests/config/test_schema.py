@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 import tokenlake.config
+from tokenlake import load_config
 from tokenlake.base import lazy_names
-from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import json_schema
 from tokenlake.errors import MissingExtraError
 

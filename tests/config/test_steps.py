@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import first_steps, last_step, resolve
+from tokenlake import PipelineConfig
+from tokenlake.config import first_steps, last_step
+from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError, NotAvailableError
 
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import pytest
 
+from tokenlake import DatasetConfig
 from tokenlake.base.section import Section
-from tokenlake.config import resolved
-from tokenlake.config.dataset import DatasetConfig, FimConfig
-from tokenlake.config.stages import PackStageConfig, TokenizerConfig
-from tokenlake.config.texts import ChatConfig, PreferenceConfig, PromptConfig
+from tokenlake.config import PackStageConfig, PromptConfig, TokenizerConfig, resolved
+from tokenlake.config.dataset import FimConfig
+from tokenlake.config.texts import ChatConfig, PreferenceConfig
 
 TWINS: Final[dict[type[Section], type[Any]]] = {
     ChatConfig: resolved.ResolvedChat,

@@ -12,9 +12,8 @@ from pydantic import BaseModel
 
 from tests.lazily import lazily
 from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece
+from tokenlake.config import PromptConfig, TokenizerConfig
 from tokenlake.config.dataset import DataLoaderConfig, DataModuleConfig, DataModuleDataset, SplitSpec
-from tokenlake.config.stages import TokenizerConfig
-from tokenlake.config.texts import PromptConfig
 from tokenlake.data_pipeline import DataPipeline
 from tokenlake.errors import TokenlakeError
 

@@ -23,7 +23,7 @@ from tokenlake import load_config
 from tokenlake.cli.app import main
 from tokenlake.data_pipeline import DataPipeline
 from tokenlake.errors import ConfigError
-from tokenlake.etl.runner import build_dataset
+from tokenlake.etl import build_dataset
 
 torch: Any = lazily("torch")
 

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tokenlake import demo
-from tokenlake.config.load import load_config
+from tokenlake import demo, load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.demo import demo_settings, ensure_corpus, ensure_tokenizer
-from tokenlake.etl.planner import make_plan
+from tokenlake.etl import make_plan
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import nbformat
 from nbclient import NotebookClient
 
 from tests.store.support import shared_store
-from tokenlake.etl.tokenizers.training import train_bpe
+from tokenlake.etl.tokenizers import train_bpe
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 NOTEBOOKS: Final = tuple(sorted((ROOT / "notebooks").glob("*.ipynb")))

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tokenlake import load_config
 from tokenlake.cli.app import main
-from tokenlake.config.load import load_config
-from tokenlake.config.resolve import first_steps, foreseen, resolve
-from tokenlake.runtime.trainer.config import load_training_config
+from tokenlake.config import first_steps
+from tokenlake.config.resolve import foreseen, resolve
+from tokenlake.runtime.trainer import load_training_config
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = tuple(

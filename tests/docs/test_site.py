@@ -9,9 +9,8 @@ import pytest
 
 import tokenlake
 from tests.docs.snippets import ROOT
-from tokenlake import easydel
+from tokenlake import PipelineConfig, easydel
 from tokenlake.cli.app import main
-from tokenlake.config.pipeline import PipelineConfig
 
 VARIABLE = re.compile(r"\bTOKENLAKE_[A-Z_]+\b")
 LINK = re.compile(r"\]\(([^)\s#]*)#?([^)\s]*)\)")

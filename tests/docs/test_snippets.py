@@ -16,7 +16,7 @@ from tests.builds import Lender
 from tests.docs.snippets import PAGES, blocks, run
 from tests.lazily import lazily
 from tests.store.support import linked_copy
-from tokenlake.etl.runner import build_dataset
+from tokenlake.etl import build_dataset
 
 jax: Any = lazily("jax")
 sharding: Any = lazily("jax.sharding")

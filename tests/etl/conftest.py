@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from tokenlake.etl.worker import InProcessPool, Workbench
+from tokenlake.etl import InProcessPool, Workbench
 
 
 @pytest.fixture(scope="module")

@@ -7,20 +7,16 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from tokenlake import Manifest, load_config
 from tokenlake.base.fingerprint import file_id
-from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
+from tokenlake.etl import make_plan
+from tokenlake.etl.plan import Plan
 from tokenlake.etl.plan.parents import FoundParent
-from tokenlake.etl.plan.plan import Plan
-from tokenlake.etl.planner import make_plan
-from tokenlake.etl.tokenizers.files import TokenizerFiles
-from tokenlake.etl.tokenizers.fingerprint import describe
-from tokenlake.runtime.mixing.streams import MixtureStream
-from tokenlake.runtime.store.account import Account
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.layout import Layout, shard_path
-from tokenlake.runtime.store.ledger import InputFileEntry, ShardEntry
-from tokenlake.runtime.store.manifest import Kind, Manifest
+from tokenlake.etl.tokenizers import TokenizerFiles, describe
+from tokenlake.runtime.mixing import MixtureStream
+from tokenlake.runtime.store import Account, InputFileEntry, Layout, ShardEntry, Store, shard_path
+from tokenlake.runtime.store.manifest import Kind
 
 
 def described(folder: Path) -> tuple[TokenizerFiles, dict[str, Any]]:

@@ -10,17 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.reading.support import table_of
-from tokenlake.config.resolved import ResolvedPack
-from tokenlake.etl.job import MixJob, ParentVersion, RowsOut, open_stream
-from tokenlake.etl.worker import InProcessPool
-from tokenlake.runtime.mixing.mixture import MIXTURE_ORDER
-from tokenlake.runtime.mixing.streams import MixtureStream
-from tokenlake.runtime.reading.version import StoredRows
-from tokenlake.runtime.store.address import StoreAddress
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.ledger import UnitRecord
-from tokenlake.runtime.store.mixture import MixtureOrder, MixtureSpec, WeightPoint
+from tokenlake import Catalog
+from tokenlake.config import ResolvedPack
+from tokenlake.etl import InProcessPool, open_stream
+from tokenlake.etl.job import MixJob, ParentVersion, RowsOut
+from tokenlake.runtime.mixing import MIXTURE_ORDER, MixtureStream
+from tokenlake.runtime.reading import StoredRows
+from tokenlake.runtime.store import MixtureOrder, Store, StoreAddress, UnitRecord, WeightPoint
+from tokenlake.runtime.store.mixture import MixtureSpec
 
 Row = dict[str, Any]
 

@@ -17,11 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import tokenlake
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.session import BuildSession
-from tokenlake.etl.worker import InProcessPool
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.manifest import Manifest
+from tokenlake import Manifest, verify
+from tokenlake.etl import BuildSession, InProcessPool
+from tokenlake.runtime.store import open_store
 
 Config = dict[str, Any]
 

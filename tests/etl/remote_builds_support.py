@@ -11,12 +11,9 @@ from typing import Any, Protocol, TypeAlias
 
 from tests.servers.gcs import GcsServer
 from tests.servers.s3 import S3Server
-from tokenlake.etl.job import Job, Progress
-from tokenlake.etl.runner import run_pending
-from tokenlake.etl.session import BuildSession
-from tokenlake.etl.worker import InProcessPool
-from tokenlake.runtime.store.address import StoreAddress
-from tokenlake.runtime.store.remote import close_filesystems
+from tokenlake.etl import BuildSession, InProcessPool, Job, run_pending
+from tokenlake.etl.job import Progress
+from tokenlake.runtime.store import StoreAddress, close_filesystems
 
 Files: TypeAlias = dict[str, bytes]
 """Key below the store -> bytes; without ``runs/``, where clocks are."""

@@ -10,11 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.etl.outputs_support import build_here, settings
-from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.sources import Rows
 from tokenlake.etl.unit.decoded_rows import with_text
+from tokenlake.rowwise import ParquetShardedSource, TokenizedShardedSource
 from tokenlake.rowwise.combine import IterableShardedSource
-from tokenlake.rowwise.files import ParquetShardedSource
-from tokenlake.rowwise.tokenized import TokenizedShardedSource
 
 ROADS: dict[str, dict[str, Any]] = {
     "text": {},

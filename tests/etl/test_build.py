@@ -24,8 +24,8 @@ from tests.etl import outputs_support
 from tests.etl.outputs_support import kill_after_a_unit, tree
 from tests.tokenizer_files import copy_wrapping
 from tests.tokenizer_reference import ReferenceTokenizer, needs_slow_reference
+from tokenlake import BuildResult, load_config, verify
 from tokenlake.base.fingerprint import file_id
-from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import (
     AccountError,
@@ -38,19 +38,23 @@ from tokenlake.errors import (
     TooManyBadRecordsError,
     WorkerDiedError,
 )
-from tokenlake.etl import commit
-from tokenlake.etl.events import Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
-from tokenlake.etl.integrity.verify import verify
+from tokenlake.etl import (
+    BuildSession,
+    Event,
+    InProcessPool,
+    UnitFinished,
+    UnitProgress,
+    UnitRetried,
+    UnitStarted,
+    WorkerPool,
+    build_dataset,
+    commit,
+    make_plan,
+    run_pending,
+)
 from tokenlake.etl.observability.tally import RunTally
 from tokenlake.etl.packing.segments import Packed
-from tokenlake.etl.planner import make_plan
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.runner import BuildResult, build_dataset, run_pending
-from tokenlake.etl.session import BuildSession
-from tokenlake.etl.worker import InProcessPool
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.local import LocalStore
+from tokenlake.runtime.store import Layout, LocalStore, open_store
 
 Config = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("in_this_process")

@@ -13,14 +13,11 @@ import tokenlake
 from tests.etl.remote_builds_support import bucket, settings, stored, write_inputs
 from tests.rowwise.mixed_store import settings as mixture
 from tests.servers.s3 import KEY, SECRET
+from tokenlake import repair
 from tokenlake.errors import ConfigError
-from tokenlake.etl import cluster_pool, job, runner
+from tokenlake.etl import InProcessPool, Workbench, WorkerPool, build_dataset, cluster_pool, job, runner
 from tokenlake.etl.cluster_pool import ClusterPool, Slot, SlotLostError
-from tokenlake.etl.integrity.repair import repair
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.worker import InProcessPool, Workbench
-from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store import open_store
 
 
 class _Nodes:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.tokenizer_reference import ReferenceTokenizer
-from tokenlake.etl.runner import build_dataset
+from tokenlake.etl import build_dataset
 
 # Snapshot, and BOS tokens of a document.
 SNAPSHOTS = {

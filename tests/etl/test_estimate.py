@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from tests.builds import config_of
-from tokenlake.config.load import load_config
+from tokenlake import load_config
 from tokenlake.config.resolve import resolve
-from tokenlake.etl.plan import sampling
-from tokenlake.etl.plan.estimate import Estimate, estimate, total
+from tokenlake.etl import make_plan
+from tokenlake.etl.plan import sampling, total
+from tokenlake.etl.plan.estimate import Estimate, estimate
 from tokenlake.etl.plan.sampling import totals_of_places
-from tokenlake.etl.planner import make_plan
 
 
 def estimate_of(config: dict[str, Any]) -> Estimate:

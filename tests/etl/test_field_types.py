@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.etl.outputs_support import Built, build_here, settings, write_jsonl
+from tokenlake import create_source, load_config
 from tokenlake.config.field_types import parse_field_type
-from tokenlake.config.load import load_config
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
-from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.sources import Rows
 from tokenlake.etl.unit.kept_fields import Keeper
-from tokenlake.rowwise.files import create_source
 from tokenlake.runtime.schema import arrow_type
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.etl.packing.segments import learned, marked, plain
-from tokenlake.etl.tokenizers.offsets import Spans, byte_spans
+from tokenlake.etl.tokenizers import Spans
+from tokenlake.etl.tokenizers.offsets import byte_spans
 from tokenlake.etl.unit.finish import Finish
 from tokenlake.etl.unit.fitted import Fitted
 

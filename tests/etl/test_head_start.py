@@ -13,15 +13,20 @@ import pytest
 
 from tests.builds import config_of
 from tests.no_job import no_job
-from tokenlake.config.load import load_config
+from tokenlake import load_config
 from tokenlake.errors import ConfigError, SourceNotFoundError, WorkerError
-from tokenlake.etl import events
+from tokenlake.etl import (
+    BuildSession,
+    InProcessPool,
+    Workbench,
+    WorkerPool,
+    build_dataset,
+    events,
+    run_pending,
+)
 from tokenlake.etl.head_start import HeadStart
 from tokenlake.etl.job import WarmJob
-from tokenlake.etl.pool import EarlyPool, WorkerPool
-from tokenlake.etl.runner import build_dataset, run_pending
-from tokenlake.etl.session import BuildSession
-from tokenlake.etl.worker import InProcessPool, Workbench
+from tokenlake.etl.pool import EarlyPool
 
 MIB = 1 << 20
 

@@ -15,18 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.etl.outputs_support import Built, Config, build_here, notes, settings, write_jsonl
-from tokenlake.config.load import load_config
+from tokenlake import Catalog, load_config, repair
 from tokenlake.config.resolve import resolve_source
 from tokenlake.errors import ConfigError
-from tokenlake.etl import planner
-from tokenlake.etl.integrity.repair import repair
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.sources.listing import list_inputs
-from tokenlake.etl.sources.records import read_rows
+from tokenlake.etl import build_dataset, planner
+from tokenlake.etl.sources import list_inputs, read_rows
 from tokenlake.etl.sources.splits import RecordLimit, positions_of, split_files
 from tokenlake.etl.unit.text import held_out_draws, split_indices
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store import open_store
 
 
 @pytest.fixture

@@ -20,10 +20,8 @@ from tests.tokenizer_reference import ReferenceTokenizer
 from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece, training_texts
 from tokenlake.config.resolved import ResolvedFim
 from tokenlake.errors import ConfigError
-from tokenlake.etl import planner
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.tokenizers.encoder import Encoder
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl import build_dataset, planner
+from tokenlake.etl.tokenizers import Encoder, TokenizerFiles
 from tokenlake.etl.unit.infilling import Infilling, Stretches
 
 STARCODER = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")

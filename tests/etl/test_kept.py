@@ -11,7 +11,7 @@ from tests.rowwise.pipeline_support import written
 from tests.seeds import promise
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import NotAvailableError
-from tokenlake.etl.runner import build_dataset
+from tokenlake.etl import build_dataset
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 

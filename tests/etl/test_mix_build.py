@@ -17,26 +17,24 @@ import pytest
 from tests.etl.outputs_support import kill_after_a_unit
 from tests.etl.outputs_support import tree as tree_of
 from tests.store.support import copy_store
+from tokenlake import Catalog, Manifest, load_config, repair, verify
 from tokenlake.cli.app import main
-from tokenlake.config.load import load_config
-from tokenlake.config.resolve import first_steps, last_step
+from tokenlake.config import first_steps, last_step
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
-from tokenlake.etl import commit, planner
-from tokenlake.etl.events import Event, UnitFinished
-from tokenlake.etl.integrity.repair import repair
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.job import open_stream
-from tokenlake.etl.plan.plan import Plan
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.runner import build_dataset, run_pending
-from tokenlake.etl.session import BuildSession
+from tokenlake.etl import (
+    BuildSession,
+    Event,
+    UnitFinished,
+    WorkerPool,
+    build_dataset,
+    commit,
+    open_stream,
+    planner,
+    run_pending,
+)
+from tokenlake.etl.plan import Plan
 from tokenlake.etl.tokenizers.manager import Decoder
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.ledger import UnitRecord
-from tokenlake.runtime.store.manifest import Manifest
-from tokenlake.runtime.store.sealed import seal
+from tokenlake.runtime.store import Layout, UnitRecord, open_store, seal
 
 Config = dict[str, Any]
 SOURCES = {"code": 300, "text": 200, "rare": 20}

@@ -16,16 +16,11 @@ import tokenlake as tl
 from tests.etl.mix_plan_support import Lake, described
 from tests.rowwise.mixed_store import SEQ_LENGTH, build_mixtures
 from tests.store.support import copy_store
-from tokenlake.config.load import load_config
+from tokenlake import Manifest, load_config, verify
 from tokenlake.errors import ConfigError
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl import BuildSession, WorkerPool, run_pending
 from tokenlake.etl.reports.card import recipe
-from tokenlake.etl.runner import run_pending
-from tokenlake.etl.session import BuildSession
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.manifest import Manifest
-from tokenlake.runtime.store.sealed import seal
+from tokenlake.runtime.store import open_store, seal
 
 MIX: dict[str, Any] = {"lanes": 2, "batch_size": 4, "block_size": 10, "seed": 3, "unit_rows": 32}
 EVEN = {"code": 0.5, "web": 0.5}

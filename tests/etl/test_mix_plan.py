@@ -14,17 +14,18 @@ from hypothesis import strategies as st
 
 from tests.etl.mix_plan_support import Lake, described, figures, taken
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.etl.job import RowsOut, open_stream
+from tokenlake.etl import open_stream
+from tokenlake.etl.job import RowsOut
+from tokenlake.etl.plan import Plan
 from tokenlake.etl.plan.mixture import choose_unit_rows
-from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
+from tokenlake.etl.plan.plan import MixUnit, RepackUnit
 from tokenlake.etl.plan.stored import unit_identity
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers import TokenizerFiles
+from tokenlake.runtime.mixing import MIXTURE_ORDER, SourceMixture
 from tokenlake.runtime.mixing.lanes import choose_lanes
-from tokenlake.runtime.mixing.mixture import MIXTURE_ORDER, SourceMixture
-from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store import MIXED, MixtureOrder, WeightPoint, open_store
 from tokenlake.runtime.store.draws import open_mixture
-from tokenlake.runtime.store.ledger import MIXED
-from tokenlake.runtime.store.mixture import MixtureOrder, MixtureSpec, WeightPoint
+from tokenlake.runtime.store.mixture import MixtureSpec
 
 EVEN = {"a": 0.5, "b": 0.5}
 Tokenizer = tuple[TokenizerFiles, dict[str, Any]]

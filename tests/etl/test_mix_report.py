@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tokenlake.config.load import load_config
+from tokenlake import Manifest, load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.etl.reports import to_markdown
 from tokenlake.etl.reports.card import recipe, render_card
 from tokenlake.etl.reports.dataset import account_table, mixture_table, order_table, share, weights_in_words
-from tokenlake.runtime.store.account import Account
-from tokenlake.runtime.store.ledger import Parent, ShardEntry
-from tokenlake.runtime.store.manifest import Manifest
-from tokenlake.runtime.store.mixture import MixedSource, MixtureOrder, MixtureRecord, WeightPoint
+from tokenlake.runtime.store import Account, MixtureOrder, Parent, ShardEntry, WeightPoint
+from tokenlake.runtime.store.mixture import MixedSource, MixtureRecord
 
 SOURCES = {
     "code": MixedSource(

@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
 from tokenlake.etl.unit.mix import mix_steps
-from tokenlake.runtime.mixing import streams
-from tokenlake.runtime.mixing.mixture import SourceMixture
-from tokenlake.runtime.mixing.order import EpochOrder
-from tokenlake.runtime.mixing.schedule import constant
-from tokenlake.runtime.mixing.streams import MixtureStream, source_order
+from tokenlake.runtime.mixing import EpochOrder, MixtureStream, SourceMixture, constant, source_order, streams
 
 Sizes = list[list[int]]
 

@@ -28,21 +28,14 @@ from tests.etl.mix_units_support import (
 from tests.reading.support import LENGTH, lake_of
 from tests.store.support import copy_store
 from tokenlake.errors import AccountError, IntegrityError
+from tokenlake.etl import InProcessPool, WorkerPool
 from tokenlake.etl.job import MixJob
-from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.unit import mix
 from tokenlake.etl.unit.mix import mix_steps
 from tokenlake.etl.unit.stored_rows import OpenedParents, check_written
-from tokenlake.etl.worker import InProcessPool
 from tokenlake.runtime import schema
-from tokenlake.runtime.mixing.mixture import SourceMixture
-from tokenlake.runtime.mixing.order import EpochOrder
-from tokenlake.runtime.mixing.schedule import constant
-from tokenlake.runtime.mixing.streams import MixtureStream
-from tokenlake.runtime.store.account import Account
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.ledger import UnitRecord
+from tokenlake.runtime.mixing import EpochOrder, MixtureStream, SourceMixture, constant
+from tokenlake.runtime.store import Account, Store, UnitRecord, open_store
 
 Row = dict[str, Any]
 EVEN = {"plain": 0.5, "learned": 0.5}

@@ -14,16 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.etl.outputs_support import build_here, notes, settings, write_jsonl
+from tokenlake import load_config
 from tokenlake.base.columns import JSON, NULL
 from tokenlake.cli.app import main
-from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.etl import make_plan
 from tokenlake.etl.plan.kept_types import type_of
-from tokenlake.etl.planner import make_plan
-from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.sources import Rows
 from tokenlake.etl.unit.kept_fields import Keeper, as_json
-from tokenlake.runtime.schema import LogicalHasher, arrow_type, column_type, fits, joined, settled
+from tokenlake.runtime import LogicalHasher
+from tokenlake.runtime.schema import arrow_type, column_type, fits, joined, settled
 
 # Types
 

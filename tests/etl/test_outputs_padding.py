@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from tests.etl.outputs_support import build_here, settings, write_jsonl
 from tests.store.support import copy_store
+from tokenlake import load_config
 from tokenlake.cli.app import main
-from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
+from tokenlake.etl import make_plan
 from tokenlake.etl.integrity.verify_shard import RowCheck, RowRules
-from tokenlake.etl.planner import make_plan
 from tokenlake.etl.unit.rows_file import Padding, RowGroups
-from tokenlake.query.sequences import read_sequences
-from tokenlake.runtime.schema import open_writer
-from tokenlake.runtime.store.address import open_store
+from tokenlake.query import read_sequences
+from tokenlake.runtime import open_writer
+from tokenlake.runtime.store import open_store
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=40)
 

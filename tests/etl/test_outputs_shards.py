@@ -19,15 +19,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.etl.outputs_support import build_here, notes, settings, tree, write_jsonl
+from tokenlake import load_config
 from tokenlake.cli.app import main
-from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
-from tokenlake.etl.plan.estimate import estimate, total
+from tokenlake.etl import build_dataset, make_plan
+from tokenlake.etl.plan import total
+from tokenlake.etl.plan.estimate import estimate
 from tokenlake.etl.plan.unit_ranges import cut, files_of_sources
-from tokenlake.etl.planner import make_plan
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.sources.inputs import FileRange, InputFile
+from tokenlake.etl.sources import FileRange, InputFile
 
 # Cutting
 

@@ -11,14 +11,14 @@ import pytest
 from tests.etl.outputs_support import build_here, notes, settings, write_jsonl
 from tests.tokenizer_files import copy_wrapping
 from tests.tokenizer_reference import ReferenceTokenizer
+from tokenlake import load_config
 from tokenlake.base.fingerprint import file_id
 from tokenlake.cli.app import main
-from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
+from tokenlake.etl import make_plan
 from tokenlake.etl.plan.planned_tokenizer import plan_tokenizers
-from tokenlake.etl.planner import make_plan
-from tokenlake.etl.tokenizers.training import train_bpe
+from tokenlake.etl.tokenizers import train_bpe
 
 
 @pytest.fixture(scope="module")

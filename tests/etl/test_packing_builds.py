@@ -9,9 +9,9 @@ import pytest
 
 from tests.etl.outputs_support import Config, build_here, documents_of, notes, settings, tree, write_jsonl
 from tests.text.chat_samples import CHATML, conversation, speaking, write
-from tokenlake.etl.packing.strategies import STRATEGIES
+from tokenlake.etl.packing import STRATEGIES
+from tokenlake.etl.tokenizers import Encoder
 from tokenlake.etl.tokenizers import encoder as encoder_module
-from tokenlake.etl.tokenizers.encoder import Encoder
 from tokenlake.etl.unit import text as unit_module
 
 LONG = "word " * 40 + "words und so weiter, " * 100

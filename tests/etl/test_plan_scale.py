@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from benchmarks.planning import make_tree
-from tokenlake.config.load import load_config
+from tokenlake import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
-from tokenlake.etl.events import Event, Listed, Planning
-from tokenlake.etl.job import UnitJob, job_of, to_line
-from tokenlake.etl.plan.plan import Plan
-from tokenlake.etl.planner import make_plan
-from tokenlake.etl.session import BadRecordBudget, BuildSession
-from tokenlake.runtime.store.layout import Layout
+from tokenlake.etl import BuildSession, Event, UnitJob, make_plan
+from tokenlake.etl.events import Listed, Planning
+from tokenlake.etl.job import job_of, to_line
+from tokenlake.etl.plan import Plan
+from tokenlake.etl.session import BadRecordBudget
+from tokenlake.runtime.store import Layout
 
 MANY = 1000
 

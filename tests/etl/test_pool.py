@@ -18,7 +18,8 @@ import pytest
 
 from tests.no_job import no_job
 from tokenlake.errors import CancelledError, WorkerDiedError, WorkerError
-from tokenlake.etl.pool import WorkerPool, _environment
+from tokenlake.etl import WorkerPool
+from tokenlake.etl.pool import _environment
 
 UNKNOWN = no_job("nothing")
 

@@ -29,12 +29,11 @@ from tests.etl.remote_builds_support import (
 )
 from tests.seeds import promise
 from tests.servers.s3 import KEY, SECRET
+from tokenlake import sql as query
+from tokenlake import verify
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.query.session import sql as query
-from tokenlake.runtime.store.address import StoreAddress, open_store
-from tokenlake.runtime.store.remote import close_filesystems
+from tokenlake.runtime.store import StoreAddress, close_filesystems, open_store
 
 
 @pytest.fixture(autouse=True)

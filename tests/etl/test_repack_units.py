@@ -15,12 +15,9 @@ from tests.text.chat_samples import CHATML, LLAMA2, conversation, speaking, writ
 from tests.tokenizers.tokenizer_samples import byte_level, changed, sentencepiece, template
 from tokenlake.errors import IntegrityError
 from tokenlake.etl.job import RepackJob
-from tokenlake.etl.tokenizers.files import TokenizerFiles
-from tokenlake.runtime.store.address import StoreAddress, open_store
-from tokenlake.runtime.store.base import Store
+from tokenlake.etl.tokenizers import TokenizerFiles
+from tokenlake.runtime.store import Layout, ShardEntry, Store, StoreAddress, UnitRecord, open_store
 from tokenlake.runtime.store.catalog import read_record
-from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.ledger import ShardEntry, UnitRecord
 
 Config = dict[str, Any]
 LENGTH = 24

@@ -20,13 +20,10 @@ from tests.etl.outputs_support import (
     write_jsonl,
 )
 from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece
-from tokenlake.config.load import load_config
+from tokenlake import Catalog, load_config, repair
 from tokenlake.errors import ConfigError
-from tokenlake.etl import planner
-from tokenlake.etl.integrity.repair import repair
-from tokenlake.etl.runner import build_dataset
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.etl import build_dataset, planner
+from tokenlake.runtime.store import open_store
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ import pytest
 from tests.etl.remote_builds_support import Bucket, Files, bucket, settings, stored, write_inputs
 from tests.rowwise.mixed_store import settings as mixture
 from tests.servers.s3 import KEY, SECRET
+from tokenlake import BuildResult, RepairReport, repair, verify
 from tokenlake.base.secrets import remember
 from tokenlake.errors import (
     BadRecordError,
@@ -31,18 +32,11 @@ from tokenlake.errors import (
     WorkerDiedError,
     WorkerError,
 )
-from tokenlake.etl.integrity.findings import RepairReport
-from tokenlake.etl.integrity.repair import repair
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.job import REFERENCE, Job, UnitJob
-from tokenlake.etl.runner import BuildResult, build_dataset
-from tokenlake.etl.session import BuildSession
+from tokenlake.etl import BuildSession, InProcessPool, Job, UnitJob, Workbench, build_dataset
+from tokenlake.etl.job import REFERENCE
 from tokenlake.etl.shared_plan import PLAN, WORK, Leases, leased_units, publish_plan, read_plan
 from tokenlake.etl.store_engine import WorkDone, join_build
-from tokenlake.etl.worker import InProcessPool, Workbench
-from tokenlake.runtime.store.address import StoreAddress, open_store
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store import Layout, Store, StoreAddress, open_store
 
 V1 = Layout("small", 1)
 
@@ -352,7 +346,7 @@ def test_no_plan_and_a_build_that_was_given_up_are_said(planned: Store, bench: W
     def sweep(job: Job) -> None:
         claim = planned.read(V1.claim)
         if b'"state"' not in claim:
-            from tokenlake.runtime.store.claims import Claim
+            from tokenlake.runtime.store import Claim
 
             swept = Claim.from_bytes(claim, "claim").turned("swept")
             planned.swap(V1.claim, swept.to_bytes(), claim)

@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenlake import Manifest, plan, repair
 from tokenlake.base.sizes import MIB
-from tokenlake.etl.integrity.repair import repair
+from tokenlake.etl import build_dataset
 from tokenlake.etl.plan.unit_size import LARGEST, SMALLEST, WORKERS, choose_unit_size
-from tokenlake.etl.planner import plan
-from tokenlake.etl.runner import build_dataset
-from tokenlake.runtime.store.manifest import Manifest
 
 promise = pytest.mark.promise
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tokenlake.etl.plan.unit_ranges import group_ranges
 from tokenlake.etl.planner import look_at
-from tokenlake.etl.sources.inputs import InputFile
-from tokenlake.etl.sources.splits import split_file
+from tokenlake.etl.sources import InputFile, split_file
 from tokenlake.etl.unit.text import split_indices
 
 

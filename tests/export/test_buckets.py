@@ -12,13 +12,13 @@ import pytest
 from tests.etl.remote_builds_support import Bucket, bucket
 from tests.seeds import promise
 from tests.servers.s3 import KEY, SECRET
+from tokenlake import Pipeline, tokenize_and_save
 from tokenlake.errors import ConfigError, StoreError
+from tokenlake.etl import build_dataset
+from tokenlake.etl.export import FlatManifest
 from tokenlake.etl.export.directory import target_of
-from tokenlake.etl.export.flat_manifest import FlatManifest
-from tokenlake.etl.runner import build_dataset
-from tokenlake.rowwise.files import ParquetShardedSource
-from tokenlake.rowwise.pipeline import Pipeline
-from tokenlake.rowwise.save import create_writer, save_dataset, save_iterator, tokenize_and_save
+from tokenlake.rowwise import ParquetShardedSource, create_writer, save_dataset
+from tokenlake.rowwise.save import save_iterator
 from tokenlake.runtime.store.object_store import ObjectStore
 
 ROWS = [{"id": i} for i in range(10)]

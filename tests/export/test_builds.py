@@ -13,15 +13,14 @@ import pytest
 from tests.builds import Config
 from tests.rowwise.sharded_support import check_flat
 from tests.seeds import promise
+from tokenlake import Catalog, export_version, verify
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.etl.export.flat_manifest import FlatManifest
-from tokenlake.etl.export.version import export_version
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.runner import build_dataset, finished_build
-from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
-from tokenlake.runtime.loader.dataset import open as open_dataset
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.etl import build_dataset
+from tokenlake.etl.export import FlatManifest
+from tokenlake.etl.runner import finished_build
+from tokenlake.rowwise import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
+from tokenlake.runtime.loader import open as open_dataset
+from tokenlake.runtime.store import open_store
 from tokenlake.runtime.store.gc import gc
 
 READERS = {"parquet": ParquetShardedSource, "arrow": ArrowShardedSource, "jsonl": JsonShardedSource}

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.etl.outputs_support import build_here, settings
+from tokenlake import export_version
 from tokenlake.base.json_text import dump_json, json_values, text_form
 from tokenlake.errors import BadRecordError
-from tokenlake.etl.export.version import export_version
-from tokenlake.query.sequences import read_sequences
-from tokenlake.rowwise.save import save_dataset
-from tokenlake.runtime.store.address import open_store
+from tokenlake.query import read_sequences
+from tokenlake.rowwise import save_dataset
+from tokenlake.runtime.store import open_store
 
 INSTANT = datetime.datetime(2026, 1, 31, 12, 34, 56, 500000)
 ZONED = INSTANT.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=1)))

@@ -12,10 +12,9 @@ import pytest
 
 from tests.seeds import promise
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
+from tokenlake.etl.export import FlatManifest
 from tokenlake.etl.export.directory import target_of
-from tokenlake.etl.export.flat_manifest import FlatManifest
-from tokenlake.rowwise.files import JsonShardedSource, ParquetShardedSource
-from tokenlake.rowwise.save import create_writer, save_dataset
+from tokenlake.rowwise import JsonShardedSource, ParquetShardedSource, create_writer, save_dataset
 
 ROWS = [{"id": i} for i in range(10)]
 OTHER = [{"id": i} for i in range(100, 104)]

@@ -13,13 +13,13 @@ import pytest
 from tests.hub_support import writable_hub
 from tests.seeds import promise
 from tests.servers.hub import TOKEN, HubServer
+from tokenlake import Pipeline
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, VersionConflictError
-from tokenlake.etl.export.flat_manifest import FlatManifest
+from tokenlake.etl import build_dataset
+from tokenlake.etl.export import FlatManifest
 from tokenlake.etl.export.push import push_directories
-from tokenlake.etl.runner import build_dataset
-from tokenlake.rowwise.pipeline import Pipeline
-from tokenlake.rowwise.save import save_dataset
+from tokenlake.rowwise import save_dataset
 
 # huggingface_hub's own call of its HTTP library.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")

@@ -33,11 +33,10 @@ from typing import Any, Final
 
 import psutil
 
+from tokenlake import Catalog
 from tokenlake.errors import TokenlakeError
-from tokenlake.etl.events import BuildPlanned, Event, UnitStarted
-from tokenlake.etl.runner import build_dataset
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.etl import BuildPlanned, Event, UnitStarted, build_dataset
+from tokenlake.runtime.store import open_store
 
 SECONDS: Final = 90  # after which a run is ended; none takes ten
 BUG: Final = 70

@@ -22,15 +22,11 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 import pytest
 
-from tokenlake.etl.events import Event, UnitStarted
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.runner import result_of, run_pending
-from tokenlake.etl.session import BuildSession
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake import Catalog, verify
+from tokenlake.etl import BuildSession, Event, UnitStarted, WorkerPool, run_pending
+from tokenlake.etl.runner import result_of
+from tokenlake.runtime.store import UnitRecord, open_store
 from tokenlake.runtime.store.layout import version_number
-from tokenlake.runtime.store.ledger import UnitRecord
 
 Role: TypeAlias = Literal["main", "unit", "worker"]
 Fault: TypeAlias = Literal["KILL", "EIO", "ENOSPC", "EDQUOT"]

@@ -15,12 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 import tokenlake as tl
-from tokenlake.runtime.loader.explain import explain_step
-from tokenlake.runtime.reading.version import StoredRows
-from tokenlake.runtime.store.address import open_read_store, open_store
-from tokenlake.runtime.store.base import ReadStore
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.layout import Layout
+from tokenlake import Catalog
+from tokenlake.runtime.loader import explain_step
+from tokenlake.runtime.reading import StoredRows
+from tokenlake.runtime.store import Layout, ReadStore, open_read_store, open_store
 
 COLUMNS: Final = ["input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets"]
 _SHARDS: Final = r"/v1/(data/train.*|manifest\.json)"
@@ -200,14 +198,14 @@ def _command(*arguments: str) -> Callable[[Place], Pieces]:
 
 
 def _query(place: Place) -> Pieces:
-    from tokenlake.query.session import sql as query
+    from tokenlake import sql as query
 
     yield query(open_store(place.root), "select input_ids, segment_lengths from plain order by shard, row")
     yield query(open_store(place.root), "select * from texts order by shard, row")
 
 
 def _sequences(place: Place) -> Pieces:
-    from tokenlake.query.sequences import read_sequences
+    from tokenlake.query import read_sequences
 
     store = open_store(place.root)
     for name in ("plain", "texts"):
@@ -216,7 +214,7 @@ def _sequences(place: Place) -> Pieces:
 
 
 def _torch(place: Place) -> Pieces:
-    from tokenlake.runtime.loader.torch import torch_dataset, torch_rows
+    from tokenlake import torch_dataset, torch_rows
 
     ds = place.open("learned")
     for batch in torch_dataset(ds, batch_size=8, seed=3, columns=COLUMNS):
@@ -228,7 +226,7 @@ def _torch(place: Place) -> Pieces:
 
 
 def _grain(place: Place) -> Pieces:
-    from tokenlake.runtime.loader.grain import grain_dataset, grain_source
+    from tokenlake import grain_dataset, grain_source
 
     ds = place.open("learned")
     source = grain_source(ds, columns=COLUMNS)
@@ -246,7 +244,7 @@ def _to_hf(place: Place) -> Pieces:
 
 
 def _hf_steps(place: Place) -> Pieces:
-    from tokenlake.runtime.loader.hf import hf_dataset
+    from tokenlake import hf_dataset
 
     ds = place.open("learned")
     for row in hf_dataset(ds, 8, seed=3):
@@ -272,8 +270,7 @@ def _through(store: ReadStore) -> Pieces:
 
 def rebuild(root: Path, name: str, *, mixed: bool) -> list[tuple[str, str]]:
     """Mix or repack stored rows to a new version; return its shards and their hashes."""
-    from tokenlake.etl.session import BuildSession
-    from tokenlake.etl.worker import InProcessPool
+    from tokenlake.etl import BuildSession, InProcessPool
 
     config: dict[str, Any] = {"name": name, "save": {"output_dir": str(root)}}
     names = ("plain", "learned") if mixed else ("texts",)
@@ -302,7 +299,7 @@ def _rebuilt(mixed: bool) -> Callable[[Place], Pieces]:
 
 def _verify(deep: bool, *names: str) -> Callable[[Place], Pieces]:
     def read(place: Place) -> Pieces:
-        from tokenlake.etl.integrity.verify import verify
+        from tokenlake import verify
 
         for name in names:
             report = verify(open_store(place.root), name, 1, deep=deep, workers=1)

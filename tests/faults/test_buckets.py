@@ -31,8 +31,7 @@ from tests.store.object_store_support import (
     written,
 )
 from tokenlake.errors import NotFoundError, TokenlakeError, VersionConflictError
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.ledger import FileEntry
+from tokenlake.runtime.store import FileEntry, Store
 
 SMALL, LARGE = b"few bytes\r\n" * 40, hashlib.sha256(b"x").digest() * 34_000  # the second in three parts
 HASH: Final = {data: sha256(data) for data in (SMALL, LARGE)}

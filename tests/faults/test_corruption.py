@@ -23,10 +23,8 @@ from tests.faults.readers import GROUPS, READERS, rebuild
 from tests.reading.shards import OURS
 from tests.reading.support import build_lake
 from tests.store.support import copy_store
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.manifest import Manifest
+from tokenlake import Catalog, Manifest
+from tokenlake.runtime.store import Layout, open_store
 
 _OTHERS: tuple[dict[str, Any], ...] = (
     {"compression": "none"},

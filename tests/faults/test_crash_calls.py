@@ -27,10 +27,9 @@ from tests.faults.crash_support import (
     require_strace,
     write_jsonl,
 )
-from tokenlake.etl.runner import build_dataset
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.file_locks import new_temp_name
+from tokenlake import Catalog
+from tokenlake.etl import build_dataset
+from tokenlake.runtime.store import new_temp_name, open_store
 
 DEAD = 2**22 + 5  # larger than any process id
 

@@ -20,9 +20,7 @@ from typing import Any, Final
 import pytest
 
 import tokenlake
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.session import BuildSession
+from tokenlake.etl import BuildSession, WorkerPool, build_dataset
 
 YEARS: Final = 11
 LIBRARY: Final = Path(tokenlake.__file__).parents[1]

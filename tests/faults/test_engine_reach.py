@@ -25,11 +25,10 @@ from tests.faults.conftest import Cases
 from tests.rowwise.mixed_store import settings as mixture
 from tests.seeds import promise
 from tests.servers.s3 import KEY, SECRET
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.runner import build_dataset
+from tokenlake import verify
+from tokenlake.etl import build_dataset
 from tokenlake.etl.shared_plan import WORK, leased_units, present_workers
-from tokenlake.runtime.store.address import StoreAddress, open_store
-from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store import Layout, StoreAddress, open_store
 
 UNITS = 64
 V1 = Layout("small", 1)

@@ -20,9 +20,9 @@ import pytest
 
 from tests.faults.conftest import Cases
 from tests.faults.crash_support import configuration, require_strace, write_jsonl
-from tokenlake.etl.runner import build_dataset
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake import Catalog
+from tokenlake.etl import build_dataset
+from tokenlake.runtime.store import open_store
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _NAMES: Final = (

@@ -21,9 +21,7 @@ from tests.store.object_store_support import CLOUDS, bucket_on, environment, sha
 from tests.store.test_gc_interleavings import asleep, build, built, gc, walk
 from tests.store.test_gc_interleavings import commit as committing
 from tokenlake.errors import VersionConflictError
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.writes import HashingFile
+from tokenlake.runtime.store import HashingFile, Store, open_store
 
 RACES, WRITERS = 1000, 4
 WAYS = ("put_new", "publish", "swap")

@@ -35,10 +35,9 @@ from tests.etl.remote_builds_support import (
 from tests.faults.conftest import Cases
 from tests.servers.base import Fault, Request
 from tests.servers.s3 import KEY, SECRET
+from tokenlake import verify
 from tokenlake.errors import TokenlakeError
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.runtime.store import payload
-from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store import open_store, payload
 
 _READS: Final = ("get", "head", "list", "stat")
 _MOST_OF_ONE_OPERATION: Final = 9

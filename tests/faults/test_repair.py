@@ -13,11 +13,9 @@ from tests.etl.remote_builds_support import bucket
 from tests.faults.conftest import Cases
 from tests.integrity.support import KINDS, build, damage, files_of, repaired_until_killed, tree
 from tests.store.support import linked_copy, settings, write_inputs
-from tokenlake.etl.integrity.repair import repair
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake import Catalog, repair, verify
+from tokenlake.etl import WorkerPool
+from tokenlake.runtime.store import open_store
 
 _RANDOM, _KILLED = 120, 24  # cases in all mode
 # A version without a manifest is none, and one without a claim was copied from elsewhere.

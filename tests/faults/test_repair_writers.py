@@ -20,16 +20,11 @@ import pytest
 from tests.integrity import conftest as repairing
 from tests.integrity.support import build, damage, tree
 from tests.store.support import settings, write_inputs
+from tokenlake import Catalog, repair, verify
+from tokenlake.etl import WorkerPool
 from tokenlake.etl.integrity.rebuild import other_rows
-from tokenlake.etl.integrity.repair import repair
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.runtime.schema import LogicalHasher, open_writer, tokens_schema
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.layout import Layout, shard_path
-from tokenlake.runtime.store.ledger import ShardEntry
-from tokenlake.runtime.store.writes import HashingFile
+from tokenlake.runtime import LogicalHasher, open_writer, tokens_schema
+from tokenlake.runtime.store import HashingFile, Layout, ShardEntry, open_store, shard_path
 
 _OTHER_WRITER = """
 import pyarrow.parquet as pq

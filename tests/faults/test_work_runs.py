@@ -27,8 +27,7 @@ from tests.prefect.deployed import (
 )
 from tests.seeds import promise
 from tokenlake.etl.shared_plan import Leases, read_plan
-from tokenlake.runtime.store.address import StoreAddress, open_store
-from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store import Layout, StoreAddress, open_store
 
 __all__ = ["data", "environment", "server", "worker"]
 

@@ -19,7 +19,7 @@ import yaml
 
 from tests.text import chat_samples, preference_support
 from tests.tokenizers import tokenizer_samples
-from tokenlake.etl.runner import build_dataset
+from tokenlake.etl import build_dataset
 
 DATA = Path(__file__).parent / "data"
 

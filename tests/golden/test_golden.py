@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 
 from tests.golden.make import CONFIGS, DATA, configure
-from tokenlake.etl.integrity.verify import verify
+from tokenlake import Catalog, Manifest, verify
+from tokenlake.etl import WorkerPool, build_dataset
 from tokenlake.etl.job import produced_by
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.runner import build_dataset
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store import open_store
 from tokenlake.runtime.tokenizer_guard.generation import exports_parts
 
 VERSIONS = sorted(path.parent.name for path in (DATA / "store").glob("*/v1"))

@@ -24,8 +24,8 @@ import pytest
 
 from tests.lazily import lazily
 from tests.prefect.deployed import LAUNCH, ROOT, SLOW, Launched, asked, until
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake import Catalog
+from tokenlake.runtime.store import open_store
 
 prefect: Any = lazily("prefect")
 settings: Any = lazily("prefect.settings")

@@ -28,15 +28,13 @@ from tests.prefect.deployed import (
 from tests.seeds import promise
 from tests.servers.http import HttpServer
 from tests.store.support import build_store, copy_store
+from tokenlake import Catalog, Manifest
 from tokenlake.base import secrets as references
 from tokenlake.cli.app import main
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.events import Event, UnitRetried
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.etl import Event, UnitRetried
+from tokenlake.runtime.store import Layout, open_store
 from tokenlake.runtime.store.claims import committing_run
-from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.manifest import Manifest
 
 blocks: Any = lazily("prefect.blocks.system")
 flows: Any = lazily("tokenlake_flows.tokenize")

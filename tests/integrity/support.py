@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+from tokenlake import Manifest
+from tokenlake.etl import BuildSession, WorkerPool, run_pending
 from tokenlake.etl.planner import Configuration
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.runner import run_pending
-from tokenlake.etl.session import BuildSession
-from tokenlake.runtime.store.manifest import Manifest
 
 KINDS = ("flip", "truncate", "empty", "append", "remove")
 

@@ -14,17 +14,11 @@ import pytest
 import tokenlake as tl
 from tests.integrity.support import KINDS, build, damage, tree
 from tests.store.support import settings, write_inputs
+from tokenlake import Catalog, repair, verify
 from tokenlake.errors import IntegrityError, NotFoundError
+from tokenlake.etl import WorkerPool
 from tokenlake.etl.commit import publish_manifest
-from tokenlake.etl.integrity.repair import repair
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.claims import Claim
-from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.local import LocalStore
-from tokenlake.runtime.store.sealed import seal
+from tokenlake.runtime.store import Claim, Layout, LocalStore, open_store, seal
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,10 @@ import pytest
 
 from tests.integrity.support import build, damage, files_of, tree
 from tests.rowwise.mixed_store import settings
-from tokenlake.config.load import load_config
-from tokenlake.config.resolve import first_steps, last_step
-from tokenlake.etl.integrity.repair import repair
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.runtime.store.address import open_store
+from tokenlake import load_config, repair, verify
+from tokenlake.config import first_steps, last_step
+from tokenlake.etl import WorkerPool
+from tokenlake.runtime.store import open_store
 
 
 @pytest.fixture(scope="module")

@@ -14,15 +14,11 @@ import pytest
 
 from tests.reading.support import lake_of
 from tests.store.support import build_store, copy_store
+from tokenlake import Manifest, verify
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError
-from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.integrity.verify_config import config_problems
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.manifest import Manifest
-from tokenlake.runtime.store.sealed import seal
+from tokenlake.runtime.store import Layout, Store, open_store, seal
 
 FREE: Final = {
     "name": "what the user called the tokenizer; no file of the version repeats it",

@@ -11,12 +11,9 @@ import pytest
 
 from tests.integrity.support import KINDS, build, damage, files_of, tree
 from tests.store.support import linked_copy, settings, write_inputs
-from tokenlake.etl.integrity.findings import RepairReport
-from tokenlake.etl.integrity.repair import repair
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake import Catalog, RepairReport, repair, verify
+from tokenlake.etl import WorkerPool
+from tokenlake.runtime.store import open_store
 
 SHARD = "data/train-00001-00.parquet"  # of the unit that v1 and v2 share
 OWN = "data/train-00000-00.parquet"  # of the unit that v2 built anew

@@ -15,15 +15,11 @@ from pydantic import SecretStr
 
 from tests.integrity.support import build, damage, repaired_until_killed, tree
 from tests.store.support import settings, write_inputs
+from tokenlake import Catalog, RepairReport, load_config, repair
 from tokenlake.cli.app import main
-from tokenlake.config.load import load_config
-from tokenlake.etl.integrity.findings import RepairReport
-from tokenlake.etl.integrity.repair import repair
-from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl import WorkerPool
 from tokenlake.etl.run_log import Asked, newest_asked
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store import Layout, open_store
 
 SHARD, OWN = "data/train-00001-00.parquet", "data/train-00000-00.parquet"
 Output = pytest.CaptureFixture[str]

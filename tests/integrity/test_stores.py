@@ -20,16 +20,14 @@ from tests.reading.support import lake_of
 from tests.servers.s3 import KEY, SECRET
 from tests.store.remote_store_support import Served, files_of, serving
 from tests.store.support import copy_store
+from tokenlake import Catalog, VerifyReport, verify
 from tokenlake.base.threads import Stop, Stopped, in_order
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError
-from tokenlake.etl.integrity.findings import FILE_PROBLEMS, VerifyReport
-from tokenlake.etl.integrity.verify import read_whole, verify
-from tokenlake.runtime.schema import LogicalHasher
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.layout import Layout
+from tokenlake.etl.integrity.findings import FILE_PROBLEMS
+from tokenlake.etl.integrity.verify import read_whole
+from tokenlake.runtime import LogicalHasher
+from tokenlake.runtime.store import Layout, Store, open_store
 
 Found = set[tuple[str, str]]
 

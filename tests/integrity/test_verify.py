@@ -15,16 +15,12 @@ import pytest
 
 from tests.etl.outputs_support import build_here
 from tests.store.support import copy_store, settings, sha256, write_inputs
+from tokenlake import Catalog, Manifest, VerifyReport, verify
 from tokenlake.errors import NotFoundError
-from tokenlake.etl.integrity.findings import VerifyProgress, VerifyReport
-from tokenlake.etl.integrity.verify import verify
+from tokenlake.etl.integrity.findings import VerifyProgress
 from tokenlake.etl.unit import token_files
-from tokenlake.runtime.schema import LogicalHasher, open_writer
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.ledger import FileEntry, ShardEntry
-from tokenlake.runtime.store.manifest import Manifest
-from tokenlake.runtime.store.sealed import seal
+from tokenlake.runtime import LogicalHasher, open_writer
+from tokenlake.runtime.store import FileEntry, ShardEntry, open_store, seal
 
 L = 16
 DATASET = "small"

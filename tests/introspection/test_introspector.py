@@ -22,8 +22,8 @@ from tokenlake.etl.introspection import sample
 from tokenlake.etl.introspection.file_group import LOOKED_INTO
 from tokenlake.etl.introspection.inspection import Inspection
 from tokenlake.etl.introspection.sample import FILE_BYTES
+from tokenlake.etl.sources import InputFile
 from tokenlake.etl.sources.input_bytes import InputBytes, LocalBytes
-from tokenlake.etl.sources.inputs import InputFile
 
 CHAT = [{"role": "user", "content": "What is 2 + 2?"}, {"role": "assistant", "content": "4"}]
 

@@ -17,8 +17,9 @@ from jax.sharding import PartitionSpec as P
 import tokenlake as tl
 from tests.loader.jax_checks import check_batch, reference
 from tests.sources.batch_digest import digest
+from tokenlake import LoaderRestore, LoaderSave
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.loader.orbax import LoaderHandler, LoaderRestore, LoaderSave
+from tokenlake.runtime.loader.orbax import LoaderHandler
 
 ROWS = 16
 

@@ -16,8 +16,9 @@ from jax.sharding import PartitionSpec as P
 
 import tokenlake as tl
 from tests.loader.jax_checks import check_batch, reference
+from tokenlake import LoaderRestore, LoaderSave
 from tokenlake.errors import ConfigError, NotFoundError
-from tokenlake.runtime.loader.orbax import LoaderHandler, LoaderRestore, LoaderSave
+from tokenlake.runtime.loader.orbax import LoaderHandler
 
 ROWS = 16
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import tokenlake as tl
 from tests.loader.support import Batch, ids, same
 from tokenlake.errors import ConfigError
+from tokenlake.runtime.loader import Document, explain_step, steps_of_document
 from tokenlake.runtime.loader.balance import dealt
-from tokenlake.runtime.loader.explain import Document, explain_step, steps_of_document
 from tokenlake.runtime.loader.host_load import host_load
 
 Data = tl.Dataset | tl.Mixture

@@ -21,7 +21,7 @@ from tests.reading.shards import indexed, ours, packed_rows, stored
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.runtime.loader import batch as batch_module
 from tokenlake.runtime.loader.plan import MOST_COUNTED
-from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store import open_store
 
 
 def rows_of(batches: list[np.ndarray]) -> list[bytes]:

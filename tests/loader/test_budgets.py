@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import tokenlake as tl
 from tests.loader.support import ids, same
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.loader.explain import explain_step
-from tokenlake.runtime.loader.state import restored
+from tokenlake.runtime.loader import explain_step, restored
 
 EVEN = {"code": 0.5, "web": 0.5}
 

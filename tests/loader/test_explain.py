@@ -17,10 +17,15 @@ import tokenlake as tl
 from tests.store.support import copy_store
 from tests.tokenizers.tokenizer_samples import byte_level
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.runtime.loader.explain import Document, ExplainedRow, explain_step, files_of, steps_of_document
-from tokenlake.runtime.loader.options import LoaderOptions
-from tokenlake.runtime.loader.plan import BatchPlan
-from tokenlake.runtime.loader.state import restored
+from tokenlake.runtime.loader import (
+    BatchPlan,
+    Document,
+    LoaderOptions,
+    explain_step,
+    restored,
+    steps_of_document,
+)
+from tokenlake.runtime.loader.explain import ExplainedRow, files_of
 from tokenlake.runtime.loader.steps import BatchStep
 
 WARM_UP = {0: 4, 3: 8, 5: 12}

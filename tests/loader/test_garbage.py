@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 import tokenlake as tl
+from tokenlake import BatchPadding
 from tokenlake.errors import TokenlakeError
 from tokenlake.rowwise.batches import ResumeState
-from tokenlake.runtime.loader.options import LoaderOptions
-from tokenlake.runtime.loader.padding import BatchPadding
-from tokenlake.runtime.loader.state import restored
+from tokenlake.runtime.loader import LoaderOptions, restored
 
 VALUES: list[Any] = [
     *(None, True, np.bool_(True), 1.5, float("nan"), float("inf"), np.float64(2.0), "x", "8", b"8"),

@@ -12,8 +12,7 @@ from tests.reading.support import lake_of, rows_of
 from tests.store.support import copy_store
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.runtime.reading.group_cache import Decoded, batch_cache
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store import Store, open_store
 
 
 @pytest.fixture(scope="module")

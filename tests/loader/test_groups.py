@@ -16,7 +16,7 @@ import tokenlake as tl
 from tests.loader.support import ids
 from tokenlake.errors import IntegrityError
 from tokenlake.runtime.loader.read_ahead import DecodedAhead
-from tokenlake.runtime.reading.version import StoredRows
+from tokenlake.runtime.reading import StoredRows
 
 
 def groups_of(ds: tl.Dataset, *, threads: int, reach: int = 4, times: int | None = None) -> DecodedAhead:

@@ -16,10 +16,10 @@ import pytest
 import tokenlake as tl
 from tests.lazily import lazily
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
+from tokenlake.runtime.loader import LoaderOptions
 from tokenlake.runtime.loader.hf_arrow import HfColumns
 from tokenlake.runtime.loader.host_reader import shared_reader
-from tokenlake.runtime.loader.options import LoaderOptions
-from tokenlake.runtime.reading.version import StoredRows
+from tokenlake.runtime.reading import StoredRows
 
 datasets: Any = lazily("datasets")
 torch: Any = lazily("torch")

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 import tokenlake as tl
 from tests.loader import support
 from tests.loader.test_columns import batches
+from tokenlake import BatchLayout
 from tokenlake.base.arrays import offsets_of
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader.batch import RowSegments
-from tokenlake.runtime.loader.layout import _SPLITS, BatchLayout
+from tokenlake.runtime.loader.layout import _SPLITS
 
 COLUMNS = ("input_ids", "segment_ids", "positions", "loss_mask", "targets")
 CUTS = [{"context_parallel": 4, "split": split} for split in _SPLITS] + [

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.loader.support import LENGTH, Batch, ids, same
+from tokenlake import hf_dataset
 from tokenlake.errors import ConfigError
+from tokenlake.runtime.loader import explain_step
 from tokenlake.runtime.loader.batch import IGNORED
-from tokenlake.runtime.loader.explain import explain_step
-from tokenlake.runtime.loader.hf import hf_dataset
 
 Data = tl.Dataset | tl.Mixture
 SIZES = {0: 8, 3: 16, 5: 24}

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from tests.mixing.support import position_of
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing.lanes import LaneLayout, most_lanes
-from tokenlake.runtime.mixing.order import EpochOrder
-from tokenlake.runtime.mixing.random import Int64
+from tokenlake.runtime.mixing import EpochOrder, Int64, LaneLayout
+from tokenlake.runtime.mixing.lanes import most_lanes
 from tokenlake.runtime.mixing.streams import EpochStream
 
 GROUPS = st.lists(st.integers(0, 7), min_size=1, max_size=12).filter(lambda groups: sum(groups) > 0)

@@ -10,7 +10,7 @@ import pytest
 import tokenlake as tl
 from tests.loader.support import ids, same
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.loader.state import restored
+from tokenlake.runtime.loader import restored
 
 
 def state_at(loader: tl.DataLoader, step: int) -> dict[str, Any]:

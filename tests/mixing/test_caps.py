@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
+from tokenlake.runtime.mixing import SourceMixture, constant
 from tokenlake.runtime.mixing.caps import SourceCaps, shortened
-from tokenlake.runtime.mixing.mixture import SourceMixture
-from tokenlake.runtime.mixing.schedule import constant
 
 GROUPS = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tokenlake import WeightScheduler
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing.counts import counts_of
-from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
+from tokenlake.runtime.mixing import constant, counts_of
 from tokenlake.runtime.mixing.weights import in_units, normalized
 
 HALF = Fraction(1, 2)

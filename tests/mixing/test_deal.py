@@ -12,12 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mixing.test_counts import named, shares
+from tokenlake import WeightScheduler
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing.counts import counts_of
+from tokenlake.runtime.mixing import MixtureStream, SourceMixture, constant, counts_of, source_order
 from tokenlake.runtime.mixing.deal import Deal
-from tokenlake.runtime.mixing.mixture import SourceMixture
-from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
-from tokenlake.runtime.mixing.streams import MixtureStream, source_order
 
 CURVES = ["step", "linear", "cosine"]
 LANES = [1, 2, 3, 8, 64]

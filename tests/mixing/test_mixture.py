@@ -12,13 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokenlake import WeightScheduler
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing.counts import counts_of
+from tokenlake.runtime.mixing import (
+    MIXTURE_ORDER,
+    LaneLayout,
+    SourceMixture,
+    constant,
+    counts_of,
+    key_of,
+    lane_bounds,
+    shuffled,
+)
 from tokenlake.runtime.mixing.deal import Deal
-from tokenlake.runtime.mixing.lanes import LaneLayout, lane_bounds
-from tokenlake.runtime.mixing.mixture import MIXTURE_ORDER, ORDERS, STOPS, SourceMixture
-from tokenlake.runtime.mixing.random import key_of, shuffled
-from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
+from tokenlake.runtime.mixing.mixture import ORDERS, STOPS
 
 Row = tuple[int, int, int]
 

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
+from tokenlake.runtime.mixing import EpochOrder, Int64, key_of, lane_bounds
 from tokenlake.runtime.mixing import order as order_module
-from tokenlake.runtime.mixing.lanes import lane_bounds
-from tokenlake.runtime.mixing.order import EpochOrder
-from tokenlake.runtime.mixing.random import Int64, Permutation, key_of
+from tokenlake.runtime.mixing.random import Permutation
 
 Row = tuple[int, int]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.mixing.support import position_of
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing.lanes import LaneLayout, lane_bounds
+from tokenlake.runtime.mixing import LaneLayout, lane_bounds
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(1, 300))

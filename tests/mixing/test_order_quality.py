@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.shuffle_quality import delivered_rows, quality_of
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing.lanes import LaneLayout
-from tokenlake.runtime.mixing.order import EpochOrder
+from tokenlake.runtime.mixing import EpochOrder, LaneLayout
 
 ROWS, GROUP, LANES, BATCH = 100_000, 256, 64, 256
 GROUP_ROWS = np.array([GROUP] * (ROWS // GROUP) + [ROWS % GROUP])

@@ -11,17 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing.random import (
-    LARGEST,
-    WORD,
-    Int64,
-    Permutation,
-    extended,
-    key_of,
-    mixed,
-    shuffled,
-    splitmix64,
-)
+from tokenlake.runtime.mixing import Int64, key_of, shuffled
+from tokenlake.runtime.mixing.random import LARGEST, WORD, Permutation, extended, mixed, splitmix64
 
 GAMMA = 0x9E3779B97F4A7C15
 words = st.integers(0, WORD)

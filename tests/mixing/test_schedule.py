@@ -14,7 +14,8 @@ from tests.seeds import promise
 from tokenlake import WeightSchedulePoint, WeightScheduler
 from tokenlake.config.pipeline import MixStageConfig
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing.schedule import INTERPOLATIONS, constant
+from tokenlake.runtime.mixing import constant
+from tokenlake.runtime.mixing.schedule import INTERPOLATIONS
 from tokenlake.runtime.mixing.weights import row_weights
 
 SEED = [

@@ -15,23 +15,11 @@ from rich.console import Console
 from tests.seeds import promise
 from tokenlake.cli.console import Counter
 from tokenlake.config.stages import ObservabilityConfig
-from tokenlake.etl.events import (
-    BuildPlanned,
-    BuildRequested,
-    BuildStep,
-    EngineChosen,
-    EngineCondemned,
-    Event,
-    Planning,
-    UnitFinished,
-    UnitProgress,
-    UnitRetried,
-    UnitStarted,
-)
+from tokenlake.etl import BuildPlanned, BuildStep, Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
+from tokenlake.etl.events import BuildRequested, EngineChosen, EngineCondemned, Planning
 from tokenlake.etl.observability.build import RunProgress
 from tokenlake.etl.observability.tally import RunTally
-from tokenlake.runtime.store.account import Account
-from tokenlake.runtime.store.ledger import UnitRecord
+from tokenlake.runtime.store import Account, UnitRecord
 
 MB = 1_000_000
 

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import tokenlake as tl
 from tests.loader.support import plain
 from tests.seeds import promise
-from tokenlake.base.metrics import Metric, MetricsExport
+from tokenlake import Metric, MetricsExport
 
 
 def figures() -> Iterator[Metric]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.observability.test_build import _record
-from tokenlake.etl.events import Event, UnitFinished
+from tokenlake.etl import Event, UnitFinished, build_dataset
 from tokenlake.etl.observability.build import time_tables
-from tokenlake.etl.runner import build_dataset
 
 
 def test_a_unit_says_what_each_stage_took(tmp_path: Path, tokenizer_dir: Path) -> None:

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.seeds import promise
-from tokenlake.config.resolved import ResolvedPack
+from tokenlake.config import ResolvedPack
+from tokenlake.etl.packing import STRATEGIES
 from tokenlake.etl.packing import packer as packer_module
 from tokenlake.etl.packing.packer import Packer, join_documents, open_packer
 from tokenlake.etl.packing.segments import Packed
-from tokenlake.etl.packing.strategies import STRATEGIES
 
 BOS, EOS, PAD, FILE = 7, 9, 0, 42
 

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenlake.config.resolved import ResolvedPack
+from tokenlake.config import ResolvedPack
+from tokenlake.etl.packing import STRATEGIES
 from tokenlake.etl.packing.best_fit_decreasing import best_fit_decreasing
 from tokenlake.etl.packing.exact_fit import exact_fit
 from tokenlake.etl.packing.first_fit import first_fit
 from tokenlake.etl.packing.segments import Segments
-from tokenlake.etl.packing.strategies import STRATEGIES, plan_segments
+from tokenlake.etl.packing.strategies import plan_segments
 
 Int64 = npt.NDArray[np.int64]
 Fit = Callable[[Int64, int, int | None], Int64]

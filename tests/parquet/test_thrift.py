@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.runtime.parquet.thrift import read_struct
+from tokenlake.runtime.parquet import read_struct
 from tokenlake.runtime.parquet.thrift_writer import Written, thrift
 
 _INT32, _INT64, _BINARY = 5, 6, 8

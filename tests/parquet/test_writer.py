@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from tests.reading.shards import assert_same, earlier, groups_of, indexed, ours, packed_rows, stored
 from tests.seeds import promise
+from tokenlake.runtime import packed_schema
 from tokenlake.runtime.parquet import writer
 from tokenlake.runtime.parquet.writer import open_shard
 from tokenlake.runtime.reading.packed import IDS
-from tokenlake.runtime.schema import described, packed_schema
+from tokenlake.runtime.schema import described
 
 
 def _arrow(data: bytes) -> pa.Table:

@@ -12,13 +12,12 @@ import pytest
 
 from tests.builds import config_of
 from tests.lazily import lazily
+from tokenlake import load_config
 from tokenlake.base import termination
-from tokenlake.config.load import load_config
 from tokenlake.errors import CancelledError, ConfigError
-from tokenlake.etl.worker import InProcessPool
-from tokenlake.runtime.store.address import StoreAddress, open_store
+from tokenlake.etl import InProcessPool
+from tokenlake.runtime.store import Layout, StoreAddress, open_store
 from tokenlake.runtime.store.claims import unfinished
-from tokenlake.runtime.store.layout import Layout
 
 engine: Any = lazily("tokenlake.runs.engine")
 interrupting: Any = lazily("tokenlake_flows.interrupts")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.lazily import lazily
 from tests.observability.test_build import _record
 from tests.store.support import build_store
+from tokenlake import Catalog, VerifyReport, verify
 from tokenlake.base.secrets import scrub
 from tokenlake.errors import (
     ConfigError,
@@ -23,12 +24,10 @@ from tokenlake.errors import (
     StoreError,
     VersionConflictError,
 )
-from tokenlake.etl.events import BuildPlanned, BuildStep, UnitFinished, UnitStarted
-from tokenlake.etl.integrity.findings import Problem, VerifyReport
-from tokenlake.etl.integrity.verify import verify
+from tokenlake.etl import BuildPlanned, BuildStep, UnitFinished, UnitStarted
+from tokenlake.etl.integrity.findings import Problem
 from tokenlake.etl.observability.tally import RunTallies
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store import open_store
 
 policy: Any = lazily("tokenlake.runs.policy")
 

@@ -11,10 +11,11 @@ import pytest
 from tests.lazily import lazily
 from tests.rowwise.mixed_store import settings
 from tests.seeds import promise
-from tokenlake.config.load import load_config
-from tokenlake.config.resolve import first_steps, resolve
+from tokenlake import load_config
+from tokenlake.config import first_steps
+from tokenlake.config.resolve import resolve
 from tokenlake.errors import CancelledError, ConfigError
-from tokenlake.etl.events import BuildPlanned, BuildStep, Event
+from tokenlake.etl import BuildPlanned, BuildStep, Event
 
 policy: Any = lazily("tokenlake.runs.policy")
 

@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 
 from tests.lazily import lazily
 from tests.seeds import promise
-from tokenlake.config.stages import TokenizerConfig
+from tokenlake.config import TokenizerConfig
 from tokenlake.errors import ConfigError
-from tokenlake.etl import planner
-from tokenlake.etl.events import UnitProgress
-from tokenlake.etl.job import UnitJob
-from tokenlake.runtime.store.layout import Layout
+from tokenlake.etl import UnitJob, UnitProgress, planner
+from tokenlake.runtime.store import Layout
 
 policy: Any = lazily("tokenlake.runs.policy")
 

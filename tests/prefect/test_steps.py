@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.builds import config_of
 from tests.lazily import lazily
-from tokenlake.config.load import load_config
+from tokenlake import load_config
 from tokenlake.errors import BadRecordError, WorkerDiedError, WorkerError
-from tokenlake.etl.events import Event, UnitRetried
+from tokenlake.etl import Event, UnitRetried
 from tokenlake.etl.step_clock import STAGES, StepTime
 
 engines: Any = lazily("tokenlake.runs.engine")

@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import tokenlake as tl
-from tokenlake.runtime.loader.options import LoaderOptions
-from tokenlake.runtime.loader.plan import BatchPlan
+from tokenlake.runtime.loader import BatchPlan, LoaderOptions
 from tokenlake.runtime.loader.state import state_of
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

@@ -13,10 +13,8 @@ import tokenlake as tl
 from tests.loader.support import plain
 from tests.proof.support import MIXTURES, ORDERS, delivered, mixture_of, plan_of
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.loader.plan import BatchPlan
-from tokenlake.runtime.mixing.mixture import SourceMixture
-from tokenlake.runtime.mixing.schedule import constant
-from tokenlake.runtime.mixing.streams import MixtureStream, source_order
+from tokenlake.runtime.loader import BatchPlan
+from tokenlake.runtime.mixing import MixtureStream, SourceMixture, constant, source_order
 from tokenlake.runtime.proof.delivery import Delivery, deliveries_of, steps_of_rows
 
 Steps = tuple[int, int]

@@ -34,7 +34,7 @@ from tests.reading.support import lake_of
 from tokenlake.base.fingerprint import canonical_json
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.runtime.loader.explain import Document, steps_of_document
+from tokenlake.runtime.loader import Document, steps_of_document
 from tokenlake.runtime.proof.overlap import EvaluationSet
 from tokenlake.runtime.proof.rows import Takedown
 from tokenlake.runtime.proof.signature import private_key, public_key, verified

@@ -21,16 +21,14 @@ from hypothesis import strategies as st
 from tests.hub_support import writable_hub
 from tests.servers.hub import TOKEN, Fault, HubServer, Repo
 from tests.store.support import copy_store, shared_store
+from tokenlake import Catalog, PushReport, push_to_hub, verify
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, IntegrityError, SourceError, StoreError, VersionConflictError
 from tokenlake.etl import publish as push
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.publish import PushProgress, PushReport, push_to_hub
+from tokenlake.etl.publish import PushProgress
 from tokenlake.etl.publish import repository as repositories
 from tokenlake.etl.publish.files import PublishedFile
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.local import LocalStore
+from tokenlake.runtime.store import LocalStore, open_store
 
 # huggingface_hub's own call of its HTTP library.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -410,7 +408,7 @@ def test_what_arrived_is_readable(
     """By load_dataset from a folder, and, put where a version lies, by the store's own readers."""
     import datasets
 
-    from tokenlake.runtime.loader.dataset import open as open_dataset
+    from tokenlake.runtime.loader import open as open_dataset
 
     go(store)
     for name, data in tree(server.repos[REPO]).items():

@@ -20,16 +20,14 @@ from hypothesis import strategies as st
 from tests.hub_support import writable_hub
 from tests.servers.hub import HubServer
 from tests.store.support import copy_store, settings
+from tokenlake import Catalog, push_to_hub
 from tokenlake.base.secrets import resolve_options
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError
-from tokenlake.etl.publish import push_to_hub
+from tokenlake.etl import build_dataset
 from tokenlake.etl.publish.detector import Detector
 from tokenlake.etl.publish.files import PublishedFile, is_published, scan_texts
-from tokenlake.etl.runner import build_dataset
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.writes import HashingFile
+from tokenlake.runtime.store import HashingFile, open_store
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 

@@ -11,14 +11,14 @@ import pytest
 
 from tests.seeds import promise
 from tests.store.support import SEQ_LENGTH, copy_store, settings, shared_store, write_inputs
+from tokenlake import Catalog
+from tokenlake import sql as query
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.etl.runner import build_dataset
+from tokenlake.etl import build_dataset
 from tokenlake.etl.tokenizers.manager import Decoder
-from tokenlake.query.sequences import read_sequences
-from tokenlake.query.session import sql as query
+from tokenlake.query import read_sequences
 from tokenlake.query.tables import relations
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store import open_store
 
 
 @pytest.fixture(scope="module")

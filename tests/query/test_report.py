@@ -15,15 +15,14 @@ from tests.builds import Config, config_of
 from tests.reports.test_html import EVIL, Skeleton
 from tests.rowwise.mixed_store import build_mixtures
 from tests.store.support import copy_store, shared_store
+from tokenlake import Catalog, verify
+from tokenlake import sql as query
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.runner import build_dataset
+from tokenlake.etl import build_dataset
 from tokenlake.query.report import render_report, store_report
 from tokenlake.query.sequences import sample_rows, spread
-from tokenlake.query.session import sql as query
 from tokenlake.runtime.loader.host_load import host_load
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store import open_store
 
 SECTIONS = ["Account", "Sources", "Lengths", "Rows", "Bad records", "Texts", "Loading", "Versions", "Lineage"]
 

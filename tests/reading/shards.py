@@ -12,14 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tokenlake import Manifest
+from tokenlake.runtime import open_writer, packed_schema
 from tokenlake.runtime.parquet import writer
 from tokenlake.runtime.parquet.writer import open_shard
+from tokenlake.runtime.reading import StoredRows
 from tokenlake.runtime.reading.packed import PackedGroup
-from tokenlake.runtime.reading.version import StoredRows
-from tokenlake.runtime.schema import open_writer, packed_schema
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.ledger import ShardEntry
-from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store import ShardEntry, open_store
 
 OURS: dict[str, Any] = {
     "compression": "zstd",

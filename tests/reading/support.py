@@ -14,11 +14,10 @@ import pytest
 
 from tests.etl.outputs_support import build_here, notes, settings, write_jsonl
 from tests.tokenizers.tokenizer_samples import sentencepiece
+from tokenlake import Catalog
 from tokenlake.etl.unit import token_files
-from tokenlake.runtime.reading.version import StoredRows
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.reading import StoredRows
+from tokenlake.runtime.store import Store, open_store
 
 LENGTH = 32
 BOS = "<s>"

@@ -25,11 +25,11 @@ from tests.reading.shards import (
     stored,
 )
 from tokenlake.errors import IntegrityError
+from tokenlake.runtime import tokens_schema
+from tokenlake.runtime.reading import StoredRows
 from tokenlake.runtime.reading.shard_file import one_batch
-from tokenlake.runtime.reading.version import StoredRows, check_values
-from tokenlake.runtime.schema import tokens_schema
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.reading.version import check_values
+from tokenlake.runtime.store import Store, open_store
 
 _LENGTH, _GROUP = 7, 12
 _TABLE = packed_rows(23, _LENGTH, seed=5, loss_mask=True)

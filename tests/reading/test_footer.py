@@ -12,9 +12,10 @@ import pytest
 
 from tests.reading.shards import another, ours, packed_rows
 from tests.sources.parquet_by_hand import thrift, varint
-from tokenlake.runtime.parquet.thrift import Truncated, read_struct
+from tokenlake.runtime import tokens_schema
+from tokenlake.runtime.parquet import read_struct
+from tokenlake.runtime.parquet.thrift import Truncated
 from tokenlake.runtime.reading.shard_file import Footer
-from tokenlake.runtime.schema import tokens_schema
 
 
 @dataclass

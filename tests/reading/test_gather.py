@@ -17,8 +17,9 @@ from tests.reading.support import BOS, LENGTH, chosen_rows, lake_of, placed, row
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.base.arrays import offsets_of
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.runtime.mixing.lanes import LaneLayout
-from tokenlake.runtime.mixing.order import EpochOrder
+from tokenlake.runtime import packed_schema
+from tokenlake.runtime.mixing import EpochOrder, LaneLayout
+from tokenlake.runtime.reading import StoredRows
 from tokenlake.runtime.reading import gather as runs
 from tokenlake.runtime.reading.gather import (
     Part,
@@ -30,9 +31,7 @@ from tokenlake.runtime.reading.gather import (
     take_packed,
 )
 from tokenlake.runtime.reading.group_cache import batch_cache
-from tokenlake.runtime.reading.version import StoredRows
-from tokenlake.runtime.schema import packed_schema
-from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store import Store
 
 Row = dict[str, Any]
 

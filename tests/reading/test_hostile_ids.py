@@ -14,14 +14,11 @@ import pytest
 import tokenlake as tl
 from tests.reading.shards import another, earlier, indexed, ours, packed_rows, stored
 from tests.reading.support import lake_of
+from tokenlake import Dataset, Manifest, export_version, verify
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError
-from tokenlake.etl.export.version import export_version
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.runtime.loader.dataset import Dataset
-from tokenlake.runtime.schema import packed_schema
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime import packed_schema
+from tokenlake.runtime.store import open_store
 
 ROWS, LENGTH, VOCABULARY = 12, 8, 50_000
 WRITERS: dict[str, Callable[[pa.Table, int], bytes]] = {

@@ -12,11 +12,10 @@ import pytest
 from tests.reading.support import LENGTH, lake_of, rows_of
 from tests.store.support import copy_store
 from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.runtime import packed_schema
 from tokenlake.runtime.reading.group_cache import Decoded, GroupCache
 from tokenlake.runtime.reading.packed import PackedGroup
-from tokenlake.runtime.schema import packed_schema
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store import Store, open_store
 
 
 @pytest.fixture(scope="module")

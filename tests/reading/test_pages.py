@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.reading.shards import another, assert_same, groups_of, ours, packed_rows, shard_path, stored
 from tests.sources.parquet_by_hand import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, page, thrift, varint
 from tokenlake.errors import IntegrityError
+from tokenlake.runtime import packed_schema
 from tokenlake.runtime.parquet.thrift import Truncated
 from tokenlake.runtime.reading.packed import PackedReader
 from tokenlake.runtime.reading.pages import (
@@ -32,7 +33,6 @@ from tokenlake.runtime.reading.pages import (
     parse_header,
 )
 from tokenlake.runtime.reading.shard_file import OpenShards
-from tokenlake.runtime.schema import packed_schema
 
 # Headers
 

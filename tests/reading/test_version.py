@@ -17,11 +17,11 @@ import pytest
 from tests.reading.support import lake_of, rows_of, table_of
 from tests.store.support import copy_store
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.query.sequences import read_sequences
+from tokenlake.query import read_sequences
+from tokenlake.runtime.reading import StoredRows
 from tokenlake.runtime.reading.shard_file import OpenShards
-from tokenlake.runtime.reading.version import StoredRows, open_rows
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.reading.version import open_rows
+from tokenlake.runtime.store import Store, open_store
 
 NAMES = ["plain", "learned", "texts", "answers", "left", "judged"]
 

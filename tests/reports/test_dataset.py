@@ -17,16 +17,13 @@ from markdown_it import MarkdownIt
 
 from tests.lazily import lazily
 from tests.store.support import shared_store
+from tokenlake import Catalog, Manifest
 from tokenlake.base.fingerprint import file_id
 from tokenlake.base.markup import code_span, one_line
 from tokenlake.etl.reports import dataset
 from tokenlake.etl.reports.card import render_card
 from tokenlake.etl.reports.dataset import equations, remarks, sources_table
-from tokenlake.runtime.store.account import Account
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.ledger import InputFileEntry, ShardEntry
-from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store import Account, InputFileEntry, ShardEntry, open_store
 
 datasets: Any = lazily("datasets")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenlake.base.markup import Html, tag
 from tokenlake.etl.reports import Table, label, number, to_html
 from tokenlake.etl.reports.html import areas, bars, coloured, doubling, flow, folded, legend, page, stack
-from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store import Account
 
 EVIL: Final = (
     *("<script>alert(1)</script>", "</style><img src=x onerror=alert(1)>", "\" onload='x' x=\""),

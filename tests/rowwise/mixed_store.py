@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.store.support import linked_copy
-from tokenlake.etl.runner import build_dataset
+from tokenlake.etl import build_dataset
 
 SEQ_LENGTH = 64
 

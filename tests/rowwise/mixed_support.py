@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from tests.rowwise.sharded_support import Known, Plain
-from tokenlake.rowwise.shards import Row
-from tokenlake.rowwise.source import ShardedDataSource
-from tokenlake.runtime.mixing.counts import counts_of
-from tokenlake.runtime.mixing.random import key_of, shuffled
-from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
+from tokenlake import WeightScheduler
+from tokenlake.rowwise import Row, ShardedDataSource
+from tokenlake.runtime.mixing import constant, counts_of, key_of, shuffled
 
 
 def rows_of(name: str, sizes: Sequence[int]) -> dict[str, list[Row]]:

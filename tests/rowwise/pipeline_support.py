@@ -15,10 +15,9 @@ import pytest
 
 from tests.rowwise.sharded_support import Plain
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
-from tokenlake.etl.tokenizers.files import TokenizerFiles
-from tokenlake.etl.tokenizers.manager import LoadedTokenizer, TokenizerManager
-from tokenlake.rowwise.shards import Row
-from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.etl.tokenizers import TokenizerFiles, TokenizerManager
+from tokenlake.etl.tokenizers.manager import LoadedTokenizer
+from tokenlake.rowwise import Row, ShardedDataSource
 
 
 def written(files: TokenizerFiles, folder: Path) -> str:

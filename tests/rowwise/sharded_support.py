@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
-from tokenlake.etl.export.flat_manifest import FlatManifest
-from tokenlake.rowwise.shards import Numbered, Row, ShardInfo
-from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.etl.export import FlatManifest
+from tokenlake.rowwise import Numbered, Row, ShardedDataSource, ShardInfo
 
 
 @final

@@ -14,7 +14,7 @@ from tests.lazily import lazily
 from tests.rowwise.sharded_support import Known, Plain, counted, numbered
 from tests.seeds import promise
 from tokenlake.errors import ConfigError
-from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.rowwise import ShardedDataSource
 
 torch: Any = lazily("torch")
 datasets: Any = lazily("datasets")

@@ -21,10 +21,9 @@ from tokenlake.base.cache.dataset_cache import DatasetCache
 from tokenlake.base.cache.disk import DiskCache
 from tokenlake.base.cache.manager import TreeCacheManager
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers import Encoder
+from tokenlake.rowwise import Numbered, Row, ShardedDataSource
 from tokenlake.rowwise.cached_tokens import CachedShardedSource
-from tokenlake.rowwise.shards import Numbered, Row
-from tokenlake.rowwise.source import ShardedDataSource
 
 
 class Gaps(ShardedDataSource):

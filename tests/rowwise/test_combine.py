@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.rowwise.sharded_support import Known, Plain, counted, ids, numbered
 from tokenlake.errors import ConfigError
-from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource
-from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
+from tokenlake.rowwise import CompositeShardedSource, ShardedDataSource
+from tokenlake.rowwise.combine import BatchedShardedSource
+from tokenlake.rowwise.source import LimitedShardedSource
 
 
 def test_a_composite_has_all_shards_under_their_names():

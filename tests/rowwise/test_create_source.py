@@ -12,15 +12,10 @@ import pytest
 
 from tests.seeds import promise
 from tests.sources.support import inputs, read, texts
-from tokenlake.config.dataset import DatasetConfig
+from tokenlake import DatasetConfig, create_source
 from tokenlake.errors import ConfigError, DamagedFileError, NotAvailableError, SourceNotFoundError
-from tokenlake.rowwise.files import (
-    JsonShardedSource,
-    ParquetShardedSource,
-    TextShardedSource,
-    create_source,
-    expand_data_files,
-)
+from tokenlake.rowwise import JsonShardedSource, ParquetShardedSource, expand_data_files
+from tokenlake.rowwise.files import TextShardedSource
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from tests.sources.support import one, read
 from tokenlake.errors import DamagedFileError, InputChangedError
-from tokenlake.etl.sources.inputs import InputFile
-from tokenlake.etl.sources.opening import opened
+from tokenlake.etl.sources import InputFile, opened
 from tokenlake.rowwise import file_rows as rowindex_module
 from tokenlake.rowwise.file_rows import NO_INDEX, RowIndex, RowIndexes, scanned, seek, start_of
 

@@ -20,19 +20,21 @@ from hypothesis import strategies as st
 
 from tests.rowwise.sharded_support import numbered
 from tests.seeds import promise
+from tokenlake import create_source
 from tokenlake.errors import BadRecordError, ConfigError, DamagedFileError, SourceNotFoundError
-from tokenlake.rowwise.combine import CompositeShardedSource
-from tokenlake.rowwise.files import (
+from tokenlake.rowwise import (
     ArrowShardedSource,
+    CompositeShardedSource,
+    JsonShardedSource,
+    ParquetShardedSource,
+    ShardedDataSource,
+)
+from tokenlake.rowwise.files import (
     CsvShardedSource,
     FilesShardedSource,
     HuggingFaceShardedSource,
-    JsonShardedSource,
-    ParquetShardedSource,
     TextShardedSource,
-    create_source,
 )
-from tokenlake.rowwise.source import ShardedDataSource
 
 Rows = list[dict[str, Any]]
 BOM = b"\xef\xbb\xbf"

@@ -13,8 +13,8 @@ from tests.lazily import lazily
 from tests.rowwise.mixed_support import known, rows_of
 from tests.seeds import promise
 from tokenlake.errors import ConfigError
+from tokenlake.rowwise import ShardedDataSource
 from tokenlake.rowwise.mixed import MixedShardedSource, block_mixture_interleave
-from tokenlake.rowwise.source import ShardedDataSource
 
 datasets: Any = lazily("datasets")
 

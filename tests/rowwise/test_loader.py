@@ -31,8 +31,8 @@ from tests.rowwise.sharded_support import Known, Plain, counted
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level
 from tokenlake.errors import ConfigError, SourceError
+from tokenlake.rowwise import ShardedDataSource
 from tokenlake.rowwise.loader import AsyncDataLoader
-from tokenlake.rowwise.source import ShardedDataSource
 from tokenlake.runtime.mixing.random import shuffled_by_buffer
 
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from tests.rowwise.mixed_support import KINDS, ids, known, rows_of, walk
 from tests.rowwise.sharded_support import Known, counted
 from tests.seeds import promise
+from tokenlake import WeightScheduler
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
-from tokenlake.rowwise.combine import CompositeShardedSource
+from tokenlake.rowwise import CompositeShardedSource, Numbered, Row, ShardedDataSource, ShardInfo
 from tokenlake.rowwise.mixed import MixedShardedSource
-from tokenlake.rowwise.shards import Numbered, Row, ShardInfo
-from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
-from tokenlake.runtime.mixing.mixture import SourceMixture
-from tokenlake.runtime.mixing.schedule import INTERPOLATIONS, WeightScheduler, constant
+from tokenlake.rowwise.source import LimitedShardedSource
+from tokenlake.runtime.mixing import SourceMixture, constant
+from tokenlake.runtime.mixing.schedule import INTERPOLATIONS
 
 SHARDS = st.lists(st.integers(0, 9), min_size=1, max_size=3)
 STOPS = ("restart", "first_exhausted", "all_exhausted")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.rowwise.pipeline_support import Endless, gpt, tokens
 from tests.rowwise.sharded_support import Plain
 from tests.seeds import promise
-from tokenlake.config.stages import PackStageConfig
+from tokenlake.config import PackStageConfig
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.rowwise.combine import PackedShardedSource
 

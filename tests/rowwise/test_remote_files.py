@@ -17,6 +17,7 @@ from tests.rowwise.sharded_support import numbered
 from tests.seeds import promise
 from tests.servers.http import HttpServer
 from tests.servers.hub import HubServer, hub
+from tokenlake import create_source
 from tokenlake.errors import (
     ConfigError,
     InputChangedError,
@@ -24,14 +25,9 @@ from tokenlake.errors import (
     NotAvailableError,
     SourceNotFoundError,
 )
-from tokenlake.rowwise.files import (
-    HuggingFaceShardedSource,
-    JsonShardedSource,
-    ParquetShardedSource,
-    create_source,
-    expand_data_files,
-)
-from tokenlake.runtime.store.remote import close_filesystems
+from tokenlake.rowwise import JsonShardedSource, ParquetShardedSource, expand_data_files
+from tokenlake.rowwise.files import HuggingFaceShardedSource
+from tokenlake.runtime.store import close_filesystems
 
 ROWS = [{"id": place, "text": f"text {place}"} for place in range(9)]
 

@@ -20,9 +20,15 @@ from tests.rowwise.sharded_support import Known, Plain, check_flat
 from tests.seeds import promise
 from tokenlake.base.sizes import parse_size
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
-from tokenlake.etl.export.flat_manifest import FlatManifest
-from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
-from tokenlake.rowwise.save import create_writer, save_dataset, save_iterator
+from tokenlake.etl.export import FlatManifest
+from tokenlake.rowwise import (
+    ArrowShardedSource,
+    JsonShardedSource,
+    ParquetShardedSource,
+    create_writer,
+    save_dataset,
+)
+from tokenlake.rowwise.save import save_iterator
 
 Row = dict[str, Any]
 READERS = {"parquet": ParquetShardedSource, "arrow": ArrowShardedSource, "jsonl": JsonShardedSource}

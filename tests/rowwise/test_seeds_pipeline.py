@@ -25,7 +25,7 @@ from tests.text.chat_samples import MARKED_CHATML, conversation, speaking
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake import easydel
 from tokenlake.errors import BadRecordError
-from tokenlake.rowwise.save import save_dataset
+from tokenlake.rowwise import save_dataset
 
 PRINTED = printed("pipeline.md")
 

@@ -13,9 +13,8 @@ import pytest
 from tests.rowwise.pipeline_support import printed
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import sentencepiece
-from tokenlake.rowwise.files import JsonShardedSource
-from tokenlake.rowwise.save import pretokenize
-from tokenlake.rowwise.tokenized import TokenizedShardedSource
+from tokenlake import pretokenize
+from tokenlake.rowwise import JsonShardedSource, TokenizedShardedSource
 
 HUB_ID = "meta-llama/Llama-2-7b"
 

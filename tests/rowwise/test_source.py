@@ -12,8 +12,7 @@ from tests.rowwise.pipeline_support import require_no_threads
 from tests.rowwise.sharded_support import Known, Plain, counted, ids, numbered
 from tests.seeds import promise
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.rowwise.shards import Row, ShardInfo
-from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.rowwise import Row, ShardedDataSource, ShardInfo
 
 
 @pytest.fixture

@@ -18,14 +18,13 @@ import pytest
 from tests.rowwise.sharded_support import check_flat
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import sentencepiece
-from tokenlake.config.stages import TokenizerConfig
+from tokenlake import pretokenize, tokenize_and_save
+from tokenlake.config import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.events import Event, UnitFinished
-from tokenlake.etl.export.flat_manifest import FlatManifest
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.tokenizers.manager import TokenizerManager
-from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
-from tokenlake.rowwise.save import pretokenize, tokenize_and_save
+from tokenlake.etl import Event, UnitFinished, WorkerPool
+from tokenlake.etl.export import FlatManifest
+from tokenlake.etl.tokenizers import TokenizerManager
+from tokenlake.rowwise import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
 
 READERS = {"parquet": ParquetShardedSource, "arrow": ArrowShardedSource, "jsonl": JsonShardedSource}
 TEMPLATE = (

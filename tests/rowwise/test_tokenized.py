@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.rowwise.sharded_support import Plain, numbered
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
-from tokenlake.config.stages import TokenizerConfig
+from tokenlake.config import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.tokenizers.manager import TokenizerManager
-from tokenlake.rowwise.files import JsonShardedSource
-from tokenlake.rowwise.tokenized import TokenizedShardedSource, batched_tokenize_iterator
+from tokenlake.etl.tokenizers import TokenizerManager
+from tokenlake.rowwise import JsonShardedSource, TokenizedShardedSource
+from tokenlake.rowwise.tokenized import batched_tokenize_iterator
 
 MANAGER = TokenizerManager()
 LLAMA = MANAGER.get_tokenizer(sentencepiece())

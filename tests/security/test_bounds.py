@@ -13,14 +13,13 @@ import pytest
 from tests.servers.http import HttpServer
 from tests.store.support import copy_store, shared_store
 from tests.text.chat_samples import conversation, speaking, write, write_rows
+from tokenlake import Catalog
 from tokenlake.cli.app import main
 from tokenlake.errors import BadRecordError, ConfigError, IntegrityError, WorkerError
-from tokenlake.etl.runner import build_dataset
+from tokenlake.etl import build_dataset
 from tokenlake.query.session import memory_bytes
-from tokenlake.runtime.store.address import open_read_store, open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store import close_filesystems, open_read_store, open_store
 from tokenlake.runtime.store.claims import stored_tag
-from tokenlake.runtime.store.remote import close_filesystems
 
 _PEAK = 700  # MB; unbounded, the queries take several GB
 

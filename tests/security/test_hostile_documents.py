@@ -17,9 +17,9 @@ import pytest
 import tokenlake as tl
 from tests.lazily import lazily
 from tests.store.support import build_store, copy_store
+from tokenlake import Catalog
 from tokenlake.errors import IntegrityError
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store import open_store
 
 app: Any = lazily("tokenlake.cli.app")
 

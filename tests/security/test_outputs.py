@@ -17,8 +17,8 @@ from tests.lazily import lazily
 from tests.servers.s3 import KEY, SECRET
 from tests.store.support import copy_store, shared_store
 from tokenlake.errors import ConfigError
+from tokenlake.etl import build_dataset
 from tokenlake.etl.clean.cleaning import Cleaning
-from tokenlake.etl.runner import build_dataset
 from tokenlake.runtime.store.outputs import require_no_version_above, require_outside_stores
 
 app: Any = lazily("tokenlake.cli.app")

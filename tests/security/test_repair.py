@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.store.support import settings, write_inputs
+from tokenlake import repair
 from tokenlake.errors import ConfigError
-from tokenlake.etl.integrity.repair import repair
+from tokenlake.etl import build_dataset
 from tokenlake.etl.run_log import check_record
-from tokenlake.etl.runner import build_dataset
 
 SOURCE: dict[str, dict[str, Any]] = {
     "the function os:system": {"transforms": [{"map": {"function": "os:system"}}]},

@@ -20,14 +20,13 @@ from tests.lazily import lazily
 from tests.no_job import no_job
 from tests.servers.http import HttpServer
 from tests.sources.remote_support import documents, jsonl, listed
+from tokenlake import load_config
 from tokenlake.base import secrets as references
 from tokenlake.base.secrets import HIDDEN, provide_blocks, remember, resolve_options, scrub
 from tokenlake.base.section import referenced_blocks
-from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError, SourceError, WorkerError, without_credentials
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.runner import build_dataset
-from tokenlake.runtime.store.remote import close_filesystems
+from tokenlake.etl import WorkerPool, build_dataset
+from tokenlake.runtime.store import close_filesystems
 
 policy: Any = lazily("tokenlake.runs.policy")
 

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.store.support import build_store, copy_store
+from tokenlake import sql as query
+from tokenlake import verify
 from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.query.session import sql as query
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.sealed import seal
+from tokenlake.runtime.store import open_store, seal
 from tokenlake_flows.server import EmbeddedServer
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.no_job import no_job
+from tokenlake import Catalog
 from tokenlake.errors import ConfigError, WorkerError
-from tokenlake.etl.pool import WorkerPool, patience
-from tokenlake.etl.runner import build_dataset
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.etl import WorkerPool, build_dataset
+from tokenlake.etl.pool import patience
+from tokenlake.runtime.store import open_store
 
 FUNCTIONS = """
 import re

@@ -12,14 +12,13 @@ import pytest
 import tokenlake as tl
 from tests.servers.http import HttpServer, RedirectingServer
 from tests.sources.remote_support import documents, everything, jsonl, listed
-from tokenlake.config.load import load_config
+from tokenlake import load_config
+from tokenlake import sql as query
 from tokenlake.errors import ConfigError, SourceError, StoreError, TokenlakeError
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.sources.hub_client import HubClient
-from tokenlake.query.session import sql as query
-from tokenlake.rowwise.files import expand_data_files
-from tokenlake.runtime.store.address import open_read_store, open_store
-from tokenlake.runtime.store.remote import close_filesystems
+from tokenlake.etl import build_dataset
+from tokenlake.etl.sources import HubClient
+from tokenlake.rowwise import expand_data_files
+from tokenlake.runtime.store import close_filesystems, open_read_store, open_store
 from tokenlake.runtime.store.url import parse_url
 
 PUBLIC = "https://data.example.org"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tokenlake import load_config
 from tokenlake.base.yaml_file import MAX_BYTES, MAX_DEPTH, parse_yaml
-from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError
 from tokenlake.etl.sources.card_layout import card_configs
 

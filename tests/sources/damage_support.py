@@ -12,7 +12,7 @@ import pytest
 
 from tests.sources.support import faults, normalized, positions, read, rows
 from tokenlake.errors import BadRecordError, DamagedFileError, UnsuitableFileError
-from tokenlake.etl.sources.parsed import RowBatch
+from tokenlake.etl.sources import RowBatch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,9 @@ import pyarrow.parquet as pq
 
 from tests.servers.base import Fault, large
 from tests.sources.support import Source, one
+from tokenlake.etl.sources import InputFile, list_inputs, read_range, split_file
 from tokenlake.etl.sources.input_bytes import LocalBytes
-from tokenlake.etl.sources.inputs import InputFile
-from tokenlake.etl.sources.listing import list_inputs
 from tokenlake.etl.sources.ranged_bytes import ReadAheadBytes
-from tokenlake.etl.sources.records import read_range
-from tokenlake.etl.sources.splits import split_file
 
 Row = tuple[str, int, str]
 """Path, position, text."""

@@ -12,11 +12,16 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from tokenlake.etl.sources.inputs import FileRange, InputFile
-from tokenlake.etl.sources.listing import list_inputs
-from tokenlake.etl.sources.parsed import RowBatch, TextBatch
-from tokenlake.etl.sources.records import read_range, read_rows
-from tokenlake.etl.sources.splits import split_file
+from tokenlake.etl.sources import (
+    FileRange,
+    InputFile,
+    RowBatch,
+    list_inputs,
+    read_range,
+    read_rows,
+    split_file,
+)
+from tokenlake.etl.sources.parsed import TextBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

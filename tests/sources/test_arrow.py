@@ -18,13 +18,10 @@ from hypothesis import strategies as st
 from tests.sources.remote_support import Far
 from tests.sources.support import COMPRESS, dicts, faults, one, positions, read, rows, texts, written
 from tokenlake.errors import DamagedFileError
+from tokenlake.etl.sources import FileRange, Want, opened, split_file
 from tokenlake.etl.sources import arrow as ipc_decoder
 from tokenlake.etl.sources.arrow import read_arrow
 from tokenlake.etl.sources.arrow_messages import batch_starts, file_blocks, parse_message
-from tokenlake.etl.sources.inputs import FileRange
-from tokenlake.etl.sources.opening import opened
-from tokenlake.etl.sources.parsed import Want
-from tokenlake.etl.sources.splits import split_file
 
 ROWS = 100
 LANGS = pa.array(["py", "en"] * (ROWS // 2)).dictionary_encode()

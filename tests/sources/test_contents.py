@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from tests.sources.support import Source, dicts, faults, one, read, rows, texts, written
 from tokenlake.errors import DamagedFileError, UnsuitableFileError
 from tokenlake.etl.introspection.sample import look
+from tokenlake.etl.sources import read_range, split_file
 from tokenlake.etl.sources.contents import encoding_of
 from tokenlake.etl.sources.csv import MOST_COLUMNS
 from tokenlake.etl.sources.parsed import TextBatch
-from tokenlake.etl.sources.records import read_range
-from tokenlake.etl.sources.splits import split_file
 
 HTML = b"\n<!DOCTYPE html>\n<html><body>404: not found</body></html>"
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935\nsize 12345\n"

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from tests.sources.csv_reference import Unclosed, rows_of
 from tests.sources.support import PACK, dicts, faults, one, positions, read, rows, texts, written
 from tokenlake.errors import DamagedFileError
+from tokenlake.etl.sources import Parsed, Want, opened, split_file
 from tokenlake.etl.sources.csv import read_csv
-from tokenlake.etl.sources.opening import opened
-from tokenlake.etl.sources.parsed import Parsed, Want
-from tokenlake.etl.sources.splits import split_file
 
 FOLDER = pytest.TempPathFactory
 

@@ -18,11 +18,9 @@ import pytest
 from tests.sources.damage_support import Damage, check, named
 from tests.sources.support import COMPRESS, PACK, Source, one, positions, read, texts, written, zstd
 from tokenlake.errors import DamagedFileError
-from tokenlake.etl.sources import byte_stream
+from tokenlake.etl.sources import byte_stream, opened, split_file
 from tokenlake.etl.sources.byte_stream import ByteStream
 from tokenlake.etl.sources.input_bytes import InputBytes
-from tokenlake.etl.sources.opening import opened
-from tokenlake.etl.sources.splits import split_file
 
 BODIES = {
     "jsonl": b'{"text":"a"}\n' * 500,

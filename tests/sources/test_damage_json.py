@@ -10,7 +10,7 @@ import pytest
 from tests.sources.damage_support import beginning_of
 from tests.sources.support import dicts, faults, normalized, read, rows, texts, written
 from tokenlake.errors import BadRecordError, DamagedFileError
-from tokenlake.etl.sources.parsed import RowBatch
+from tokenlake.etl.sources import RowBatch
 
 DEEP: Final = 1_000_000
 CAP: Final = 4096

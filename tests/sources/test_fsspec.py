@@ -28,10 +28,9 @@ from tests.sources.remote_support import (
 from tokenlake.errors import ConfigError, InputChangedError, MissingExtraError, SourceNotFoundError
 from tokenlake.etl.sources.formats import compile_glob, is_flat, static_folder
 from tokenlake.etl.sources.ranged_bytes import PIECE_BYTES, Fetch, ReadAheadBytes
-from tokenlake.runtime.store import client
+from tokenlake.runtime.store import client, close_filesystems
 from tokenlake.runtime.store.client import Trouble, verdict
 from tokenlake.runtime.store.objects import HttpStatusError, ShortBodyError
-from tokenlake.runtime.store.remote import close_filesystems
 from tokenlake.runtime.store.url import parse_url
 
 

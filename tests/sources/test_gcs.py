@@ -23,9 +23,9 @@ from tests.sources.remote_support import (
     require_same_as_local,
 )
 from tokenlake.errors import InputChangedError, SourceError, SourceNotFoundError
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.sources.opening import opened
-from tokenlake.runtime.store.remote import close_filesystems
+from tokenlake.etl import build_dataset
+from tokenlake.etl.sources import opened
+from tokenlake.runtime.store import close_filesystems
 
 
 @pytest.fixture

@@ -26,10 +26,10 @@ from tests.sources.remote_support import (
     require_same_as_local,
 )
 from tokenlake.errors import ConfigError, InputChangedError, SourceError, SourceNotFoundError
-from tokenlake.etl.sources.opening import opened
-from tokenlake.rowwise.files import JsonShardedSource
+from tokenlake.etl.sources import opened
+from tokenlake.rowwise import JsonShardedSource
+from tokenlake.runtime.store import close_filesystems
 from tokenlake.runtime.store.client import SECONDS_VARIABLE
-from tokenlake.runtime.store.remote import close_filesystems
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.builds import config_of
 from tests.seeds import promise
 from tests.servers.hub import TOKEN, Fault, HubServer, blob_id, hub
 from tests.sources.support import Source, inputs, texts
-from tokenlake.config.load import load_config
+from tokenlake import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import (
     ConfigError,
@@ -33,17 +33,12 @@ from tokenlake.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from tokenlake.etl.planner import make_plan
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.sources import hub_client
+from tokenlake.etl import build_dataset, make_plan
+from tokenlake.etl.sources import HubClient, InputFile, hub_client, read_range, split_file
 from tokenlake.etl.sources.card_layout import card_configs
-from tokenlake.etl.sources.hub_client import HubClient
 from tokenlake.etl.sources.hub_id import HubId, parse_id, parse_url
 from tokenlake.etl.sources.hub_layout import layout_of
 from tokenlake.etl.sources.hub_repo import hub_commits
-from tokenlake.etl.sources.inputs import InputFile
-from tokenlake.etl.sources.records import read_range
-from tokenlake.etl.sources.splits import split_file
 from tokenlake.rowwise.files import downloaded
 
 

@@ -18,10 +18,8 @@ from hypothesis import strategies as st
 
 from tests.sources.support import PACK, faults, one, positions, read, texts, written
 from tokenlake.errors import DamagedFileError
+from tokenlake.etl.sources import Want, opened, split_file
 from tokenlake.etl.sources.json_array import BorderScanner, read_json_array
-from tokenlake.etl.sources.opening import opened
-from tokenlake.etl.sources.parsed import Want
-from tokenlake.etl.sources.splits import split_file
 
 scalars = (
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(st.sampled_from('ab"\\,[]{}\né'), max_size=6)

@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sources.support import Source, dicts, faults, one, positions, read, rows, texts, written
+from tokenlake import create_source
 from tokenlake.errors import BadRecordError, DamagedFileError, UnsuitableFileError
 from tokenlake.etl.introspection.sample import look
-from tokenlake.etl.sources.records import read_rows
-from tokenlake.etl.sources.splits import split_file
-from tokenlake.rowwise.files import create_source
+from tokenlake.etl.sources import read_rows, split_file
 
 RECORDS = [{"text": "one"}, {"text": "two, [3] {4}", "tags": [{"a": 1}]}]
 LAYOUTS: dict[str, Any] = {"one line": {}, "several lines": {"indent": 2}}

@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 
 from tests.sources.support import dicts, faults, normalized, one, positions, read, rows, texts, written
 from tests.sources.test_damage_json import LINES, RECORDS
-from tokenlake.etl.sources.inputs import FileRange
+from tokenlake.etl.sources import FileRange, Parsed, RowBatch, Want, opened
 from tokenlake.etl.sources.json import json_lines, parse_records, read_jsonl
 from tokenlake.etl.sources.json_long_line import parse_long
 from tokenlake.etl.sources.json_record import judge_text
 from tokenlake.etl.sources.line_records import index_lines
 from tokenlake.etl.sources.lines import LineBlock, LongLine
-from tokenlake.etl.sources.opening import opened
-from tokenlake.etl.sources.parsed import Parsed, RowBatch, Want
 from tokenlake.etl.sources.rows import column_of
 
 GOOD: dict[str, tuple[bytes, str]] = {

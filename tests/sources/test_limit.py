@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 
 from tests.builds import config_of
 from tests.sources.support import COMPRESS, PACK, Source, one, renamed, written
+from tokenlake.etl import build_dataset
 from tokenlake.etl.planner import _most_in_range
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.sources.inputs import FileRange
-from tokenlake.etl.sources.listing import list_inputs
-from tokenlake.etl.sources.records import read_range
-from tokenlake.etl.sources.splits import RecordLimit, count_records, split_file
+from tokenlake.etl.sources import FileRange, list_inputs, read_range, split_file
+from tokenlake.etl.sources.splits import RecordLimit, count_records
 
 FORMATS = ["jsonl", "jsonl.gz", "jsonl.zst", "lines.txt", "lines.txt.gz", "document.txt", "parquet"]
 FORMATS += ["csv", "tsv.gz", "json", "json.gz", "arrow", "arrows"]

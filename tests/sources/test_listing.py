@@ -19,12 +19,11 @@ from tests.sources.support import Source, inputs, one, renamed
 from tokenlake.base.fingerprint import file_id
 from tokenlake.base.threads import in_order
 from tokenlake.errors import ConfigError, NotAvailableError, SourceNotFoundError
+from tokenlake.etl.sources import InputFile, list_inputs, split_file
 from tokenlake.etl.sources.hash_cache import HashCache, default_path
-from tokenlake.etl.sources.inputs import InputFile
-from tokenlake.etl.sources.listing import list_inputs
 from tokenlake.etl.sources.listing_progress import Progress
 from tokenlake.etl.sources.patterns import expand
-from tokenlake.etl.sources.splits import split_file, splittable
+from tokenlake.etl.sources.splits import splittable
 
 NAMES = ["a.jsonl", "b/c.jsonl.gz", "b/d.txt", "b/e/f.ndjson", "b/e/g.txt.zst", "z.JSONL"]
 OTHERS = [".hidden.jsonl", "_part.jsonl", ".git/x.jsonl", "_tmp/x.jsonl", "README.md", "b/x.bin"]

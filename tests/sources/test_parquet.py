@@ -22,14 +22,10 @@ from tests.sources.parquet_by_hand import dictionary_bomb
 from tests.sources.remote_support import Far
 from tests.sources.support import Source, dicts, faults, one, positions, read, rows, texts
 from tokenlake.errors import DamagedFileError
-from tokenlake.etl.sources.inputs import FileRange
-from tokenlake.etl.sources.opening import opened
+from tokenlake.etl.sources import FileRange, Parsed, Want, opened, read_range, split_file
 from tokenlake.etl.sources.parquet import STEP_BYTES, PageSteps, read_parquet, row_group_starts
-from tokenlake.etl.sources.parsed import Parsed, Want
-from tokenlake.etl.sources.records import read_range
-from tokenlake.etl.sources.splits import split_file
 from tokenlake.etl.sources.where import ColumnRange
-from tokenlake.runtime.parquet.thrift import read_struct
+from tokenlake.runtime.parquet import read_struct
 from tokenlake.runtime.reading.pages import PageHeader, walk_pages
 
 

@@ -11,12 +11,11 @@ import pytest
 from tests.seeds import promise
 from tests.servers.http import HttpServer
 from tests.sources.remote_support import documents, jsonl, parquet
+from tokenlake import Pipeline, create_source
 from tokenlake.errors import ConfigError
-from tokenlake.etl.runner import build_dataset
+from tokenlake.etl import build_dataset
 from tokenlake.etl.sources.kept_blocks import VARIABLE
-from tokenlake.rowwise.files import create_source
-from tokenlake.rowwise.pipeline import Pipeline
-from tokenlake.runtime.store.remote import close_filesystems
+from tokenlake.runtime.store import close_filesystems
 
 TEXTS = documents(3_000)
 

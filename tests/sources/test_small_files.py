@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from tests.sources.support import Source, faults, inputs, normalized, positions, texts
 from tokenlake.errors import InputChangedError
-from tokenlake.etl.sources.inputs import FileRange
-from tokenlake.etl.sources.records import SMALL, groups_of, read_range, read_together
-from tokenlake.etl.sources.splits import split_file
+from tokenlake.etl.sources import FileRange, read_range, split_file
+from tokenlake.etl.sources.records import SMALL, groups_of, read_together
 
 GOOD = [b'{"text": "a"}', b'{"text": "\\u00e9\\n", "x": 1}', '{"a": [1], "text": "é∎"}'.encode(), b""]
 ODD = [

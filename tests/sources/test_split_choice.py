@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.builds import config_of
-from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.load import load_config
-from tokenlake.config.pipeline import dump_yaml
+from tokenlake import DatasetConfig, load_config
+from tokenlake.config import dump_yaml
 from tokenlake.errors import ConfigError
 from tokenlake.etl.sources import layout, split_names
 

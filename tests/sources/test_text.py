@@ -24,13 +24,9 @@ from tests.sources.support import (
     written,
 )
 from tokenlake.errors import DamagedFileError, InputChangedError
-from tokenlake.etl.sources.inputs import FileRange
+from tokenlake.etl.sources import FileRange, Want, opened, read_range, split_file
 from tokenlake.etl.sources.lines import read_blocks
-from tokenlake.etl.sources.opening import opened
-from tokenlake.etl.sources.parsed import Want
 from tokenlake.etl.sources.plain_text import read_text
-from tokenlake.etl.sources.records import read_range
-from tokenlake.etl.sources.splits import split_file
 
 # ---- documents --------------------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
+from tokenlake.etl.sources import Row, Rows
 from tokenlake.etl.sources import rows as rows_module
-from tokenlake.etl.sources.rows import Row, Rows
 from tokenlake.etl.sources.where import ColumnRange, Predicate
 
 ROWS = pa.record_batch(

@@ -13,7 +13,7 @@ import resource
 import sys
 import warnings
 
-from tokenlake.runtime.store.address import open_read_store
+from tokenlake.runtime.store import open_read_store
 
 
 def main(url: str, folder: str, max_bytes: str, limit: str = "") -> None:

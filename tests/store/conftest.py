@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.reading.support import lake_of
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store import Store, open_store
 
 
 @pytest.fixture(scope="session")

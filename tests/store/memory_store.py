@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.runtime.store.base import Leftover, Link, ObjectInfo, Store, caught
+from tokenlake.runtime.store import Leftover, Link, Store
+from tokenlake.runtime.store.base import ObjectInfo, caught
 from tokenlake.runtime.store.writes import Outcome, Put
 
 Step = Callable[[str, str], None]

@@ -16,11 +16,15 @@ from tests.servers.base import Fault, Request
 from tests.servers.gcs import GcsServer
 from tests.servers.s3 import KEY, SECRET, S3Server
 from tests.store.support import sha256
-from tokenlake.runtime.store import payload
-from tokenlake.runtime.store.address import open_read_store, open_store
-from tokenlake.runtime.store.base import ReadStore, Store
-from tokenlake.runtime.store.remote import close_filesystems
-from tokenlake.runtime.store.writes import HashingFile
+from tokenlake.runtime.store import (
+    HashingFile,
+    ReadStore,
+    Store,
+    close_filesystems,
+    open_read_store,
+    open_store,
+    payload,
+)
 
 __all__ = ["CLOUDS", "Bucket", "Folder", "bucket_on", "environment", "on", "sha256", "small_parts", "written"]
 

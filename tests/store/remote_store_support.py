@@ -13,11 +13,9 @@ from tests.servers.base import Fault
 from tests.servers.gcs import GcsServer
 from tests.servers.http import HttpServer
 from tests.servers.s3 import S3Server
-from tokenlake.runtime.reading.version import StoredRows
-from tokenlake.runtime.store.address import open_read_store
-from tokenlake.runtime.store.base import ReadStore, Store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.remote import close_filesystems
+from tokenlake import Catalog
+from tokenlake.runtime.reading import StoredRows
+from tokenlake.runtime.store import ReadStore, Store, close_filesystems, open_read_store
 
 PROTOCOLS = ("s3", "gs", "http", "memory")
 

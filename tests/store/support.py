@@ -12,11 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tokenlake.etl.runner import build_dataset
-from tokenlake.runtime.store.account import Account
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.ledger import ShardEntry, UnitRecord
-from tokenlake.runtime.store.manifest import Manifest
+from tokenlake import Manifest
+from tokenlake.etl import build_dataset
+from tokenlake.runtime.store import Account, ShardEntry, Store, UnitRecord
 
 SEQ_LENGTH = 64
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import AccountError
-from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store import Account
 
 COUNT = st.integers(0, 1 << 40)
 REASONS = st.dictionaries(st.sampled_from(["empty", "excluded", "bom", "truncated"]), COUNT, max_size=3)

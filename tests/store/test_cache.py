@@ -20,7 +20,7 @@ from tests.store.remote_store_support import Served, files_of, require_same_rows
 from tests.store.support import sha256 as sha
 from tests.store.support import wait_for
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
-from tokenlake.runtime.store.base import ReadStore, Store
+from tokenlake.runtime.store import ReadStore, Store
 from tokenlake.runtime.store.shard_cache import ShardCache
 from tokenlake.runtime.store.writes import ByteTarget
 

@@ -8,23 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.store.support import a_manifest, a_record
+from tokenlake import Catalog, Manifest
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.claims import (
-    MOST_BYTES,
-    Claim,
-    ClaimResult,
-    State,
-    VersionInfo,
-    closing_note,
-    is_closing_note,
-)
-from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.manifest import Manifest
-from tokenlake.runtime.store.sealed import seal
+from tokenlake.runtime.store import Claim, Layout, Store, VersionInfo, open_store, seal
+from tokenlake.runtime.store.claims import MOST_BYTES, ClaimResult, State, closing_note, is_closing_note
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 

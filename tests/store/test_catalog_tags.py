@@ -10,13 +10,11 @@ import pytest
 
 from tests.store.test_catalog import commit, manifest, overwrite
 from tests.store.test_races import race
+from tokenlake import Catalog
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.claims import Tag, TagChange, VersionInfo
-from tokenlake.runtime.store.layout import Layout, tag_key
-from tokenlake.runtime.store.sealed import seal
+from tokenlake.runtime.store import Layout, Store, VersionInfo, open_store, seal
+from tokenlake.runtime.store.claims import Tag, TagChange
+from tokenlake.runtime.store.layout import tag_key
 
 KEY = "code/tags/prod.json"
 

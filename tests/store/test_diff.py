@@ -13,16 +13,20 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.store.support import a_manifest, a_shard, build_store, copy_store
+from tokenlake import Catalog, Manifest
 from tokenlake.base.fingerprint import file_id
 from tokenlake.cli.app import main
 from tokenlake.errors import NotFoundError
-from tokenlake.runtime.store.account import Account
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store import (
+    Account,
+    FileEntry,
+    InputFileEntry,
+    LocalStore,
+    Parent,
+    ShardEntry,
+    shard_path,
+)
 from tokenlake.runtime.store.diff import Change, Count, changes, compare, match_shards, unit_kinships
-from tokenlake.runtime.store.layout import shard_path
-from tokenlake.runtime.store.ledger import FileEntry, InputFileEntry, Parent, ShardEntry
-from tokenlake.runtime.store.local import LocalStore
-from tokenlake.runtime.store.manifest import Manifest
 
 Output = pytest.CaptureFixture[str]
 

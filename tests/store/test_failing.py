@@ -19,14 +19,11 @@ import pytest
 import tokenlake
 from tests.builds import config_of
 from tokenlake.errors import StoreError
-from tokenlake.etl.runner import build_dataset
+from tokenlake.etl import build_dataset
 from tokenlake.etl.sources.bad_records import BadRecord
 from tokenlake.etl.unit.parts import PartWriter
 from tokenlake.etl.unit.quarantine import QuarantineWriter
-from tokenlake.runtime.store.file_locks import new_temp_name
-from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.local import LocalStore
-from tokenlake.runtime.store.writes import HashingFile
+from tokenlake.runtime.store import HashingFile, Layout, LocalStore, new_temp_name
 
 
 def failing(code: int, *, after: int = 0) -> Callable[..., None]:

@@ -18,18 +18,14 @@ import tokenlake as tl
 from tests.store.support import build_store, copy_store, files
 from tests.store.support import settings as build_settings
 from tests.store.test_catalog import commit
+from tokenlake import Catalog, verify
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.etl import BuildSession, InProcessPool, build_dataset
 from tokenlake.etl.commit import require_held
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.session import BuildSession
-from tokenlake.etl.worker import InProcessPool
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.claims import Claim, ClaimResult, VersionInfo, closing_note
-from tokenlake.runtime.store.gc import GcReport, collect
-from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.local import LocalStore
+from tokenlake.runtime.store import Claim, Layout, LocalStore, VersionInfo, collect
+from tokenlake.runtime.store.claims import ClaimResult, closing_note
+from tokenlake.runtime.store.gc import GcReport
 
 DAY = 86_400.0
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)

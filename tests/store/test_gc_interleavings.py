@@ -13,20 +13,14 @@ import pytest
 
 from tests.store.memory_store import MemoryStore, Stops, Walk, explore
 from tests.store.support import a_record, a_shard, sha256
-from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.pipeline import PipelineConfig
+from tokenlake import Catalog, DatasetConfig, Manifest, PipelineConfig
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import VersionConflictError
 from tokenlake.etl.commit import commit_version, publish_preamble
-from tokenlake.etl.plan.plan import Plan
-from tokenlake.runtime.store.account import Account
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.claims import Claim, is_closing_note
-from tokenlake.runtime.store.gc import GcReport, collect
-from tokenlake.runtime.store.layout import Layout, shard_path
-from tokenlake.runtime.store.ledger import UnitRecord
-from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.etl.plan import Plan
+from tokenlake.runtime.store import Account, Claim, Layout, Store, UnitRecord, collect, shard_path
+from tokenlake.runtime.store.claims import is_closing_note
+from tokenlake.runtime.store.gc import GcReport
 
 A = "a" * 64
 DATA = b"one token"

@@ -23,21 +23,26 @@ from tokenlake.errors import (
     StoreError,
     VersionConflictError,
 )
-from tokenlake.runtime.store.address import StoreAddress, open_store
-from tokenlake.runtime.store.base import Link, ObjectInfo, Store
-from tokenlake.runtime.store.file_locks import new_temp_name
-from tokenlake.runtime.store.layout import (
+from tokenlake.runtime.store import (
+    HashingFile,
     Layout,
+    Link,
+    LocalStore,
+    Store,
+    StoreAddress,
+    new_temp_name,
+    open_store,
+    shard_path,
+)
+from tokenlake.runtime.store.base import ObjectInfo
+from tokenlake.runtime.store.layout import (
     check_dataset_name,
     check_key,
     ledger_unit,
     quarantine_path,
-    shard_path,
     tokenizer_path,
     version_number,
 )
-from tokenlake.runtime.store.local import LocalStore
-from tokenlake.runtime.store.writes import HashingFile
 
 
 def written(store: Store, data: bytes, prefix: str = "d/v1") -> Path:

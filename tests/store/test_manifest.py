@@ -17,24 +17,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.store.support import a_manifest, a_record, a_shard
+from tokenlake import Manifest
 from tokenlake.base.fingerprint import canonical_json, file_id
 from tokenlake.errors import AccountError, IntegrityError
-from tokenlake.runtime.store.account import Account
-from tokenlake.runtime.store.layout import quarantine_path, shard_path
-from tokenlake.runtime.store.ledger import (
+from tokenlake.runtime.store import (
     MIXED,
+    Account,
     FileEntry,
-    InputEntry,
     InputFileEntry,
     Parent,
-    QuarantineEntry,
     ShardEntry,
-    Totals,
     UnitRecord,
-    inputs_fingerprint,
+    seal,
+    shard_path,
 )
-from tokenlake.runtime.store.manifest import Manifest
-from tokenlake.runtime.store.sealed import seal
+from tokenlake.runtime.store.layout import quarantine_path
+from tokenlake.runtime.store.ledger import InputEntry, QuarantineEntry, Totals, inputs_fingerprint
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 COUNT = st.integers(0, 1 << 50)

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from tests.store.support import a_manifest, a_record, a_shard
+from tokenlake import Manifest
 from tokenlake.base.fingerprint import file_id
 from tokenlake.errors import AccountError, IntegrityError
-from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store import MIXED, Account, MixtureOrder, Parent, UnitRecord, WeightPoint, seal
 from tokenlake.runtime.store.draws import open_mixture, outcomes, settings_of
-from tokenlake.runtime.store.ledger import MIXED, InputEntry, Parent, UnitRecord
-from tokenlake.runtime.store.manifest import Manifest
-from tokenlake.runtime.store.mixture import MixedSource, MixtureOrder, MixtureRecord, WeightPoint
-from tokenlake.runtime.store.sealed import seal
+from tokenlake.runtime.store.ledger import InputEntry
+from tokenlake.runtime.store.mixture import MixedSource, MixtureRecord
 
 Change = Callable[[dict[str, Any]], None]
 

@@ -31,9 +31,7 @@ from tests.store.object_store_support import (
     written,
 )
 from tokenlake.errors import IntegrityError, StoreError, VersionConflictError
-from tokenlake.runtime.store.address import StoreAddress, open_store
-from tokenlake.runtime.store.base import Leftover, Link, Store
-from tokenlake.runtime.store.remote import close_filesystems
+from tokenlake.runtime.store import Leftover, Link, Store, StoreAddress, close_filesystems, open_store
 
 LIB = Path(__file__).resolve().parents[2] / "lib"
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.store.support import sha256
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake import Catalog
+from tokenlake.runtime.store import Store, open_store
 
 LIB = Path(__file__).resolve().parents[2] / "lib"
 PRELUDE = """

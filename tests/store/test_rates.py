@@ -14,7 +14,7 @@ from tests.servers.http import HttpServer
 from tests.servers.hub import HubServer
 from tests.sources.remote_support import documents, everything, jsonl, listed
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.etl.sources.hub_client import HubClient
+from tokenlake.etl.sources import HubClient
 from tokenlake.runtime.store import client, objects, rates
 from tokenlake.runtime.store.rates import (
     NoAnswerError,

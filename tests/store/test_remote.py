@@ -31,14 +31,11 @@ from tests.store.remote_store_support import (
     serving,
     shard_keys,
 )
+from tokenlake import Catalog
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, NotFoundError, StoreError
 from tokenlake.query.tables import VerifiedFiles
-from tokenlake.runtime.store.address import open_read_store
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.local import LocalStore
-from tokenlake.runtime.store.remote import RemoteStore, close_filesystems
+from tokenlake.runtime.store import Layout, LocalStore, Store, close_filesystems, open_read_store
+from tokenlake.runtime.store.remote import RemoteStore
 
 LISTING = [protocol for protocol in PROTOCOLS if protocol != "http"]
 

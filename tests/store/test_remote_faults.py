@@ -11,10 +11,10 @@ from tests.reading.support import rows_of
 from tests.servers.base import Fault, Request
 from tests.servers.s3 import KEY, SECRET
 from tests.store.remote_store_support import Served, files_of, require_same_rows, rows_at, serving, shard_keys
+from tokenlake import Catalog
 from tokenlake.errors import IntegrityError, StoreError
-from tokenlake.runtime.reading.version import StoredRows
-from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.reading import StoredRows
+from tokenlake.runtime.store import Store
 from tokenlake.runtime.store.client import SECONDS_VARIABLE
 
 NAME = "learned"

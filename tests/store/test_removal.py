@@ -11,14 +11,11 @@ from tests.etl.remote_builds_support import Bucket, bucket
 from tests.store.memory_store import MemoryStore
 from tests.store.support import build_store, copy_store, files, settings
 from tests.store.test_gc_interleavings import built, commit, visible, whole
+from tokenlake import Catalog, verify
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, NotFoundError, StoreError
-from tokenlake.etl.integrity.verify import verify
-from tokenlake.etl.runner import build_dataset
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.gc import collect
-from tokenlake.runtime.store.layout import Layout
+from tokenlake.etl import build_dataset
+from tokenlake.runtime.store import Layout, collect, open_store
 from tokenlake.runtime.store.remove import remove
 
 Output = pytest.CaptureFixture[str]

@@ -24,7 +24,7 @@ from tests.store.object_store_support import (
     written,
 )
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.runtime.store.base import Leftover, Link
+from tokenlake.runtime.store import Leftover, Link
 
 Place = Bucket | Folder
 

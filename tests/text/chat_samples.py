@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.tokenizers.tokenizer_samples import byte_level, changed, save, template
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers import TokenizerFiles
 
 Message = dict[str, Any]
 

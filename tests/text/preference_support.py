@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.tokenizer_reference import ReferenceTokenizer
 from tests.tokenizers import tokenizer_samples as samples
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers import TokenizerFiles
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

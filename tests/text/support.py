@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.etl.runner import BuildResult
+from tokenlake import BuildResult
 from tokenlake.etl.text.renderer import Rendered
 
 Row = dict[str, Any]

@@ -31,19 +31,17 @@ from tests.text.chat_samples import (
 from tests.text.support import Row, documents, table
 from tests.tokenizer_reference import ReferenceTokenizer, import_transformers
 from tests.tokenizers.tokenizer_samples import large
+from tokenlake import load_config
 from tokenlake.cli.app import main
-from tokenlake.config.load import load_config
+from tokenlake.config import ResolvedChat
 from tokenlake.config.resolve import resolve
-from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.plan.plan import Plan
-from tokenlake.etl.planner import make_plan
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.sources.rows import Rows
-from tokenlake.etl.text.chat_renderer import ChatRenderer
+from tokenlake.etl import build_dataset, make_plan
+from tokenlake.etl.plan import Plan
+from tokenlake.etl.sources import Rows
+from tokenlake.etl.text import ChatRenderer
 from tokenlake.etl.text.chat_template import templates_of
-from tokenlake.etl.tokenizers.encoder import Encoder
-from tokenlake.etl.tokenizers.files import load_tokenizer
+from tokenlake.etl.tokenizers import Encoder, load_tokenizer
 
 CONVERSATIONS = [conversation(seed, system=seed % 3 == 0, turns=1 + seed % 3) for seed in range(60)]
 

@@ -26,7 +26,8 @@ from tests.text.chat_families import (
     user,
 )
 from tokenlake.errors import BadRecordError, TokenlakeError
-from tokenlake.etl.text.chat_template import ChatTemplate, RenderedChat
+from tokenlake.etl.text import ChatTemplate
+from tokenlake.etl.text.chat_template import RenderedChat
 
 chat_template_utils: Any = lazily("transformers.utils.chat_template_utils")
 

@@ -27,13 +27,13 @@ from tests.text.chat_families import (
 from tests.text.chat_samples import CHATML, MARKED_CHATML, TOOLS_CHATML, speaking, write, write_rows
 from tests.text.support import documents, learned_texts
 from tests.tokenizer_reference import ReferenceTokenizer
-from tokenlake.config.resolved import ResolvedChat
+from tokenlake.config import ResolvedChat
 from tokenlake.errors import BadRecordError
-from tokenlake.etl.runner import build_dataset
+from tokenlake.etl import build_dataset
+from tokenlake.etl.sources import Rows
 from tokenlake.etl.sources.bad_records import Fault
-from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.text import ChatRenderer
 from tokenlake.etl.text.chat_messages import ConversationReader
-from tokenlake.etl.text.chat_renderer import ChatRenderer
 
 QWEN = unmarked(QWEN3)
 

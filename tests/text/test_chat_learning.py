@@ -25,13 +25,11 @@ from tests.text.chat_samples import (
     speaking,
 )
 from tests.text.support import learned_texts
-from tokenlake.config.resolved import ResolvedChat
+from tokenlake.config import ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.etl.sources import Rows
 from tokenlake.etl.sources.bad_records import Fault
-from tokenlake.etl.sources.rows import Rows
-from tokenlake.etl.text import chat_server
-from tokenlake.etl.text.chat_renderer import ChatRenderer
-from tokenlake.etl.text.chat_template import ChatTemplate
+from tokenlake.etl.text import ChatRenderer, ChatTemplate, chat_server
 
 Message = dict[str, Any]
 

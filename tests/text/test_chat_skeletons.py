@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.text.chat_samples import STYLES, WORDS, speaking
-from tokenlake.config.resolved import ResolvedChat
+from tokenlake.config import ResolvedChat
 from tokenlake.errors import TemplateMismatchError
-from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.sources import Rows
+from tokenlake.etl.text import ChatRenderer, ChatTemplate
 from tokenlake.etl.text.chat_messages import ROLES
-from tokenlake.etl.text.chat_renderer import CHECKED, ChatRenderer, Conversations, SpecialTokenGuard
-from tokenlake.etl.text.chat_template import ChatTemplate, Skeleton
+from tokenlake.etl.text.chat_renderer import CHECKED, Conversations, SpecialTokenGuard
+from tokenlake.etl.text.chat_template import Skeleton
 from tokenlake.etl.tokenizers.offsets import byte_spans
 
 PLAIN = (

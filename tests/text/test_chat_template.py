@@ -19,7 +19,8 @@ from tests.lazily import lazily
 from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, STYLES, TOOLS_CHATML, conversation
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.text.chat_template import PROCESS, ChatTemplate, Limits, RenderedChat
+from tokenlake.etl.text import ChatTemplate
+from tokenlake.etl.text.chat_template import PROCESS, Limits, RenderedChat
 
 chat_template_utils: Any = lazily("transformers.utils.chat_template_utils")
 

@@ -13,12 +13,11 @@ import pytest
 import tokenlake
 from tests.text.chat_samples import CHATML, MARKED_CHATML, TOOLS_CHATML, conversation, speaking, write
 from tests.tokenizer_reference import import_transformers
-from tokenlake.config.resolved import ResolvedChat
+from tokenlake.config import ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.sources import Rows
+from tokenlake.etl.text import ChatRenderer, ChatTemplate
 from tokenlake.etl.text.chat_messages import ConversationReader
-from tokenlake.etl.text.chat_renderer import ChatRenderer
-from tokenlake.etl.text.chat_template import ChatTemplate
 
 ASKED = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
 NARRATOR = {"role": "narrator", "content": "x"}

@@ -18,11 +18,12 @@ from tokenlake import LengthManager
 from tokenlake.base.arrays import Ragged
 from tokenlake.base.columns import IGNORED
 from tokenlake.errors import ConfigError
+from tokenlake.etl.text import SIDES, STRATEGIES
 from tokenlake.etl.text.budgets import BUDGET_STRATEGIES, BudgetStrategy, ContentDistributionMode, allocate
 from tokenlake.etl.text.lengths import LengthManagerConfig
 from tokenlake.etl.text.padding import pad
-from tokenlake.etl.text.truncation import SIDES, STRATEGIES, Side
-from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.text.truncation import Side
+from tokenlake.etl.tokenizers import Encoder
 from tokenlake.etl.tokenizers.files import TOKENIZER_JSON
 
 LENGTHS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 50), max_size=6)

@@ -17,17 +17,14 @@ from tests.builds import Config
 from tests.builds import config_of as settings
 from tests.tokenizer_reference import ReferenceTokenizer, needs_offsets
 from tests.tokenizers import tokenizer_samples as samples
+from tokenlake import verify
 from tokenlake.base.fingerprint import file_id
 from tokenlake.cli.app import main
-from tokenlake.config.resolved import ResolvedTokenizer
-from tokenlake.etl.integrity.verify import verify
+from tokenlake.config import ResolvedTokenizer
+from tokenlake.etl import BuildSession, InProcessPool, build_dataset
 from tokenlake.etl.reports.dataset import expected_lengths, length_policy, remarks
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.session import BuildSession
 from tokenlake.etl.text.truncation import truncate
-from tokenlake.etl.worker import InProcessPool
-from tokenlake.runtime.store.account import Account
-from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store import Account, open_store
 
 Key = tuple[int, int]
 LIMIT = 24

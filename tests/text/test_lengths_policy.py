@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake import PipelineConfig
-from tokenlake.config.resolve import resolve, source_identity
-from tokenlake.config.resolved import ResolvedTokenizer
+from tokenlake.config import ResolvedTokenizer, source_identity
+from tokenlake.config.resolve import resolve
 from tokenlake.config.stages import TruncationSide, TruncationStrategy
 from tokenlake.errors import ConfigError
 from tokenlake.etl.packing.segments import LOSS, learned, marked, plain
-from tokenlake.etl.text.truncation import SIDES, STRATEGIES, continuing_tokens, pieces
-from tokenlake.etl.tokenizers.encoder import Encoder
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.text import SIDES, STRATEGIES
+from tokenlake.etl.text.truncation import continuing_tokens, pieces
+from tokenlake.etl.tokenizers import Encoder, TokenizerFiles
 from tokenlake.etl.unit.finish import Finish
 from tokenlake.etl.unit.fitted import Fitted
 from tokenlake.etl.unit.length_policy import Lengths

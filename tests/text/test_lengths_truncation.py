@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import ConfigError
+from tokenlake.etl.text import SIDES, STRATEGIES
 from tokenlake.etl.text.boundaries import is_word_boundary, sentence_breaks
-from tokenlake.etl.text.truncation import SIDES, SMART_SHARE, STRATEGIES, Cut, Side, Strategy, truncate
-from tokenlake.etl.tokenizers.engines import ReferenceEngine
+from tokenlake.etl.text.truncation import SMART_SHARE, Cut, Side, Strategy, truncate
+from tokenlake.etl.tokenizers import ReferenceEngine
 
 Places = tuple[list[int], list[int]]
 

@@ -17,22 +17,19 @@ from tests.text import preference_support as support
 from tests.text.preference_support import Reference
 from tests.text.support import Row, table
 from tests.tokenizers.tokenizer_samples import save
+from tokenlake import BuildResult, Catalog, load_config, verify
+from tokenlake import sql as query
 from tokenlake.cli.app import main
-from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.integrity.verify import verify
+from tokenlake.etl import BuildSession, build_dataset, make_plan
 from tokenlake.etl.integrity.verify_shard import RowCheck, RowRules
-from tokenlake.etl.plan.estimate import estimate, total
-from tokenlake.etl.planner import make_plan
-from tokenlake.etl.runner import BuildResult, build_dataset
-from tokenlake.etl.session import BuildSession
+from tokenlake.etl.plan import total
+from tokenlake.etl.plan.estimate import estimate
 from tokenlake.etl.text.preference import PreferenceRows
-from tokenlake.etl.tokenizers.files import TokenizerFiles
-from tokenlake.query.session import sql as query
-from tokenlake.runtime.schema import LogicalHasher, open_writer
-from tokenlake.runtime.store.address import open_store
-from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.etl.tokenizers import TokenizerFiles
+from tokenlake.runtime import LogicalHasher, open_writer
+from tokenlake.runtime.store import open_store
 
 Build = Callable[[Row], BuildResult]
 METHODS = ("dpo", "orpo", "cpo", "reward", "kto", "bco", "grpo")

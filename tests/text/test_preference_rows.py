@@ -14,7 +14,7 @@ from tests.text.preference_support import Reference, prompt_columns, together
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.text.preference import PreferenceRows, shared_text
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers import TokenizerFiles
 
 Row = dict[str, Any]
 PAIR: Row = {"prompt": "What is two and two?", "chosen": " Four, of course.", "rejected": " Five."}

@@ -17,8 +17,8 @@ from tests.text.support import Document, Row, documents
 from tests.tokenizer_reference import ReferenceTokenizer
 from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl import build_dataset
+from tokenlake.etl.tokenizers import TokenizerFiles
 
 ALPACA = """Below is an instruction that describes a task.
 

@@ -16,7 +16,7 @@ from tests.text.chat_samples import MARKED_CHATML, speaking
 from tests.tokenizer_reference import ReferenceTokenizer, needs_offsets
 from tests.tokenizers.tokenizer_samples import byte_level, changed, from_spec, sentencepiece, template
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers import TokenizerFiles
 
 QA = {"template": "Q: {q}\nA: {a} .", "input_columns": ["q"], "label_column": "a"}
 words = st.text(st.sampled_from("aeinrst .,\n0é日😀<>/s"), max_size=24)

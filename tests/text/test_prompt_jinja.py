@@ -13,13 +13,14 @@ from tests.builds import config_of
 from tests.seeds import promise
 from tests.text.support import documents, learned_texts
 from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece
-from tokenlake.config.texts import PromptConfig
+from tokenlake.config import PromptConfig
 from tokenlake.errors import ConfigError
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl import build_dataset
+from tokenlake.etl.sources import Rows
+from tokenlake.etl.text import PromptRenderer
 from tokenlake.etl.text.labeller import resolved_prompt
 from tokenlake.etl.text.prompt_engine import PromptEngine
-from tokenlake.etl.text.prompt_renderer import PromptRenderer, is_program, open_prompt
+from tokenlake.etl.text.prompt_renderer import is_program, open_prompt
 
 CASES = "{% if hint %}Hint: {{ hint | trim }}\n{% endif %}Q: {{ q }}\nA: {{ a }}\nend"
 SECTION = {

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 import tokenlake as tl
 from tests.text.support import learned_texts
 from tests.tokenizers.tokenizer_samples import sentencepiece
+from tokenlake.config import PromptConfig
 from tokenlake.config.resolved import ResolvedPrompt
-from tokenlake.config.texts import PromptConfig
 from tokenlake.errors import ConfigError
-from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.sources import Rows
+from tokenlake.etl.text import PromptRenderer
 from tokenlake.etl.text.labeller import resolved_prompt
-from tokenlake.etl.text.prompt_renderer import ChatPromptRenderer, PromptRenderer
+from tokenlake.etl.text.prompt_renderer import ChatPromptRenderer
 from tokenlake.etl.text.renderer import Rendered
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers import TokenizerFiles
 
 ALPACA = "Below.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n{output}"
 PLAIN = {"template": "Q: {q}\nA: {a} end", "label_column": "a"}

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.text.support import learned_texts
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
+from tokenlake.config import PromptConfig
 from tokenlake.config.resolved import ResolvedPrompt
-from tokenlake.config.texts import PromptConfig
 from tokenlake.errors import ConfigError
-from tokenlake.etl.sources.rows import Rows
-from tokenlake.etl.text.prompt_renderer import PromptRenderer
+from tokenlake.etl.sources import Rows
+from tokenlake.etl.text import PromptRenderer
 from tokenlake.etl.text.prompt_template import PromptPiece, parse_template
 
 ROW = {"q": "what?", "a": "that"}

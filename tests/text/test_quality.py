@@ -11,7 +11,7 @@ import pytest
 from tests.etl.outputs_support import build_here, settings, write_jsonl
 from tokenlake.config.quality import CONSTANTS
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.sources import Rows
 from tokenlake.etl.text.quality import TERMINALS, JudgedText, QualityFilter, count_sentences, open_quality
 
 SENTENCE = "The quick brown fox, with all of that fur, is said to have been here once more"

@@ -17,11 +17,10 @@ import yaml
 from tests.builds import Config, Lender, config_of
 from tests.etl.test_build import rows, tree
 from tests.tokenizer_reference import ReferenceTokenizer
-from tokenlake.config.load import load_config
+from tokenlake import BuildResult, load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.planner import make_plan
-from tokenlake.etl.runner import BuildResult, build_dataset
+from tokenlake.etl import build_dataset, make_plan
 from tokenlake.etl.unit.documents import Recipe
 
 ROWS = [

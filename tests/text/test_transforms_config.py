@@ -17,14 +17,14 @@ import pytest
 import yaml
 
 from tests.lazily import lazily
-from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.load import load_config
-from tokenlake.config.pipeline import PipelineConfig, dump_yaml, json_schema
-from tokenlake.config.resolve import resolve, resolve_source, source_identity
+from tokenlake import DatasetConfig, PipelineConfig, load_config
+from tokenlake.config import dump_yaml, source_identity
+from tokenlake.config.pipeline import json_schema
+from tokenlake.config.resolve import resolve, resolve_source
 from tokenlake.config.resolved import ResolvedSource, ResolvedTexts
 from tokenlake.config.texts import callable_name
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.sources import Rows
 from tokenlake.etl.text.steps import BUILT_IN, Guarded, load_callable, open_callable, open_chain, sealed
 
 policy: Any = lazily("tokenlake.runs.policy")

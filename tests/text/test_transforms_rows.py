@@ -27,7 +27,7 @@ from tokenlake import (
     Where,
 )
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.sources.rows import Row, Rows
+from tokenlake.etl.sources import Row, Rows
 
 NAMES = ("a", "b", "a.b", "meta", "text")
 NESTED = pa.struct([("b", pa.list_(pa.struct([("c", pa.int64())]))), ("d", pa.string())])

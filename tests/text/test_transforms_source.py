@@ -22,7 +22,7 @@ from tokenlake import (
     create_source,
 )
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.sources.rows import Row
+from tokenlake.etl.sources import Row
 
 
 class Copies(ExpandTransform):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tests.tokenizers import tokenizer_samples as samples
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers import TokenizerFiles
 
 Spec = dict[str, Any]
 _MIB: Final = 1 << 20

@@ -15,11 +15,9 @@ from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.cli.app import main
 from tokenlake.errors import TokenizerError
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.tokenizers.files import TokenizerFiles, load_tokenizer
-from tokenlake.etl.tokenizers.fingerprint import describe
-from tokenlake.etl.tokenizers.manager import TokenizerManager
-from tokenlake.runtime.loader.dataset import open as open_dataset
+from tokenlake.etl import build_dataset
+from tokenlake.etl.tokenizers import TokenizerFiles, TokenizerManager, describe, load_tokenizer
+from tokenlake.runtime.loader import open as open_dataset
 from tokenlake.runtime.tokenizer_guard import process, shape
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.builds import config_of
 from tests.tokenizers import tokenizer_samples as samples
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl import build_dataset
+from tokenlake.etl.tokenizers import TokenizerFiles
 
 
 def check_same_bytes(engine: str, tokenizer: TokenizerFiles, folder: Path) -> None:

@@ -14,9 +14,8 @@ from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.test_places import FORMS, expected, texts
 from tests.tokenizers.tokenizer_mutations import FLAGS
 from tokenlake.errors import TokenizerError
+from tokenlake.etl.tokenizers import ReferenceEngine, TokenizerFiles
 from tokenlake.etl.tokenizers.alignment import Aligner, compose
-from tokenlake.etl.tokenizers.engines import ReferenceEngine
-from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.runtime.tokenizer_guard.generation import exports_parts
 
 with_offsets = pytest.mark.skipif(

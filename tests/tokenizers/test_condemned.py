@@ -12,8 +12,9 @@ from tests.builds import Config
 from tests.builds import config_of as settings
 from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
-from tokenlake.etl.events import EngineChosen, EngineCondemned, Event, UnitFinished
-from tokenlake.etl.runner import BuildResult, build_dataset
+from tokenlake import BuildResult
+from tokenlake.etl import Event, UnitFinished, build_dataset
+from tokenlake.etl.events import EngineChosen, EngineCondemned
 
 # About engines that are chosen beside `tokenizers` before 1.0.
 pytestmark = needs_stages

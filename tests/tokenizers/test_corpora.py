@@ -16,9 +16,8 @@ import pytest
 from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import choose_engine
+from tokenlake.etl.tokenizers import Encoder, TokenizerFiles, load_tokenizer
 from tokenlake.etl.tokenizers.allowlist import is_sentencepiece
-from tokenlake.etl.tokenizers.encoder import Encoder
-from tokenlake.etl.tokenizers.files import TokenizerFiles, load_tokenizer
 from tokenlake.etl.tokenizers.gate import SEGMENTS_FROM
 
 pytestmark = pytest.mark.corpora

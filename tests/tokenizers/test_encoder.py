@@ -15,10 +15,10 @@ from tests.tokenizer_reference import HAS_STAGES, needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.base.arrays import Ragged, is_ascii
 from tokenlake.errors import ConfigError, EngineMismatchError, TokenizerError
+from tokenlake.etl.tokenizers import Encoder, ReferenceEngine, TokenizerFiles
 from tokenlake.etl.tokenizers.allowlist import COMPOSING, SPLITTING, UnicodeGuard
-from tokenlake.etl.tokenizers.encoder import Encoded, Encoder, SpecialScan
-from tokenlake.etl.tokenizers.engines import WINDOW, ReferenceEngine, cut_rule
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.encoder import Encoded, SpecialScan
+from tokenlake.etl.tokenizers.engines import WINDOW, cut_rule
 
 ENGINES = ("gigatoken", "tokenizers")
 

@@ -17,12 +17,9 @@ from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_mutations import model, norm, pre
 from tests.tokenizers.tokenizer_samples import changed, choose_engine, split_stage
 from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError, TokenizerError
-from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.tokenizers import engines, gate
-from tokenlake.etl.tokenizers.allowlist import objection
-from tokenlake.etl.tokenizers.encoder import Encoder
-from tokenlake.etl.tokenizers.engines import GigatokenEngine, ReferenceEngine
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl import build_dataset
+from tokenlake.etl.tokenizers import Encoder, ReferenceEngine, TokenizerFiles, engines, gate, objection
+from tokenlake.etl.tokenizers.engines import GigatokenEngine
 
 # About which engine is chosen, and why, beside `tokenizers` before 1.0.
 pytestmark = needs_stages

@@ -18,10 +18,8 @@ from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.test_models import MODELS, trained
 from tests.tokenizers.tokenizer_mutations import MUTATIONS
 from tokenlake.errors import TokenizerError
-from tokenlake.etl.tokenizers.encoder import Encoder
-from tokenlake.etl.tokenizers.engines import ReferenceEngine
-from tokenlake.etl.tokenizers.files import TokenizerFiles
-from tokenlake.etl.tokenizers.gate import WORDS_BESIDE_FAST_FROM, choose_encoder
+from tokenlake.etl.tokenizers import Encoder, ReferenceEngine, TokenizerFiles, choose_encoder
+from tokenlake.etl.tokenizers.gate import WORDS_BESIDE_FAST_FROM
 from tokenlake.runtime.tokenizer_guard.adapter import open_backend
 from tokenlake.runtime.tokenizer_guard.compatibility import why_not_fast
 from tokenlake.runtime.tokenizer_guard.generation import exports_parts

@@ -14,9 +14,7 @@ from tests.tokenizer_files import train_unigram, train_word_piece
 from tests.tokenizer_reference import needs_offsets, needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import choose_engine
-from tokenlake.etl.tokenizers.encoder import Encoder
-from tokenlake.etl.tokenizers.files import TokenizerFiles
-from tokenlake.etl.tokenizers.offsets import Spans
+from tokenlake.etl.tokenizers import Encoder, Spans, TokenizerFiles
 
 CONFIG = {
     "word-piece": {"unk_token": "[UNK]", "sep_token": "[SEP]", "eos_token": "[SEP]", "pad_token": "[PAD]"},

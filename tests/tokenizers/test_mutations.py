@@ -15,9 +15,7 @@ from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_mutations import MUTATIONS
 from tokenlake.errors import TokenizerError
-from tokenlake.etl.tokenizers.encoder import Encoder
-from tokenlake.etl.tokenizers.files import TokenizerFiles, load_tokenizer
-from tokenlake.etl.tokenizers.gate import choose_encoder
+from tokenlake.etl.tokenizers import Encoder, TokenizerFiles, choose_encoder, load_tokenizer
 
 # About which engine a changed tokenizer gets beside `tokenizers` before 1.0.
 pytestmark = needs_stages

@@ -18,9 +18,8 @@ from tests.tokenizer_reference import ReferenceTokenizer, needs_offsets
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_mutations import FLAGS
 from tokenlake.errors import EngineMismatchError
-from tokenlake.etl.tokenizers.encoder import Encoder
-from tokenlake.etl.tokenizers.files import TokenizerFiles
-from tokenlake.etl.tokenizers.offsets import Spans, TokenSizes, touched
+from tokenlake.etl.tokenizers import Encoder, Spans, TokenizerFiles
+from tokenlake.etl.tokenizers.offsets import TokenSizes, touched
 
 Place = tuple[int, int, int]
 MARKUP = ("<s>", "</s>", "<|endoftext|>", "<tag>", "<unk>")

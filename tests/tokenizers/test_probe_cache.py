@@ -13,8 +13,7 @@ from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import changed
 from tokenlake.base.cache.disk import DiskCache
 from tokenlake.errors import EngineMismatchError
-from tokenlake.etl.tokenizers import gate
-from tokenlake.etl.tokenizers.gate import choose_encoder
+from tokenlake.etl.tokenizers import choose_encoder, gate
 
 # About probes of engines that are chosen beside `tokenizers` before 1.0.
 pytestmark = needs_stages

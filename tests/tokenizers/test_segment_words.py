@@ -17,10 +17,7 @@ from tests.tokenizers.test_models import trained
 from tests.tokenizers.test_segments import same_ids
 from tests.tokenizers.tokenizer_samples import choose_engine
 from tokenlake.errors import TokenizerError
-from tokenlake.etl.tokenizers import gate
-from tokenlake.etl.tokenizers.allowlist import objection
-from tokenlake.etl.tokenizers.engines import ReferenceEngine
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers import ReferenceEngine, TokenizerFiles, gate, objection
 from tokenlake.etl.tokenizers.segments import SegmentEngine
 
 # About an engine that reads the parts of a tokenizer.

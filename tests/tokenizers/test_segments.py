@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.engine_builds import check_same_bytes
 from tests.tokenizers.tokenizer_samples import SPACE
-from tokenlake.etl.tokenizers import segments
+from tokenlake.etl.tokenizers import TokenizerFiles, segments
 from tokenlake.etl.tokenizers.encoder import fast_engine
-from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.tokenizers.segments import SegmentEngine
 
 FORMS = sorted(name for name in samples.known() if name.startswith(("sentencepiece", "metaspace")))

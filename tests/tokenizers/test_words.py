@@ -22,9 +22,7 @@ from tests.tokenizers.test_mutations import REFUSED
 from tests.tokenizers.tokenizer_mutations import MUTATIONS
 from tests.tokenizers.tokenizer_samples import SPACE, Spec, choose_engine
 from tokenlake.errors import EngineMismatchError, TokenizerError
-from tokenlake.etl.tokenizers import gate
-from tokenlake.etl.tokenizers.encoder import Encoder
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers import Encoder, TokenizerFiles, gate
 from tokenlake.etl.tokenizers.offsets import TokenSizes
 from tokenlake.etl.tokenizers.words import engine as word_engine
 from tokenlake.etl.tokenizers.words import kept, merging, native

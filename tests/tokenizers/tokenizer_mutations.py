@@ -12,8 +12,7 @@ from typing import Any
 
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import SPACE, Spec, split_stage
-from tokenlake.etl.tokenizers.allowlist import SPLIT_REGEXES
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers import SPLIT_REGEXES, TokenizerFiles
 
 Change = Callable[[Spec], object]
 Mutation = tuple[Callable[[], TokenizerFiles], Change]

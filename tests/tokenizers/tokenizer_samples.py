@@ -16,11 +16,9 @@ import pyarrow as pa
 
 from tests.tokenizer_files import SPACE, template, train_sentencepiece
 from tests.tokenizer_reference import ReferenceTokenizer, open_backend
-from tokenlake.etl.tokenizers.allowlist import SPLIT_REGEXES
-from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers import SPLIT_REGEXES, TokenizerFiles, choose_encoder, train_bpe
 from tokenlake.etl.tokenizers.fingerprint import adversarial_texts
-from tokenlake.etl.tokenizers.gate import EngineChoice, choose_encoder
-from tokenlake.etl.tokenizers.training import train_bpe
+from tokenlake.etl.tokenizers.gate import EngineChoice
 
 __all__ = ["SPACE", "template"]
 

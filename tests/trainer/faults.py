@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 import tokenlake as tl
+from tokenlake import Trainer, load_training_config
 from tokenlake.errors import ConfigError, DivergedError, IntegrityError
-from tokenlake.runtime.trainer import Trainer, language_model, load_training_config
+from tokenlake.runtime.trainer import language_model
 from tokenlake.runtime.trainer.fingerprint import array_facts
 
 STEPS = 6

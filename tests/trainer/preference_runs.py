@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tokenlake import Callback, Trainer, load_training_config
 from tokenlake.errors import ConfigError, DivergedError
-from tokenlake.runtime.trainer import Callback, Trainer, load_training_config
 
 STEPS = 6
 VOCABULARY = 1280

@@ -22,8 +22,9 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import tokenlake as tl
+from tokenlake import Callback, Trainer, TrainingMetrics, load_training_config
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.runtime.trainer import Callback, Trainer, TrainingMetrics, language_model, load_training_config
+from tokenlake.runtime.trainer import language_model
 from tokenlake.runtime.trainer.logs import ProgressCallback, TensorBoardLog
 from tokenlake.runtime.trainer.mesh import batch_sharding, make_mesh
 

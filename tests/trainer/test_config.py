@@ -8,7 +8,8 @@ import pytest
 
 from tests.seeds import promise
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.trainer.config import PRESETS, TrainingConfig, load_training_config
+from tokenlake.runtime.trainer import load_training_config
+from tokenlake.runtime.trainer.config import PRESETS, TrainingConfig
 
 
 @promise(134, 314)

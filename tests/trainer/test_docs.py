@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tokenlake.runtime.loader.padding import BatchPadding
-from tokenlake.runtime.trainer.config import TrainingConfig, load_training_config
+from tokenlake import BatchPadding
+from tokenlake.runtime.trainer import load_training_config
+from tokenlake.runtime.trainer.config import TrainingConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/trainer.md").read_text()

@@ -11,3 +11,7 @@ provenance with a row for each piece of a document; ``"demo/quarantine"``, bad r
 per source of a mixture) and ``documents`` (all datasets).
 ``decode(input_ids, 'demo')`` gives text.
 """
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

@@ -17,3 +17,7 @@ book from its first page and ``open_shard_at_row`` from any other, and a page ke
   fluent :class:`Pipeline`
 - `legacy`: the older interface, a mixture described by one object
 """
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,1 +1,5 @@
 """What a trainer installs: stores, shards, mixtures, the order of rows, loaders; beside them the trainer and proofs."""
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,1 +1,5 @@
 """Flat directories: rows as files that any tool reads, of a committed version or of whoever brings rows."""
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,1 +1,5 @@
 """From a configuration to a plan: inputs, units, tokenizers and what to expect, before anything is written."""
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

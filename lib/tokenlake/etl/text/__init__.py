@@ -3,3 +3,7 @@
 A transform is a function of a row that also works on many rows at once; a renderer makes the text that is tokenized,
 and says which spans of it bear loss.
 """
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

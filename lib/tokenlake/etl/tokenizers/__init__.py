@@ -4,3 +4,7 @@ The reference is the backend of tokenizer.json (`tokenizers.Tokenizer.from_file`
 faster, runs only behind the gate: a static allow-list, a probe at the start, samples while it works, and a
 Unicode guard.
 """
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

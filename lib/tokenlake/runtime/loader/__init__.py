@@ -8,3 +8,7 @@
 their places; ``loader`` hands batches out and keeps the state, a few integers. ``options`` says what all of them are
 asked for, here and by ``jax``, ``torch``, ``grain``, ``hf`` and ``orbax``.
 """
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

@@ -4,3 +4,7 @@
 ``mixture`` which row is at a position, and ``stream`` where that row is stored. All are functions: nothing is drawn,
 stored or replayed.
 """
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,1 +1,5 @@
 """Parquet as shards of packed rows use it: Thrift structures, pages, the dictionary of ids, and the writer."""
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

@@ -8,3 +8,7 @@
     read = lambda place: place[0].read(place[1])            # or a cache of them
     batch = take_packed([rows, others], source, group, row, read=read)    # any rows of several, in any order
 """
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

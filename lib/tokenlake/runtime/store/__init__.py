@@ -5,3 +5,7 @@ Manifests, ledger records, claims and tags are sealed. A document is the canonic
 Reading trusts nothing: a missing, unknown, mistyped or absurd value is an :class:`IntegrityError` that
 names the file and the key.
 """
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

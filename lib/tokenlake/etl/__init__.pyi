@@ -1,0 +1,19 @@
+"""What others may import from this package, and where each name is defined."""
+
+from tokenlake.etl.events import BuildPlanned as BuildPlanned
+from tokenlake.etl.events import BuildStep as BuildStep
+from tokenlake.etl.events import Event as Event
+from tokenlake.etl.events import UnitFinished as UnitFinished
+from tokenlake.etl.events import UnitProgress as UnitProgress
+from tokenlake.etl.events import UnitRetried as UnitRetried
+from tokenlake.etl.events import UnitStarted as UnitStarted
+from tokenlake.etl.job import Job as Job
+from tokenlake.etl.job import UnitJob as UnitJob
+from tokenlake.etl.job import open_stream as open_stream
+from tokenlake.etl.planner import make_plan as make_plan
+from tokenlake.etl.pool import WorkerPool as WorkerPool
+from tokenlake.etl.runner import build_dataset as build_dataset
+from tokenlake.etl.runner import run_pending as run_pending
+from tokenlake.etl.session import BuildSession as BuildSession
+from tokenlake.etl.worker import InProcessPool as InProcessPool
+from tokenlake.etl.worker import Workbench as Workbench
