@@ -128,8 +128,8 @@ def test_a_worker_that_waits_for_a_plan_ends_by_a_signal(number: int, code: int,
     program = (
         "import signal, sys\n"
         "from tokenlake.cli.app import main\n"
-        "from tokenlake.etl import store_engine\n"
-        f"store_engine.time.sleep = lambda seconds: signal.raise_signal({int(number)})\n"
+        "import time\n"
+        f"time.sleep = lambda seconds: signal.raise_signal({int(number)})\n"
         f"sys.argv[1:] = ['work', {str(tmp_path)!r}, 'books@v1', '--wait', '10m', '--workers', '1']\n"
         "raise SystemExit(main())\n"
     )

@@ -15,7 +15,7 @@ from tests.rowwise.mixed_store import settings as mixture
 from tests.servers.s3 import KEY, SECRET
 from tokenlake import repair
 from tokenlake.errors import ConfigError
-from tokenlake.etl import InProcessPool, Workbench, WorkerPool, build_dataset, cluster_pool, job, runner
+from tokenlake.etl import InProcessPool, Workbench, WorkerPool, build_dataset, cluster_pool, runner
 from tokenlake.etl.cluster_pool import ClusterPool, Slot, SlotLostError
 from tokenlake.runtime.store import open_store
 
@@ -129,7 +129,7 @@ def _difference(what: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     if what == "versions":
         return (
             r"this machine \(.+\) cannot build small@v1.*It has gigatoken 3\.0 \(the plan has 0\..*; pyarrow 3\.0 \(",
-            lambda: monkeypatch.setattr(job, "produced_by", _other_versions),
+            lambda: monkeypatch.setattr("tokenlake.etl.job.versions.produced_by", _other_versions),
         )
     if what == "engine":
         return r"its tokenizer engine is tokenizers \(gigatoken is not installed\), expected gigatoken", (

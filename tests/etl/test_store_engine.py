@@ -49,10 +49,11 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bench: Workbench) ->
     monkeypatch.setenv("LAKE_SECRET", SECRET)
     monkeypatch.setenv("TOKENLAKE_SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.setenv("TOKENLAKE_LEASE_SECONDS", "2")
-    for name in ("_LOOK", "_WATCH"):
-        monkeypatch.setattr(f"tokenlake.etl.store_engine.{name}", 0.02)
+    monkeypatch.setattr("tokenlake.etl.store_engine.waiting_run._SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr("tokenlake.etl.store_engine.joined_worker._SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr("tokenlake.etl.store_engine.named_builds._SECONDS_BETWEEN_TRIES", 0.02)
     # The run that waits needs a worker for the choice of engines alone.
-    monkeypatch.setattr("tokenlake.etl.store_engine.WorkerPool", lambda workers: _Workers(bench))
+    monkeypatch.setattr("tokenlake.etl.store_engine.waiting_run.WorkerPool", lambda workers: _Workers(bench))
 
 
 @pytest.fixture(scope="module")
@@ -361,7 +362,7 @@ def test_a_ledger_that_cannot_be_watched_ends_the_run(
     def unknown(infos: object) -> set[int]:
         raise KeyError("a clock")
 
-    monkeypatch.setattr("tokenlake.etl.shared_plan.leased_units", unknown)
+    monkeypatch.setattr("tokenlake.etl.store_engine.waiting_run.leased_units", unknown)
     with pytest.raises(WorkerError, match=r"the ledger of small/v1 cannot be watched: KeyError"):
         build_dataset(settings(inputs, tokenizer_dir, tmp_path / "store"), engine="store", retries=0)
 

@@ -1,15 +1,15 @@
 """What others may import from this package, and where each name is defined."""
 
-from tokenlake.etl.events import BuildPlanned as BuildPlanned
-from tokenlake.etl.events import BuildStep as BuildStep
-from tokenlake.etl.events import Event as Event
-from tokenlake.etl.events import UnitFinished as UnitFinished
-from tokenlake.etl.events import UnitProgress as UnitProgress
-from tokenlake.etl.events import UnitRetried as UnitRetried
-from tokenlake.etl.events import UnitStarted as UnitStarted
-from tokenlake.etl.job import Job as Job
-from tokenlake.etl.job import UnitJob as UnitJob
-from tokenlake.etl.job import open_stream as open_stream
+from tokenlake.etl.events.of_builds import BuildPlanned as BuildPlanned
+from tokenlake.etl.events.of_builds import BuildStep as BuildStep
+from tokenlake.etl.events.of_units import UnitFinished as UnitFinished
+from tokenlake.etl.events.of_units import UnitProgress as UnitProgress
+from tokenlake.etl.events.of_units import UnitRetried as UnitRetried
+from tokenlake.etl.events.of_units import UnitStarted as UnitStarted
+from tokenlake.etl.events.watcher import Event as Event
+from tokenlake.etl.job.messages import Job as Job
+from tokenlake.etl.job.messages import UnitJob as UnitJob
+from tokenlake.etl.job.mixture_stream import open_stream as open_stream
 from tokenlake.etl.planner import make_plan as make_plan
 from tokenlake.etl.pool import WorkerPool as WorkerPool
 from tokenlake.etl.runner import build_dataset as build_dataset

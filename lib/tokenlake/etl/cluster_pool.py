@@ -1,7 +1,7 @@
 """The workers of a build on the nodes of a cluster of Ray's or Dask's: slots, each with a worker process of its own.
 
 A slot is this library's :class:`WorkerPool` of one process, on whatever node; a job goes to it as a line of JSON, and
-the answer comes as one. With it goes what a machine must have (:class:`tokenlake.etl.job.PreflightJob`), at which each
+the answer comes as one. With it goes what a machine must have (:class:`~tokenlake.etl.job.PreflightJob`), at which each
 slot looks once. So a cluster's system moves a few short texts for each unit, and knows nothing of units. A slot
 whose node died is replaced, and its job fails as that of a dead worker does: whoever asked tries it again.
 
@@ -23,9 +23,12 @@ from typing import Any, Final, Protocol, cast, final
 from tokenlake import errors
 from tokenlake.base.threads import available_cpus
 from tokenlake.config.stages import RayConfig
-from tokenlake.etl import job as jobs
+from tokenlake.etl.job.activity import Progress
+from tokenlake.etl.job.lines import WorkerAnswer, answer_of, job_of, to_line
+from tokenlake.etl.job.messages import NO_ENGINE, EngineJob, Job, PreflightJob, SignJob, UnitJob
+from tokenlake.etl.job.versions import produced_by
 from tokenlake.etl.pool import Jobs, Pool, WorkerPool
-from tokenlake.etl.shared_plan import check_open
+from tokenlake.etl.shared_plan.open_jobs import check_open
 
 _LOOK: Final = 2.0  # seconds between two looks at whether the cluster has grown, or a slot has lost its place
 
@@ -43,14 +46,12 @@ class Slot:
         told: Counter[str] = Counter()
         try:
             if preflight and preflight not in self._passed:
-                self._pool.run(cast("jobs.Job", jobs.job_of(preflight)))
+                self._pool.run(cast("Job", job_of(preflight)))
                 self._passed.add(preflight)
-            answer: dict[str, Any] = {
-                "result": self._pool.run(cast("jobs.Job", jobs.job_of(line)), told.update)
-            }
+            answer: dict[str, Any] = {"result": self._pool.run(cast("Job", job_of(line)), told.update)}
         except errors.TokenlakeError as error:
             answer = {"error": errors.to_json(error)}
-        return jobs.to_line(jobs.WorkerAnswer(progress=dict(told), rss=1, **answer))
+        return to_line(WorkerAnswer(progress=dict(told), rss=1, **answer))
 
     def close(self) -> None:
         """End the process."""
@@ -106,7 +107,7 @@ class ClusterPool(Pool):
         self._all: list[Any] = []
         self._idle: list[Any] = []
         self._cancelled = False
-        self._chosen: dict[str, tuple[jobs.EngineJob, str]] = {}
+        self._chosen: dict[str, tuple[EngineJob, str]] = {}
         self._preflights: dict[tuple[str, ...], bytes] = {}
 
     def expect(self, count: int, jobs: Jobs = tuple) -> None:
@@ -115,7 +116,7 @@ class ClusterPool(Pool):
             for _ in range(len(self._all), 0 if self._cancelled else min(count, self._most())):
                 self._start_one()
 
-    def run(self, job: jobs.Job, on_progress: jobs.Progress | None = None) -> Any:
+    def run(self, job: Job, on_progress: Progress | None = None) -> Any:
         """Do one job in one slot; what is done of it is told at its end.
 
         Raises:
@@ -124,11 +125,11 @@ class ClusterPool(Pool):
             CancelledError: :meth:`cancel` was called.
             TokenlakeError: what the job itself raised, rebuilt.
         """
-        line, preflight = jobs.to_line(job), self._preflight(job)
+        line, preflight = to_line(job), self._preflight(job)
         check_open(line.decode())
         slot = self._borrow()
         try:
-            answer = jobs.answer_of(self._nodes.ask(slot, preflight, line))
+            answer = answer_of(self._nodes.ask(slot, preflight, line))
         except BaseException as error:
             self._nodes.end(slot)
             with self._changed, suppress(ValueError):
@@ -146,22 +147,22 @@ class ClusterPool(Pool):
             on_progress(answer.progress)
         if answer.error is not None:
             raise errors.from_json(answer.error)
-        if isinstance(job, jobs.EngineJob):
+        if isinstance(job, EngineJob):
             self._chosen[job.source.name] = job, answer.result["engine"]
         return answer.result
 
-    def _preflight(self, job: jobs.Job) -> bytes:
+    def _preflight(self, job: Job) -> bytes:
         """Return the line of what a machine must have for a unit; an empty one for what is no unit."""
-        if isinstance(job, jobs.EngineJob | jobs.PreflightJob | jobs.SignJob):
+        if isinstance(job, EngineJob | PreflightJob | SignJob):
             return b""
-        engine, source = (job.engine, job.source.name) if isinstance(job, jobs.UnitJob) else (None, "")
+        engine, source = (job.engine, job.source.name) if isinstance(job, UnitJob) else (None, "")
         key = (job.store.url, job.dataset, str(job.version), source, engine or "")
         if key not in self._preflights:
-            probe, chosen = self._chosen.get(source, (None, jobs.NO_ENGINE))
+            probe, chosen = self._chosen.get(source, (None, NO_ENGINE))
             where: Any = {"store": job.store, "dataset": job.dataset, "version": job.version}
-            versions = jobs.produced_by() | jobs.produced_by(engine)
-            found = jobs.PreflightJob(versions=versions, probe=probe, engine=chosen, **where)
-            self._preflights[key] = jobs.to_line(found)
+            versions = produced_by() | produced_by(engine)
+            found = PreflightJob(versions=versions, probe=probe, engine=chosen, **where)
+            self._preflights[key] = to_line(found)
         return self._preflights[key]
 
     def cancel(self) -> None:

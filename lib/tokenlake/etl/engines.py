@@ -24,7 +24,7 @@ section `ray` of a configuration."""
 
 EXECUTORS: Final[Mapping[str, str]] = {
     "local": "tokenlake.etl.engines:open_local_pool",
-    "store": "tokenlake.etl.store_engine:open_store_pool",
+    "store": "tokenlake.etl.store_engine.waiting_run:open_store_pool",
     "ray": "tokenlake.etl.cluster_pool:open_ray_pool",
     "dask": "tokenlake.etl.cluster_pool:open_dask_pool",
 }

@@ -46,7 +46,9 @@ from tokenlake.errors import (
     WorkerError,
     from_json,
 )
-from tokenlake.etl.job import Job, Progress, SecretBlocks, WarmJob, WorkerAnswer, answer_of, to_line
+from tokenlake.etl.job.activity import Progress
+from tokenlake.etl.job.lines import WorkerAnswer, answer_of, to_line
+from tokenlake.etl.job.messages import Job, SecretBlocks, WarmJob
 from tokenlake.etl.memory import GROWTH_BYTES, share_of
 from tokenlake.etl.step_clock import MARK_BYTES, step_of_mark
 

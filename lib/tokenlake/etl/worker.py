@@ -30,7 +30,19 @@ from tokenlake.base.lazy_names import load
 from tokenlake.base.secrets import hide, provide_blocks, scrub
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.errors import ConfigError, StoreError, TokenlakeError, WorkerError, to_json
-from tokenlake.etl import job as jobs
+from tokenlake.etl.job.activity import Progress, last_told, listen
+from tokenlake.etl.job.lines import WorkerAnswer, answer_of, job_of, to_line
+from tokenlake.etl.job.messages import (
+    EngineJob,
+    Job,
+    MixJob,
+    PreflightJob,
+    SecretBlocks,
+    SignJob,
+    UnitJob,
+    WarmJob,
+)
+from tokenlake.etl.job.versions import other_versions
 from tokenlake.etl.pool import NOTE_BYTES
 from tokenlake.etl.step_clock import CLOCK
 from tokenlake.etl.tokenizers.encoder import Encoder
@@ -64,7 +76,7 @@ def main() -> None:
 
     voice = _Voice(parent)
     descriptor, numbers = int(sys.argv[2]), count(1)
-    jobs.listen(lambda text: _note(descriptor, next(numbers), text))
+    listen(lambda text: _note(descriptor, next(numbers), text))
     CLOCK.on_begin = lambda mark: os.pwrite(descriptor, mark, NOTE_BYTES)
     workbench = Workbench()
     while True:
@@ -99,9 +111,9 @@ class _Voice:
 
     def say(self, **answer: Any) -> None:
         """Send a message, with the progress that waits."""
-        message = jobs.WorkerAnswer(progress=dict(self._held) or None, **answer)
+        message = WorkerAnswer(progress=dict(self._held) or None, **answer)
         self._held.clear()
-        self._parent.send_bytes(jobs.to_line(message))
+        self._parent.send_bytes(to_line(message))
         self._last = time.monotonic()
 
     def hold(self, fields: dict[str, int]) -> None:
@@ -119,11 +131,11 @@ def _answer(workbench: Workbench, line: bytes, voice: _Voice) -> None:
     result, error = None, None
     try:
         CLOCK.clear()
-        job = jobs.job_of(line)
-        if isinstance(job, jobs.SecretBlocks):
+        job = job_of(line)
+        if isinstance(job, SecretBlocks):
             provide_blocks(job.values)
             return
-        if isinstance(job, jobs.WarmJob):
+        if isinstance(job, WarmJob):
             workbench.warm(job)
             return
         result = workbench.run(job, voice.progress)
@@ -132,7 +144,7 @@ def _answer(workbench: Workbench, line: bytes, voice: _Voice) -> None:
     except MemoryError as wrong:  # Python, or Arrow, was refused memory
         why = f" ({wrong})" if str(wrong) else ""
         ended = WorkerError(
-            f"a worker process got no more memory{why}; it was {jobs.last_told()}. Use fewer workers or smaller "
+            f"a worker process got no more memory{why}; it was {last_told()}. Use fewer workers or smaller "
             "records, or raise the limit of memory that this runs under"
         )
         error = _hidden(to_json(ended))
@@ -189,26 +201,26 @@ class Workbench:
         self._parents: OpenedParents | None = None
         self._probes = DiskCache(default_folder() / "probes", max_bytes=_PROBES_BYTES)
 
-    def run(self, job: jobs.Job, progress: jobs.Progress) -> dict[str, Any] | str:
+    def run(self, job: Job, progress: Progress) -> dict[str, Any] | str:
         """Do a job and return its result: the ledger record of a unit, sealed, or a verdict on an engine."""
-        if isinstance(job, jobs.EngineJob):
+        if isinstance(job, EngineJob):
             return self._choose_engine(job)
-        if isinstance(job, jobs.PreflightJob):
+        if isinstance(job, PreflightJob):
             self._check_machine(job)
             return ""
-        if isinstance(job, jobs.UnitJob):
+        if isinstance(job, UnitJob):
             return self._build_unit(job, progress).to_bytes().decode()
-        if isinstance(job, jobs.SignJob):
+        if isinstance(job, SignJob):
             run_job = load(JOBS_OF_PARTS[job.op], f"job {job.op!r}", "etl")
             return run_job(job, self._store(job.store), self._kept, progress)
         from tokenlake.etl.unit.mix import OpenedParents, mix_unit, repack_unit
 
         self._parents = self._parents or OpenedParents()
         around = self._store(job.store), self._store(job.parents_store), self._parents, progress
-        made = mix_unit(job, *around) if isinstance(job, jobs.MixJob) else repack_unit(job, *around)
+        made = mix_unit(job, *around) if isinstance(job, MixJob) else repack_unit(job, *around)
         return made.to_bytes().decode()
 
-    def warm(self, job: jobs.WarmJob) -> None:
+    def warm(self, job: WarmJob) -> None:
         """Load the tokenizer and the engine that the gate is likely to choose.
 
         Whatever fails here fails again in the job that needs it, whose answer tells.
@@ -227,7 +239,7 @@ class Workbench:
             if encoder.engine == "gigatoken":
                 encoder.encode(text)
 
-    def _build_unit(self, job: jobs.UnitJob, progress: jobs.Progress) -> UnitRecord:
+    def _build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
         """Build one unit and publish its parts; the caller publishes the record."""
         store = self._store(job.store)
         files = self._tokenizer(job)
@@ -244,7 +256,7 @@ class Workbench:
             )
         return TextBuild(job, store, self._encoders[key], recipe, progress).build()
 
-    def _choose_engine(self, job: jobs.EngineJob) -> dict[str, Any]:
+    def _choose_engine(self, job: EngineJob) -> dict[str, Any]:
         """The gate's verdict for one source: ``{"engine", "reason"}``."""
         files = self._tokenizer(job)
         settings = job.source.tokenizer
@@ -258,11 +270,11 @@ class Workbench:
         self._encoders[_encoder_key(files, choice.engine, mode, settings)] = encoder
         return {"engine": choice.engine, "reason": choice.reason}
 
-    def _check_machine(self, job: jobs.PreflightJob) -> None:
+    def _check_machine(self, job: PreflightJob) -> None:
         """Raise ConfigError where this machine makes other bytes, or reaches not all that it needs."""
         layout = Layout(job.dataset, job.version)
         whole = f"this machine ({socket.gethostname()}) cannot build {job.dataset}@v{job.version}"
-        if different := jobs.other_versions(job.versions):
+        if different := other_versions(job.versions):
             raise ConfigError(
                 f"{whole}, as its bytes would differ. It has {'; '.join(different)}. Install the same versions"
             )
@@ -293,7 +305,7 @@ class Workbench:
             self._stores[key] = open_store(address)
         return self._stores[key]
 
-    def _tokenizer(self, job: jobs.UnitJob | jobs.EngineJob | jobs.WarmJob) -> TokenizerFiles:
+    def _tokenizer(self, job: UnitJob | EngineJob | WarmJob) -> TokenizerFiles:
         """Return a tokenizer's files, read from the store once, and the very ones that the plan saw."""
         key = tuple(sorted(job.tokenizer_files.items()))
         if key not in self._files:
@@ -308,7 +320,7 @@ def _encoder_key(
     return files.json_bytes, engine, mode, settings.add_special_tokens
 
 
-def _first_documents(job: jobs.EngineJob, recipe: Recipe) -> Iterator[str]:
+def _first_documents(job: EngineJob, recipe: Recipe) -> Iterator[str]:
     """The beginnings of a source's first documents, up to 200; bad records are not our concern here."""
     size, number = 0, count(1)
     for part in job.ranges[:1]:
@@ -335,12 +347,10 @@ class InProcessPool:
     def __init__(self, workbench: Workbench | None = None) -> None:
         self._workbench = workbench or Workbench()
 
-    def run(self, job: jobs.Job, on_progress: jobs.Progress = lambda fields: None) -> Any:
+    def run(self, job: Job, on_progress: Progress = lambda fields: None) -> Any:
         """Do a job; errors are raised as they are."""
-        told = cast("jobs.Job", jobs.job_of(jobs.to_line(job)))
-        return jobs.answer_of(
-            jobs.to_line(jobs.WorkerAnswer(result=self._workbench.run(told, on_progress), rss=1))
-        ).result
+        told = cast("Job", job_of(to_line(job)))
+        return answer_of(to_line(WorkerAnswer(result=self._workbench.run(told, on_progress), rss=1))).result
 
     def expect(self, number: int, coming: object = None) -> None:
         """One process does all jobs, one after the other."""

@@ -17,8 +17,8 @@ import yaml
 from tokenlake.base import numbers
 from tokenlake.base.markup import named_facts, one_line
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
-from tokenlake.etl import job as jobs
 from tokenlake.etl.build_store import address_of_build
+from tokenlake.etl.job import EngineJob, MixJob, ParentVersion, RepackJob, RowsOut, UnitJob, WarmJob, WorkJob
 from tokenlake.etl.plan.exclusions import Exclusion
 from tokenlake.etl.plan.mixture import MixForecast
 from tokenlake.etl.plan.parents import FoundParent
@@ -85,7 +85,7 @@ class MixUnit(_Unit):
 class RepackUnit(_Unit):
     """A unit of a stored version, `parent_unit` of `parent`, that is packed again."""
 
-    parent: jobs.ParentVersion
+    parent: ParentVersion
     parent_unit: int
 
 
@@ -126,7 +126,7 @@ class Plan:
     bad_budgets: Mapping[str, int] = field(default_factory=dict[str, int])
     parents: tuple[FoundParent, ...] = ()
     level: Level = "documents"
-    out: jobs.RowsOut | None = None
+    out: RowsOut | None = None
     spec: MixtureSpec | None = None
     forecast: MixForecast | None = None
 
@@ -212,7 +212,7 @@ class Plan:
         }
         return found | {CONFIG: config_yaml(self.config)}
 
-    def job(self, unit: PlannedUnit, store: StoreAddress, layout: Layout, engine: str) -> jobs.WorkJob:
+    def job(self, unit: PlannedUnit, store: StoreAddress, layout: Layout, engine: str) -> WorkJob:
         """Return the self-contained description of a unit's work.
 
         Args:
@@ -224,17 +224,17 @@ class Plan:
         if isinstance(unit, TextUnit):
             own = {"ranges": tuple(unit.ranges), "excluded": unit.excluded, "files": unit.files}
             where = layout.key(tokenizer_path(self.tokenizer_folders[unit.source]))
-            return jobs.UnitJob(tokenizer=where, engine=engine, **own, **self._told[unit.source], **target)
+            return UnitJob(tokenizer=where, engine=engine, **own, **self._told[unit.source], **target)
         target |= {"parents_store": self.store, "out": self.out}
         if isinstance(unit, RepackUnit):
             parent = {"parent": unit.parent, "parent_unit": unit.parent_unit, "source": unit.source}
-            return jobs.RepackJob(**parent, **target)
+            return RepackJob(**parent, **target)
         target |= {"parents": tuple(parent.version for parent in self.parents), "mixture": self.spec}
-        return jobs.MixJob(level=self.level, start=unit.start, stop=unit.stop, **target)
+        return MixJob(level=self.level, start=unit.start, stop=unit.stop, **target)
 
-    def engine_job(self, unit: TextUnit, layout: Layout) -> jobs.EngineJob:
+    def engine_job(self, unit: TextUnit, layout: Layout) -> EngineJob:
         """Return the job that chooses the engine for a unit's source."""
-        return jobs.EngineJob(
+        return EngineJob(
             store=self.store,
             tokenizer=layout.key(tokenizer_path(self.tokenizer_folders[unit.source])),
             tokenizer_files=self.tokenizers[unit.source].facts["files"],
@@ -243,9 +243,9 @@ class Plan:
             size=self.source_bytes[unit.source],
         )
 
-    def warm_job(self, unit: TextUnit, layout: Layout) -> jobs.WarmJob:
+    def warm_job(self, unit: TextUnit, layout: Layout) -> WarmJob:
         """Return the job that loads what a unit's source is likely to need."""
-        return jobs.WarmJob(
+        return WarmJob(
             store=self.store,
             tokenizer=layout.key(tokenizer_path(self.tokenizer_folders[unit.source])),
             tokenizer_files=self.tokenizers[unit.source].facts["files"],

@@ -1,0 +1,40 @@
+"""The rows of a mixture in their order, opened from the description that a plan and its jobs carry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tokenlake.base.arrays import Int64
+from tokenlake.errors import IntegrityError
+from tokenlake.runtime.mixing.caps import shortened
+from tokenlake.runtime.mixing.order import EpochOrder
+from tokenlake.runtime.mixing.streams import MixtureStream, source_order
+from tokenlake.runtime.store.draws import open_mixture
+from tokenlake.runtime.store.mixture import MixtureSpec
+
+
+def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureStream:
+    """Return the stream of a mixture.
+
+    Args:
+        spec: Order of the mixture, and the number of rows of each source.
+        group_rows: Rows of each row group of a source, int64[groups], by source name.
+
+    Raises:
+        IntegrityError: A source has another number of rows than the mixture was planned with.
+    """
+    for name, planned_rows in spec.lengths.items():
+        rows = int(group_rows[name].sum())
+        if rows != planned_rows:
+            raise IntegrityError(
+                f"source {name!r} has {rows} rows; expected {planned_rows}, with which it was planned"
+            )
+
+    mixture = open_mixture(spec)
+    order = spec.order
+    source_orders: list[EpochOrder] = []
+    for name in mixture.names:
+        # A source whose repetitions are limited may give only the first part of its rows.
+        usable_rows = shortened(name, group_rows[name], order.kept.get(name), seed=order.seed)
+        source_orders.append(source_order(name, usable_rows, lanes=order.lanes, seed=order.seed))
+    return MixtureStream(mixture, source_orders)

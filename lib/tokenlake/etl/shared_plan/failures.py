@@ -1,0 +1,62 @@
+"""Notes of failed units.
+
+A worker that cannot build a unit notes the error. The run that waits for the unit removes the note, and the unit may
+be tried again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+
+from tokenlake import errors
+from tokenlake.base.secrets import hide
+from tokenlake.etl.shared_plan.notes import note_path, notes_of, unit_name
+from tokenlake.runtime.store.base import ObjectInfo, Store
+from tokenlake.runtime.store.layout import Layout
+
+
+def publish_failure(store: Store, layout: Layout, unit: int, error: errors.TokenlakeError) -> None:
+    """Note the error of a unit, without secrets; an older note of the unit stays."""
+    fields = errors.to_json(error)
+    fields["message"] = hide(fields["message"])
+    data = json.dumps(fields, default=str).encode()
+    with suppress(errors.VersionConflictError):
+        store.put_new(_failure_key(layout, unit), data)
+
+
+def failed_units(infos: Iterable[ObjectInfo]) -> set[int]:
+    """Return the units that have a note of failure, among listed objects."""
+    return {int(unit) for unit in notes_of(infos, "failed")}
+
+
+def take_failure(
+    store: Store, layout: Layout, unit: int, *, keep: bool = False
+) -> errors.TokenlakeError | None:
+    """Return the error with which a unit failed, and remove its note.
+
+    Args:
+        store: Store of the build.
+        layout: Layout of the version.
+        unit: Index of the unit.
+        keep: Whether the note stays.
+
+    Returns:
+        The error; None where another process removed the note.
+    """
+    key = _failure_key(layout, unit)
+    try:
+        data = store.read(key)
+        if not keep:
+            store.delete(key)
+    except errors.NotFoundError:
+        return None
+    try:
+        return errors.from_json(json.loads(data))
+    except (ValueError, KeyError, TypeError):
+        return errors.WorkerError(f"unit {unit} failed, and the note of its error is damaged", unit=unit)
+
+
+def _failure_key(layout: Layout, unit: int) -> str:
+    return layout.key(note_path("failed", unit_name(unit)))

@@ -1,0 +1,76 @@
+"""Jobs as the store holds them: readable by everybody who reads the store, and independent of its address.
+
+Each field of a job is JSON text of its own, so that fields that many jobs share are stored once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from tokenlake import errors
+from tokenlake.base.secrets import hide, provided_blocks, scrub
+from tokenlake.etl.job.lines import job_of
+from tokenlake.etl.job.messages import Job, MixJob, RepackJob
+from tokenlake.runtime.store.address import StoreAddress
+
+_STORES: Final = ("store", "parents_store")
+"""Fields of a job that hold addresses of stores; they are not stored."""
+
+_BELOW: Final = "below"
+"""Stored instead of the stores of a job of parents: the path from the parents' store to the unit's, as of a repair."""
+
+
+def fields_of(job: Job) -> dict[str, str]:
+    """Return the fields of a job except its stores, each as JSON text.
+
+    The text is ASCII: names of files may hold bytes that are not UTF-8.
+
+    Raises:
+        ConfigError: The job reads one store and writes another one that is not below it.
+    """
+    values: dict[str, Any] = msgspec.to_builtins(job, str_keys=True)
+    fields: dict[str, str] = {}
+    for name, value in values.items():
+        if name not in _STORES:
+            fields[name] = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    if isinstance(job, MixJob | RepackJob):
+        fields[_BELOW] = json.dumps(_path_below_parents(job))
+    return fields
+
+
+def job_from(fields: Mapping[str, str], store: StoreAddress) -> Job:
+    """Return the job whose fields are given, with a store at this address."""
+    values = {name: json.loads(text) for name, text in fields.items()}
+    options = dict(store.options)
+    values["store"] = {"url": store.url, "options": options}
+    path_below_parents = values.pop(_BELOW, None)
+    if path_below_parents is not None:
+        parents_url = store.url.removesuffix(path_below_parents)
+        values["parents_store"] = {"url": parents_url, "options": options}
+    return cast("Job", job_of(json.dumps(values).encode()))
+
+
+def check_open(text: str) -> None:
+    """Raise ConfigError for jobs, as text, that must not leave this machine because they hold secrets."""
+    if provided_blocks() or hide(text) != text or scrub(text) != text:
+        raise errors.ConfigError(
+            "this engine hands jobs to other machines, and this build needs secrets: values, URLs with passwords or "
+            "signatures, or Prefect blocks. Give them by {env: NAME}, which each worker looks up in its own "
+            "environment, or build with the local engine"
+        )
+
+
+def _path_below_parents(job: MixJob | RepackJob) -> str:
+    """Return the path from the store of a job's parents to the store of its unit; empty where they are the same."""
+    path = job.store.url.removeprefix(job.parents_store.url)
+    is_elsewhere = path == job.store.url or path[:1] not in ("", "/")
+    if path and is_elsewhere:
+        raise errors.ConfigError(
+            f"{job.dataset}@v{job.version}: its parents are in {job.parents_store}, and it goes to {job.store}; "
+            "workers that join know one store"
+        )
+    return path
