@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from benchmarks.goals import Goal
 from tokenlake.etl.reports.html import areas
-from tokenlake.etl.runner import Schedule
+from tokenlake.etl.schedule import Schedule
 
 UNITS: Final = 500_000
 SLOTS: Final = 2_000

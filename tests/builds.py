@@ -16,12 +16,10 @@ from typing import Any, Self
 import pytest
 
 from tokenlake.base.threads import available_cpus
-from tokenlake.config.stages import RayConfig
+from tokenlake.config import RayConfig
 from tokenlake.errors import CancelledError, WorkerDiedError
-from tokenlake.etl import Job, WorkerPool
-from tokenlake.etl.engines import EngineName, open_pool
+from tokenlake.etl import Job, WorkerPool, open_pool
 from tokenlake.etl.job import Progress
-from tokenlake.etl.pool import Jobs
 
 Config = dict[str, Any]
 
@@ -98,7 +96,7 @@ class Lent:
         self._lender, self._pool = lender, pool
         self._running, self._cancelled = 0, False
 
-    def expect(self, count: int, jobs: Jobs = tuple) -> None:
+    def expect(self, count: int, jobs: Any = tuple) -> None:
         self._pool.expect(min(count, self.workers), jobs)
 
     def run(self, job: Job, on_progress: Progress | None = None) -> Any:
@@ -172,6 +170,6 @@ def _borrowing(lender: Lender, *others: str) -> Iterator[None]:
         yield
 
 
-def _lent_or_own(lender: Lender, engine: EngineName | None, workers: int | None, ray: RayConfig) -> Any:
+def _lent_or_own(lender: Lender, engine: Any, workers: int | None, ray: RayConfig) -> Any:
     here = (engine or "local") == "local" and not ray.enabled
     return lender.lend(workers or available_cpus()) if here else open_pool(engine, workers, ray)

@@ -20,7 +20,7 @@ from tokenlake.etl.integrity.repair import repair as repair
 from tokenlake.etl.integrity.verify import verify as verify
 from tokenlake.etl.introspection.introspector import DatasetIntrospector as DatasetIntrospector
 from tokenlake.etl.introspection.introspector import inspect as inspect
-from tokenlake.etl.planner import plan as plan
+from tokenlake.etl.planner.configurations import plan as plan
 from tokenlake.etl.publish import PushReport as PushReport
 from tokenlake.etl.publish import push_to_hub as push_to_hub
 from tokenlake.etl.runner import BuildResult as BuildResult

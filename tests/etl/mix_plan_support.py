@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tokenlake import Manifest, load_config
-from tokenlake.base.fingerprint import file_id
+from tokenlake.base import file_id
 from tokenlake.config.resolve import resolve
 from tokenlake.etl import make_plan
-from tokenlake.etl.plan import Plan
-from tokenlake.etl.plan.parents import FoundParent
+from tokenlake.etl.plan import FoundParent, Plan
 from tokenlake.etl.tokenizers import TokenizerFiles, describe
 from tokenlake.runtime.mixing import MixtureStream
 from tokenlake.runtime.store import Account, InputFileEntry, Layout, ShardEntry, Store, shard_path
-from tokenlake.runtime.store.manifest import Kind
 
 
 def described(folder: Path) -> tuple[TokenizerFiles, dict[str, Any]]:
@@ -41,7 +39,7 @@ class Lake:
         *,
         version: int = 1,
         tokens: int = 20,
-        kind: Kind = "tokens",
+        kind: Any = "tokens",
         seq_length: int | None = None,
         split: str = "train",
         others: Mapping[str, int] | None = None,

@@ -13,7 +13,6 @@ from tests.etl.outputs_support import build_here, settings
 from tokenlake.etl.sources import Rows
 from tokenlake.etl.unit.decoded_rows import with_text
 from tokenlake.rowwise import ParquetShardedSource, TokenizedShardedSource
-from tokenlake.rowwise.combine import IterableShardedSource
 
 ROADS: dict[str, dict[str, Any]] = {
     "text": {},
@@ -57,9 +56,10 @@ def test_bytes_that_are_no_text_make_a_bad_record_of_their_row_alone(
 def test_rows_of_files_are_tokenized_too(tmp_path: Path, tokenizer_dir: Path):
     path = write(tmp_path / "a.parquet", [b"hello lake", b"water"])
     ids = []
-    texts = IterableShardedSource([{"text": "hello lake"}, {"text": "water"}])
-    for source in (ParquetShardedSource([str(path)]), texts):
-        tokens = TokenizedShardedSource(source, str(tokenizer_dir))
+    texts = tmp_path / "b.parquet"
+    pq.write_table(pa.table({"text": ["hello lake", "water"]}), texts)
+    for file in (path, texts):
+        tokens = TokenizedShardedSource(ParquetShardedSource([str(file)]), str(tokenizer_dir))
         ids.append([list(row["input_ids"]) for row in tokens])
     assert ids[0] == ids[1]
 

@@ -25,7 +25,7 @@ from tests.etl.outputs_support import kill_after_a_unit, tree
 from tests.tokenizer_files import copy_wrapping
 from tests.tokenizer_reference import ReferenceTokenizer, needs_slow_reference
 from tokenlake import BuildResult, load_config, verify
-from tokenlake.base.fingerprint import file_id
+from tokenlake.base import file_id
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import (
     AccountError,
@@ -52,7 +52,7 @@ from tokenlake.etl import (
     make_plan,
     run_pending,
 )
-from tokenlake.etl.observability.tally import RunTally
+from tokenlake.etl.observability import RunTally
 from tokenlake.etl.packing.segments import Packed
 from tokenlake.runtime.store import Layout, LocalStore, open_store
 

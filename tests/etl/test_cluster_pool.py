@@ -15,7 +15,7 @@ from tests.rowwise.mixed_store import settings as mixture
 from tests.servers.s3 import KEY, SECRET
 from tokenlake import repair
 from tokenlake.errors import ConfigError
-from tokenlake.etl import InProcessPool, Workbench, WorkerPool, build_dataset, cluster_pool, runner
+from tokenlake.etl import InProcessPool, Workbench, WorkerPool, build_dataset, runner
 from tokenlake.etl.cluster_pool import ClusterPool, Slot, SlotLostError
 from tokenlake.runtime.store import open_store
 
@@ -54,7 +54,7 @@ class _Nodes:
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch, bench: Workbench) -> Iterator[_Nodes]:
     cluster = _Nodes()
-    monkeypatch.setattr(cluster_pool, "WorkerPool", lambda workers: InProcessPool(bench))
+    monkeypatch.setattr("tokenlake.etl.cluster_pool.slots.WorkerPool", lambda workers: InProcessPool(bench))
     real = runner.open_pool
 
     def opened(engine: str | None, *more: Any) -> Any:

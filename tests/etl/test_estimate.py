@@ -14,9 +14,7 @@ from tests.builds import config_of
 from tokenlake import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.etl import make_plan
-from tokenlake.etl.plan import sampling, total
-from tokenlake.etl.plan.estimate import Estimate, estimate
-from tokenlake.etl.plan.sampling import totals_of_places
+from tokenlake.etl.plan import Estimate, estimate, sampling, total, totals_of_places
 
 
 def estimate_of(config: dict[str, Any]) -> Estimate:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tokenlake.etl.packing.segments import learned, marked, plain
 from tokenlake.etl.tokenizers import Spans
 from tokenlake.etl.tokenizers.offsets import byte_spans
-from tokenlake.etl.unit.finish import Finish
-from tokenlake.etl.unit.fitted import Fitted
+from tokenlake.etl.unit import Finish, Fitted
 
 tokens = st.tuples(st.integers(1, 6), st.booleans())
 documents = st.lists(st.lists(tokens, min_size=1, max_size=6), min_size=1, max_size=8)

@@ -25,8 +25,6 @@ from tokenlake.etl import (
     run_pending,
 )
 from tokenlake.etl.head_start import HeadStart
-from tokenlake.etl.job import WarmJob
-from tokenlake.etl.pool import EarlyPool
 
 MIB = 1 << 20
 
@@ -42,7 +40,7 @@ class Noting:
     def prepare(self, count: int) -> None:
         self.steps.append(("prepare", count))
 
-    def warm(self, job: WarmJob) -> None:
+    def warm(self, job: Any) -> None:
         self.steps.append(("warm", job.source.name))
 
     def expect(self, count: int, jobs: object = None) -> None:
@@ -91,7 +89,6 @@ def test_workers_start_for_the_units_that_a_listing_foretells(
 
 def test_a_build_starts_its_workers_before_its_plan_is_there(tmp_path: Path, tokenizer_dir: Path) -> None:
     pool = Noting()
-    assert isinstance(pool, EarlyPool)
     config = config_of(tmp_path, lines(tmp_path / "in.jsonl", 400), tokenizer_dir, pack=16)
     config["source"] = {"unit_size": 2000}
     session = BuildSession.open(config, on_event=pool.steps.append, pool=pool)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from tokenlake.config.resolved import ResolvedFim
 from tokenlake.errors import ConfigError
 from tokenlake.etl import build_dataset, planner
 from tokenlake.etl.tokenizers import Encoder, TokenizerFiles
-from tokenlake.etl.unit.infilling import Infilling, Stretches
+from tokenlake.etl.unit import Infilling, Stretches
 
 STARCODER = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
 LLAMA = ("▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>")

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tokenlake.config.stages import RayConfig
+from tokenlake.config import RayConfig
 from tokenlake.errors import ConfigError
-from tokenlake.etl import memory
-from tokenlake.etl.engines import local_pool, open_pool
+from tokenlake.etl import memory, open_pool
 
 GIB = 1 << 30
 MACHINE = "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:    8388608 kB\n"
@@ -116,7 +115,7 @@ def test_the_default_is_a_worker_for_each_processor_as_far_as_memory_goes(
     monkeypatch.setattr(memory, "available_cpus", lambda: processors)
     monkeypatch.setattr(memory, "available_memory", lambda: available)
     assert memory.default_workers() == workers
-    with local_pool(None) as pool:
+    with open_pool("local", None, RayConfig()) as pool:
         assert pool.workers == workers
 
 

@@ -19,7 +19,7 @@ from tests.store.support import copy_store
 from tokenlake import Manifest, load_config, verify
 from tokenlake.errors import ConfigError
 from tokenlake.etl import BuildSession, WorkerPool, run_pending
-from tokenlake.etl.reports.card import recipe
+from tokenlake.etl.reports import recipe
 from tokenlake.runtime.store import open_store, seal
 
 MIX: dict[str, Any] = {"lanes": 2, "batch_size": 4, "block_size": 10, "seed": 3, "unit_rows": 32}

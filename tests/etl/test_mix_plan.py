@@ -16,10 +16,7 @@ from tests.etl.mix_plan_support import Lake, described, figures, taken
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl import open_stream
 from tokenlake.etl.job import RowsOut
-from tokenlake.etl.plan import Plan
-from tokenlake.etl.plan.mixture import choose_unit_rows
-from tokenlake.etl.plan.plan import MixUnit, RepackUnit
-from tokenlake.etl.plan.stored import unit_identity
+from tokenlake.etl.plan import MixUnit, Plan, RepackUnit, choose_unit_rows, unit_identity
 from tokenlake.etl.tokenizers import TokenizerFiles
 from tokenlake.runtime.mixing import MIXTURE_ORDER, SourceMixture
 from tokenlake.runtime.mixing.lanes import choose_lanes

@@ -10,9 +10,14 @@ import yaml
 
 from tokenlake import Manifest, load_config
 from tokenlake.config.resolve import resolve
-from tokenlake.etl.reports import to_markdown
-from tokenlake.etl.reports.card import recipe, render_card
-from tokenlake.etl.reports.dataset import account_table, mixture_table, order_table, share, weights_in_words
+from tokenlake.etl.reports import (
+    account_table,
+    mixture_table,
+    order_table,
+    recipe,
+    render_card,
+    to_markdown,
+)
 from tokenlake.runtime.store import Account, MixtureOrder, Parent, ShardEntry, WeightPoint
 from tokenlake.runtime.store.mixture import MixedSource, MixtureRecord
 
@@ -135,7 +140,8 @@ def test_weights_by_tokens_are_compared_with_tokens() -> None:
     [(0.0, "0.00%"), (1.0, "100.00%"), (0.99999, "99.99%"), (0.0001, "0.01%"), (0.0000123, "0.0012%")],
 )
 def test_tiny_shares_still_say_something(value: float, shown: str) -> None:
-    assert share(value) == shown
+    sources = {**SOURCES, "code": replace(SOURCES["code"], achieved_rows=value)}
+    assert mixture_table(replace(RECORD, sources=sources)).cells()[0][3] == shown
 
 
 def test_the_order_is_told_in_words() -> None:
@@ -148,9 +154,10 @@ def test_the_order_is_told_in_words() -> None:
 
 
 def test_a_schedule_is_told_point_by_point() -> None:
-    points = ((0, {"code": 0.2, "web": 0.8}), (50_000, {"code": 0.8, "web": 0.2}))
-    assert weights_in_words(points, "linear", 256, "tokens") == (
-        "of tokens: code 20.00%, web 80.00% at step 0; code 80.00%, web 20.00% at step 50,000; "
+    points = (WeightPoint(0, {"code": 0.2, "web": 0.8}), WeightPoint(50_000, {"code": 0.8, "web": 0.2}))
+    order = replace(ORDER, points=points, interpolation="linear")
+    assert dict(order_table(replace(RECORD, order=order)).rows)["weights"] == (
+        "of documents: code 20.00%, web 80.00% at step 0; code 80.00%, web 20.00% at step 50,000; "
         "moving in straight lines in between, a step being 256 rows"
     )
 

@@ -30,9 +30,8 @@ from tests.store.support import copy_store
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.etl import InProcessPool, WorkerPool
 from tokenlake.etl.job import MixJob
-from tokenlake.etl.unit import mix
-from tokenlake.etl.unit.mix import mix_steps
-from tokenlake.etl.unit.stored_rows import OpenedParents, check_written
+from tokenlake.etl.unit import OpenedParents, mix_steps
+from tokenlake.etl.unit.stored_rows import check_written
 from tokenlake.runtime import schema
 from tokenlake.runtime.mixing import EpochOrder, MixtureStream, SourceMixture, constant
 from tokenlake.runtime.store import Account, Store, UnitRecord, open_store
@@ -56,8 +55,8 @@ def store(lake: Store, tmp_path: Any) -> Store:
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several steps in a unit, and several row groups in its files."""
-    monkeypatch.setattr(mix, "_STEP_TOKENS", 400)
-    monkeypatch.setattr(mix, "_LEAST_ROWS", 4)
+    monkeypatch.setattr("tokenlake.etl.unit.mix._STEP_TOKENS", 400)
+    monkeypatch.setattr("tokenlake.etl.unit.mix._LEAST_ROWS", 4)
     monkeypatch.setattr(schema, "ROW_GROUP_TOKENS", 200)
 
 
@@ -229,7 +228,7 @@ def test_a_token_that_was_read_and_not_written_is_an_error(store: Store) -> None
 def test_steps_change_nothing_in_packed_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     job = _documents(store, 5, 250, pack=packing(LENGTH))
     small = run(replace(job, dataset="small"))
-    monkeypatch.setattr(mix, "_STEP_TOKENS", 1 << 23)
+    monkeypatch.setattr("tokenlake.etl.unit.mix._STEP_TOKENS", 1 << 23)
     large = run(replace(job, dataset="large"))
     assert [part.sha256 for part in small.parts] == [part.sha256 for part in large.parts]
 

@@ -24,9 +24,8 @@ from tokenlake.cli.app import main
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
 from tokenlake.etl import build_dataset, make_plan
-from tokenlake.etl.plan import total
-from tokenlake.etl.plan.estimate import estimate
-from tokenlake.etl.plan.unit_ranges import cut, files_of_sources
+from tokenlake.etl.plan import cut_into_files as cut
+from tokenlake.etl.plan import estimate, files_of_sources, total
 from tokenlake.etl.sources import FileRange, InputFile
 
 # Cutting

@@ -12,12 +12,11 @@ from tests.etl.outputs_support import build_here, notes, settings, write_jsonl
 from tests.tokenizer_files import copy_wrapping
 from tests.tokenizer_reference import ReferenceTokenizer
 from tokenlake import load_config
-from tokenlake.base.fingerprint import file_id
+from tokenlake.base import file_id
 from tokenlake.cli.app import main
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
 from tokenlake.etl import make_plan
-from tokenlake.etl.plan.planned_tokenizer import plan_tokenizers
 from tokenlake.etl.tokenizers import train_bpe
 
 
@@ -90,7 +89,7 @@ def test_one_tokenizer_may_put_eos_in_one_source_and_leave_it_to_packing_in_anot
     config["pack"] = {"enabled": True, "seq_length": 32}
     for dataset, special in zip(config["datasets"], (True, False), strict=True):
         dataset["tokenizer"] = {"name_or_path": str(folder), "add_special_tokens": special}
-    planned = plan_tokenizers(resolve(load_config(config)))
+    planned = make_plan(resolve(load_config(config))).tokenizers
     assert (planned["s"].append_eos, planned["t"].append_eos) == (False, True)
     built = build_here(config)
     accounts = built.manifest.accounts

@@ -19,7 +19,6 @@ import pytest
 from tests.no_job import no_job
 from tokenlake.errors import CancelledError, WorkerDiedError, WorkerError
 from tokenlake.etl import WorkerPool
-from tokenlake.etl.pool import _environment
 
 UNKNOWN = no_job("nothing")
 
@@ -226,7 +225,7 @@ def test_no_worker_outlives_its_parent(stopped: str, tmp_path: Path, tokenizer_d
     }
     (tmp_path / "lake.yaml").write_text(json.dumps(config))
     command = [sys.executable, str(tmp_path / "parent.py"), str(tmp_path / "lake.yaml")]
-    environment = _environment() | {"AT_IT": str(tmp_path / "at it")}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | {"AT_IT": str(tmp_path / "at it")}
     # A group of its own in a session with this process, as a shell starts it.
     with subprocess.Popen(command, env=environment, cwd=tmp_path, process_group=0) as parent:
         assert _within(120, (tmp_path / "at it").exists)
@@ -263,7 +262,7 @@ def test_functions_beside_a_script_and_in_the_folder_of_a_notebook_are_found(tmp
         done = subprocess.run(
             [sys.executable, *command],
             cwd=tmp_path,
-            env=_environment(),
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
             check=True,

@@ -13,11 +13,11 @@ from tests.etl.mix_units_support import packing, parent, rows_out, run, written
 from tests.etl.outputs_support import Built, build_here, notes, settings, write_jsonl
 from tests.text.chat_samples import CHATML, LLAMA2, conversation, speaking, write
 from tests.tokenizers.tokenizer_samples import byte_level, changed, sentencepiece, template
+from tokenlake import Catalog
 from tokenlake.errors import IntegrityError
 from tokenlake.etl.job import RepackJob
 from tokenlake.etl.tokenizers import TokenizerFiles
-from tokenlake.runtime.store import Layout, ShardEntry, Store, StoreAddress, UnitRecord, open_store
-from tokenlake.runtime.store.catalog import read_record
+from tokenlake.runtime.store import ShardEntry, Store, StoreAddress, UnitRecord, open_store
 
 Config = dict[str, Any]
 LENGTH = 24
@@ -112,11 +112,12 @@ def test_tokens_packed_again_are_the_rows_of_packing_the_text_at_once(tmp_path: 
     tokens = _build(tmp_path, datasets(tmp_path), "tokens", None)
     store = open_store(str(tmp_path / "store"))
     units = sorted({shard.unit for shard in direct.manifest.files})
+    records = Catalog(store).ledger("direct", 1)
     assert {shard.split for shard in direct.manifest.files} == set(SPLITS)
     for unit in units:
         record = _repack(store, tokens, packing(LENGTH), unit)
         assert _said(record.parts) == _said(part for part in direct.manifest.files if part.unit == unit)
-        _check_account(record, read_record(store, Layout("direct", 1), unit), rendered=case not in PLAIN)
+        _check_account(record, records[unit], rendered=case not in PLAIN)
 
 
 def _said(parts: Iterable[ShardEntry]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.schedule import FAILURES, LATER, durations, simulate
-from tokenlake.etl.runner import Schedule
+from tokenlake.etl import Schedule
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -22,7 +22,7 @@ from tests.etl.remote_builds_support import Bucket, Files, bucket, settings, sto
 from tests.rowwise.mixed_store import settings as mixture
 from tests.servers.s3 import KEY, SECRET
 from tokenlake import BuildResult, RepairReport, repair, verify
-from tokenlake.base.secrets import remember
+from tokenlake.base import remember
 from tokenlake.errors import (
     BadRecordError,
     ConfigError,

@@ -11,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake import Manifest, plan, repair
-from tokenlake.base.sizes import MIB
 from tokenlake.etl import build_dataset
-from tokenlake.etl.plan.unit_size import LARGEST, SMALLEST, WORKERS, choose_unit_size
+from tokenlake.etl.plan import choose_unit_size
 
 promise = pytest.mark.promise
+
+MIB = 1 << 20
+SMALLEST, LARGEST = 8 * MIB, 128 * MIB
+WORKERS = 64
 
 
 @promise(331)

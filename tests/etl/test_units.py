@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
+import gzip
+import json
+import random
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.etl.plan.unit_ranges import group_ranges
-from tokenlake.etl.planner import look_at
+from tests.builds import config_of
+from tokenlake import plan
+from tokenlake.etl.plan import group_ranges
 from tokenlake.etl.sources import InputFile, split_file
-from tokenlake.etl.unit.text import split_indices
+from tokenlake.etl.unit import split_indices
 
 
 def _file(path: str, size: int) -> InputFile:
@@ -82,19 +85,41 @@ def test_a_file_without_ranges_is_in_no_unit():
     ]
 
 
-def test_notes_name_what_one_worker_must_read_alone():
-    source: Any = SimpleNamespace(name="web")
-    small = [_file(f"{i}.jsonl.gz", 5) for i in range(3)]
-    assert look_at(source, [replace(file, compression="gzip") for file in small], 100)[1] == []
-    files = [replace(_file(f"{i}.jsonl.gz", 1000 + i), compression="gzip") for i in range(7)]
-    notes = look_at(source, files, 100)[1]
-    assert notes[0].startswith("web: 6.jsonl.gz (1006 B) cannot be split: gzip is read from its beginning")
-    assert notes[5] == "web: 2 more such files, 1.95 KiB"
-    assert notes[6] == "web: no file of it can be split, so that at most 7 workers can work on it at a time"
-    (note,) = look_at(source, [replace(_file("a.txt", 1000), format="text"), *small], 100)[1]
+def _notes(folder: Path, tokenizer: Path) -> tuple[str, ...]:
+    config = config_of(folder, folder / "in", tokenizer, name="web", pack=16)
+    return plan({**config, "source": {"unit_size": 2000}}).notes
+
+
+def _compressed(path: Path, size: int) -> None:
+    """Write a file of JSON Lines that gzip leaves at about `size` bytes."""
+    words = random.Random(path.name).randbytes(size * 9 // 10).hex()
+    path.write_bytes(gzip.compress(json.dumps({"text": words}).encode(), mtime=0))
+
+
+def test_notes_name_what_one_worker_must_read_alone(tmp_path: Path, tokenizer_dir: Path):
+    inputs = tmp_path / "in"
+    inputs.mkdir()
+    for number in range(3):
+        _compressed(inputs / f"small{number}.jsonl.gz", 300)
+    assert _notes(tmp_path, tokenizer_dir) == ()
+    (inputs / "a.txt").write_text("words of a document. " * 200)
+    (note,) = _notes(tmp_path, tokenizer_dir)
     assert "the file is one document" in note
     assert "text_mode: lines" in note
-    assert look_at(source, [_file("a.jsonl", 1000)], 100)[1] == []
+    for path in inputs.iterdir():
+        path.unlink()
+    (inputs / "a.jsonl").write_text('{"text": "some words of a document"}\n' * 200)
+    assert _notes(tmp_path, tokenizer_dir) == ()
+    (inputs / "a.jsonl").unlink()
+    for number in range(7):
+        _compressed(inputs / f"{number}.jsonl.gz", 4000 + 500 * number)
+    notes = _notes(tmp_path, tokenizer_dir)
+    assert len(notes) == 7
+    assert re.match(
+        r"web: 6\.jsonl\.gz \(\S+ KiB\) cannot be split: gzip is read from its beginning", notes[0]
+    )
+    assert re.fullmatch(r"web: 2 more such files, \S+ KiB", notes[5])
+    assert notes[6] == "web: no file of it can be split, so that at most 7 workers can work on it at a time"
 
 
 def test_split_assignment_is_pinned():

@@ -14,11 +14,10 @@ from rich.console import Console
 
 from tests.seeds import promise
 from tokenlake.cli.console import Counter
-from tokenlake.config.stages import ObservabilityConfig
+from tokenlake.config import ObservabilityConfig
 from tokenlake.etl import BuildPlanned, BuildStep, Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
 from tokenlake.etl.events import BuildRequested, EngineChosen, EngineCondemned, Planning
-from tokenlake.etl.observability.build import RunProgress
-from tokenlake.etl.observability.tally import RunTally
+from tokenlake.etl.observability import RunProgress, RunTally
 from tokenlake.runtime.store import Account, UnitRecord
 
 MB = 1_000_000

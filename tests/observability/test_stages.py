@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.observability.test_build import _record
 from tokenlake.etl import Event, UnitFinished, build_dataset
-from tokenlake.etl.observability.build import time_tables
+from tokenlake.etl.observability import time_tables
 
 
 def test_a_unit_says_what_each_stage_took(tmp_path: Path, tokenizer_dir: Path) -> None:

@@ -20,9 +20,7 @@ from tests.store.support import shared_store
 from tokenlake import Catalog, Manifest
 from tokenlake.base.fingerprint import file_id
 from tokenlake.base.markup import code_span, one_line
-from tokenlake.etl.reports import dataset
-from tokenlake.etl.reports.card import render_card
-from tokenlake.etl.reports.dataset import equations, remarks, sources_table
+from tokenlake.etl.reports import dataset, equations, remarks, render_card, sources_table
 from tokenlake.runtime.store import Account, InputFileEntry, ShardEntry, open_store
 
 datasets: Any = lazily("datasets")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.builds import config_of
 from tests.sources.support import COMPRESS, PACK, Source, one, renamed, written
 from tokenlake.etl import build_dataset
-from tokenlake.etl.planner import _most_in_range
+from tokenlake.etl.planner import most_in_range
 from tokenlake.etl.sources import FileRange, list_inputs, read_range, split_file
 from tokenlake.etl.sources.splits import RecordLimit, count_records
 
@@ -90,7 +90,7 @@ def test_the_first_records_of_every_format(tmp_path: Path, kind: str) -> None:
         rows, texts, parts = read_limited(source, count)
         assert rows == min(count, every)
         assert texts == all_texts[: len(texts)]
-        assert sum(_most_in_range(part) for part in parts) >= rows
+        assert sum(most_in_range(part) for part in parts) >= rows
         again = read_limited(source, count, unit_size=10**6)
         assert (rows, texts) == again[:2], "units change nothing"
 
@@ -115,7 +115,7 @@ def test_what_is_counted_is_what_is_read(
         count, weight = count_records(part, source, most)
         assert count == min(read, most)
         assert 0 <= weight <= part.weight
-        assert _most_in_range(part) >= read
+        assert most_in_range(part) >= read
 
 
 @pytest.mark.parametrize(("blanks", "records"), [((16 << 20) - 1, 2), (16 << 20, 2), (17 << 20, 3)])
@@ -175,11 +175,11 @@ def test_records_in_row_groups_that_where_rules_out_count_for_the_limit(tmp_path
 def test_a_bound_holds_for_the_most_compressed_records_there_are(tmp_path: Path) -> None:
     for end, compress in COMPRESS.items():
         (part,) = split_file(one(written(tmp_path, compress(b"1\n" * (1 << 20)), f"x.jsonl{end}")), 1 << 30)
-        assert _most_in_range(part) >= 1 << 20
+        assert most_in_range(part) >= 1 << 20
     file = renamed(one(tmp_path / "x.jsonl.gz"), format="arrow", compression=None)
-    assert _most_in_range(FileRange(file=file, start=0, stop=1, weight=1)) > 10**9
-    assert _most_in_range(FileRange(file=file, start=0, stop=1, weight=1, rows=7)) == 7
-    assert _most_in_range(FileRange(file=file, start=0, stop=1, weight=1, records=9, rows=12)) == 9
+    assert most_in_range(FileRange(file=file, start=0, stop=1, weight=1)) > 10**9
+    assert most_in_range(FileRange(file=file, start=0, stop=1, weight=1, rows=7)) == 7
+    assert most_in_range(FileRange(file=file, start=0, stop=1, weight=1, records=9, rows=12)) == 9
 
 
 # ---- whole builds -----------------------------------------------------------------------------------

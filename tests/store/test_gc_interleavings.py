@@ -195,7 +195,7 @@ def test_the_walk_finds_what_no_swap_would_let_happen(monkeypatch: pytest.Monkey
     def publish(store: Store, layout: Layout, manifest: Manifest) -> None:
         store.put_new(layout.manifest, manifest.to_bytes())
 
-    monkeypatch.setattr("tokenlake.etl.commit.publish_manifest", publish)
+    monkeypatch.setattr("tokenlake.etl.commit.commit_point.publish_manifest", publish)
     with pytest.raises(AssertionError, match=r"lacks|swept"):
         walk(built(), [commit, gc], DECISIONS)
 

@@ -37,7 +37,7 @@ from tokenlake.etl.clean.cleaning import Cleaning, CleanResult
 from tokenlake.etl.engines import local_pool, open_pool
 from tokenlake.etl.export.plan import wanted_beside
 from tokenlake.etl.observability.build import RunProgress
-from tokenlake.etl.plan.estimate import Estimate, estimate, total
+from tokenlake.etl.plan import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.stored import foresee, how_to_read_others

@@ -1,5 +1,6 @@
 """What others may import from this package, and where each name is defined."""
 
+from tokenlake.etl.engines import open_pool as open_pool
 from tokenlake.etl.events.of_builds import BuildPlanned as BuildPlanned
 from tokenlake.etl.events.of_builds import BuildStep as BuildStep
 from tokenlake.etl.events.of_units import UnitFinished as UnitFinished
@@ -10,10 +11,11 @@ from tokenlake.etl.events.watcher import Event as Event
 from tokenlake.etl.job.messages import Job as Job
 from tokenlake.etl.job.messages import UnitJob as UnitJob
 from tokenlake.etl.job.mixture_stream import open_stream as open_stream
-from tokenlake.etl.planner import make_plan as make_plan
+from tokenlake.etl.planner.configurations import make_plan as make_plan
 from tokenlake.etl.pool import WorkerPool as WorkerPool
 from tokenlake.etl.runner import build_dataset as build_dataset
 from tokenlake.etl.runner import run_pending as run_pending
+from tokenlake.etl.schedule import Schedule as Schedule
 from tokenlake.etl.session import BuildSession as BuildSession
 from tokenlake.etl.worker import InProcessPool as InProcessPool
 from tokenlake.etl.worker import Workbench as Workbench

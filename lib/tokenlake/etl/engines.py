@@ -25,8 +25,8 @@ section `ray` of a configuration."""
 EXECUTORS: Final[Mapping[str, str]] = {
     "local": "tokenlake.etl.engines:open_local_pool",
     "store": "tokenlake.etl.store_engine.waiting_run:open_store_pool",
-    "ray": "tokenlake.etl.cluster_pool:open_ray_pool",
-    "dask": "tokenlake.etl.cluster_pool:open_dask_pool",
+    "ray": "tokenlake.etl.cluster_pool.pool:open_ray_pool",
+    "dask": "tokenlake.etl.cluster_pool.pool:open_dask_pool",
 }
 """Engine -> its :data:`Executor`, as ``module:name``. A module is imported when its engine is first asked for: together
 they take as long to import as all that plans a build."""

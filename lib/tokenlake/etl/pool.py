@@ -50,7 +50,7 @@ from tokenlake.etl.job.activity import Progress
 from tokenlake.etl.job.lines import WorkerAnswer, answer_of, to_line
 from tokenlake.etl.job.messages import Job, SecretBlocks, WarmJob
 from tokenlake.etl.memory import GROWTH_BYTES, share_of
-from tokenlake.etl.step_clock import MARK_BYTES, step_of_mark
+from tokenlake.etl.step_clock.reported_steps import MARK_BYTES, step_of_mark
 
 Jobs = Callable[[], Iterable[Job]]
 """Gives the jobs that will come, each call anew; making them may run others."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 import threading
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Final, Literal, final
+from typing import Literal, final
 
 from tokenlake import errors
 from tokenlake.base import numbers
@@ -24,6 +22,7 @@ from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool, run_threads, worth_a_retry
 from tokenlake.etl.same_tokens import under_their_name
+from tokenlake.etl.schedule import Schedule
 from tokenlake.etl.session import BuildSession
 from tokenlake.runtime.store.address import open_store
 from tokenlake.runtime.store.catalog import Catalog
@@ -32,16 +31,20 @@ from tokenlake.runtime.store.manifest import Manifest
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """What a build did.
+    """Result of a build.
 
     Attributes:
-        dataset, version, path: the committed version and its folder.
-        status: ``built``, ``resumed`` (some units had been finished before) or ``exists`` (nothing to do).
-        manifest: the committed manifest.
-        units_built, units_resumed, units_reused: how the units came to be.
-        seconds: wall time.
-        notes: splits that were not read or mixed, and entries of `exclude` that matched no document.
-        exports: paths and URLs of what the configuration asked for beside the version.
+        dataset: Name of the dataset.
+        version: Number of the committed version.
+        path: Folder of the version.
+        status: ``built``, ``resumed`` (some units had been finished before) or ``exists`` (nothing was left to do).
+        manifest: Committed manifest.
+        units_built: Number of units that this build built.
+        units_resumed: Number of units that an earlier run of this version had finished.
+        units_reused: Number of units that were taken over from another version.
+        seconds: Wall time of the build.
+        notes: Notes on splits that were not read or mixed, and on entries of `exclude` that matched no document.
+        exports: Paths and URLs of the exports that the configuration asks for.
     """
 
     dataset: str
@@ -58,8 +61,8 @@ class BuildResult:
 
     def __repr__(self) -> str:
         units = self.units_built + self.units_resumed + self.units_reused
-        told = f"{self.status}, {numbers.plural(units, 'unit')}, {self.seconds:.1f} s"
-        return f"BuildResult({one_line(f'{self.dataset}@v{self.version}')}: {told})"
+        name = one_line(f"{self.dataset}@v{self.version}")
+        return f"BuildResult({name}: {self.status}, {numbers.plural(units, 'unit')}, {self.seconds:.1f} s)"
 
     def _repr_html_(self) -> str:
         totals = self.manifest.totals
@@ -88,118 +91,140 @@ def build_dataset(
     pool: Pool | None = None,
     engine: EngineName | None = None,
 ) -> BuildResult:
-    """Build a dataset version, and first the tokens of each source where text is to be mixed.
+    """Build a dataset version; a configuration that mixes text is several builds, one for each source's tokens first.
 
     Args:
-        config: a configuration, a mapping of one, or the path of a YAML file.
-        workers: Number of worker processes; default: one for each processor that this process may use, as far as the
-            memory goes, or as the engine has it.
-        on_event: told of everything that happens, from several threads.
-        retries: how often a unit is tried again after an error worth a retry.
-        pool: running workers to use instead of `workers` new ones; it stays open.
-        engine: where units run, one of :data:`tokenlake.etl.engines.ENGINES`; default: on this machine.
+        config: A configuration, a mapping of one, or the path of a YAML file.
+        workers: Number of worker processes. By default one for each processor that this process may use, as far as the
+            memory goes, or as many as the engine has.
+        on_event: Function that receives all events, from several threads.
+        retries: Number of times that a unit is tried again after an error that may pass.
+        pool: Running workers to use instead of `workers` new ones; it stays open.
+        engine: Name of the engine on which units run, one of :data:`tokenlake.etl.engines.ENGINES`; by default this
+            machine's processes.
 
     Returns:
-        The committed version; when an equal one existed, that one.
+        The committed version; where an equal one existed, that one.
 
     Raises:
-        TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
+        TokenlakeError: See :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
     """
-    steps = BuildSteps(whole := load_config(config), on_event)
+    pipeline = load_config(config)
+    steps = BuildSteps(pipeline, on_event)
     steps.check()
-    with nullcontext(pool) if pool else open_pool(engine, workers, whole.ray) as units_on:
-        built = steps.run(lambda step: _build(step, units_on, on_event, retries))
-    return replace(built, exports=run_hooks(whole, built.manifest))
+    with nullcontext(pool) if pool else open_pool(engine, workers, pipeline.ray) as open_workers:
+        result = steps.run(lambda step: _build(step, open_workers, on_event, retries))
+    return replace(result, exports=run_hooks(pipeline, result.manifest))
 
 
 def finished_build(config: Configuration, on_event: Watcher = ignore) -> BuildResult | None:
-    """Return what :func:`build_dataset` would find finished; None where there is something to do, or to complain about.
-
-    Exports are something to do: whether they are there is found by making them.
+    """Return the result of :func:`build_dataset` where everything is built already.
 
     Args:
-        on_event: told of everything that happened, once it is known that all is there.
+        config: A configuration, a mapping of one, or the path of a YAML file.
+        on_event: Function that receives all events, once it is known that everything is built.
+
+    Returns:
+        The result; None where something is left to do, or wrong. Exports count as left to do: only making them shows
+        whether they exist.
     """
     events: list[Event] = []
     with suppress(errors.TokenlakeError):
-        whole = load_config(config)
-        if whole.has_exports:
+        pipeline = load_config(config)
+        if pipeline.has_exports:
             return None
-        found = BuildSteps(whole, events.append).run(lambda step: _finished(step, events.append))
+        steps = BuildSteps(pipeline, events.append)
+        result = steps.run(lambda step: _finished(step, events.append))
         for event in events:
             on_event(event)
-        return found
+        return result
     return None
 
 
 def _finished(step: PipelineConfig, on_event: Watcher) -> BuildResult:
-    """Return the result of a build that is committed; an error where there is something to do."""
-    begin, plan = time.monotonic(), planner.plan(step, on_event)
+    """Return the result of a build that is committed; raise NotFoundError where it is not."""
+    began = time.monotonic()
+    plan = planner.plan(step, on_event)
     if Catalog(open_store(plan.store)).committed(plan.dataset, plan.fingerprint) is None:
         raise errors.NotFoundError(
             f"{plan.dataset}: its inputs or its tokenizer changed", dataset=plan.dataset
         )
     session = BuildSession.open(step, on_event=on_event, plan=plan)
-    return result_of(session, session.commit(), time.monotonic() - begin)
+    return result_of(session, session.commit(), time.monotonic() - began)
 
 
 @final
 class BuildSteps:
-    """The builds of one configuration, in order: the tokens of each source that is text still, then the whole.
+    """The builds of one configuration, in order: the tokens of each source of text, then the mixture or packed rows.
 
-    Iterate to get the configuration of each; say :meth:`done` before asking for the next.
+    A configuration of a single build has only that one. Iterate over the configurations of the builds, and pass the
+    result of each to :meth:`done` before the next.
 
     Args:
-        on_event: told which of several builds begins.
-
-    Attributes:
-        is_last: whether all builds but the last are done.
+        whole: The configuration.
+        on_event: Function that receives an event at the beginning of each of several builds.
     """
 
     def __init__(self, whole: PipelineConfig, on_event: Watcher = ignore) -> None:
-        self._whole, self._on_event = whole, on_event
-        self._first = first_steps(whole)
+        self._config = whole
+        self._on_event = on_event
+        # Builds of the tokens of a source, by its name; empty for a configuration of a single build.
+        self._token_builds = first_steps(whole)
         self._results: list[BuildResult] = []
 
     def check(self) -> None:
-        """Raise ConfigError for what is wrong with the last build or the exports; before them, tokens take hours."""
-        if self._first:
+        """Raise ConfigError for an error in the last build or the exports, before hours of tokenizing."""
+        if self._token_builds:
+            # A build of texts is checked without importing all that mixes.
             from tokenlake.etl.plan.stored import foresee
 
-            foresee(self._whole)
-        check_hooks(self._whole)
+            foresee(self._config)
+        check_hooks(self._config)
 
     @property
     def is_last(self) -> bool:
-        return len(self._results) >= len(self._first)
+        """Whether all builds but the last are done."""
+        return len(self._results) >= len(self._token_builds)
 
     def __iter__(self) -> Iterator[PipelineConfig]:
-        of = len(self._first) + 1
-        for number, (source, step) in enumerate(self._first.items(), 1):
-            self._on_event(BuildStep(number, of, f"tokens of {source}"))
+        count = len(self._token_builds) + 1
+        for number, (source, step) in enumerate(self._token_builds.items(), 1):
+            self._on_event(BuildStep(number, count, f"tokens of {source}"))
             yield under_their_name(step, source)
-        if self._first:
-            self._on_event(BuildStep(of, of, "the mixture" if self._whole.mixes else "packed rows"))
-        stored = (f"{result.dataset}@v{result.version}" for result in self._results)
-        yield last_step(self._whole, dict(zip(self._first, stored, strict=True)))
+        if self._token_builds:
+            name = "packed rows"
+            if self._config.mixes:
+                name = "the mixture"
+            self._on_event(BuildStep(count, count, name))
+        references = [f"{result.dataset}@v{result.version}" for result in self._results]
+        yield last_step(self._config, dict(zip(self._token_builds, references, strict=True)))
 
     def run(self, build: Callable[[PipelineConfig], BuildResult]) -> BuildResult:
-        """Have each built in turn; return the last result."""
-        *_, last = (self.done(build(step)) for step in self)
-        return last
+        """Run all builds in turn, and return the last result.
+
+        Args:
+            build: Function that runs the build of a configuration.
+        """
+        steps = iter(self)
+        result = self.done(build(next(steps)))
+        for step in steps:
+            result = self.done(build(step))
+        return result
 
     def done(self, result: BuildResult) -> BuildResult:
-        """Take the result of the build that was last asked for; return it with the notes of those before it, too.
+        """Record the result of the current build, and return it with the notes of the builds before.
 
         Builds of one configuration may repeat a note, which is kept once.
         """
         self._results.append(result)
-        notes = dict.fromkeys(note for each in self._results for note in each.notes)
+        notes: dict[str, None] = {}
+        for finished in self._results:
+            notes.update(dict.fromkeys(finished.notes))
         return replace(result, notes=tuple(notes))
 
 
 def _build(config: PipelineConfig, pool: Pool, on_event: Watcher, retries: int) -> BuildResult:
-    begin = time.monotonic()
+    began = time.monotonic()
     session = BuildSession.open(config, on_event=on_event, pool=pool)
     try:
         run_pending(session, pool, on_event=on_event, retries=retries)
@@ -207,75 +232,28 @@ def _build(config: PipelineConfig, pool: Pool, on_event: Watcher, retries: int) 
     except BaseException as error:
         session.failed(error)
         raise
-    return result_of(session, manifest, time.monotonic() - begin)
-
-
-_LARGE: Final = 3.0  # times the mean: larger units come first
-_PAUSE: Final = 0.2  # seconds before a unit is tried again, twice as many each time
-_LONGEST: Final = 5.0
-
-
-@final
-class Schedule:
-    """The units of a build that are still to be built: which a free worker takes next; thread-safe.
-
-    No clock and no I/O: :mod:`benchmarks.schedule` asks it with a cluster of thousands that is only imagined. A free
-    worker takes the next unit, whoever built the one before. So all are busy until the units run out, and then idle for
-    no longer than the longest of the last units takes. Hence those that are much larger than the others, such as a file
-    that cannot be split, come first.
-
-    Args:
-        sizes: unit to input bytes, in plan order.
-        retries: how often a unit is tried again.
-    """
-
-    def __init__(self, sizes: Mapping[int, int], retries: int) -> None:
-        limit = _LARGE * sum(sizes.values()) / max(1, len(sizes))
-        large = sorted((unit for unit in sizes if sizes[unit] > limit), key=lambda unit: -sizes[unit])
-        self._fresh = deque(dict.fromkeys([*large, *sizes]))
-        self._again: list[tuple[float, int]] = []
-        self._failures = Counter[int]()
-        self._retries = retries
-        self._lock = threading.Lock()
-
-    def take(self, now: float) -> tuple[int, float] | None:
-        """Return a unit, and the seconds after which to begin it; None where none is left.
-
-        Whoever has one and fails says so before taking another, so that none is lost when the others find none left.
-
-        Args:
-            now: seconds, on any clock that goes on evenly.
-        """
-        with self._lock:
-            if self._again and (not self._fresh or self._again[0][0] <= now):
-                when, unit = heapq.heappop(self._again)
-                return unit, max(0.0, when - now)
-            return (self._fresh.popleft(), 0.0) if self._fresh else None
-
-    def failed(self, unit: int, now: float) -> bool:
-        """Have a unit tried again after a pause; False where it was tried often enough."""
-        with self._lock:
-            self._failures[unit] += 1
-            if (times := self._failures[unit]) > self._retries:
-                return False
-            heapq.heappush(self._again, (now + min(_PAUSE * 2 ** (times - 1), _LONGEST), unit))
-            return True
+    return result_of(session, manifest, time.monotonic() - began)
 
 
 def run_pending(session: BuildSession, pool: Pool, *, on_event: Watcher = ignore, retries: int = 2) -> None:
     """Run a session's pending units until none is left; the first error that retries do not cure ends it.
 
-    A condemned engine makes finished units pending again, hence the loop.
+    Args:
+        session: Session of the build.
+        pool: Pool whose workers build.
+        on_event: Function that receives an event for each unit that is tried again.
+        retries: Number of times that a unit is tried again.
     """
     units = session.plan.units
 
-    def tell(index: int, error: errors.TokenlakeError) -> None:
+    def report_retry(index: int, error: errors.TokenlakeError) -> None:
         on_event(UnitRetried(index, units[index].source, str(error), session.reported(index)))
 
-    while pending := session.pending:
+    # A condemned engine makes finished units pending again.
+    while session.pending:
         session.announce(pool)
-        sizes = {index: units[index].bytes for index in pending}
-        run_each(sizes, lambda index: session.run_unit(index, pool), pool, retries, tell)
+        sizes = {index: units[index].bytes for index in session.pending}
+        run_each(sizes, lambda index: session.run_unit(index, pool), pool, retries, report_retry)
 
 
 def run_each(
@@ -288,16 +266,22 @@ def run_each(
     """Run units in as many threads as a pool has workers; the first error that retries do not cure cancels the pool.
 
     Args:
-        sizes: unit to input bytes, in plan order.
-        run: blocks until a unit is done.
-        on_retry: told of a unit that will be tried again, and why.
+        sizes: Input bytes of each unit, in plan order.
+        run: Function that runs a unit, and returns when it is done.
+        pool: Pool on which the units run.
+        retries: Number of times that a unit is tried again.
+        on_retry: Function that receives each unit that will be tried again, and its error.
     """
-    schedule, failed = Schedule(sizes, retries), threading.Event()
+    schedule = Schedule(sizes, retries)
+    is_over = threading.Event()
 
     def work() -> None:
-        while (taken := schedule.take(time.monotonic())) is not None:
-            unit, pause = taken
-            if failed.wait(pause):
+        while not is_over.is_set():
+            scheduled = schedule.take(time.monotonic())
+            if scheduled is None:
+                return
+            unit, pause = scheduled
+            if is_over.wait(pause):
                 return
             try:
                 run(unit)
@@ -306,18 +290,29 @@ def run_each(
                     raise
                 on_retry(unit, error)
 
-    run_threads(work, pool, min(pool.workers, len(sizes)), failed)
+    run_threads(work, pool, min(pool.workers, len(sizes)), is_over)
 
 
 def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> BuildResult:
-    """Sum up a committed session."""
+    """Return the result of a committed session.
+
+    Args:
+        session: The session.
+        manifest: Committed manifest.
+        seconds: Wall time of the build.
+    """
     how = list(session.how.values())
     resumed = how.count("resumed")
+    status: Literal["built", "resumed", "exists"] = "built"
+    if session.found_committed:
+        status = "exists"
+    elif resumed:
+        status = "resumed"
     return BuildResult(
         dataset=session.dataset,
         version=session.version,
         path=session.path,
-        status="exists" if session.found_committed else "resumed" if resumed else "built",
+        status=status,
         manifest=manifest,
         units_built=how.count("built"),
         units_resumed=resumed,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from tokenlake.etl.step_clock import StepTime
+from tokenlake.etl.step_clock.reported_steps import StepTime
 from tokenlake.runtime.store.ledger import UnitRecord
 
 Done: TypeAlias = tuple[int, int, int]

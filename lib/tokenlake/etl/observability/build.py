@@ -24,8 +24,21 @@ from rich.text import Text
 from tokenlake.base import numbers
 from tokenlake.base.markup import printable, printable_json
 from tokenlake.base.metrics import MetricsExport, Read
-from tokenlake.etl import events
-from tokenlake.etl.events import UnitFinished
+from tokenlake.etl.events import (
+    BuildPlanned,
+    BuildRequested,
+    BuildStep,
+    Committed,
+    EngineChosen,
+    EngineCondemned,
+    Event,
+    Listed,
+    Planning,
+    UnitFinished,
+    UnitProgress,
+    UnitRetried,
+    Watcher,
+)
 from tokenlake.etl.observability.tally import BatchTally, RunTallies, RunTally, source_name, step_name
 from tokenlake.etl.reports import Table, label, number
 from tokenlake.etl.reports.dataset import planning_line
@@ -337,11 +350,11 @@ class RunProgress:
         """Of the build that goes on, or was the last."""
         return self._shown.last
 
-    def __call__(self, event: events.Event) -> None:
+    def __call__(self, event: Event) -> None:
         """Count an event and show what a person should see of it."""
         self._shown.add(event)
         with self._lock:
-            if isinstance(event, events.BuildRequested):
+            if isinstance(event, BuildRequested):
                 self._choose(DisplayOptions.of(event.observability))
                 self._next_plan_line = time.monotonic() + _QUIET
             elif not self._chosen:
@@ -380,12 +393,12 @@ class RunProgress:
         """Whether there are bars."""
         return self._options.form == "rich" and self._console.is_terminal
 
-    def _tell(self, event: events.Event) -> None:
+    def _tell(self, event: Event) -> None:
         match event:
-            case events.BuildStep():
+            case BuildStep():
                 self.doing(f"{step_name(event)}: planning")
                 self._say(step_name(event))
-            case events.Planning():
+            case Planning():
                 # At once where it can be wiped away; as a line after half a second, and then every few seconds.
                 line = f"planning: {planning_line(*astuple(event))}"
                 self.doing(line)
@@ -393,27 +406,27 @@ class RunProgress:
                 if not silent and (now := time.monotonic()) >= self._next_plan_line:
                     self._next_plan_line = now + _PLAN_LINE_EVERY
                     self._say(line)
-            case events.Listed():
+            case Listed():
                 listed = f"{numbers.plural(event.files, 'file')}, {numbers.size(event.bytes)}"
                 self.doing(f"planning: {event.source}, {listed}")
-            case events.BuildPlanned():
+            case BuildPlanned():
                 self.doing("starting")
                 what = f"{event.dataset} v{event.version}: {numbers.plural(event.units, 'unit')}"
                 left = f"; {event.pending} to build, {event.units - event.pending} already built"
                 told = left if event.pending < event.units else ""
                 self._say(f"{what}, {numbers.size(event.input_bytes)}{told}")
-            case events.EngineChosen():
+            case EngineChosen():
                 # Once for each tokenizer: every source of it is probed with its own texts.
                 if (event.tokenizer, event.engine) not in self._engines:
                     self._engines.add((event.tokenizer, event.engine))
                     self._say(f"engine {event.engine} for {near(event.tokenizer)}: {event.reason}")
-            case events.UnitRetried():
+            case UnitRetried():
                 where = f"unit {event.unit} ({source_name(event.source)})"
                 self._say(f"{where} is retried after: {event.error}", "WARNING")
-            case events.EngineCondemned():
+            case EngineCondemned():
                 why = f"engine {event.engine} is not exact; its units are rebuilt: {event.reason}"
                 self._say(why, "WARNING")
-            case events.UnitFinished():
+            case UnitFinished():
                 account, unit = event.record.account, f"unit {event.unit} ({source_name(event.source)})"
                 counts = (
                     f"{numbers.plural(account.documents, 'document')}, {numbers.short(account.tokens)} tokens"
@@ -421,9 +434,9 @@ class RunProgress:
                 took = f" in {numbers.duration(event.seconds)}" if event.seconds else ""
                 self._say(f"{unit} is {event.how}: {counts}{took}", "DEBUG")
                 self._show(1)
-            case events.UnitProgress():
+            case UnitProgress():
                 self._show(0)
-            case events.Committed():
+            case Committed():
                 self._say(f"{event.dataset} v{event.version} is committed", "DEBUG")
             case _:
                 pass
@@ -438,14 +451,14 @@ class RunProgress:
 
 
 @contextmanager
-def measured(section: ObservabilityConfig, on_event: events.Watcher) -> Generator[events.Watcher]:
+def measured(section: ObservabilityConfig, on_event: Watcher) -> Generator[Watcher]:
     """Yield what is to be told of a build's events instead: it counts them for the metrics that a section asks for."""
     export = metrics_export(section, (tallies := RunTallies()).metrics)
     if export is None:
         yield on_event
         return
 
-    def watch(event: events.Event) -> None:
+    def watch(event: Event) -> None:
         tallies.add(event)
         on_event(event)
 
@@ -463,7 +476,7 @@ def metrics_export(section: ObservabilityConfig, read: Read) -> MetricsExport | 
 
 
 @contextmanager
-def observed(config: PipelineConfig, on_event: events.Watcher) -> Generator[events.Watcher]:
+def observed(config: PipelineConfig, on_event: Watcher) -> Generator[Watcher]:
     """Yield what is to be told of the events of a build that a program asked for.
 
     A library is silent unless it is asked: progress is shown where the configuration has a section `observability`.
@@ -475,7 +488,7 @@ def observed(config: PipelineConfig, on_event: events.Watcher) -> Generator[even
             return
         with RunProgress("planning", options=DisplayOptions.of(section)) as progress:
 
-            def watch(event: events.Event) -> None:
+            def watch(event: Event) -> None:
                 progress(event)
                 counted(event)
 

@@ -16,7 +16,16 @@ from rich.text import Text
 
 from tokenlake.base import numbers
 from tokenlake.base.metrics import Metric
-from tokenlake.etl import events
+from tokenlake.etl.events import (
+    BuildPlanned,
+    BuildStep,
+    EngineCondemned,
+    Event,
+    UnitFinished,
+    UnitProgress,
+    UnitRetried,
+    UnitStarted,
+)
 from tokenlake.runtime.store.ledger import MIXED
 
 _BAR, _FIGURES = 28, 48  # columns of a bar at most, and of what stands beside it
@@ -35,8 +44,8 @@ class SourceTally:
     read: int = 0
 
 
-_ALONE: Final = events.BuildStep(1, 1, "")
-_UNPLANNED: Final = events.BuildPlanned("", 0, 0, 0, 0)
+_ALONE: Final = BuildStep(1, 1, "")
+_UNPLANNED: Final = BuildPlanned("", 0, 0, 0, 0)
 
 
 @final
@@ -58,8 +67,8 @@ class RunTally:
         clock: what these times are read from, in seconds.
     """
 
-    step: events.BuildStep = _ALONE
-    plan: events.BuildPlanned = _UNPLANNED
+    step: BuildStep = _ALONE
+    plan: BuildPlanned = _UNPLANNED
     finished: int = 0
     retried: int = 0
     documents: int = 0
@@ -92,27 +101,27 @@ class RunTally:
         """Input bytes worked on in this run."""
         return sum(source.built for source in self.sources.values())
 
-    def add(self, event: events.Event) -> None:
+    def add(self, event: Event) -> None:
         """Count one event."""
         match event:
-            case events.BuildPlanned():
+            case BuildPlanned():
                 self.plan = event
                 self.sources = {name: SourceTally(total) for name, total in event.source_bytes.items()}
-            case events.UnitStarted():
+            case UnitStarted():
                 self.began = self.clock() if self.began is None else self.began
-            case events.UnitProgress():
+            case UnitProgress():
                 self._count(event.source, event.bytes, event.documents, event.tokens)
-            case events.UnitRetried():
+            case UnitRetried():
                 self.retried += 1
                 self._count(event.source, *(-reported for reported in event.progressed))
-            case events.UnitFinished():
+            case UnitFinished():
                 self._finish(event, 1)
                 self.ended = self.clock() if self.finished == self.plan.units else None
                 if event.how == "built":
                     self.stages.update(event.stages)
                     self.sources[event.source].spent += event.seconds
                     self.sources[event.source].read += event.bytes
-            case events.EngineCondemned():
+            case EngineCondemned():
                 for unit in event.undone:
                     self._finish(unit, -1)
             case _:
@@ -179,7 +188,7 @@ class RunTally:
             grid.add_row(*_bar(source_name(name), source, self.seconds(), min(_BAR, max(room, 4))))
         return Group(*heading, grid, Text(self.line(), style="dim"))
 
-    def _finish(self, event: events.UnitFinished, sign: int) -> None:
+    def _finish(self, event: UnitFinished, sign: int) -> None:
         """Count a finished unit; take it back with `sign` -1."""
         account = event.record.account
         self.finished += sign
@@ -196,7 +205,7 @@ class RunTally:
         self.tokens += tokens
 
 
-def step_name(step: events.BuildStep) -> str:
+def step_name(step: BuildStep) -> str:
     """``step 2 of 4: tokens of code``."""
     return f"step {step.number} of {step.of}: {step.what}"
 
@@ -236,10 +245,10 @@ class RunTallies:
         done = min(tally.done / tally.total, 1.0) if tally.total else 0.0
         return (tally.step.number - 1 + done) / tally.step.of
 
-    def add(self, event: events.Event) -> None:
+    def add(self, event: Event) -> None:
         """Count an event."""
         with self._lock:
-            if isinstance(event, events.BuildStep):
+            if isinstance(event, BuildStep):
                 self.all = [*(tally for tally in self.all if tally.plan.dataset), RunTally(event)]
             self.last.add(event)
 

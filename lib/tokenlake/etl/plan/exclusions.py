@@ -3,6 +3,13 @@
 A list has the columns ``file`` and ``position``. It names a file as the table ``documents`` does (the 64-bit identity,
 also as text or as the float that pandas makes of it), or by its path, URL or name. An entry that matches no document is
 reported: a takedown that removes nothing must not look like one that worked.
+
+1. Read the entries of each list, and find the input file that each entry names.
+2. Look into each named file, as far as its footer or single bytes say it, for positions at which no record begins.
+3. Divide the other positions among the units. A position of a file of lines is a byte offset, so that a unit takes
+   those in its byte range. Any other position is a row number, so that a unit takes those between the number of records
+   before it and after it. Where these numbers are unknown, every unit of the file takes all positions.
+4. After the build, compare the number of records that were left out with the number of entries.
 """
 
 from __future__ import annotations
@@ -12,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, final
 
 import pyarrow as pa
 
@@ -25,9 +32,14 @@ from tokenlake.etl.sources.splits import by_file
 from tokenlake.runtime.store.account import Account
 
 Positions: TypeAlias = dict[int, list[int]]
-"""File id to the positions that are left out, ascending."""
+"""Positions that are left out, ascending, by file id."""
 
-_NAMED: Final = 5
+RowsOfPositions: TypeAlias = dict[int, int]
+"""Row of the list that names a position, by position."""
+
+_MOST_SHOWN: Final = 5
+"""Number of entries that a message names one by one."""
+
 _ADVICE: Final = (
     "`file` is a path, a URL, a name or the identity that `documents` has; `position` is the row number, or in JSON "
     "Lines and lines of text the byte offset at which the line begins. `tokenlake sql` on NAME/documents shows both"
@@ -39,10 +51,10 @@ class Exclusion:
     """One list, matched with the files of all sources that name it.
 
     Attributes:
-        path: of the list.
-        positions: per source.
-        seen: whether planning found a record of at least one entry: a file says so without being read whole.
-        unmatched: a sentence for each entry that cannot match.
+        path: Path of the list.
+        positions: Positions that are left out, by source.
+        seen: Whether planning knows that at least one entry names a record, without reading the inputs.
+        unmatched: A sentence for each entry that cannot match a document.
     """
 
     path: str
@@ -51,25 +63,34 @@ class Exclusion:
     unmatched: tuple[str, ...]
 
     def notes(self) -> list[str]:
-        """What a plan says of the entries that match nothing."""
-        named = [f"exclude {self.path!r}: {line}" for line in self.unmatched[:_NAMED]]
-        more = len(self.unmatched) - _NAMED
-        return named + ([f"exclude {self.path!r}: {more} more entries match no document"] if more > 0 else [])
+        """Return the plan's notes on entries that match nothing."""
+        notes = [f"exclude {self.path!r}: {reason}" for reason in self.unmatched[:_MOST_SHOWN]]
+        hidden = len(self.unmatched) - _MOST_SHOWN
+        if hidden > 0:
+            notes.append(f"exclude {self.path!r}: {hidden} more entries match no document")
+        return notes
 
     def missed(self, accounts: Mapping[str, Account]) -> list[str]:
-        """What a finished build says beyond the plan.
+        """Return notes on entries that left out no document, according to a finished build.
+
+        Args:
+            accounts: Account of each source.
 
         Raises:
-            ConfigError: the list left nothing out.
+            ConfigError: The list left nothing out.
         """
-        wanted = sum(len(each) for found in self.positions.values() for each in found.values())
-        got = sum(accounts[source].filtered.get("excluded", 0) for source in self.positions)
-        if got == wanted:
+        wanted = 0
+        left_out = 0
+        for source, positions in self.positions.items():
+            left_out += accounts[source].filtered.get("excluded", 0)
+            for positions_of_file in positions.values():
+                wanted += len(positions_of_file)
+        if left_out == wanted:
             return []
-        if not got and not self.seen:
+        if left_out == 0 and not self.seen:
             raise _matches_nothing(self.path, "its positions are those of no record")
         return [
-            f"exclude {self.path!r}: {wanted - got} of {wanted} entries left out no document: no record begins "
+            f"exclude {self.path!r}: {wanted - left_out} of {wanted} entries left out no document: no record begins "
             "there, or it had been left out or found bad before"
         ]
 
@@ -82,109 +103,200 @@ def match_exclusions(
     """Read the lists of all sources.
 
     Args:
-        ranges: source name to its ranges, in groups.
+        sources: Sources of the build.
+        ranges: Ranges of each source's units, by source name.
+        threads: Number of threads that look into input files.
 
     Raises:
-        ConfigError: a list cannot be read, names a file ambiguously, or matches nothing.
-        InputChangedError: an input is not what was listed.
+        ConfigError: A list cannot be read, names a file ambiguously, or matches nothing.
+        InputChangedError: An input is not what was listed.
     """
-    users: dict[str, list[ResolvedSource]] = defaultdict(list)
+    sources_of_lists: dict[str, list[ResolvedSource]] = defaultdict(list)
     for source in sources:
         if source.exclude is not None:
-            users[source.exclude].append(source)
-    found = tuple(_match(path, each, ranges, threads) for path, each in users.items())
-    for each in found:
-        if each.unmatched and not any(each.positions.values()):
-            raise _matches_nothing(each.path, "; ".join(each.unmatched[:_NAMED]))
-    return found
+            sources_of_lists[source.exclude].append(source)
+
+    exclusions: list[Exclusion] = []
+    for path, sources_of_list in sources_of_lists.items():
+        exclusion = _match_list(path, sources_of_list, ranges, threads)
+        if exclusion.unmatched and not any(exclusion.positions.values()):
+            raise _matches_nothing(path, "; ".join(exclusion.unmatched[:_MOST_SHOWN]))
+        exclusions.append(exclusion)
+    return tuple(exclusions)
 
 
-def _matches_nothing(path: str, why: str) -> ConfigError:
-    return ConfigError(f"exclude {path!r} matches no document: {why}. {_ADVICE}", file=path)
+def _matches_nothing(path: str, reason: str) -> ConfigError:
+    return ConfigError(f"exclude {path!r} matches no document: {reason}. {_ADVICE}", file=path)
 
 
 def of_unit(ranges: Iterable[FileRange], positions: Positions, passed: dict[int, int | None]) -> Positions:
-    """Return what is left out of a unit: a takedown leaves every other unit alone.
+    """Return the positions that are left out of a unit: a takedown changes no other unit.
 
     Args:
-        passed: file id to the records before these ranges, kept up to date from unit to unit; None: unknown.
+        ranges: Ranges of the unit.
+        positions: Positions that are left out of the source.
+        passed: Number of records before these ranges, by file id; None where it is unknown. Updated, so that the next
+            unit can be passed.
     """
-    mine: dict[int, set[int]] = {}
+    positions_of_unit: dict[int, set[int]] = {}
     for part in ranges:
-        if (wanted := positions.get(file := part.file.file_id)) is None:
+        file_id = part.file.file_id
+        wanted = positions.get(file_id)
+        if wanted is None:
             continue
-        # The positions that the range can hold, [first, stop); stop None where only reading tells.
-        first, stop, before = 0, None, passed.get(file, 0)
-        if part.file.is_lines:  # positions are byte offsets
-            first, stop = part.start, part.stop if part.file.compression is None else None
-        elif part.records is not None and before is not None:
-            first, stop = before, before + part.records
-        passed[file] = stop if part.records is not None else None
-        chosen = {each for each in wanted if stop is None or first <= each < stop}
+        # The range can hold positions from `first` on, and below `stop` where that is not None.
+        first = 0
+        stop = None
+        records_before = passed.get(file_id, 0)
+        if part.file.is_lines:
+            first = part.start
+            if part.file.compression is None:
+                stop = part.stop
+        elif part.records is not None and records_before is not None:
+            first = records_before
+            stop = records_before + part.records
+
+        passed[file_id] = None
+        if part.records is not None:
+            passed[file_id] = stop
+        chosen = {position for position in wanted if stop is None or first <= position < stop}
         if chosen:
-            mine.setdefault(file, set()).update(chosen)
-    return {file: sorted(mine[file]) for file in sorted(mine)}
+            positions_of_unit.setdefault(file_id, set()).update(chosen)
+    return {file_id: sorted(positions_of_unit[file_id]) for file_id in sorted(positions_of_unit)}
 
 
-def _match(
+def _match_list(
     path: str,
     sources: Sequence[ResolvedSource],
     ranges: Mapping[str, Iterable[Iterable[FileRange]]],
     threads: int,
 ) -> Exclusion:
-    known = {source.name: _Files(by_file(ranges[source.name])) for source in sources}
-    asked: dict[str, dict[int, dict[int, int]]] = {name: defaultdict(dict) for name in known}
-    unmatched: dict[int, str] = {}
-    for row, (file, position) in enumerate(_entries(path)):
-        at, places = _whole(position), {name: files.named(file, path) for name, files in known.items()}
-        if at is None:
-            unmatched[row] = f"row {row}: position {position!r} is no whole number"
-        elif all(place is None for place in places.values()):
-            unmatched[row] = f"row {row}: file {file!r} is no input file"
-        else:
-            for name, place in places.items():
-                if place is not None:
-                    asked[name][place].setdefault(at, row)
-    seen = False
+    """Return one list, matched with the files of its sources."""
+    files_of_sources = {source.name: _NamedFiles(by_file(ranges[source.name])) for source in sources}
+    entries, unmatched = _find_files(path, files_of_sources)
+
+    has_known_record = False
     positions: dict[str, Positions] = {}
     for source in sources:
-        rows, parts = asked[source.name], known[source.name].ranges
-        judge = partial(_impossible, source)
-        judged = in_order(judge, [(parts[file], rows[file]) for file in rows], threads)
+        named_files = entries[source.name]
+        ranges_of_files = files_of_sources[source.name].ranges
+        look = partial(_look_into_file, source)
+        tasks = [(ranges_of_files[file_id], rows) for file_id, rows in named_files.items()]
+        findings = in_order(look, tasks, threads)
         positions[source.name] = {}
-        for file, (wrong, certain) in zip(rows, judged, strict=True):
-            unmatched |= {rows[file][at]: why for at, why in wrong.items()}
-            if left := sorted(rows[file].keys() - wrong.keys()):
-                positions[source.name][file] = left
-                seen |= certain
-    return Exclusion(path, positions, seen, tuple(unmatched[row] for row in sorted(unmatched)))
+        for (file_id, rows), finding in zip(named_files.items(), findings, strict=True):
+            for position, reason in finding.impossible.items():
+                unmatched[rows[position]] = reason
+            possible = sorted(rows.keys() - finding.impossible.keys())
+            if possible:
+                positions[source.name][file_id] = possible
+                has_known_record |= finding.is_certain
+    return Exclusion(path, positions, has_known_record, tuple(unmatched[row] for row in sorted(unmatched)))
 
 
-def _impossible(
-    source: ResolvedSource, asked: tuple[Sequence[FileRange], Mapping[int, int]]
-) -> tuple[dict[int, str], bool]:
-    """Return the positions at which a file has no record, each with a sentence, and whether all others have one."""
-    parts, rows = asked
-    file, last = parts[0].file, parts[-1]
+def _find_files(
+    path: str, files_of_sources: Mapping[str, _NamedFiles]
+) -> tuple[dict[str, dict[int, RowsOfPositions]], dict[int, str]]:
+    """Find the file of each entry of a list.
+
+    Returns:
+        Positions of each file of each source, with the rows that name them; and a sentence for each row of the list
+        that names no file or no number.
+    """
+    entries: dict[str, dict[int, RowsOfPositions]] = {name: defaultdict(dict) for name in files_of_sources}
+    unmatched: dict[int, str] = {}
+    for row, (file, written_position) in enumerate(_read_entries(path)):
+        file_ids: dict[str, int] = {}
+        for name, files in files_of_sources.items():
+            file_id = files.find(file, path)
+            if file_id is not None:
+                file_ids[name] = file_id
+        position = _whole_number(written_position)
+        if position is None:
+            unmatched[row] = f"row {row}: position {written_position!r} is no whole number"
+        elif not file_ids:
+            unmatched[row] = f"row {row}: file {file!r} is no input file"
+        else:
+            for name, file_id in file_ids.items():
+                entries[name][file_id].setdefault(position, row)
+    return entries, unmatched
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """Result of a look into one file.
+
+    Attributes:
+        impossible: A sentence for each position at which no record begins.
+        is_certain: Whether a record begins at all other positions.
+    """
+
+    impossible: dict[int, str]
+    is_certain: bool
+
+
+def _look_into_file(
+    source: ResolvedSource, ranges_and_rows: tuple[Sequence[FileRange], RowsOfPositions]
+) -> _Finding:
+    """Find positions at which a file has no record, without reading the whole file.
+
+    Args:
+        source: Source of the file.
+        ranges_and_rows: All ranges of the file, and the rows of the list that name its positions.
+    """
+    ranges, rows = ranges_and_rows
+    file = ranges[0].file
     if file.is_lines and file.compression is None:
-        with opened(file, source.storage_options) as data:
-            wrong = [at for at in rows if not 0 <= at < file.size or (at and data.pread(1, at - 1) != b"\n")]
-        why, certain = "no line begins at this byte; a row number is no position in a file of lines", True
+        wrong = _positions_inside_lines(source, file, rows)
+        reason = "no line begins at this byte; a row number is no position in a file of lines"
+        is_certain = True
     else:
-        counts = [part.records if part.rows is None else part.rows for part in parts]
-        known = [count for count in counts if count is not None]
-        certain = len(known) == len(counts)
-        count = sum(known) if certain else None
-        if file.format == "text" and not file.is_lines:
-            count, certain = 1, True
-        wrong = [at for at in rows if at < 0 or (count is not None and at >= count)]
-        why = f"it has {count} records"
-    limited = last.rows is not None and file.is_lines
-    return {at: f"row {rows[at]}: {file.path} at {at}: {why}" for at in wrong}, certain and not limited
+        count = _record_count(ranges)
+        is_certain = count is not None
+        wrong = [position for position in rows if position < 0 or (count is not None and position >= count)]
+        reason = f"it has {count} records"
+    if ranges[-1].rows is not None and file.is_lines:
+        # The source has a limit of records, which may end before the position.
+        is_certain = False
+    impossible = {
+        position: f"row {rows[position]}: {file.path} at {position}: {reason}" for position in wrong
+    }
+    return _Finding(impossible, is_certain)
 
 
-def _entries(path: str) -> Iterable[tuple[Any, Any]]:
+def _positions_inside_lines(source: ResolvedSource, file: InputFile, positions: Iterable[int]) -> list[int]:
+    """Return the byte offsets at which no line of a file begins: those not after a line feed."""
+    with opened(file, source.storage_options) as data:
+
+        def begins_line(position: int) -> bool:
+            if not 0 <= position < file.size:
+                return False
+            return position == 0 or data.pread(1, position - 1) == b"\n"
+
+        return [position for position in positions if not begins_line(position)]
+
+
+def _record_count(ranges: Sequence[FileRange]) -> int | None:
+    """Return the number of records of a file, given all its ranges; None where it is unknown."""
+    file = ranges[0].file
+    if file.format == "text" and not file.is_lines:
+        return 1
+    total = 0
+    for part in ranges:
+        records = part.records
+        if part.rows is not None:
+            records = part.rows
+        if records is None:
+            return None
+        total += records
+    return total
+
+
+def _read_entries(path: str) -> Iterable[tuple[Any, Any]]:
+    """Return the file and position of each row of a list."""
     try:
+        # Only a build with a list needs the Parquet reader here.
         import pyarrow.parquet as pq
 
         table = pq.read_table(path, columns=["file", "position"])
@@ -198,50 +310,81 @@ def _entries(path: str) -> Iterable[tuple[Any, Any]]:
         ) from error
 
 
-def _whole(value: Any) -> int | None:
-    """Return a position or an identity as a number, None for what is none; pandas makes floats beside NaN."""
+def _whole_number(value: Any) -> int | None:
+    """Return a position or an identity as an integer, None for any other value.
+
+    A column of numbers with missing values is one of floats in pandas.
+    """
     try:
         number = int(value)
-        return number if isinstance(value, str) or number == value else None
     except (TypeError, ValueError, OverflowError):
         return None
+    if isinstance(value, str) or number == value:
+        return number
+    return None
 
 
-class _Files:
-    """The files of a source, and the names that a person has for them."""
+@final
+class _NamedFiles:
+    """The files of a source, found by the names that people use.
 
-    def __init__(self, parts: Iterable[Sequence[FileRange]]) -> None:
-        self.ranges = {each[0].file.file_id: each for each in parts}
-        self._by_name: dict[str, list[InputFile]] = defaultdict(list)
-        for each in self.ranges.values():
-            self._by_name[each[0].file.url.rpartition("/")[2]].append(each[0].file)
-        self._rounded = {float(file): file for file in self.ranges}
+    Args:
+        files: Ranges of each file.
 
-    def named(self, value: Any, path: str) -> int | None:
-        """Return the id of the file that an entry means, None for a file that is not there.
+    Attributes:
+        ranges: Ranges of each file, by file id.
+    """
+
+    def __init__(self, files: Iterable[Sequence[FileRange]]) -> None:
+        self.ranges: dict[int, Sequence[FileRange]] = {}
+        self._files_of_name: dict[str, list[InputFile]] = defaultdict(list)
+        self._ids_of_floats: dict[float, int] = {}
+        for ranges in files:
+            file = ranges[0].file
+            self.ranges[file.file_id] = ranges
+            self._files_of_name[file.url.rpartition("/")[2]].append(file)
+            self._ids_of_floats[float(file.file_id)] = file.file_id
+
+    def find(self, value: Any, path: str) -> int | None:
+        """Return the id of the file that an entry names, None where it is no input.
+
+        Args:
+            value: Cell of the column ``file``.
+            path: Path of the list, for messages.
 
         Raises:
-            ConfigError: the entry means several files.
+            ConfigError: The entry names several files.
         """
-        if isinstance(value, str) and (found := self._of_text(value, path)) is not None:
-            return found
+        if isinstance(value, str):
+            file_id = self._find_by_name(value, path)
+            if file_id is not None:
+                return file_id
         if isinstance(value, float):
-            return self._rounded.get(value)
-        number = _whole(value)
+            return self._ids_of_floats.get(value)
+        number = _whole_number(value)
         if number is None:
             return None
-        number -= (number >= 1 << 63) << 64  # as unsigned
-        return number if number in self.ranges else None
+        if number >= 1 << 63:
+            # The identity was written as an unsigned number.
+            number -= 1 << 64
+        if number in self.ranges:
+            return number
+        return None
 
-    def _of_text(self, value: str, path: str) -> int | None:
+    def _find_by_name(self, value: str, path: str) -> int | None:
+        """Return the id of the file with this path or URL, else of the one whose URL ends with it."""
         text = value.removeprefix("file://").removeprefix("./")
-        exact = {text, str(Path(text).absolute())}
-        maybe = self._by_name.get(text.rpartition("/")[2], ())
-        found = [file for file in maybe if file.url in exact or file.path == text]
-        found = found or [file for file in maybe if file.url.endswith(f"/{text.removeprefix('/')}")]
-        if len(found) > 1:
-            names = ", ".join(file.url for file in found[:_NAMED])
+        same_name = self._files_of_name.get(text.rpartition("/")[2], ())
+        urls = {text, str(Path(text).absolute())}
+        matches = [file for file in same_name if file.url in urls or file.path == text]
+        if not matches:
+            end = f"/{text.removeprefix('/')}"
+            matches = [file for file in same_name if file.url.endswith(end)]
+        if len(matches) > 1:
+            names = ", ".join(file.url for file in matches[:_MOST_SHOWN])
             raise ConfigError(
                 f"exclude {path!r}: file {value!r} means {names}; write more of the path", file=path
             )
-        return found[0].file_id if found else None
+        if not matches:
+            return None
+        return matches[0].file_id

@@ -1,7 +1,6 @@
-"""The plan of a build, whatever it is made of: units of work, what a worker is told about each, and what is written
-beside their data.
+"""The plan of a build: its units, the job of each, and the files beside their data.
 
-A build of texts has units that tokenize (:class:`TextUnit`); a build of stored datasets has units that mix
+A build of texts has units that tokenize (:class:`TextUnit`). A build of stored datasets has units that mix
 (:class:`MixUnit`) or pack again (:class:`RepackUnit`).
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, cast, final
 
 import yaml
 
@@ -20,7 +19,7 @@ from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.etl.build_store import address_of_build
 from tokenlake.etl.job import EngineJob, MixJob, ParentVersion, RepackJob, RowsOut, UnitJob, WarmJob, WorkJob
 from tokenlake.etl.plan.exclusions import Exclusion
-from tokenlake.etl.plan.mixture import MixForecast
+from tokenlake.etl.plan.mix_forecast import MixForecast
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.etl.plan.planned_tokenizer import PlannedTokenizer
 from tokenlake.etl.sources.inputs import FileRange, InputFile
@@ -40,13 +39,13 @@ _CONFIG_HEADER: Final = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
-    """What every unit of work has.
+    """Fields of every unit.
 
     Attributes:
-        index: place in the plan, from 0; names the output files, is not part of the unit's identity.
-        source: name of the source, or :data:`tokenlake.runtime.store.ledger.MIXED` where rows are of several.
-        bytes: input bytes, for progress and scheduling.
-        fingerprint: equal fingerprints give equal bytes (sha256 hex).
+        index: Place in the plan, from 0. It names the output files, and is not part of the unit's identity.
+        source: Name of the source, or :data:`tokenlake.runtime.store.ledger.MIXED` for rows of several sources.
+        bytes: Number of input bytes, for progress and scheduling.
+        fingerprint: Identity of the unit (sha256 hex): equal fingerprints give equal bytes.
     """
 
     index: int
@@ -61,9 +60,9 @@ class TextUnit(_Unit):
     """Texts of one source to tokenize.
 
     Attributes:
-        ranges: the parts of input files to read, in order.
-        excluded: file id to the positions that are left out of these ranges.
-        files: exactly so many files for each split; None: as many as their size makes.
+        ranges: Ranges of input files that are read, in order.
+        excluded: Positions that are left out of these ranges, by file id.
+        files: Number of files that the unit writes for each split; None where their size decides it.
     """
 
     ranges: Sequence[FileRange]
@@ -74,7 +73,12 @@ class TextUnit(_Unit):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixUnit(_Unit):
-    """The rows at positions ``start .. stop`` of a mixture."""
+    """The rows at positions ``start .. stop`` of a mixture.
+
+    Attributes:
+        start: First position.
+        stop: Position after the last one.
+    """
 
     start: int
     stop: int
@@ -83,35 +87,42 @@ class MixUnit(_Unit):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepackUnit(_Unit):
-    """A unit of a stored version, `parent_unit` of `parent`, that is packed again."""
+    """A unit of a stored version that is packed again.
+
+    Attributes:
+        parent: The version.
+        parent_unit: Index of the unit in it.
+    """
 
     parent: ParentVersion
     parent_unit: int
 
 
 PlannedUnit: TypeAlias = TextUnit | MixUnit | RepackUnit
+"""A unit of a plan."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All that a build will do.
+    """The work of a build, and everything that follows from it before a row is written.
 
     Attributes:
-        build: the resolved configuration.
-        inputs: the input files of the texts, sources in configuration order, paths sorted.
-        units: the work, in the order of the dataset's rows.
-        tokenizers: of each source of texts.
-        fingerprint: identity of the version.
-        notes: what a user should know before running.
-        left_out: those of the notes that say which splits are not read or mixed; the result repeats them.
-        config: what identity sees of the configuration.
-        exclusions: the lists of documents to leave out.
-        bad_budgets: source to the bad records in one unit past which the whole build cannot succeed.
-        parents: the stored versions that rows are taken from; those whose weight is always 0 are left out.
-        level: what the parents' rows are.
-        out: what the rows made of the parents' are; None in a build of texts.
-        spec, forecast: the order of a mixture, and what it comes to; None where nothing is mixed.
+        build: Resolved configuration.
+        inputs: Input files of the texts; sources in configuration order, paths sorted.
+        units: Units, in the order of the dataset's rows.
+        tokenizers: Tokenizer of each source of texts.
+        fingerprint: Identity of the version.
+        notes: Notes for the user before the build.
+        left_out: Those of the notes that name splits that are not read or mixed; the result repeats them.
+        config: Configuration as identity and the manifest see it.
+        exclusions: Lists of documents that are left out.
+        bad_budgets: Number of bad records in one unit after which the whole build cannot succeed, by source.
+        parents: Stored versions whose rows are read; those whose weight is always 0 are left out.
+        level: Kind of row of the parents.
+        out: Format of the rows that are made of the parents' rows; None in a build of texts.
+        spec: Order of the mixture; None where nothing is mixed.
+        forecast: Expected size of the mixture; None where nothing is mixed.
     """
 
     build: ResolvedBuild
@@ -132,61 +143,76 @@ class Plan:
 
     @property
     def dataset(self) -> str:
-        """Name in the store."""
+        """Name of the dataset in the store."""
         return self.build.name
 
     @cached_property
     def store(self) -> StoreAddress:
-        """Where the build writes."""
+        """Address of the store that the build writes to."""
         return address_of_build(self.build)
 
     @property
     def kind(self) -> Kind:
-        """What the rows of the version are."""
+        """Kind of the version's rows."""
         if self.out is None:
             return self.build.kind
-        return "tokens" if self.out.width is None else "packed"
+        if self.out.width is None:
+            return "tokens"
+        return "packed"
 
     @property
     def width(self) -> int:
-        """Ids of a packed row; 0 where a row is a document."""
-        return self.build.width if self.out is None else self.out.width or 0
+        """Number of ids of a packed row; 0 where a row is a document."""
+        if self.out is None:
+            return self.build.width
+        return self.out.width or 0
 
     @property
     def input_bytes(self) -> int:
+        """Number of input bytes of all units."""
         return sum(unit.bytes for unit in self.units)
 
     @cached_property
     def source_bytes(self) -> dict[str, int]:
-        """What progress is told by to bytes of its units, in plan order."""
+        """Input bytes of the units of each source, by the name that progress has, in plan order."""
         sums = {source.name: 0 for source in self.build.sources}
         for unit in self.units:
             sums[unit.source] = sums.get(unit.source, 0) + unit.bytes
         return sums
 
     def source(self, name: str) -> ResolvedSource:
+        """Return the source of texts with a name."""
         return next(source for source in self.build.sources if source.name == name)
 
     def missed(self, accounts: Mapping[str, Account]) -> tuple[str, ...]:
-        """What a finished build says of documents that were to be left out and were not there.
+        """Return notes on listed documents that were not left out, because they were not found.
+
+        Args:
+            accounts: Account of each source of the finished build.
 
         Raises:
-            ConfigError: a list left nothing out.
+            ConfigError: A list left nothing out.
         """
-        return tuple(line for each in self.exclusions for line in [*each.notes(), *each.missed(accounts)])
+        notes: list[str] = []
+        for exclusion in self.exclusions:
+            notes.extend(exclusion.notes())
+            notes.extend(exclusion.missed(accounts))
+        return tuple(notes)
 
     @cached_property
     def tokenizer_folders(self) -> dict[str, str]:
-        """Source to the folder of its tokenizer below ``tokenizer/``.
+        """Folder of each source's tokenizer below ``tokenizer/``.
 
-        It is "" where all sources share one: a single tokenizer lies where every other tool looks for it.
+        It is "" where all sources share one tokenizer, which is then where every other tool looks for it.
         """
-        digests = {name: planned.digest for name, planned in self.tokenizers.items()}
-        alone = len(set(digests.values())) == 1
-        return {name: "" if alone else digest[:16] for name, digest in digests.items()}
+        digests = {name: tokenizer.digest for name, tokenizer in self.tokenizers.items()}
+        if len(set(digests.values())) == 1:
+            return dict.fromkeys(digests, "")
+        return {name: digest[:16] for name, digest in digests.items()}
 
     def __repr__(self) -> str:
-        name, units = one_line(self.dataset), numbers.plural(len(self.units), "unit")
+        name = one_line(self.dataset)
+        units = numbers.plural(len(self.units), "unit")
         return f"Plan({name}: {self.kind}, {units}, {numbers.size(self.input_bytes)} of input)"
 
     def _repr_html_(self) -> str:
@@ -200,43 +226,71 @@ class Plan:
             "fingerprint": self.fingerprint,
             "notes": "; ".join(self.notes),
         }
-        rows = [(name, f"{many:,}") for name, many in self.source_bytes.items()]
+        rows = [(name, f"{count:,}") for name, count in self.source_bytes.items()]
         return named_facts(f"Plan of {self.dataset}", facts, ("source", "bytes of input"), rows)
 
     def preamble(self) -> dict[str, bytes]:
-        """Return the files that workers and readers need besides the data: path below the version -> content."""
-        found = {
-            f"{tokenizer_path(self.tokenizer_folders[source])}/{name}": data
-            for source, planned in self.tokenizers.items()
-            for name, data in planned.files.files.items()
-        }
-        return found | {CONFIG: config_yaml(self.config)}
+        """Return the files that workers and readers need besides the data: content by path below the version."""
+        files: dict[str, bytes] = {}
+        for source, tokenizer in self.tokenizers.items():
+            folder = tokenizer_path(self.tokenizer_folders[source])
+            for name, data in tokenizer.files.files.items():
+                files[f"{folder}/{name}"] = data
+        files[CONFIG] = config_yaml(self.config)
+        return files
 
     def job(self, unit: PlannedUnit, store: StoreAddress, layout: Layout, engine: str) -> WorkJob:
         """Return the self-contained description of a unit's work.
 
         Args:
-            store, layout: where its parts go.
-            engine: the tokenizer engine, for a unit of texts.
+            unit: Unit of the plan.
+            store: Address of the store that its parts are written to.
+            layout: Layout of the version that they belong to.
+            engine: Tokenizer engine, for a unit of texts.
         """
-        target: dict[str, Any] = {"store": store, "dataset": layout.dataset, "version": layout.version}
-        target |= {"unit": unit.index, "fingerprint": unit.fingerprint}
+        target: dict[str, Any] = {
+            "store": store,
+            "dataset": layout.dataset,
+            "version": layout.version,
+            "unit": unit.index,
+            "fingerprint": unit.fingerprint,
+        }
         if isinstance(unit, TextUnit):
-            own = {"ranges": tuple(unit.ranges), "excluded": unit.excluded, "files": unit.files}
-            where = layout.key(tokenizer_path(self.tokenizer_folders[unit.source]))
-            return UnitJob(tokenizer=where, engine=engine, **own, **self._told[unit.source], **target)
-        target |= {"parents_store": self.store, "out": self.out}
+            return UnitJob(
+                ranges=tuple(unit.ranges),
+                excluded=unit.excluded,
+                files=unit.files,
+                tokenizer=self._tokenizer_key(unit.source, layout),
+                engine=engine,
+                **self._fields_of_sources[unit.source],
+                **target,
+            )
+        out = cast("RowsOut", self.out)
         if isinstance(unit, RepackUnit):
-            parent = {"parent": unit.parent, "parent_unit": unit.parent_unit, "source": unit.source}
-            return RepackJob(**parent, **target)
-        target |= {"parents": tuple(parent.version for parent in self.parents), "mixture": self.spec}
-        return MixJob(level=self.level, start=unit.start, stop=unit.stop, **target)
+            return RepackJob(
+                parents_store=self.store,
+                parent=unit.parent,
+                parent_unit=unit.parent_unit,
+                source=unit.source,
+                out=out,
+                **target,
+            )
+        return MixJob(
+            parents_store=self.store,
+            level=self.level,
+            parents=tuple(parent.version for parent in self.parents),
+            mixture=cast("MixtureSpec", self.spec),
+            start=unit.start,
+            stop=unit.stop,
+            out=out,
+            **target,
+        )
 
     def engine_job(self, unit: TextUnit, layout: Layout) -> EngineJob:
-        """Return the job that chooses the engine for a unit's source."""
+        """Return the job that chooses the tokenizer engine of a unit's source."""
         return EngineJob(
             store=self.store,
-            tokenizer=layout.key(tokenizer_path(self.tokenizer_folders[unit.source])),
+            tokenizer=self._tokenizer_key(unit.source, layout),
             tokenizer_files=self.tokenizers[unit.source].facts["files"],
             source=self.source(unit.source),
             ranges=tuple(unit.ranges),
@@ -244,35 +298,44 @@ class Plan:
         )
 
     def warm_job(self, unit: TextUnit, layout: Layout) -> WarmJob:
-        """Return the job that loads what a unit's source is likely to need."""
+        """Return the job that loads everything that the units of a unit's source probably need."""
         return WarmJob(
             store=self.store,
-            tokenizer=layout.key(tokenizer_path(self.tokenizer_folders[unit.source])),
+            tokenizer=self._tokenizer_key(unit.source, layout),
             tokenizer_files=self.tokenizers[unit.source].facts["files"],
             source=self.source(unit.source),
             size=self.source_bytes[unit.source],
         )
 
+    def _tokenizer_key(self, source: str, layout: Layout) -> str:
+        """Return the key prefix of a source's tokenizer."""
+        return layout.key(tokenizer_path(self.tokenizer_folders[source]))
+
     @cached_property
-    def _told(self) -> dict[str, dict[str, Any]]:
-        """Source of texts to what all its units are told."""
-        of_build = ("pack", "max_shard_size", "loss_mask", "attention_mask", "kept")
-        same = {name: getattr(self.build, name) for name in of_build}
-        return {
-            name: {
-                **same,
+    def _fields_of_sources(self) -> dict[str, dict[str, Any]]:
+        """The fields of a job that are the same for all units of a source of texts, by source."""
+        fields_of_build = {
+            "pack": self.build.pack,
+            "max_shard_size": self.build.max_shard_size,
+            "loss_mask": self.build.loss_mask,
+            "attention_mask": self.build.attention_mask,
+            "kept": self.build.kept,
+        }
+        fields: dict[str, dict[str, Any]] = {}
+        for name, tokenizer in self.tokenizers.items():
+            fields[name] = {
+                **fields_of_build,
                 "source": self.source(name),
-                "tokenizer_files": planned.facts["files"],
-                "eos_id": planned.eos_id,
-                "pad_id": planned.pad_id,
-                "append_eos": planned.append_eos,
+                "tokenizer_files": tokenizer.facts["files"],
+                "eos_id": tokenizer.eos_id,
+                "pad_id": tokenizer.pad_id,
+                "append_eos": tokenizer.append_eos,
                 "bad_budget": self.bad_budgets.get(name, 0),
             }
-            for name, planned in self.tokenizers.items()
-        }
+        return fields
 
 
 def config_yaml(config: Mapping[str, Any]) -> bytes:
-    """Return ``config.yaml``: what identity sees of a configuration."""
+    """Return the content of ``config.yaml``: a configuration as identity sees it."""
     text = yaml.safe_dump(dict(config), sort_keys=True, allow_unicode=True)
     return (_CONFIG_HEADER + text).encode()

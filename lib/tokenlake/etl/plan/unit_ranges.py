@@ -1,4 +1,23 @@
-"""Ranges of input files, grouped into units of about equal size."""
+"""Ranges of input files, grouped into units of about equal size.
+
+Without `num_shards` (:func:`group_ranges`):
+
+1. A file that is at least a unit long, or that is cut into several ranges, makes a unit of each range.
+2. Neighbouring smaller files are joined, in path order. A group ends when its files reach the size of a unit, or
+   earlier, when the hash of a file's path says so. The chance of this is proportional to the file's size: a group of
+   average size has two such ends. An added file therefore changes only the groups around it.
+
+With `num_shards` (:func:`cut_into_files`), a source writes exactly F files:
+
+1. Lay the ranges of the source end to end: a line of their total weight W (input bytes).
+2. Mark the line at ``W * 1 / F, W * 2 / F ... W * (F - 1) / F``. Where a range cannot be cut, take its nearer end.
+3. The ranges between two marks are a unit, which writes one file. A mark that falls on another mark, or on an end of
+   the line, makes no unit of its own: the unit at that place writes one file more, and deals its documents out.
+
+For example, three files of 90 bytes that cannot be cut, and F = 4, are marked at 67, 135 and 202. The nearer ends are
+90, 90 (both ends of the second file are equally far from 135, and the first one counts) and 180. So each file is a
+unit, and the second one writes two files: the mark at 135, which is lost, falls into it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +26,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Final, final
 
 import xxhash
 
@@ -16,25 +35,30 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.sources.inputs import FileRange
 from tokenlake.etl.sources.splits import split_file
 
-#: Hash boundaries come about every half unit, so that most groups close by hash and not by size.
-_BOUNDARIES_PER_UNIT: Final = 2
+_HASH_ENDS_PER_UNIT: Final = 2
+"""Number of ends by hash in the size of a unit, so that most groups end by hash and not by size."""
 
-#: So many files at most make a unit, however small they are.
 _FILES_PER_UNIT: Final = 4096
+"""Largest number of files of a unit, however small they are."""
 
-#: That a unit writes at a time, all splits together: each is an open file with a row group in the making.
-_MOST_FILES: Final = 512
+_MOST_OPEN_FILES: Final = 512
+"""Largest number of files that a unit writes at a time, all splits together: each has a row group in memory."""
+
+_PIECES_PER_FILE: Final = 4
+"""Number of row groups or batches that are cut finer, in the size of about one output file."""
 
 
 def group_ranges(files: Iterable[Sequence[FileRange]], unit_size: int) -> Iterator[tuple[FileRange, ...]]:
-    """Group the ranges of one source's files into units.
+    """Yield the ranges of each unit of one source.
 
     Args:
-        files: the ranges of each file, files in path order.
-        unit_size: bytes of input per unit.
+        files: Ranges of each file, files in path order.
+        unit_size: Number of input bytes of a unit.
     """
     group: list[FileRange] = []
-    size, opening = 0, unit_size // _FILES_PER_UNIT
+    group_size = 0
+    # Each file counts for more bytes than it has, because opening it takes time too.
+    cost_of_opening = unit_size // _FILES_PER_UNIT
     for ranges in files:
         if not ranges:
             continue
@@ -42,26 +66,34 @@ def group_ranges(files: Iterable[Sequence[FileRange]], unit_size: int) -> Iterat
         if len(ranges) > 1 or weight >= unit_size:
             if group:
                 yield tuple(group)
-            yield from ((part,) for part in ranges)
-            group, size = [], 0
+            for part in ranges:
+                yield (part,)
+            group = []
+            group_size = 0
             continue
-        weight += opening
-        group += ranges
-        size += weight
-        # By hash: with a chance proportional to the file's weight.
-        chance = min(1.0, _BOUNDARIES_PER_UNIT * weight / unit_size)
-        drawn = xxhash.xxh3_64_intdigest(ranges[0].file.path.encode())
-        if size >= unit_size or drawn < chance * 2**64:
+        weight += cost_of_opening
+        group.extend(ranges)
+        group_size += weight
+        if group_size >= unit_size or _ends_by_hash(ranges[0], weight, unit_size):
             yield tuple(group)
-            group, size = [], 0
+            group = []
+            group_size = 0
     if group:
         yield tuple(group)
 
 
+def _ends_by_hash(part: FileRange, weight: int, unit_size: int) -> bool:
+    """Return whether a group ends after a file, with a chance proportional to the file's weight."""
+    chance = min(1.0, _HASH_ENDS_PER_UNIT * weight / unit_size)
+    draw = xxhash.xxh3_64_intdigest(part.file.path.encode())
+    return draw < chance * 2**64
+
+
 def range_identity(ranges: Sequence[FileRange]) -> list[dict[str, object]]:
-    """The canonical form of a unit's inputs: nothing of the machine they lie on."""
-    return [
-        {
+    """Return the canonical form of a unit's inputs: it has nothing of the machine on which they are stored."""
+    identities: list[dict[str, object]] = []
+    for part in ranges:
+        identity: dict[str, object] = {
             "path": part.file.path,
             "size": part.file.size,
             "token": part.file.token,
@@ -69,147 +101,204 @@ def range_identity(ranges: Sequence[FileRange]) -> list[dict[str, object]]:
             "compression": part.file.compression,
             "start": part.start,
             "stop": part.stop,
-            # Left out where there is no limit: the identities of units that have none stay what they were.
-            **({} if part.rows is None else {"rows": part.rows}),
         }
-        for part in ranges
-    ]
-
-
-_FINENESS: Final = 4  # knots of row groups or batches that make up about one file
+        # Without a limit of rows the identity is that of versions before there were limits.
+        if part.rows is not None:
+            identity["rows"] = part.rows
+        identities.append(identity)
+    return identities
 
 
 def files_of_sources(
     build: ResolvedBuild, ranges: Sequence[Iterable[Sequence[FileRange]]]
 ) -> list[int | None]:
-    """Return how many files each source gets, None: as many as units and sizes make.
+    """Return the number of files that each source writes; None where units and sizes decide it.
 
-    A source's own `num_shards` is its number; what is left of the build's goes to the other sources by their
-    weight (input bytes), at least one to each.
+    A source's own `num_shards` is its number. The rest of the build's is divided among the other sources by their
+    weight (input bytes), with at least one for each.
 
     Args:
-        ranges: of each source, in any groups.
+        build: Build with its sources.
+        ranges: Ranges of each source, in any groups.
     """
-    own = [source.num_shards for source in build.sources]
+    numbers = [source.num_shards for source in build.sources]
     if build.num_shards is None:
-        return own
-    others = [index for index, number in enumerate(own) if number is None]
-    left = build.num_shards - sum(number or 0 for number in own)
-    weights = [sum(part.weight for group in ranges[index] for part in group) for index in others]
-    dealt = _by_weight(left, weights)
-    for index, number in zip(others, dealt, strict=True):
-        own[index] = number
-    return own
+        return numbers
+    rest = build.num_shards
+    others: list[int] = []
+    for index, number in enumerate(numbers):
+        if number is None:
+            others.append(index)
+        else:
+            rest -= number
+    weights = [_weight_of(ranges[index]) for index in others]
+    for index, number in zip(others, _divide(rest, weights), strict=True):
+        numbers[index] = number
+    return numbers
 
 
-def _by_weight(count: int, weights: Sequence[int]) -> list[int]:
-    """Deal `count` things, one to each and the rest by the largest remainder; ties go to the first."""
-    total, rest = sum(weights), count - len(weights)
-    if not total:
-        weights, total = [1] * len(weights), len(weights)
-    dealt = [1 + rest * weight // total for weight in weights]
-    order = sorted(range(len(weights)), key=lambda index: (-(rest * weights[index] % total), index))
-    for index in order[: count - sum(dealt)]:
-        dealt[index] += 1
-    return dealt
+def _weight_of(files: Iterable[Iterable[FileRange]]) -> int:
+    total = 0
+    for ranges in files:
+        for part in ranges:
+            total += part.weight
+    return total
 
 
-def cut(
+def _divide(count: int, weights: Sequence[int]) -> list[int]:
+    """Divide a number by weights: one for each, and the rest by the largest remainder; ties go to the first."""
+    rest = count - len(weights)
+    if sum(weights) == 0:
+        weights = [1] * len(weights)
+    total = sum(weights)
+    shares = [1 + rest * weight // total for weight in weights]
+    remainders = [rest * weight % total for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda index: (-remainders[index], index))
+    for index in by_remainder[: count - sum(shares)]:
+        shares[index] += 1
+    return shares
+
+
+def cut_into_files(
     source: ResolvedSource, parts: Sequence[Sequence[FileRange]], files: int
 ) -> list[tuple[tuple[FileRange, ...], int]]:
-    """Return the ranges of each unit and how many files it writes; these sum up to `files`.
+    """Return the ranges of each unit and the number of files that it writes; these sum up to `files`.
 
     Args:
-        parts: the ranges of each file of the source, in order.
+        source: Source of the ranges.
+        parts: Ranges of each file of the source, in order.
+        files: Number of files that the source writes for each split.
 
     Raises:
-        ConfigError: one unit would have to write more files at a time than it may.
+        ConfigError: One unit would have to write more files at a time than it may.
     """
-    knot = max(1, sum(part.weight for whole in parts for part in whole) // (_FINENESS * files))
-    finer: list[FileRange] = []
-    for whole in parts:
-        # Row groups or batches were joined to units: of these, ranges of about `knot` bytes.
-        joined = bool(whole) and source.num_rows is None and whole[0].file.has_blocks
-        finer += split_file(whole[0].file, knot, source.storage_options) if joined else whole
-    rope = _Rope(finer)
-    marks, extra = rope.cuts(files)
-    found = [(tuple(rope.between(a, b)), 1 + extra[index]) for index, (a, b) in enumerate(pairwise(marks))]
-    most = max(number for _, number in found)
-    if most * len(source.split_names) > _MOST_FILES:
+    piece_size = max(1, _weight_of(parts) // (_PIECES_PER_FILE * files))
+    pieces: list[FileRange] = []
+    for ranges in parts:
+        # Row groups or batches were joined to ranges of a unit's size, which are too large here.
+        was_joined = bool(ranges) and source.num_rows is None and ranges[0].file.has_blocks
+        if was_joined:
+            pieces.extend(split_file(ranges[0].file, piece_size, source.storage_options))
+        else:
+            pieces.extend(ranges)
+
+    line = _RangeLine(pieces)
+    marks, more_files = line.marks(files)
+    units: list[tuple[tuple[FileRange, ...], int]] = []
+    for index, (begin, end) in enumerate(pairwise(marks)):
+        units.append((tuple(line.between(begin, end)), 1 + more_files[index]))
+
+    most_files = max(number for _, number in units)
+    if most_files * len(source.split_names) > _MOST_OPEN_FILES:
         raise ConfigError(
-            f"source {source.name!r}: num_shards makes one reader write {most} files for each of "
-            f"{len(source.split_names)} splits at a time, because its input cannot be cut; at most {_MOST_FILES} can "
-            "be. Lower num_shards, or give the input as JSON Lines, Parquet with more row groups, or more files",
+            f"source {source.name!r}: num_shards makes one reader write {most_files} files for each of "
+            f"{len(source.split_names)} splits at a time, because its input cannot be cut; at most {_MOST_OPEN_FILES} "
+            "can be. Lower num_shards, or give the input as JSON Lines, Parquet with more row groups, or more files",
             source=source.name,
-            files=most,
+            files=most_files,
         )
-    return found
+    return units
 
 
-class _Rope:
-    """Ranges laid end to end; places on it count weight from its beginning."""
+@final
+class _RangeLine:
+    """Ranges laid end to end; a place on the line is the weight before it."""
 
     def __init__(self, ranges: Sequence[FileRange]) -> None:
         self._ranges = ranges
-        self._ends = list(accumulate((part.weight for part in ranges), initial=0))
+        # Range i lies between places i and i + 1.
+        self._places = list(accumulate((part.weight for part in ranges), initial=0))
 
-    def cuts(self, files: int) -> tuple[list[int], Counter[int]]:
-        """Return where the rope is cut, both ends included, and how many files more each piece has than one."""
-        total = self._ends[-1]
-        made = [0]
-        refused: list[int] = []
-        at = 0
+    def marks(self, files: int) -> tuple[list[int], Counter[int]]:
+        """Return the marks of the line, both ends included.
+
+        Args:
+            files: Number of files.
+
+        Returns:
+            The marks, ascending; and how many files more than one the unit after each mark writes, by the mark's index.
+        """
+        total = self._places[-1]
+        marks = [0]
+        places_without_mark: list[int] = []
+        index = 0
         for number in range(1, files):
             wanted = total * number // files
-            while at < len(self._ranges) - 1 and self._ends[at + 1] <= wanted:
-                at += 1
-            place = wanted
-            if not self._ranges or not _can_be_cut(self._ranges[at]):  # the nearer end of the knot it lies on
-                begin, end = self._ends[at], self._ends[at + 1] if self._ranges else 0
-                place = begin if wanted - begin <= end - wanted else end
-            if made[-1] < place < total:
-                made.append(place)
+            while index < len(self._ranges) - 1 and self._places[index + 1] <= wanted:
+                index += 1
+            place = self._nearest_cut(index, wanted)
+            if marks[-1] < place < total:
+                marks.append(place)
             else:
-                refused.append(wanted)
-        marks = [*made, total]
-        # The piece that each place lies in.
-        return marks, Counter(max(0, min(bisect_right(marks, at), len(marks) - 1) - 1) for at in refused)
+                places_without_mark.append(wanted)
+        marks.append(total)
+
+        more_files: Counter[int] = Counter()
+        last_unit = len(marks) - 2
+        for place in places_without_mark:
+            unit = bisect_right(marks, place) - 1
+            more_files[max(0, min(unit, last_unit))] += 1
+        return marks, more_files
+
+    def _nearest_cut(self, index: int, wanted: int) -> int:
+        """Return the place nearest to the wanted one at which the range with this index can be cut."""
+        if not self._ranges:
+            return 0
+        if _can_be_cut(self._ranges[index]):
+            return wanted
+        begin = self._places[index]
+        end = self._places[index + 1]
+        if wanted - begin <= end - wanted:
+            return begin
+        return end
 
     def between(self, begin: int, end: int) -> Iterator[FileRange]:
-        """Yield the ranges, or parts of them, from one place to another; neighbours in one file joined."""
+        """Yield the ranges, or parts of them, between two places; neighbours in one file are joined."""
         last: FileRange | None = None
         for piece in self._pieces(begin, end):
-            joint = None if last is None else _joined(last, piece)
-            if last is not None and joint is None:
+            if last is None:
+                last = piece
+                continue
+            joined = _joined(last, piece)
+            if joined is None:
                 yield last
-            last = joint or piece
+                last = piece
+            else:
+                last = joined
         if last is not None:
             yield last
 
     def _pieces(self, begin: int, end: int) -> Iterator[FileRange]:
-        for index in range(max(0, bisect_left(self._ends, begin) - 1), len(self._ranges)):
-            low, high = self._ends[index], self._ends[index + 1]
+        total = self._places[-1]
+        for index in range(max(0, bisect_left(self._places, begin) - 1), len(self._ranges)):
+            low = self._places[index]
+            high = self._places[index + 1]
             if low > end:
                 return
-            first, stop = max(low, begin), min(high, end)
-            # Of what weighs nothing, such as an empty file, an end of the rope has its share too.
-            weightless = low == high and begin <= low and (low < end or end == self._ends[-1])
-            if first < stop or weightless:
-                part = self._ranges[index]
-                if (first, stop) != (low, high):
-                    begins = part.start - low
-                    part = replace(part, start=begins + first, stop=begins + stop, weight=stop - first)
-                yield part
+            start = max(low, begin)
+            stop = min(high, end)
+            # A range without weight, such as an empty file, belongs to the piece that begins at it, or to the last one.
+            is_weightless_here = low == high and begin <= low and (low < end or end == total)
+            if start >= stop and not is_weightless_here:
+                continue
+            part = self._ranges[index]
+            if (start, stop) != (low, high):
+                offset = part.start - low
+                part = replace(part, start=offset + start, stop=offset + stop, weight=stop - start)
+            yield part
 
 
 def _can_be_cut(part: FileRange) -> bool:
-    """Whether a range is of bytes, each line belonging to the range in which it begins."""
+    """Return whether a range is one of bytes, in which each line belongs to the range where it begins."""
     return part.file.is_lines and part.file.compression is None and part.rows is None
 
 
-def _joined(a: FileRange, b: FileRange) -> FileRange | None:
+def _joined(first: FileRange, second: FileRange) -> FileRange | None:
     """Return one range for two neighbours of a file, None where they are none."""
-    if a.file != b.file or a.stop != b.start or a.rows is not None or b.rows is not None:
+    are_neighbours = first.file == second.file and first.stop == second.start
+    if not are_neighbours or first.rows is not None or second.rows is not None:
         return None
-    records = None if a.records is None or b.records is None else a.records + b.records
-    return replace(a, stop=b.stop, weight=a.weight + b.weight, records=records)
+    records = None
+    if first.records is not None and second.records is not None:
+        records = first.records + second.records
+    return replace(first, stop=second.stop, weight=first.weight + second.weight, records=records)

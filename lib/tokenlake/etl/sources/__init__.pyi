@@ -12,4 +12,5 @@ from tokenlake.etl.sources.records import read_range as read_range
 from tokenlake.etl.sources.records import read_rows as read_rows
 from tokenlake.etl.sources.rows import Row as Row
 from tokenlake.etl.sources.rows import Rows as Rows
+from tokenlake.etl.sources.splits import RecordLimit as RecordLimit
 from tokenlake.etl.sources.splits import split_file as split_file

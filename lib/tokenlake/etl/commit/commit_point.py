@@ -1,0 +1,232 @@
+"""The commit of a version: its files are checked, and its manifest is published."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.etl.commit.manifest_draft import draft_manifest
+from tokenlake.etl.plan.plan import Plan
+from tokenlake.etl.reports.card import render_card
+from tokenlake.etl.shared_plan.published import remove_plan
+from tokenlake.runtime.store.base import Store, require_digest
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.claims import Claim, is_closing_note
+from tokenlake.runtime.store.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
+from tokenlake.runtime.store.ledger import FileEntry, UnitRecord
+from tokenlake.runtime.store.manifest import Manifest
+
+
+def require_held(store: Store, layout: Layout, fingerprint: str) -> tuple[Claim, bytes]:
+    """Return the claim of a version, and its bytes.
+
+    Args:
+        store: Store of the version.
+        layout: Layout of the version.
+        fingerprint: Identity of the build that must hold the claim.
+
+    Raises:
+        VersionConflictError: The claim is gone, another build's, or swept.
+        IntegrityError: It is damaged.
+    """
+    stored = Catalog(store).stored_claim(layout.dataset, layout.version)
+    if stored is None:
+        raise _lost(layout)
+    claim, _ = stored
+    if claim.fingerprint != fingerprint or claim.state == "swept":
+        raise _lost(layout)
+    return stored
+
+
+def _lost(layout: Layout) -> VersionConflictError:
+    return VersionConflictError(
+        f"{layout.claim} is gone, swept or another build's: nothing under {layout.prefix} changed for the grace period "
+        "of gc, or somebody removed it. Nothing was committed; run the build again: it begins a new version.",
+        key=layout.claim,
+    )
+
+
+def publish_preamble(store: Store, plan: Plan, layout: Layout) -> None:
+    """Publish the files that workers and readers need besides the data."""
+    for path, data in plan.preamble().items():
+        # An interrupted run of another release may have left other bytes: the manifest decides what counts.
+        store.put_new(layout.key(path), data, replace_orphan=True)
+
+
+def publish_manifest(store: Store, layout: Layout, manifest: Manifest) -> None:
+    """Change the claim into a commit, and make the version visible; steps that were done before are not repeated.
+
+    The second copy of the manifest is written first: a version that is visible has both.
+
+    Raises:
+        VersionConflictError: gc swept the version, or another writer committed something else.
+    """
+    claim, claim_bytes = require_held(store, layout, manifest.fingerprint)
+    try:
+        store.swap(layout.claim, claim.turned("committing").to_bytes(), claim_bytes)
+    except VersionConflictError:
+        # The swap of an equal build writes the same bytes, and raises nothing.
+        require_held(store, layout, manifest.fingerprint)
+        raise
+    data = manifest.to_bytes()
+    try:
+        # An equal build of another release may have left its own copy here, or may have committed.
+        store.put_new(layout.manifest_copy, data, replace_orphan=lambda: not store.exists(layout.manifest))
+        store.put_new(layout.manifest, data)
+    except VersionConflictError as error:
+        with contextlib.suppress(NotFoundError):
+            if is_closing_note(store.read(layout.manifest), layout):
+                raise _lost(layout) from error
+        raise
+    if store.read(layout.manifest_copy) != data:
+        # Another build replaced the copy between the two writes, and cannot commit any more.
+        store.put_new(layout.manifest_copy, data, replace_orphan=True)
+
+
+def commit_version(
+    store: Store,
+    plan: Plan,
+    layout: Layout,
+    records: Sequence[UnitRecord],
+    filed: Mapping[int, FileEntry] = MappingProxyType({}),
+) -> Manifest:
+    """Check the account of a build, and publish its card and its manifest.
+
+    Args:
+        store: Store of the version.
+        plan: Plan of the build.
+        layout: Layout of the version.
+        records: Records of all units, in plan order.
+        filed: Size and hash of the files of records, by unit, as far as they are known.
+
+    Raises:
+        AccountError: The account does not balance; nothing is visible.
+        VersionConflictError: gc swept the version, or another writer committed something else.
+    """
+    require_held(store, layout, plan.fingerprint)
+    try:
+        return _commit(store, plan, layout, records, _written_files(plan, layout, records, filed))
+    except (StoreError, IntegrityError):
+        # A file that gc deleted is missed in many ways; that the version was swept says more.
+        require_held(store, layout, plan.fingerprint)
+        raise
+
+
+def _commit(
+    store: Store,
+    plan: Plan,
+    layout: Layout,
+    records: Sequence[UnitRecord],
+    written_files: Mapping[str, FileEntry],
+) -> Manifest:
+    kept_files = _tidy(store, layout, written_files)
+    # Temporary names again: a worker whose parent was killed outlives it by a moment, perhaps past the first sweep.
+    store.sweep_temp(layout.prefix)
+
+    all_files = {**written_files, **kept_files}
+    other_files = {path: entry for path, entry in all_files.items() if not path.startswith(f"{DATA}/")}
+    draft = draft_manifest(plan, layout.version, records, _sorted(other_files))
+    draft.check(layout.manifest)
+
+    card = render_card(draft).encode()
+    # An equal build of another release may have committed meanwhile: its card stays.
+    store.put_new(layout.card, card, replace_orphan=lambda: not store.exists(layout.manifest))
+    other_files[layout.path(layout.card)] = FileEntry.of(card)
+    manifest = replace(draft, other_files=_sorted(other_files))
+    publish_manifest(store, layout, manifest)
+
+    # The version is visible, and nobody reads its shared plan any more.
+    with contextlib.suppress(StoreError):
+        remove_plan(store, layout)
+    return manifest
+
+
+def _sorted(files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+    return dict(sorted(files.items()))
+
+
+def _written_files(
+    plan: Plan, layout: Layout, records: Sequence[UnitRecord], filed: Mapping[int, FileEntry]
+) -> dict[str, FileEntry]:
+    """Return the size and hash of every file of the version except card and manifest, by path.
+
+    They are those of the bytes that were written.
+    """
+    files = {path: FileEntry.of(data) for path, data in plan.preamble().items()}
+    for record in records:
+        for part in record.parts:
+            files[part.path] = FileEntry(bytes=part.bytes, sha256=part.sha256)
+        entry = filed.get(record.unit)
+        if entry is None:
+            entry = FileEntry.of(record.to_bytes())
+        files[layout.path(layout.ledger(record.unit))] = entry
+        if record.quarantine is not None:
+            quarantine = record.quarantine
+            files[quarantine.path] = FileEntry(bytes=quarantine.bytes, sha256=quarantine.sha256)
+    return files
+
+
+def _tidy(store: Store, layout: Layout, written_files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+    """Compare the version's folders with the written files; delete leftover data, and return other files that stay.
+
+    A listing has names and sizes, which is enough: each object was read back when it was published. A file that the
+    listing does not confirm is read. So is the preamble, the one thing that another release may have written over.
+
+    Raises:
+        NotFoundError, IntegrityError: A written file is missing, or was changed.
+    """
+    sizes: dict[str, int] = {}
+    for folder in (DATA, QUARANTINE, LEDGER, TOKENIZER):
+        for info in store.list(layout.key(folder)):
+            sizes[layout.path(info.key)] = info.size
+
+    kept_files: dict[str, FileEntry] = {}
+    for path in sizes.keys() - written_files.keys():
+        if path.startswith((f"{DATA}/", f"{QUARANTINE}/")):
+            # A unit that was built again wrote fewer files; another writer may have deleted the rest already.
+            with contextlib.suppress(NotFoundError):
+                store.delete(layout.key(path))
+        else:
+            kept_files[path] = store.digest(layout.key(path))
+
+    for path, entry in written_files.items():
+        was_read_back = path.startswith((f"{DATA}/", f"{QUARANTINE}/", f"{LEDGER}/"))
+        if not was_read_back or sizes.get(path) != entry.bytes:
+            require_digest(store, layout.key(path), entry)
+    return kept_files
+
+
+def committed_manifest(catalog: Catalog, layout: Layout) -> Manifest:
+    """Return the manifest of a committed version, whose files are checked by one listing: by name and size.
+
+    Raises:
+        IntegrityError: The manifest is damaged, or a file is missing or has another size.
+    """
+    manifest = catalog.manifest(layout.dataset, layout.version)
+    sizes = {layout.path(info.key): info.size for info in catalog.store.list(layout.prefix)}
+    expected_sizes = {part.path: part.bytes for part in manifest.files}
+    for path, entry in manifest.other_files.items():
+        expected_sizes[path] = entry.bytes
+
+    # A version that was copied from another store has no claim, and its bad records stayed there.
+    is_copy = layout.path(layout.claim) not in sizes
+    wrong: list[str] = []
+    for path, size in expected_sizes.items():
+        is_absent_in_copies = path.startswith(f"{QUARANTINE}/")
+        if sizes.get(path) != size and not (is_copy and is_absent_in_copies):
+            wrong.append(path)
+    if wrong:
+        name = f"{layout.dataset}@v{layout.version}"
+        first = wrong[0]
+        state = "missing"
+        if first in sizes:
+            state = f"{sizes[first]} bytes long, expected {expected_sizes[first]}"
+        raise IntegrityError(
+            f"{name} is committed, but {len(wrong)} of its {len(expected_sizes)} files are missing or have another "
+            f"size; the first: {first} is {state}. `tokenlake repair {name}` repairs it",
+            file=layout.key(first),
+        )
+    return manifest

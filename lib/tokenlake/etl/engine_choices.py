@@ -1,0 +1,50 @@
+"""The tokenizer engine of every source of one build."""
+
+from __future__ import annotations
+
+import threading
+from typing import final
+
+from tokenlake.etl.events.of_builds import EngineChosen
+from tokenlake.etl.events.watcher import Watcher
+from tokenlake.etl.job.messages import NO_ENGINE, REFERENCE
+from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
+from tokenlake.etl.pool import Pool
+from tokenlake.runtime.store.layout import Layout
+
+
+@final
+class Engines:
+    """The tokenizer engine of every source of one build; thread-safe.
+
+    Args:
+        plan: Plan of the build.
+        layout: Layout of the version, which has the tokenizers' files.
+        watcher: Function that receives each choice.
+
+    Attributes:
+        condemned: Engines that differed from the reference once, and are not used any more.
+    """
+
+    def __init__(self, plan: Plan, layout: Layout, watcher: Watcher) -> None:
+        self._plan = plan
+        self._layout = layout
+        self._emit = watcher
+        self._lock = threading.Lock()
+        self._chosen: dict[str, str] = {}
+        self.condemned: set[str] = set()
+
+    def choose(self, unit: PlannedUnit, pool: Pool) -> str:
+        """Return the engine of a unit's source; the first call for a source runs the gate in a worker."""
+        if not isinstance(unit, TextUnit):
+            return NO_ENGINE
+        with self._lock:
+            if unit.source not in self._chosen:
+                verdict = pool.run(self._plan.engine_job(unit, self._layout))
+                tokenizer = self._plan.tokenizers[unit.source].files.name
+                self._emit(EngineChosen(tokenizer, verdict["engine"], verdict["reason"]))
+                self._chosen[unit.source] = verdict["engine"]
+            engine = self._chosen[unit.source]
+            if engine in self.condemned:
+                return REFERENCE
+            return engine

@@ -1,0 +1,306 @@
+"""The plan of a build of texts.
+
+1. List and hash the files of each source, and choose the size of a unit where the configuration leaves it open.
+2. Cut the files into ranges, and group them into units.
+3. Complete each source with the choices that only its files and its tokenizer can decide.
+4. Find the documents that are left out (`exclude`) and held out (`eval`).
+5. Compute the identity of each unit, and of the version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from tokenlake.base import numbers
+from tokenlake.base.compact import CompactTuple
+from tokenlake.base.fingerprint import canonical_members, fingerprint, joined
+from tokenlake.config.resolve import card_identity, identity, source_identity
+from tokenlake.config.resolved import ResolvedBuild, ResolvedHeldOut, ResolvedSource
+from tokenlake.etl.build_store import address_of_build
+from tokenlake.etl.events import Watcher
+from tokenlake.etl.plan.exclusions import Exclusion, Positions, match_exclusions, of_unit
+from tokenlake.etl.plan.held_out import EarlierSets, hold_out
+from tokenlake.etl.plan.kept_types import kept_sources, notes_on_kept
+from tokenlake.etl.plan.plan import Plan, TextUnit
+from tokenlake.etl.plan.planned_tokenizer import PlannedTokenizer, check_room, padded, plan_tokenizers
+from tokenlake.etl.plan.precedent import Precedent
+from tokenlake.etl.plan.source import settle
+from tokenlake.etl.plan.unit_ranges import cut_into_files, files_of_sources, range_identity
+from tokenlake.etl.plan.unit_size import choose_unit_size, first_unit_size
+from tokenlake.etl.planner.most_records import bad_budgets
+from tokenlake.etl.planner.source_files import (
+    Groups,
+    check_predicates,
+    compact,
+    list_files,
+    look_at,
+    progress_of,
+    read_listing,
+    require_use,
+    with_code,
+)
+from tokenlake.etl.sources.inputs import FileRange, InputFile
+from tokenlake.etl.sources.listing import list_inputs
+from tokenlake.etl.sources.splits import by_file
+from tokenlake.etl.tokenizers.fingerprint import identity as tokenizer_identity
+from tokenlake.runtime.schema import FORMAT_VERSION
+
+
+def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None) -> Plan:
+    """Return the plan of a build of texts.
+
+    Args:
+        build: Build whose sources are texts.
+        on_event: Function that receives progress.
+        again: Version that is planned again, as if no inputs had been added since; None for a new plan.
+    """
+    check_predicates(build.sources)
+    # The steps are sealed but not opened here: this process may have imported code that was edited since, and workers
+    # import it anew.
+    build = replace(build, sources=tuple(with_code(source) for source in build.sources))
+    tokenizers = plan_tokenizers(build)
+
+    # Steps 1 to 3: the files of each source, its units, and its open choices.
+    listings = _list_sources(build, on_event, again)
+    build = replace(build, unit_size=_unit_size(build, listings, again))
+    inputs: list[Sequence[InputFile]] = []
+    groups_of_sources: list[Groups] = []
+    sources: list[ResolvedSource] = []
+    notes: list[str] = []
+    left_out: list[str] = []
+    for source in build.sources:
+        files, groups = read_listing(
+            source, build.unit_size or 0, build.hash_threads, on_event, listings.get(source.name)
+        )
+        findings = look_at(source, files, build.unit_size or 0)
+        on_event(findings.listed)
+        notes.extend(findings.origins)
+        if source.type != "hub":
+            # The origin of an id of the Hub is its commit, which leaves nothing out.
+            left_out.extend(findings.origins)
+        settled_source, notes_on_choices = _settle(source, files, tokenizers[source.name])
+        require_use(settled_source, files)
+        inputs.append(files)
+        groups_of_sources.append(groups)
+        sources.append(settled_source)
+        notes.extend(findings.notes)
+        notes.extend(notes_on_choices)
+    build = replace(build, sources=kept_sources(sources, groups_of_sources))
+    notes.extend(notes_on_kept(build))
+
+    # Step 4: documents that are left out or held out.
+    groups_by_name = {
+        source.name: groups for source, groups in zip(build.sources, groups_of_sources, strict=True)
+    }
+    exclusions = match_exclusions(build.sources, groups_by_name, build.hash_threads)
+    excluded = _excluded_positions(exclusions)
+    for exclusion in exclusions:
+        notes.extend(exclusion.notes())
+    held_out, notes_on_held_out = _hold_out(build, sources, groups_of_sources, excluded, again, on_event)
+    notes.extend(notes_on_held_out)
+    # The sources in units have no types of kept fields, which belong to the build.
+    sources = [replace(source, held_out=held_out[source.name]) for source in sources]
+    build = replace(
+        build, sources=tuple(replace(source, held_out=held_out[source.name]) for source in build.sources)
+    )
+
+    # Step 5: the units and the version.
+    units: list[TextUnit] = []
+    file_counts = files_of_sources(build, groups_of_sources)
+    for source, groups, file_count in zip(sources, groups_of_sources, file_counts, strict=True):
+        units_of_source = _units_of(
+            build, source, tokenizers[source.name], groups, file_count, excluded.get(source.name)
+        )
+        for unit in units_of_source:
+            units.append(replace(unit, index=len(units)))
+        if file_count is not None and len(units_of_source) != file_count:
+            notes.append(
+                f"{source.name}: its input cannot be cut into {numbers.plural(file_count, 'file')}; "
+                f"{numbers.plural(len(units_of_source), 'worker')} at most read it and deal its documents out"
+            )
+    config = {"build": identity(build), **card_identity(build)}
+    return Plan(
+        build=build,
+        inputs=_all_inputs(inputs),
+        units=tuple(units),
+        tokenizers=tokenizers,
+        fingerprint=fingerprint({**config, "units": [unit.fingerprint for unit in units]}),
+        notes=tuple(notes),
+        left_out=tuple(left_out),
+        config={**config, "sources": {source.name: source_identity(source) for source in build.sources}},
+        exclusions=exclusions,
+        bad_budgets=bad_budgets(build, units),
+    )
+
+
+def _list_sources(
+    build: ResolvedBuild, on_event: Watcher, again: Precedent | None
+) -> dict[str, Sequence[InputFile]]:
+    """Return the files of each source without `num_rows`.
+
+    A source with `num_rows` is listed only as far as its records are needed. For this the size of a unit must be known.
+    """
+    only = None
+    if again is not None:
+        only = again.inputs
+    listings: dict[str, Sequence[InputFile]] = {}
+    for source in build.sources:
+        if source.num_rows is None:
+            listings[source.name] = list_files(source, build.hash_threads, on_event, only)
+    return listings
+
+
+def _all_inputs(inputs: Sequence[Sequence[InputFile]]) -> Sequence[InputFile]:
+    if len(inputs) == 1:
+        return inputs[0]
+    return CompactTuple(InputFile, chain.from_iterable(inputs))
+
+
+def _settle(
+    source: ResolvedSource, files: Sequence[InputFile], tokenizer: PlannedTokenizer
+) -> tuple[ResolvedSource, list[str]]:
+    """Return a source with all choices that its files and its tokenizer decide, and notes on them."""
+    eos_id = None
+    if tokenizer.eos_id >= 0:
+        eos_id = tokenizer.eos_id
+    source, notes = settle(source, files, tokenizer.files, eos_id)
+    source = padded(source, tokenizer)
+    check_room(source, tokenizer)
+    return source, notes
+
+
+def _unit_size(
+    build: ResolvedBuild, listings: Mapping[str, Sequence[InputFile]], again: Precedent | None
+) -> int:
+    """Return the unit size of a build of texts.
+
+    It is the configured one, else that of the version that is planned again, else that of the earliest version of
+    the dataset, else one chosen from the total size of the inputs.
+    """
+    if build.unit_size is not None:
+        return build.unit_size
+    if again is not None and again.unit_size is not None:
+        return again.unit_size
+    earliest = first_unit_size(address_of_build(build), build.name)
+    if earliest is not None:
+        return earliest
+    total = 0
+    for source in build.sources:
+        listing = listings.get(source.name)
+        if listing is None:
+            listing = list_inputs(source, hashed=False)
+        total += sum(file.size for file in listing)
+    return choose_unit_size(total)
+
+
+def _excluded_positions(exclusions: Iterable[Exclusion]) -> dict[str, Positions]:
+    """Return the positions that are left out of each source."""
+    positions: dict[str, Positions] = {}
+    for exclusion in exclusions:
+        positions.update(exclusion.positions)
+    return positions
+
+
+def _hold_out(
+    build: ResolvedBuild,
+    sources: Sequence[ResolvedSource],
+    groups_of_sources: Sequence[Groups],
+    excluded: Mapping[str, Positions],
+    again: Precedent | None,
+    on_event: Watcher,
+) -> tuple[dict[str, ResolvedHeldOut | None], list[str]]:
+    """Return the held-out documents of each source, and notes on them."""
+    newest_version = None
+    if again is not None:
+        newest_version = again.version
+    earlier = EarlierSets(address_of_build(build), build.name, newest_version)
+    held_out: dict[str, ResolvedHeldOut | None] = {}
+    notes: list[str] = []
+    for source, groups in zip(sources, groups_of_sources, strict=True):
+        wanted = source.held_out
+        precedent = None
+        if again is not None:
+            precedent = again.held_out.get(source.name)
+        if wanted is None:
+            held_out[source.name] = None
+        elif precedent is not None and precedent.count == wanted.count:
+            held_out[source.name] = precedent
+        else:
+            held_out[source.name], note = hold_out(
+                source,
+                wanted,
+                list(by_file(groups)),
+                excluded.get(source.name, {}),
+                earlier,
+                threads=build.hash_threads,
+                on_progress=progress_of(source, on_event),
+            )
+            notes.append(note)
+    return held_out, notes
+
+
+def _units_of(
+    build: ResolvedBuild,
+    source: ResolvedSource,
+    tokenizer: PlannedTokenizer,
+    groups: Groups,
+    file_count: int | None,
+    excluded: Positions | None,
+) -> list[TextUnit]:
+    """Return the units of a source.
+
+    Args:
+        build: Build with its sources.
+        source: Source of the units.
+        tokenizer: Tokenizer of the source.
+        groups: Ranges of each unit, for a source without a number of files.
+        file_count: Number of files that the source writes; None where the size of its rows decides it.
+        excluded: Positions that are left out of the source.
+    """
+    pieces: Iterable[tuple[Sequence[FileRange], int | None]]
+    if file_count is None:
+        pieces = ((group, None) for group in groups)
+    else:
+        cut_groups = cut_into_files(source, list(by_file(groups)), file_count)
+        pieces = ((compact(group), number) for group, number in cut_groups)
+
+    # The identity of a unit has these members and its own. They are encoded once, as there may be very many units.
+    common_members = canonical_members(
+        {
+            "format_version": FORMAT_VERSION,
+            "build": identity(build),
+            "source": source_identity(source),
+            "tokenizer": tokenizer_identity(tokenizer.facts),
+            "eos_id": tokenizer.eos_id,
+            "pad_id": tokenizer.pad_id,
+        }
+    )
+    units: list[TextUnit] = []
+    records_before: dict[int, int | None] = {}
+    for group, number in pieces:
+        ranges = tuple(group)
+        excluded_here: Positions = {}
+        if excluded:
+            excluded_here = of_unit(ranges, excluded, records_before)
+        own_members: dict[str, Any] = {
+            "ranges": range_identity(ranges),
+            "excluded": {str(file_id): positions for file_id, positions in excluded_here.items()},
+        }
+        if number is not None:
+            own_members["files"] = number
+        canonical_identity = joined(common_members | canonical_members(own_members))
+        unit = TextUnit(
+            index=len(units),
+            source=source.name,
+            bytes=sum(part.weight for part in ranges),
+            fingerprint=hashlib.sha256(canonical_identity).hexdigest(),
+            ranges=group,
+            excluded=excluded_here,
+            files=number,
+        )
+        units.append(unit)
+    return units

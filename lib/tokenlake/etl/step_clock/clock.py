@@ -1,0 +1,101 @@
+"""The clock of the process that builds a unit."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Final, final
+
+from tokenlake.etl.step_clock.reported_steps import Stage, mark_of
+
+
+@final
+class StepClock:
+    """The steps of the unit that this process builds: one unit at a time, in one thread.
+
+    Attributes:
+        on_begin: Receives a mark at every begin of a step, see :func:`~tokenlake.etl.step_clock.step_of_mark`.
+    """
+
+    def __init__(self) -> None:
+        self.on_begin: Callable[[bytes], object] = lambda mark: None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the last unit."""
+        # Times are nanoseconds of `time.perf_counter_ns`.
+        self._busy: Counter[Stage] = Counter()
+        self._began: dict[Stage, int] = {}
+        self._ended: dict[Stage, int] = {}
+        self._failed: Stage | None = None
+        # The step under way, the time of its begin, and the busy time of `save` at that time.
+        self._current: Stage | None = None
+        self._since = 0
+        self._saved_before = 0
+        # A wall clock may be set back, so that only its distance to the other clock is read, and only once.
+        self._to_wall_clock = time.time_ns() - time.perf_counter_ns()
+
+    def begin(self, stage: Stage) -> None:
+        """Begin a step, or continue it; the one under way ends."""
+        self.end()
+        self._current = stage
+        self._since = time.perf_counter_ns()
+        self._saved_before = self._busy["save"]
+        if stage not in self._began:
+            self._began[stage] = self._since
+        self.on_begin(self._mark(stage))
+
+    def end(self) -> None:
+        """End the step under way, if any. Time after it belongs to no step."""
+        if self._current is None:
+            return
+        now = time.perf_counter_ns()
+        # Files that were written meanwhile count as saving alone.
+        saved = self._busy["save"] - self._saved_before
+        self._busy[self._current] += now - self._since - saved
+        self._ended[self._current] = now
+        self._current = None
+
+    @contextmanager
+    def saving(self) -> Generator[None]:
+        """Count the body as the step `save`, inside of whatever step is under way."""
+        began = time.perf_counter_ns()
+        self._began.setdefault("save", began)
+        self.on_begin(self._mark("save"))
+        try:
+            yield
+        except BaseException:
+            self._failed = "save"
+            raise
+        finally:
+            now = time.perf_counter_ns()
+            self._busy["save"] += now - began
+            self._ended["save"] = now
+        if self._current is not None:
+            self.on_begin(self._mark(self._current))
+
+    def fail(self) -> None:
+        """Mark the step under way as the one that raised the unit's error."""
+        self._failed = self._failed or self._current
+        self.end()
+
+    def fields(self) -> dict[str, int]:
+        """Return all times in microseconds, as a worker reports them; `step_times` reads them."""
+        fields: dict[str, int] = {}
+        for stage, began in self._began.items():
+            ended = self._ended.get(stage, began)
+            fields[stage] = self._busy[stage] // 1000
+            fields[f"{stage}.began"] = (began + self._to_wall_clock) // 1000
+            fields[f"{stage}.ended"] = (ended + self._to_wall_clock) // 1000
+        if self._failed is not None:
+            fields[f"{self._failed}.failed"] = 1
+        return fields
+
+    def _mark(self, stage: Stage) -> bytes:
+        return mark_of(stage, self._began[stage] + self._to_wall_clock)
+
+
+CLOCK: Final = StepClock()
+"""The clock of this process."""

@@ -1,0 +1,104 @@
+"""Steps of a unit as a worker reports them: fields of its progress, or the mark of a worker that died.
+
+The fields of a step are its busy time under its own name, and ``.began`` and ``.ended``, all in microseconds. The step
+that raised the error of the unit also has ``.failed``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, TypeAlias, final
+
+Stage: TypeAlias = Literal["load", "tokenize", "mix", "pack", "save"]
+"""Name of a step."""
+
+STAGES: Final[tuple[Stage, ...]] = ("load", "tokenize", "mix", "pack", "save")
+"""All steps, in order. Load: inputs are read and parsed. Mix: rows of stored datasets are put in order. Save: files are
+written and published."""
+
+_TIME_SUFFIXES: Final = (".began", ".ended", ".failed")
+
+_MARK: Final = struct.Struct("<Bq")
+"""Layout of a mark: number of the step, from 1, and nanoseconds since 1970 of its first begin."""
+
+MARK_BYTES: Final = _MARK.size
+"""Size of a mark."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """One step of one attempt at a unit.
+
+    Attributes:
+        stage: Name of the step.
+        began: Time of its first begin, in seconds since 1970.
+        ended: Time of its last end, in seconds since 1970.
+        busy: Number of seconds between the two that were spent on this step.
+        has_failed: Whether the unit's error was raised in this step.
+    """
+
+    stage: Stage
+    began: float
+    ended: float
+    busy: float
+    has_failed: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, for the details of an error."""
+        return asdict(self)
+
+
+def step_times(fields: Mapping[str, int]) -> tuple[StepTime, ...]:
+    """Return the reported steps in order.
+
+    Args:
+        fields: Fields of a worker's progress; those of no step are ignored.
+    """
+    steps: list[StepTime] = []
+    for stage in STAGES:
+        if f"{stage}.began" not in fields:
+            continue
+        step = StepTime(
+            stage=stage,
+            began=fields[f"{stage}.began"] / 1e6,
+            ended=fields[f"{stage}.ended"] / 1e6,
+            busy=fields.get(stage, 0) / 1e6,
+            has_failed=f"{stage}.failed" in fields,
+        )
+        steps.append(step)
+    return tuple(steps)
+
+
+def countable(fields: Mapping[str, int]) -> dict[str, int]:
+    """Return the fields that can be added up over several attempts at a unit: all except the times of its steps."""
+    return {name: value for name, value in fields.items() if not name.endswith(_TIME_SUFFIXES)}
+
+
+def mark_of(stage: Stage, began: int) -> bytes:
+    """Return a step and its first begin as bytes of a fixed size, which outlive the process that writes them.
+
+    Args:
+        stage: Name of the step.
+        began: Time of its first begin, in nanoseconds since 1970.
+    """
+    return _MARK.pack(1 + STAGES.index(stage), began)
+
+
+def step_of_mark(mark: bytes, ended: float) -> StepTime | None:
+    """Return the step in which a process ended; None where it had begun none.
+
+    Args:
+        mark: Last mark of the process, see :attr:`StepClock.on_begin`; empty or zeros where it wrote none.
+        ended: Time at which the process ended, in seconds since 1970.
+    """
+    if len(mark) < MARK_BYTES:
+        return None
+    number, began = _MARK.unpack(mark[:MARK_BYTES])
+    if number == 0:
+        return None
+    return StepTime(
+        stage=STAGES[number - 1], began=began / 1e9, ended=ended, busy=ended - began / 1e9, has_failed=True
+    )
