@@ -5,7 +5,7 @@ builds of 735 MB of JSON Lines with default options, of the bare loop in as many
 
 ``python -m benchmarks.cores --simulate`` writes the same table for any number of workers on a machine with few cores.
 It measures the parts of a build one at a time, in CPU seconds: imports, plan, gate, loading of a tokenizer, units. A
-simulated clock then starts workers, gives them units by the library's own :class:`~tokenlake.etl.schedule.Schedule`, and
+simulated clock then starts workers, gives them units by the library's own :class:`~tokenlake.etl.Schedule`, and
 adds the commit. Its assumptions:
 
 - Each worker has a core of its own, and cores do not slow each other down (memory, clock, disk).

@@ -30,6 +30,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.tokenizers import tokenizer_samples as samples
+from tokenlake.etl.in_process_pool import InProcessPool
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.tokenizers.allowlist import COMPOSING, SPLITTING
@@ -38,7 +39,6 @@ from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.tokenizers.fingerprint import FINGERPRINT_TEXTS
 from tokenlake.etl.tokenizers.gate import choose_encoder
 from tokenlake.etl.unit.text import TextBuild
-from tokenlake.etl.worker import InProcessPool
 
 REAL = {
     "gpt2 (real)": "models--openai-community--gpt2",

@@ -19,12 +19,12 @@ from typing import Any, Final, final
 from benchmarks.goals import Goal
 from tokenlake.cli.catalog import ls
 from tokenlake.etl.commit import renamed_record
+from tokenlake.etl.in_process_pool import InProcessPool
 from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.job import Job, UnitJob
 from tokenlake.etl.runner import finished_build, run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.tokenizers.training import train_bpe
-from tokenlake.etl.worker import InProcessPool
 from tokenlake.runtime.loader.dataset import open as open_version
 from tokenlake.runtime.store.address import open_store
 from tokenlake.runtime.store.base import Link

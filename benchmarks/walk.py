@@ -20,9 +20,9 @@ from types import FrameType
 from typing import Any
 
 import tokenlake
+from tokenlake.etl.in_process_pool import InProcessPool
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.tokenizers.training import train_bpe
-from tokenlake.etl.worker import InProcessPool
 from tokenlake.runtime.store.layout import Layout
 
 _ROOT = Path(tokenlake.__file__).parent

@@ -16,7 +16,7 @@ import tokenlake
 from tokenlake.etl.after_commit import HOOKS
 from tokenlake.etl.engines import ENGINES, EXECUTORS
 from tokenlake.etl.tokenizers.encoder import FAST_ENGINES
-from tokenlake.etl.worker import JOBS_OF_PARTS
+from tokenlake.etl.workbench import JOBS_OF_PARTS
 
 ROOT = Path(__file__).parents[1]
 FLOORS = ("floors", "base", "runtime", "etl", "optional")

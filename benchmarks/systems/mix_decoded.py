@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tokenlake.etl.in_process_pool import InProcessPool
 from tokenlake.etl.job import NO_ENGINE
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.worker import InProcessPool
 from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import UnitRecord
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.worker import Workbench
+from tokenlake.etl.workbench import Workbench
 
 IMPORTED: Final = time.process_time()
 _UNITS: Final = 12

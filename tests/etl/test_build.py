@@ -48,7 +48,6 @@ from tokenlake.etl import (
     UnitStarted,
     WorkerPool,
     build_dataset,
-    commit,
     make_plan,
     run_pending,
 )
@@ -193,7 +192,7 @@ def test_a_unit_that_is_spoilt_in_the_newest_version_is_taken_from_an_older_one(
 
 @pytest.mark.parametrize("moment", ["link_all", "put_all"])
 def test_a_run_that_dies_while_it_takes_units_over_is_resumed(config, tmp_path, monkeypatch, moment):
-    monkeypatch.setattr(commit, "_TOGETHER", 1)
+    monkeypatch.setattr("tokenlake.etl.commit.finished_units._UNITS_PER_STEP", 1)
     build_dataset(config, workers=1)
     write_jsonl(tmp_path / "in" / "d.jsonl", texts(200, 230))
     calls, real = itertools.count(), getattr(LocalStore, moment)

@@ -165,7 +165,7 @@ def test_a_warm_worker_has_loaded_what_its_units_need(
     pool = InProcessPool(workbench)
     engine = session.engines.choose(unit, InProcessPool())
     workbench.warm(session.plan.warm_job(unit, session._layout))  # type: ignore[arg-type]
-    monkeypatch.setattr("tokenlake.etl.worker.Encoder", None)  # the one that is there is used
+    monkeypatch.setattr("tokenlake.etl.workbench.Encoder", None)  # the one that is there is used
     session.engines._chosen[unit.source] = engine
     session.run_unit(0, pool)  # type: ignore[arg-type]
     assert session.commit().totals.documents == 40

@@ -8,6 +8,7 @@ from tokenlake.etl.events.of_units import UnitProgress as UnitProgress
 from tokenlake.etl.events.of_units import UnitRetried as UnitRetried
 from tokenlake.etl.events.of_units import UnitStarted as UnitStarted
 from tokenlake.etl.events.watcher import Event as Event
+from tokenlake.etl.in_process_pool import InProcessPool as InProcessPool
 from tokenlake.etl.job.messages import Job as Job
 from tokenlake.etl.job.messages import UnitJob as UnitJob
 from tokenlake.etl.job.mixture_stream import open_stream as open_stream
@@ -17,5 +18,4 @@ from tokenlake.etl.runner import build_dataset as build_dataset
 from tokenlake.etl.runner import run_pending as run_pending
 from tokenlake.etl.schedule import Schedule as Schedule
 from tokenlake.etl.session import BuildSession as BuildSession
-from tokenlake.etl.worker import InProcessPool as InProcessPool
-from tokenlake.etl.worker import Workbench as Workbench
+from tokenlake.etl.workbench import Workbench as Workbench

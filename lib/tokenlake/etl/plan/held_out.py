@@ -7,15 +7,16 @@ Each document has a draw: a hash of its identity. It is held out if its draw is 
 2. A later version takes the threshold over. A document that was held out once is therefore held out in every later
    version. Of documents that were added since, the same share is held out.
 3. A larger number raises the threshold. A smaller number would return documents to training and is an error.
+
+For example, with ``eval: 2`` the draws 31, 7, 90 and 12 give the threshold 13: those with 7 and 12 are held out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from functools import cache, cached_property
-from typing import Any, final
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import final
 
 import numpy as np
 
@@ -35,50 +36,64 @@ from tokenlake.runtime.store.manifest import Manifest
 
 
 def held_out_by(manifest: Manifest) -> dict[str, ResolvedHeldOut]:
-    """Return what the texts that a version was made of hold out: source to documents."""
-    sources: Mapping[str, Any] = manifest.config.get("sources", {})
-    stated = {name: source["eval"] for name, source in sources.items() if "eval" in source}
-    return {name: converted(facts, ResolvedHeldOut) for name, facts in stated.items()}
+    """Return the held-out documents of each source of texts that a version was made of."""
+    held_out: dict[str, ResolvedHeldOut] = {}
+    for name, source in manifest.config.get("sources", {}).items():
+        if "eval" in source:
+            held_out[name] = converted(source["eval"], ResolvedHeldOut)
+    return held_out
 
 
 @final
 class EarlierSets:
-    """What the versions of a dataset hold out, the newest ones first.
+    """Held-out documents of the earlier versions of a dataset.
 
     Args:
-        dataset: in a store at this address, which need not be there.
-        before: versions from there on do not count; None: all do.
+        address: Address of the store, which need not exist.
+        dataset: Name of the dataset.
+        before: Number of the version from which on versions do not count; None counts all.
     """
 
     def __init__(self, address: StoreAddress, dataset: str, before: int | None) -> None:
-        self._address, self._dataset, self._before = address, dataset, before
+        self._address = address
+        self._dataset = dataset
+        self._before = before
+        self._sets_of_versions: dict[int, dict[str, ResolvedHeldOut]] = {}
 
     @cached_property
-    def _stated(self) -> Callable[[int], dict[str, ResolvedHeldOut]]:
-        """What a version says; each manifest is read once."""
-        catalog = Catalog(open_store(self._address))
-        return cache(lambda version: held_out_by(catalog.manifest(self._dataset, version)))
+    def _catalog(self) -> Catalog:
+        return Catalog(open_store(self._address))
 
     @cached_property
     def _versions(self) -> list[int]:
-        with suppress(NotFoundError):
-            infos = Catalog(open_store(self._address)).versions(self._dataset)
-            return [
-                info.version
-                for info in reversed(infos)
-                if info.committed and (self._before is None or info.version < self._before)
-            ]
-        return []
+        """Numbers of the committed versions that count, newest first."""
+        try:
+            infos = self._catalog.versions(self._dataset)
+        except NotFoundError:
+            return []
+        committed = [info.version for info in reversed(infos) if info.committed]
+        if self._before is None:
+            return committed
+        return [version for version in committed if version < self._before]
+
+    def _sets_of(self, version: int) -> dict[str, ResolvedHeldOut]:
+        """Return the sets of a version, whose manifest is read once."""
+        if version not in self._sets_of_versions:
+            manifest = self._catalog.manifest(self._dataset, version)
+            self._sets_of_versions[version] = held_out_by(manifest)
+        return self._sets_of_versions[version]
 
     def of(self, source: str) -> tuple[str, ResolvedHeldOut] | None:
-        """Return the newest version that holds out documents of a source, and which; None where none does.
+        """Return the newest version that holds out documents of a source, and the documents; None without one.
 
         Raises:
-            IntegrityError: the manifest of a version that may say so is damaged.
+            IntegrityError: The manifest of a version that may hold out documents is damaged.
         """
-        stated = ((version, self._stated(version).get(source)) for version in self._versions)
-        named = ((f"{self._dataset}@v{version}", found) for version, found in stated if found is not None)
-        return next(named, None)
+        for version in self._versions:
+            held_out = self._sets_of(version).get(source)
+            if held_out is not None:
+                return f"{self._dataset}@v{version}", held_out
+        return None
 
 
 def hold_out(
@@ -91,67 +106,128 @@ def hold_out(
     threads: int = 2,
     on_progress: OnProgress | None = None,
 ) -> tuple[ResolvedHeldOut, str]:
-    """Return what is held out of a source, with its threshold, and a note on it.
+    """Return the held-out documents of a source, with their threshold, and a note on them.
 
     Args:
-        parts: the ranges of each of its files.
-        excluded: file to the positions of documents that are left out.
+        source: Source of the documents.
+        asked: Held-out documents of the configuration, without a threshold.
+        parts: Ranges of each file of the source.
+        excluded: Positions of documents that are left out, by file id.
+        earlier: Held-out documents of earlier versions.
+        threads: Number of threads that count records.
+        on_progress: Function that receives the progress of the count.
 
     Raises:
-        ConfigError: an earlier version holds out more, or there are no records but these.
-        SourceError: an input cannot be read.
+        ConfigError: An earlier version holds out more, or the source has no other records.
+        SourceError: An input cannot be read.
     """
-    version, before = earlier.of(source.name) or ("", None)
-    if before is not None and before.count > asked.count:
+    least_threshold = 0
+    earlier_set = earlier.of(source.name)
+    if earlier_set is not None:
+        version, before = earlier_set
+        if before.count > asked.count:
+            raise ConfigError(
+                f"datasets.{source.name}.eval: {asked.count}, but {version} holds out {before.count}, and what was "
+                f"held out once is never trained on; expected {before.count} or more",
+                source=source.name,
+                expected=before.count,
+                got=asked.count,
+            )
+        if before.count == asked.count:
+            return replace(asked, below=before.below), (
+                f"{source.name}: what {version} holds out stays held out ({asked.split}); of documents that were added "
+                "since, a like share joins it"
+            )
+        least_threshold = before.below or 0
+
+    draws = _draw_all(source, parts, excluded, asked.count, threads, on_progress)
+    if draws.records <= asked.count:
         raise ConfigError(
-            f"datasets.{source.name}.eval: {asked.count}, but {version} holds out {before.count}, and what was held "
-            f"out once is never trained on; expected {before.count} or more",
+            f"datasets.{source.name}.eval: {asked.count}, but the source has "
+            f"{numbers.plural(draws.records, 'record')}; expected fewer than that, so that something is left to train "
+            "on",
             source=source.name,
-            expected=before.count,
+            expected=draws.records - 1,
             got=asked.count,
         )
-    if before is not None and before.count == asked.count:
-        return replace(asked, below=before.below), (
-            f"{source.name}: what {version} holds out stays held out ({asked.split}); of documents that were added "
-            "since, a like share joins it"
-        )
-    meter = ProgressMeter("counting", len(parts), sum(p.weight for each in parts for p in each), on_progress)
-
-    def least_of(whole: Sequence[FileRange]) -> tuple[int, Int64]:
-        found = _least(source, whole, excluded, asked.count)
-        meter.add(1, sum(part.weight for part in whole))
-        return found
-
-    total, draws = 0, np.zeros(0, np.int64)
-    for records, some in in_order(least_of, [whole for whole in parts if whole], threads):
-        total, draws = total + records, _smallest(np.concatenate([draws, some]), asked.count)
-    if total <= asked.count:
-        raise ConfigError(
-            f"datasets.{source.name}.eval: {asked.count}, but the source has {numbers.plural(total, 'record')}; "
-            "expected fewer than that, so that something is left to train on",
-            source=source.name,
-            expected=total - 1,
-            got=asked.count,
-        )
-    below = max(int(draws.max()) + 1, 0 if before is None else before.below or 0)
-    note = f"{source.name}: {asked.count} of {total} records are held out ({asked.split}), in all versions from here on"
-    return replace(asked, below=below), note
+    threshold = max(int(draws.smallest.max()) + 1, least_threshold)
+    note = (
+        f"{source.name}: {asked.count} of {draws.records} records are held out ({asked.split}), in all versions from "
+        "here on"
+    )
+    return replace(asked, below=threshold), note
 
 
-def _least(
-    source: ResolvedSource, whole: Sequence[FileRange], excluded: Positions, count: int
-) -> tuple[int, Int64]:
-    """Return how many records a file has, and the `count` smallest of their draws, int64[<= count]."""
-    from tokenlake.etl.unit.text import held_out_draws, kept  # and with it all that builds units
+@final
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    """Draws of some records.
 
-    total, draws, file = 0, np.zeros(0, np.int64), whole[0].file.file_id
-    for positions in positions_of(whole, source):
-        if gone := excluded.get(file):
-            positions = positions[kept(positions, gone)]
-        some = held_out_draws(np.full(len(positions), file, np.int64), positions)
-        total, draws = total + len(positions), _smallest(np.concatenate([draws, some]), count)
-    return total, draws
+    Attributes:
+        records: Number of records.
+        smallest: Their smallest draws, int64[<= count], in no order.
+    """
+
+    records: int
+    smallest: Int64
+
+
+def _draw_all(
+    source: ResolvedSource,
+    parts: Sequence[Sequence[FileRange]],
+    excluded: Positions,
+    count: int,
+    threads: int,
+    on_progress: OnProgress | None,
+) -> _Draws:
+    """Return the `count` smallest draws of all records of a source."""
+    all_bytes = 0
+    for ranges in parts:
+        all_bytes += sum(part.weight for part in ranges)
+    meter = ProgressMeter("counting", len(parts), all_bytes, on_progress)
+
+    def draw_file(ranges: Sequence[FileRange]) -> _Draws:
+        draws = _draw_file(source, ranges, excluded, count)
+        meter.add(1, sum(part.weight for part in ranges))
+        return draws
+
+    records = 0
+    smallest: Int64 = np.zeros(0, np.int64)
+    files = [ranges for ranges in parts if ranges]
+    for draws in in_order(draw_file, files, threads):
+        records += draws.records
+        smallest = _smallest(np.concatenate([smallest, draws.smallest]), count)
+    return _Draws(records, smallest)
+
+
+def _draw_file(
+    source: ResolvedSource, ranges: Sequence[FileRange], excluded: Positions, count: int
+) -> _Draws:
+    """Return the `count` smallest draws of the records of a file.
+
+    Args:
+        source: Source of the file.
+        ranges: Ranges of the file.
+        excluded: Positions of documents that are left out, by file id.
+        count: Largest number of draws that are returned.
+    """
+    # A plan without held-out documents does not import all that builds units.
+    from tokenlake.etl.unit.text import held_out_draws, kept
+
+    file_id = ranges[0].file.file_id
+    excluded_positions = excluded.get(file_id)
+    records = 0
+    smallest: Int64 = np.zeros(0, np.int64)
+    for positions in positions_of(ranges, source):
+        if excluded_positions:
+            positions = positions[kept(positions, excluded_positions)]
+        draws = held_out_draws(np.full(len(positions), file_id, np.int64), positions)
+        records += len(positions)
+        smallest = _smallest(np.concatenate([smallest, draws]), count)
+    return _Draws(records, smallest)
 
 
 def _smallest(draws: Int64, count: int) -> Int64:
-    return draws if len(draws) <= count else np.partition(draws, count - 1)[:count]
+    if len(draws) <= count:
+        return draws
+    return np.partition(draws, count - 1)[:count]

@@ -32,16 +32,13 @@ from tokenlake.etl.plan.mix_units import (
     unit_identity,
 )
 from tokenlake.etl.plan.mixture import check_caps, settled, weighed
+from tokenlake.etl.plan.parent_rows import level_of, notes_on_columns, require_one_tokenizer, rows_out
 from tokenlake.etl.plan.parents import (
     FoundParent,
     find_parents,
     joined_inputs,
-    level_of,
-    notes_on_columns,
     read_tokenizer,
-    require_one_tokenizer,
     require_split,
-    rows_out,
 )
 from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
 from tokenlake.etl.plan.planned_tokenizer import PlannedTokenizer

@@ -1,0 +1,54 @@
+"""The sentinels of fill-in-the-middle: the tokens before the prefix, the suffix and the middle of a text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from tokenlake.base.checks import did_you_mean
+from tokenlake.config.resolved import ResolvedFim, ResolvedTexts
+from tokenlake.errors import ConfigError
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+
+_FAMILIES: Final = (
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma
+    ("<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"),  # DeepSeek
+    ("\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>", "\u2581<EOT>"),  # Code Llama
+)
+"""Names of the sentinels in known tokenizers: of prefix, suffix and middle and, in Code Llama's, of the end."""
+
+
+def with_sentinels(texts: ResolvedTexts, fim: ResolvedFim, tokenizer: TokenizerFiles) -> ResolvedTexts:
+    """Return a section of texts with the sentinels of fill-in-the-middle.
+
+    Args:
+        texts: Section of texts.
+        fim: Its section of fill-in-the-middle, which may name the sentinels.
+        tokenizer: Tokenizer that must have them.
+
+    Raises:
+        ConfigError: The tokenizer does not have them.
+    """
+    families = _FAMILIES
+    if fim.tokens:
+        families = (fim.tokens,)
+    for family in families:
+        if not _missing_tokens(family, tokenizer):
+            return replace(texts, fim=replace(fim, tokens=family))
+
+    missing = _missing_tokens(families[0], tokenizer)[0]
+    if fim.tokens:
+        hint = did_you_mean(missing, tokenizer.special_tokens)
+    else:
+        hint = f" and none of {', '.join(family[0] for family in families[1:])}"
+    raise ConfigError(
+        f"fim.tokens: tokenizer {tokenizer.name!r} has no token {missing!r}{hint}; expected the names of its sentinels "
+        "of prefix, suffix and middle. Add such tokens to its tokenizer.json, or name those that it has",
+        tokenizer=tokenizer.name,
+    )
+
+
+def _missing_tokens(names: tuple[str, ...], tokenizer: TokenizerFiles) -> list[str]:
+    return [name for name in names if tokenizer.token_id(name) is None]

@@ -1,0 +1,246 @@
+"""Requirements that rows of several stored versions must meet to become rows of one version, and their new format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from tokenlake.config.resolved import ResolvedPack
+from tokenlake.errors import ConfigError
+from tokenlake.etl.job.messages import RowsOut
+from tokenlake.etl.plan.parents import FoundParent
+from tokenlake.etl.plan.planned_tokenizer import PlannedTokenizer, packing_ids
+from tokenlake.runtime.store.layout import TOKENIZER
+from tokenlake.runtime.store.mixture import Level
+
+_COLUMNS_LEFT_OUT: Final = ("attention_mask", "segment_ids")
+"""Columns of stored rows, beside kept fields, that new rows do not have."""
+
+_RENDERED_TEXTS: Final = ("chat", "prompt", "preference")
+"""Kinds of texts that a template renders, with all special tokens around them."""
+
+
+def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level:
+    """Return the kind of row that is mixed: all parents have the same, and packed rows have one length.
+
+    Args:
+        parents: Versions whose rows are read.
+        pack: Packing of the build; None without packing.
+
+    Raises:
+        ConfigError: Parents have different kinds of rows, hold preferences or padded rows, or rows that are packed
+            already are to be packed.
+    """
+    for parent in parents:
+        if parent.manifest.kind == "preference":
+            raise parent.wrong(
+                f"{parent.reference} holds preferences, which are neither packed nor mixed; expected a dataset of kind "
+                "tokens or packed",
+                ".dataset",
+            )
+    first_of_kind: dict[str, FoundParent] = {}
+    for parent in parents:
+        first_of_kind.setdefault(parent.manifest.kind, parent)
+    if len(first_of_kind) > 1:
+        tokens = first_of_kind["tokens"].reference
+        packed = first_of_kind["packed"].reference
+        raise ConfigError(
+            f"datasets: {tokens} holds documents, {packed} holds packed rows; expected one kind. Name the tokens that "
+            f"{packed} could be packed of, or build it again with pack.enabled: false"
+        )
+    if "tokens" in first_of_kind:
+        for parent in parents:
+            _require_unpadded(parent)
+        return "documents"
+
+    if pack is not None:
+        raise ConfigError(
+            f"pack.enabled: true, but the rows of {parents[0].reference} are packed already, "
+            f"{parents[0].width} ids each; write pack.enabled: false to pass them on as they are, or "
+            "name datasets of kind tokens, which can be packed again"
+        )
+    if len({parent.width for parent in parents}) > 1:
+        lengths = ", ".join(f"{parent.reference} {parent.width}" for parent in parents)
+        raise ConfigError(
+            f"datasets: rows of different lengths cannot be rows of one dataset ({lengths} ids); expected one length. "
+            "Pack the tokens of each with one length"
+        )
+    return "sequences"
+
+
+def _require_unpadded(parent: FoundParent) -> None:
+    """Require that the documents of a parent are stored without padding."""
+    if "attention_mask" not in parent.columns:
+        return
+    for name, source in parent.sources.items():
+        if "padding" in source.get("tokenizer", {}):
+            raise parent.wrong(
+                f"the rows of {parent.reference} are padded (source {name!r}), and padding would become part of the "
+                "new rows; expected rows as they are. Build it again without padding"
+            )
+
+
+def require_one_tokenizer(parents: Sequence[FoundParent], level: Level) -> dict[str, Any]:
+    """Return a manifest's facts about the tokenizer, in which all sources of all parents give each id one meaning.
+
+    Names, revisions and templates may differ: the meaning of ids is that of ``tokenizer.json`` and its engine.
+
+    Args:
+        parents: Versions whose rows are read.
+        level: Kind of their rows.
+
+    Raises:
+        ConfigError: Two sources have different tokenizers, or different ids for EOS or padding in packed rows.
+    """
+    first: tuple[FoundParent, str, dict[str, Any]] | None = None
+    for parent in parents:
+        for source, facts in parent.manifest.tokenizer.items():
+            if first is None:
+                first = (parent, source, facts)
+                continue
+            first_parent, first_source, first_facts = first
+            if _meaning(facts, level) != _meaning(first_facts, level):
+                raise ConfigError(
+                    f"datasets.{parent.name}: the source {source!r} of {parent.reference} has another tokenizer "
+                    f"({_description(facts)}) than {first_source!r} of {first_parent.reference} "
+                    f"({_description(first_facts)}); in one dataset an id must mean one thing. Tokenize both with one "
+                    "tokenizer",
+                    source=parent.name,
+                )
+    if first is None:
+        raise ConfigError(
+            f"datasets.{parents[0].name}: {parents[0].reference} does not say which tokenizer made it"
+        )
+    return first[2]
+
+
+def _meaning(facts: dict[str, Any], level: Level) -> list[Any]:
+    """Return the facts about a tokenizer that decide the meaning of ids."""
+    special_tokens = ("bos_id",)
+    if level == "sequences":
+        special_tokens = ("eos_id", "pad_id")
+    values = [facts.get(name) for name in ("probe", "vocab_size", *special_tokens)]
+    return [facts.get("files", {}).get("tokenizer.json"), *values]
+
+
+def _description(facts: dict[str, Any]) -> str:
+    digest = str(facts.get("files", {}).get("tokenizer.json"))[:12]
+    ids = ", ".join(f"{name} {facts.get(f'{name}_id')}" for name in ("bos", "eos", "pad"))
+    return f"{facts.get('name')}: {TOKENIZER}.json {digest}, {ids}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Affixes:
+    """Special tokens around the documents of a parent.
+
+    Attributes:
+        prefix: Ids that the post-processor put before each document.
+        suffix: Ids that it put after each document.
+        whole: Whether a template, which writes some of them itself, rendered some of the documents.
+    """
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    whole: bool
+
+
+def _affixes_of(parent: FoundParent) -> _Affixes:
+    """Return the special tokens around the documents of a parent.
+
+    Raises:
+        ConfigError: The sources of the parent differ in them.
+    """
+    stated = parent.manifest.config.get("build", {}).get("around")
+    if stated is not None:
+        # The parent was made of stored versions itself, whose sources may have the same names.
+        return _Affixes(tuple(stated["prefix"]), tuple(stated["suffix"]), stated["whole"])
+
+    source_of_affixes: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {}
+    for name, facts in parent.manifest.tokenizer.items():
+        prefix: tuple[int, ...] = ()
+        suffix: tuple[int, ...] = ()
+        if parent.sources.get(name, {}).get("tokenizer", {}).get("add_special_tokens", True):
+            prefix = tuple(facts.get("prefix") or ())
+            suffix = tuple(facts.get("suffix") or ())
+        source_of_affixes[prefix, suffix] = name
+    if len(source_of_affixes) > 1:
+        first, second = list(source_of_affixes.values())[:2]
+        raise parent.wrong(
+            f"the sources {first!r} and {second!r} of {parent.reference} differ in add_special_tokens, so that nobody "
+            "could say what begins and ends a document; build them with one setting"
+        )
+    prefix, suffix = next(iter(source_of_affixes))
+    has_rendered_texts = False
+    for source in parent.sources.values():
+        texts = source.get("texts", {})
+        if any(kind in texts for kind in _RENDERED_TEXTS):
+            has_rendered_texts = True
+    return _Affixes(prefix, suffix, has_rendered_texts)
+
+
+def rows_out(
+    pack: ResolvedPack | None,
+    max_shard_size: int,
+    parents: Sequence[FoundParent],
+    tokenizer: PlannedTokenizer,
+) -> RowsOut:
+    """Return the format of the new rows.
+
+    Args:
+        pack: Packing of the build; None without packing.
+        max_shard_size: Number of bytes after which a part is closed.
+        parents: Versions whose rows are read.
+        tokenizer: Tokenizer of all parents.
+
+    Raises:
+        ConfigError: The parents put different special tokens around documents, or packing has no EOS.
+    """
+    affixes = {parent.name: _affixes_of(parent) for parent in parents}
+    plain_affixes: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {}
+    for name, own in affixes.items():
+        if not own.whole:
+            plain_affixes[own.prefix, own.suffix] = name
+    if len(plain_affixes) > 1:
+        first, second = list(plain_affixes.values())[:2]
+        raise ConfigError(
+            f"datasets.{second}: its documents begin and end with other special tokens than those of datasets.{first} "
+            "(add_special_tokens); expected the same around all. Build one of them again"
+        )
+    first_affixes = next(iter(affixes.values()))
+    prefix, suffix = next(iter(plain_affixes), (first_affixes.prefix, first_affixes.suffix))
+
+    # New packed rows do not take the parents' ids: there, EOS may replace a padding token that the tokenizer lacks.
+    owner = f"the tokenizer of {parents[0].reference}"
+    ids: dict[str, Any] = packing_ids(pack, tokenizer.files, suffix, owner)
+    width = parents[0].width
+    if pack is None:
+        ids = {"eos_id": tokenizer.eos_id, "pad_id": tokenizer.pad_id, "append_eos": False}
+    else:
+        width = pack.width
+    return RowsOut(
+        pack=pack,
+        width=width,
+        prefix=prefix,
+        suffix=suffix,
+        whole=tuple(name for name, own in affixes.items() if own.whole),
+        loss_mask=any("loss_mask" in parent.columns for parent in parents),
+        max_shard_size=max_shard_size,
+        tokenizer=tokenizer.facts["files"].get("tokenizer.json"),
+        **ids,
+    )
+
+
+def notes_on_columns(parents: Sequence[FoundParent], out: RowsOut) -> list[str]:
+    """Return notes on columns of the parents that the new rows do not have."""
+    reason = "rows of all sources have the same columns"
+    if out.pack is not None:
+        reason = "packed rows hold pieces of several documents"
+    notes: list[str] = []
+    for parent in parents:
+        names = [name for name, _ in parent.manifest.config.get("build", {}).get("kept", ())]
+        names.extend(column for column in _COLUMNS_LEFT_OUT if column in parent.columns)
+        if names:
+            notes.append(f"{parent.name}: {', '.join(names)} of {parent.reference} are left out; {reason}")
+    return notes

@@ -1,0 +1,122 @@
+"""The facts about one run that are published while it works and when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, final
+
+from tokenlake.base.secrets import hide
+from tokenlake.errors import TokenlakeError
+from tokenlake.etl.job.versions import produced_by
+from tokenlake.etl.run_log.asked_configuration import SUFFIX, Asked
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.claims import CANCELLED, FAILED
+from tokenlake.runtime.store.layout import Layout
+
+
+@final
+class RunLog:
+    """The log of one run; thread-safe.
+
+    Args:
+        store: Store of the version.
+        layout: Layout of the version.
+
+    Attributes:
+        run_id: Name of the run, which sorts by time.
+    """
+
+    def __init__(self, store: Store, layout: Layout) -> None:
+        self._store = store
+        self._layout = layout
+        self._began = datetime.now(UTC)
+        self._began_seconds = time.monotonic()
+        self.run_id = f"{self._began:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+        # Wall seconds of each unit, and of each stage of all units. The lock guards both.
+        self._lock = threading.Lock()
+        self._seconds_of_units: dict[int, float] = {}
+        self._seconds_of_stages: Counter[str] = Counter()
+
+    def asked(self, asked: Asked) -> None:
+        """Publish the configuration at once: a run that never ends has built units too."""
+        self._store.put_new(self._layout.run(f"{self.run_id}{SUFFIX}"), asked.to_bytes())
+
+    def resumed(self) -> None:
+        """Publish at once that a claim is worked on again."""
+        self._put(f"{self.run_id}-resumed", {"begin": self._began.isoformat(timespec="seconds")})
+
+    def failed(self, error: Exception) -> None:
+        """Publish at once the error that ends the run."""
+        self._put(f"{self.run_id}{FAILED}", {"error": hide(str(error)), "type": type(error).__name__})
+
+    def cancelled(self) -> None:
+        """Publish at once that the run was cancelled, so that nobody waits for it."""
+        self._put(f"{self.run_id}{CANCELLED}", {"cancelled": True})
+
+    def finished(self, unit: int, seconds: float, stages: Mapping[str, float]) -> None:
+        """Note the wall time of a unit.
+
+        Args:
+            unit: Index of the unit.
+            seconds: Wall time of the unit.
+            stages: Seconds of each stage.
+        """
+        with self._lock:
+            self._seconds_of_units[unit] = round(seconds, 3)
+            self._seconds_of_stages.update(stages)
+
+    def condemned(self, engine: str, error: TokenlakeError) -> None:
+        """Publish at once the text on which a tokenizer engine differed from the reference."""
+        facts = {
+            "engine": engine,
+            "error": str(error),
+            "details": error.details,
+            "produced_by": produced_by(engine),
+        }
+        self._put(f"{self.run_id}-condemned-{engine}", facts)
+
+    def finish(
+        self,
+        how: Mapping[int, str],
+        commits: Mapping[str, Mapping[str, str]],
+        run: Mapping[str, str],
+    ) -> None:
+        """Publish the facts about the run.
+
+        Args:
+            how: Origin of each unit: built, resumed or reused.
+            commits: Commit that was read of each dataset of the Hub, by source.
+            run: Facts about the driver of the run; empty for a program.
+        """
+        with self._lock:
+            seconds_of_units = dict(sorted(self._seconds_of_units.items()))
+            seconds_of_stages = dict(sorted(self._seconds_of_stages.items()))
+        facts: dict[str, Any] = {
+            "begin": self._began.isoformat(timespec="seconds"),
+            "seconds": round(time.monotonic() - self._began_seconds, 3),
+            "host": socket.gethostname(),
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "cpus": os.cpu_count(),
+            "produced_by": produced_by(),
+            "units": dict(sorted(Counter(how.values()).items())),
+            "unit_seconds": seconds_of_units,
+            "stage_seconds": {stage: round(seconds, 3) for stage, seconds in seconds_of_stages.items()},
+            "hub_commits": commits,
+        }
+        if run:
+            facts["flow_run"] = run
+        self._put(self.run_id, facts)
+
+    def _put(self, name: str, facts: dict[str, Any]) -> None:
+        data = json.dumps(facts, indent=2, default=str).encode() + b"\n"
+        self._store.put_new(self._layout.run(name), data)

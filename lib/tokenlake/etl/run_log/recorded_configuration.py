@@ -1,0 +1,171 @@
+"""The recorded configuration of a version, made ready to build from it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+from tokenlake.config.texts import is_callable_name
+from tokenlake.errors import ConfigError
+from tokenlake.etl.run_log.asked_configuration import newest_asked
+from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.layout import Layout
+
+_OPTIONS_WITH_FUNCTIONS: Final = ("transforms", "format_callback")
+"""Options whose values may be names of functions."""
+
+_REFERENCES: Final = (["env"], ["block"])
+"""Keys of a mapping that refers to a secret."""
+
+_HUB_TYPES: Final = ("hf", "huggingface")
+"""Types of datasets whose `data_files` are paths in a repository of the Hub."""
+
+_MOST_SHOWN: Final = 5
+"""Number of options that a message names."""
+
+
+def recorded(store: ReadStore, layout: Layout, fingerprint: str, remedy: str) -> dict[str, Any]:
+    """Return the configuration of the newest run of a version, with its relative paths made absolute.
+
+    Args:
+        store: Store of the version.
+        layout: Layout of the version.
+        fingerprint: Identity of the version.
+        remedy: Advice to a user without it, for messages.
+
+    Raises:
+        ConfigError: No configuration was kept, or it uses something that only the user may ask for.
+    """
+    name = f"{layout.dataset}@v{layout.version}"
+    needed = f"{name}: its configuration is needed to build anything again"
+    asked = newest_asked(store, layout, fingerprint)
+    if asked is None:
+        raise ConfigError(f"{needed}, and no run of it kept one; {remedy}")
+    if asked.config is None:
+        reason = ""
+        if asked.left_out:
+            reason = f" ({asked.left_out})"
+        raise ConfigError(f"{needed}, and its run did not keep it{reason}; {remedy}")
+    check_record(asked.config, name, remedy)
+    return rooted(asked.config, asked.directory)
+
+
+def check_record(config: Mapping[str, Any], where: str, remedy: str) -> None:
+    """Raise ConfigError for a recorded configuration that uses something that only the user may ask for.
+
+    Whoever can write into a store could otherwise have code run on the machine of a user who repairs it.
+
+    Args:
+        config: Configuration as JSON, as ``runs/`` has it.
+        where: Name of the version, for the message.
+        remedy: Advice to the user, for the message.
+    """
+    uses: dict[str, None] = {}
+    for key, value in config.items():
+        # The recorded options of the store are not used, but those with which the user opened it.
+        if key != "save":
+            uses.update(dict.fromkeys(_delicate_uses(value, key, "")))
+    if uses:
+        shown = "; ".join(list(uses)[:_MOST_SHOWN])
+        raise ConfigError(
+            f"{where}: the configuration that the store keeps of its run is not used to build anything again, for it "
+            f"would use {shown}. Look at it, and {remedy}"
+        )
+
+
+def _delicate_uses(value: Any, key: str, path: str, may_be_function: bool = False) -> Iterator[str]:
+    """Yield a phrase for each use of remote code, a function or a secret.
+
+    Args:
+        value: Value of an option.
+        key: Its key.
+        path: Dotted path of the option that holds it.
+        may_be_function: Whether texts in the value may be names of functions.
+    """
+    path = f"{path}.{key}".lstrip(".")
+    may_be_function = may_be_function or key in _OPTIONS_WITH_FUNCTIONS
+    if key == "trust_remote_code" and value:
+        yield f"remote code ({path})"
+    elif may_be_function and is_callable_name(value):
+        yield f"the function {value} ({path})"
+    elif isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        if list(fields) in _REFERENCES:
+            kind, name = next(iter(fields.items()))
+            yield f"the secret {{{kind}: {name}}} ({path})"
+        for inner_key, inner_value in fields.items():
+            yield from _delicate_uses(inner_value, inner_key, path, may_be_function)
+    elif isinstance(value, list):
+        for index, inner_value in enumerate(cast("list[Any]", value)):
+            yield from _delicate_uses(inner_value, str(index), path, may_be_function)
+
+
+def rooted(config: Mapping[str, Any], directory: str) -> dict[str, Any]:
+    """Return a configuration whose relative paths are made absolute.
+
+    Args:
+        config: Configuration as JSON.
+        directory: Folder that its relative paths refer to. In this folder the configuration stays as it is. A text that
+            may be a path or an id of the Hub is a path where the path exists.
+    """
+    absolute_config = dict(config)
+    if not directory or Path(directory) == Path.cwd():
+        return absolute_config
+    root = Path(directory)
+    absolute_config["datasets"] = [_rooted_dataset(entry, root) for entry in config.get("datasets") or ()]
+    absolute_config["default_tokenizer"] = _rooted_tokenizer(config.get("default_tokenizer"), root)
+    tokenize = config.get("tokenize")
+    if tokenize:
+        tokenizer = _rooted_tokenizer(tokenize.get("default_tokenizer"), root)
+        absolute_config["tokenize"] = {**tokenize, "default_tokenizer": tokenizer}
+    return absolute_config
+
+
+def _rooted_dataset(entry: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    dataset = {**entry, "tokenizer": _rooted_tokenizer(entry.get("tokenizer"), root)}
+    files = entry.get("data_files")
+    if files is not None and entry.get("type") not in _HUB_TYPES:
+        dataset["data_files"] = _rooted_files(files, root)
+    if entry.get("exclude"):
+        dataset["exclude"] = _rooted_path(entry["exclude"], root)
+    chat = entry.get("chat")
+    # A template with braces is the template itself, not its name.
+    if chat and chat.get("template") and "{" not in chat["template"]:
+        dataset["chat"] = {**chat, "template": _rooted_where_it_exists(chat["template"], root)}
+    return dataset
+
+
+def _rooted_files(files: Any, root: Path) -> Any:
+    """Return absolute entries of `data_files`: a text, a list, or a mapping of split to these."""
+    if isinstance(files, str):
+        return _rooted_path(files, root)
+    if isinstance(files, Mapping):
+        return {split: _rooted_files(entries, root) for split, entries in files.items()}
+    return [_rooted_path(entry, root) for entry in files]
+
+
+def _rooted_tokenizer(value: Any, root: Path) -> Any:
+    if isinstance(value, str):
+        return _rooted_where_it_exists(value, root)
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        return {**fields, "name_or_path": _rooted_where_it_exists(fields["name_or_path"], root)}
+    return value
+
+
+def _rooted_path(path: str, root: Path) -> str:
+    """Return a path below the root; URLs, absolute paths and those in ``~`` stay.
+
+    The two are only joined: a glob is no path that could be normalized.
+    """
+    if "://" in path or path.startswith(("/", "~")):
+        return path
+    return f"{root}/{path}"
+
+
+def _rooted_where_it_exists(path: str, root: Path) -> str:
+    absolute_path = _rooted_path(path, root)
+    if absolute_path != path and Path(absolute_path).exists():
+        return absolute_path
+    return path

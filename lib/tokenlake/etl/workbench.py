@@ -1,0 +1,223 @@
+"""The jobs of a worker process, and everything that it keeps between them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, final
+
+from tokenlake.base.arrays import text_of_strings
+from tokenlake.base.cache.disk import DiskCache, default_folder
+from tokenlake.base.lazy_names import load
+from tokenlake.config.resolved import ResolvedTokenizer
+from tokenlake.errors import ConfigError, StoreError, TokenlakeError
+from tokenlake.etl.job.activity import Progress
+from tokenlake.etl.job.messages import (
+    EngineJob,
+    Job,
+    MixJob,
+    PreflightJob,
+    RepackJob,
+    SignJob,
+    UnitJob,
+    WarmJob,
+)
+from tokenlake.etl.job.versions import other_versions
+from tokenlake.etl.tokenizers.encoder import Encoder
+from tokenlake.etl.tokenizers.files import TokenizerFiles
+from tokenlake.etl.tokenizers.gate import choose_encoder, likely_encoder
+from tokenlake.etl.unit.documents import Recipe
+from tokenlake.etl.unit.text import TextBuild
+from tokenlake.runtime.store.address import StoreAddress, open_store
+from tokenlake.runtime.store.base import Store, read_files
+from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.ledger import UnitRecord
+
+if TYPE_CHECKING:
+    # Most jobs do without it, so that it is imported where it is used: a worker begins sooner.
+    from tokenlake.etl.unit.stored_rows import OpenedParents
+
+_MOST_PROBES_BYTES: Final = 16 << 20
+"""Bytes of verdicts of the gate that are kept on disk."""
+
+# The gate's probe takes documents from the start of a source, until it has enough of them. The reference encodes
+# 4 MB/s, so that this takes a tenth of a second.
+_PROBE_DOCUMENTS: Final = 200
+_PROBE_BYTES: Final = 1 << 18
+_PROBE_BYTES_OF_DOCUMENT: Final = 1 << 14
+_PROBE_BLOCK_BYTES: Final = 1 << 20
+
+JOBS_OF_PARTS: Final[Mapping[str, str]] = {"sign": "tokenlake.etl.clean.sign_unit:run_sign_job"}
+"""Kind of a job of an optional part to the function that runs it, as ``module:name``.
+
+The module is imported by the first job of its kind. The arguments of the function are the job, its store, a dictionary
+in which it may keep things between jobs, and a function that receives the progress.
+"""
+
+
+@final
+class Workbench:
+    """Runs jobs, and keeps stores, tokenizers (slow to load) and manifests of parents between them."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, Store] = {}
+        self._files: dict[tuple[tuple[str, str], ...], TokenizerFiles] = {}
+        self._encoders: dict[tuple[Any, ...], Encoder] = {}
+        self._kept: dict[Any, Any] = {}
+        self._parents: OpenedParents | None = None
+        self._probes = DiskCache(default_folder() / "probes", max_bytes=_MOST_PROBES_BYTES)
+
+    def run(self, job: Job, progress: Progress) -> dict[str, Any] | str:
+        """Run a job and return its result: the ledger record of a unit, sealed, or the verdict on an engine.
+
+        Args:
+            job: The job.
+            progress: Function that receives the progress of the job.
+        """
+        if isinstance(job, EngineJob):
+            return self._choose_engine(job)
+        if isinstance(job, PreflightJob):
+            self._check_machine(job)
+            return ""
+        if isinstance(job, UnitJob):
+            return self._build_unit(job, progress).to_bytes().decode()
+        if isinstance(job, SignJob):
+            run_job = load(JOBS_OF_PARTS[job.op], f"job {job.op!r}", "etl")
+            return run_job(job, self._store(job.store), self._kept, progress)
+        return self._build_from_parents(job, progress).to_bytes().decode()
+
+    def warm(self, job: WarmJob) -> None:
+        """Load the tokenizer and the engine that the gate will probably choose.
+
+        An error is ignored: the job that needs them fails with it again, and reports it.
+        """
+        with contextlib.suppress(Exception):
+            files = self._tokenizer(job)
+            settings = job.source.tokenizer
+            mode = Recipe(job.source, files).special_tokens_in_text
+            encoder = likely_encoder(
+                files, settings.engine, mode, job.size, add_special_tokens=settings.add_special_tokens
+            )
+            self._encoders[_encoder_key(files, encoder.engine, mode, settings)] = encoder
+            # pyarrow imports pandas, where it is installed, for the first array that it makes of Python's values, and
+            # gigatoken's engine awkward for the first text.
+            text = text_of_strings([""])
+            if encoder.engine == "gigatoken":
+                encoder.encode(text)
+
+    def _build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
+        """Build one unit of texts and publish its parts; the caller publishes the record."""
+        store = self._store(job.store)
+        files = self._tokenizer(job)
+        settings = job.source.tokenizer
+        recipe = Recipe(job.source, files)
+        mode = recipe.special_tokens_in_text
+        key = _encoder_key(files, job.engine, mode, settings)
+        if key not in self._encoders:
+            self._encoders[key] = Encoder(
+                files,
+                engine=job.engine,
+                special_tokens_in_text=mode,
+                add_special_tokens=settings.add_special_tokens,
+            )
+        return TextBuild(job, store, self._encoders[key], recipe, progress).build()
+
+    def _build_from_parents(self, job: MixJob | RepackJob, progress: Progress) -> UnitRecord:
+        """Build one unit of stored rows and publish its parts; the caller publishes the record."""
+        # A worker of texts does not import all that mixes.
+        from tokenlake.etl.unit.mix import OpenedParents, mix_unit, repack_unit
+
+        if self._parents is None:
+            self._parents = OpenedParents()
+        store = self._store(job.store)
+        parents_store = self._store(job.parents_store)
+        if isinstance(job, MixJob):
+            return mix_unit(job, store, parents_store, self._parents, progress)
+        return repack_unit(job, store, parents_store, self._parents, progress)
+
+    def _choose_engine(self, job: EngineJob) -> dict[str, Any]:
+        """Return the gate's verdict on a source: ``{"engine", "reason"}``."""
+        files = self._tokenizer(job)
+        settings = job.source.tokenizer
+        recipe = Recipe(job.source, files)
+        mode = recipe.special_tokens_in_text
+        choice, encoder = choose_encoder(
+            files,
+            settings.engine,
+            mode,
+            list(_first_documents(job, recipe)),
+            job.size,
+            known=self._probes,
+            add_special_tokens=settings.add_special_tokens,
+            places=recipe.rendered,
+        )
+        self._encoders[_encoder_key(files, choice.engine, mode, settings)] = encoder
+        return {"engine": choice.engine, "reason": choice.reason}
+
+    def _check_machine(self, job: PreflightJob) -> None:
+        """Raise ConfigError where this machine would write other bytes, or cannot reach everything that it needs."""
+        layout = Layout(job.dataset, job.version)
+        problem = f"this machine ({socket.gethostname()}) cannot build {job.dataset}@v{job.version}"
+        differences = other_versions(job.versions)
+        if differences:
+            raise ConfigError(
+                f"{problem}, as its bytes would differ. It has {'; '.join(differences)}. Install the same versions"
+            )
+        if not self._store(job.store).exists(layout.claim):
+            raise ConfigError(
+                f"{problem}: {job.store} has no {layout.claim} here. Every machine needs the same store under the same "
+                "address"
+            )
+        if job.probe is None:
+            return
+        problem = f"{problem}, source {job.probe.source.name!r}"
+        try:
+            verdict = self._choose_engine(job.probe)
+        except StoreError:
+            raise
+        except TokenlakeError as error:
+            raise ConfigError(f"{problem}: {error}") from error
+        if verdict["engine"] != job.engine:
+            raise ConfigError(
+                f"{problem}: its tokenizer engine is {verdict['engine']} ({verdict['reason']}), expected {job.engine}, "
+                "which the plan has"
+            )
+
+    def _store(self, address: StoreAddress) -> Store:
+        """Return an open store; its connections are kept."""
+        key = repr((address.url, address.options))
+        if key not in self._stores:
+            self._stores[key] = open_store(address)
+        return self._stores[key]
+
+    def _tokenizer(self, job: UnitJob | EngineJob | WarmJob) -> TokenizerFiles:
+        """Return a tokenizer's files, which are read from the store once and have the hashes of the plan."""
+        key = tuple(sorted(job.tokenizer_files.items()))
+        if key not in self._files:
+            contents = read_files(self._store(job.store), job.tokenizer, job.tokenizer_files)
+            self._files[key] = TokenizerFiles(name=job.tokenizer, files=contents)
+        return self._files[key]
+
+
+def _encoder_key(
+    files: TokenizerFiles, engine: str, mode: str, settings: ResolvedTokenizer
+) -> tuple[Any, ...]:
+    return files.json_bytes, engine, mode, settings.add_special_tokens
+
+
+def _first_documents(job: EngineJob, recipe: Recipe) -> Iterator[str]:
+    """Yield the beginnings of a source's first documents; bad records are left to the build."""
+    size = 0
+    documents = 0
+    for part in job.ranges[:1]:
+        for prepared in recipe.read(part, _PROBE_BLOCK_BYTES):
+            for value in prepared.documents.text:
+                # Only the beginning becomes a string: the document may have 200 MB.
+                beginning = memoryview(value.as_buffer())[:_PROBE_BYTES_OF_DOCUMENT]
+                text = str(beginning, "utf-8", "ignore")
+                size += len(text)
+                documents += 1
+                yield text
+                if documents >= _PROBE_DOCUMENTS or size >= _PROBE_BYTES:
+                    return
