@@ -12,7 +12,7 @@ from tokenlake.base import numbers
 from tokenlake.base.secrets import scrub
 from tokenlake.errors import TokenlakeError
 from tokenlake.etl.events import UnitFinished
-from tokenlake.etl.observability.build import time_tables
+from tokenlake.etl.observability import time_tables
 from tokenlake.etl.reports import facts, to_markdown
 from tokenlake.etl.reports.dataset import (
     about_sources,

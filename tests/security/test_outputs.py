@@ -22,7 +22,7 @@ from tokenlake.etl.clean.cleaning import Cleaning
 from tokenlake.runtime.store.outputs import require_no_version_above, require_outside_stores
 
 app: Any = lazily("tokenlake.cli.app")
-observability: Any = lazily("tokenlake.etl.observability.build")
+observability: Any = lazily("tokenlake.etl.observability.metrics")
 stages: Any = lazily("tokenlake.config.stages")
 
 REFUSED = r"(is|lies in) (a version of a dataset|the folder of a dataset's versions|the root of a store)"

@@ -26,7 +26,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.export.directory import FolderTarget, Target, require_apart
 from tokenlake.etl.export.plan import hub_token
 from tokenlake.etl.export.push import push_directories
-from tokenlake.etl.observability.build import observed_batches
+from tokenlake.etl.observability import observed_batches
 from tokenlake.etl.publish.repository import HubRepository
 from tokenlake.etl.tokenizers.manager import LoadedTokenizer
 from tokenlake.rowwise.cached_tokens import cached

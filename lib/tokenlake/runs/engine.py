@@ -34,7 +34,7 @@ from tokenlake.etl.events import (
     ignore,
 )
 from tokenlake.etl.export.plan import make_exports
-from tokenlake.etl.observability.build import DisplayOptions, measured
+from tokenlake.etl.observability import DisplayOptions, measured
 from tokenlake.etl.observability.tally import RunTallies, source_name
 from tokenlake.etl.pool import Pool, worth_a_retry
 from tokenlake.etl.reports.dataset import planning_line

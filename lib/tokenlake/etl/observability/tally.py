@@ -28,14 +28,25 @@ from tokenlake.etl.events import (
 )
 from tokenlake.runtime.store.ledger import MIXED
 
-_BAR, _FIGURES = 28, 48  # columns of a bar at most, and of what stands beside it
+_MOST_BAR_COLUMNS: Final = 28
+"""Largest width of a bar."""
+
+_FIGURE_COLUMNS: Final = 48
+"""Width of the figures beside a bar."""
 
 
 @final
 @dataclass(slots=True)
 class SourceTally:
-    """Input bytes of one source: all, done (now or earlier), and done in this run; worker seconds and bytes of its
-    units that are finished in this run."""
+    """Running sums of one source.
+
+    Attributes:
+        total: Input bytes of all its units.
+        done: Input bytes that are done, in this run or an earlier one.
+        built: Input bytes that this run worked on.
+        spent: Worker seconds of the units that this run finished.
+        read: Input bytes of these units.
+    """
 
     total: int = 0
     done: int = 0
@@ -51,20 +62,22 @@ _UNPLANNED: Final = BuildPlanned("", 0, 0, 0, 0)
 @final
 @dataclass(slots=True)
 class RunTally:
-    """Running sums. ``built`` counts this run alone, so that a resumed run shows its true speed.
+    """Running sums of one build. ``built`` counts this run alone, so that a resumed run shows its true speed.
 
     Attributes:
-        step: of several builds, which one this is; of nothing where there is one alone.
-        plan: what is to be done; of no dataset before it is known.
-        finished: units with a ledger record.
-        retried: tries of units that failed and were worth another one.
-        documents, tokens: so far, those of resumed units included.
-        written: ids in finished units, BOS and EOS included and what was cut away not.
-        sources: per source, in plan order.
-        stages: worker seconds by stage, of units finished in this run.
-        began: when the first unit started, or None.
-        ended: when the last one finished, or None.
-        clock: what these times are read from, in seconds.
+        step: Place of the build among several; without a name for a single build.
+        plan: Plan of the build; without a dataset before it is known.
+        finished: Number of units with a ledger record.
+        retried: Number of attempts at units that failed and were repeated.
+        documents: Number of documents so far, those of resumed units included.
+        tokens: Number of tokens so far, those of resumed units included.
+        written: Number of ids in finished units, BOS and EOS included and tokens that were cut away not.
+        sources: Sums of each source, in plan order.
+        stages: Worker seconds of each stage, of units that this run finished.
+        began: Time at which the first unit started; None before that.
+        ended: Time at which the last unit finished; None before that.
+        clock: Clock of these times, in seconds.
+        unit: Unit of `done` and `total`.
     """
 
     step: BuildStep = _ALONE
@@ -83,22 +96,22 @@ class RunTally:
 
     @property
     def name(self) -> str:
-        """``pile v3``."""
+        """Dataset and version, as ``pile v3``."""
         return f"{self.plan.dataset} v{self.plan.version}"
 
     @property
     def total(self) -> int:
-        """Input bytes of all sources."""
+        """Number of input bytes of all sources."""
         return sum(source.total for source in self.sources.values())
 
     @property
     def done(self) -> int:
-        """Input bytes finished, now or earlier."""
+        """Number of input bytes that are done, in this run or an earlier one."""
         return sum(source.done for source in self.sources.values())
 
     @property
     def built(self) -> int:
-        """Input bytes worked on in this run."""
+        """Number of input bytes that this run worked on."""
         return sum(source.built for source in self.sources.values())
 
     def add(self, event: Event) -> None:
@@ -108,15 +121,19 @@ class RunTally:
                 self.plan = event
                 self.sources = {name: SourceTally(total) for name, total in event.source_bytes.items()}
             case UnitStarted():
-                self.began = self.clock() if self.began is None else self.began
+                if self.began is None:
+                    self.began = self.clock()
             case UnitProgress():
                 self._count(event.source, event.bytes, event.documents, event.tokens)
             case UnitRetried():
                 self.retried += 1
-                self._count(event.source, *(-reported for reported in event.progressed))
+                bytes_, documents, tokens = event.progressed
+                self._count(event.source, -bytes_, -documents, -tokens)
             case UnitFinished():
                 self._finish(event, 1)
-                self.ended = self.clock() if self.finished == self.plan.units else None
+                self.ended = None
+                if self.finished == self.plan.units:
+                    self.ended = self.clock()
                 if event.how == "built":
                     self.stages.update(event.stages)
                     self.sources[event.source].spent += event.seconds
@@ -128,17 +145,22 @@ class RunTally:
                 pass
 
     def seconds(self) -> float:
-        """Since the first unit started, until the last one finished."""
+        """Return the seconds from the start of the first unit to the end of the last one, or to now."""
         if self.began is None:
             return 0.0
-        return (self.clock() if self.ended is None else self.ended) - self.began
+        end = self.ended
+        if end is None:
+            end = self.clock()
+        return end - self.began
 
     def left(self) -> float | None:
-        """Seconds until the end at the speed so far; None before there is one."""
-        return self.seconds() * (self.total - self.done) / self.built if self.built > 0 else None
+        """Return the seconds until the end, at the speed so far; None before there is a speed."""
+        if self.built <= 0:
+            return None
+        return self.seconds() * (self.total - self.done) / self.built
 
     def line(self) -> str:
-        """``7 of 9 units  3.12 M tokens  21.4 MB/s  12 s left``."""
+        """Return the sums for people, as ``7 of 9 units  3.12 M tokens  21.4 MB/s  12 s left``."""
         units = numbers.plural(self.plan.units, "unit")
         parts = [f"{self.finished} of {units}", f"{numbers.short(self.tokens)} tokens"]
         if self.built:
@@ -149,32 +171,42 @@ class RunTally:
         return "  ".join(parts)
 
     def slowest(self) -> str:
-        """``tokenize takes 71% of the workers' time; web is slowest, 4.10 MB/s per worker``; empty before a unit is."""
+        """Return the slowest stage and source for people; empty before a unit is finished.
+
+        For example: ``tokenize takes 71% of the workers' time; web is slowest, 4.10 MB/s per worker``.
+        """
         parts: list[str] = []
         if self.stages:
             stage, seconds = self.stages.most_common(1)[0]
             share = numbers.percent(seconds, self.stages.total(), 0)
             parts.append(f"{stage} takes {share} of the workers' time")
-        timed = {name: source for name, source in self.sources.items() if source.spent > 0}
-        if len(timed) > 1:
-            name = min(timed, key=lambda each: timed[each].read / timed[each].spent)
-            rate = numbers.rate(timed[name].read, timed[name].spent)
-            parts.append(f"{source_name(name)} is slowest, {rate} per worker")
+        bytes_per_second = {
+            name: source.read / source.spent for name, source in self.sources.items() if source.spent > 0
+        }
+        if len(bytes_per_second) > 1:
+            slowest = min(bytes_per_second, key=bytes_per_second.__getitem__)
+            source = self.sources[slowest]
+            rate = numbers.rate(source.read, source.spent)
+            parts.append(f"{source_name(slowest)} is slowest, {rate} per worker")
         return "; ".join(parts)
 
     def figures(self) -> dict[str, Any]:
         """Return the sums, JSON-able; seconds to milliseconds."""
-        own = ("finished", "retried", "documents", "tokens")
-        left = self.left()
+        seconds_left = self.left()
+        if seconds_left is not None:
+            seconds_left = round(seconds_left, 3)
         return {
             "dataset": self.plan.dataset,
             "version": self.plan.version,
             "units": self.plan.units,
-            **{name: getattr(self, name) for name in own},
+            "finished": self.finished,
+            "retried": self.retried,
+            "documents": self.documents,
+            "tokens": self.tokens,
             "bytes": self.done,
             "all_bytes": self.total,
             "seconds": round(self.seconds(), 3),
-            "seconds_left": None if left is None else round(left, 3),
+            "seconds_left": seconds_left,
         }
 
     def render(self, width: int) -> RenderableType:
@@ -182,52 +214,84 @@ class RunTally:
         grid = Grid.grid(padding=(0, 2, 0, 0))
         for justify in ("left", "left", "right", "right", "right"):
             grid.add_column(no_wrap=True, justify=justify)
-        heading = [Text(step_name(self.step), style="bold")] if self.step.what else []
-        room = width - _FIGURES - max((len(source_name(name)) for name in self.sources), default=0)
+        # The bars take the columns that names and figures leave.
+        name_columns = max((len(source_name(name)) for name in self.sources), default=0)
+        bar_columns = min(_MOST_BAR_COLUMNS, max(4, width - _FIGURE_COLUMNS - name_columns))
         for name, source in self.sources.items():
-            grid.add_row(*_bar(source_name(name), source, self.seconds(), min(_BAR, max(room, 4))))
-        return Group(*heading, grid, Text(self.line(), style="dim"))
+            grid.add_row(*_bar_row(source_name(name), source, self.seconds(), bar_columns))
+        line = Text(self.line(), style="dim")
+        if self.step.what:
+            return Group(Text(step_name(self.step), style="bold"), grid, line)
+        return Group(grid, line)
 
     def _finish(self, event: UnitFinished, sign: int) -> None:
-        """Count a finished unit; take it back with `sign` -1."""
+        """Count the part of a finished unit that was not reported as progress.
+
+        Args:
+            event: Event of the unit.
+            sign: 1 to count the unit, -1 to take it back.
+        """
         account = event.record.account
         self.finished += sign
         self.written += sign * (account.content_packed + account.bos + account.eos)
-        whole = event.bytes, account.documents, account.tokens
-        rest = (sign * done - reported for done, reported in zip(whole, event.progressed, strict=True))
-        self._count(event.source, *rest, built=event.how == "built")
+        reported_bytes, reported_documents, reported_tokens = event.progressed
+        self._count(
+            event.source,
+            sign * event.bytes - reported_bytes,
+            sign * account.documents - reported_documents,
+            sign * account.tokens - reported_tokens,
+            built=event.how == "built",
+        )
 
     def _count(self, source: str, bytes_: int, documents: int, tokens: int, *, built: bool = True) -> None:
-        counted = self.sources.setdefault(source, SourceTally())
-        counted.done += bytes_
-        counted.built += bytes_ if built else 0
+        tally = self.sources.setdefault(source, SourceTally())
+        tally.done += bytes_
+        if built:
+            tally.built += bytes_
         self.documents += documents
         self.tokens += tokens
 
 
 def step_name(step: BuildStep) -> str:
-    """``step 2 of 4: tokens of code``."""
+    """Return the place of a build among several, as ``step 2 of 4: tokens of code``."""
     return f"step {step.number} of {step.of}: {step.what}"
 
 
 def source_name(source: str) -> str:
-    """What people call a source of a plan."""
-    return "all sources" if source == MIXED else source
+    """Return the name of a source for people."""
+    if source == MIXED:
+        return "all sources"
+    return source
 
 
-def _bar(name: str, source: SourceTally, seconds: float, width: int) -> list[RenderableType]:
+def _bar_row(name: str, source: SourceTally, seconds: float, width: int) -> list[RenderableType]:
+    """Return the cells of a source's row: its name, a bar and figures.
+
+    Args:
+        name: Name of the source.
+        source: Sums of the source.
+        seconds: Time of the build so far.
+        width: Width of the bar, in columns.
+    """
+    rate = ""
+    if source.built:
+        rate = numbers.rate(source.built, seconds)
     return [
         Text(name),
         ProgressBar(total=max(source.total, 1), completed=source.done, width=width),
         Text(numbers.percent(source.done, source.total, 0)),
         Text(f"{numbers.size(source.done)} of {numbers.size(source.total)}"),
-        Text(numbers.rate(source.built, seconds) if source.built else "", style="dim"),
+        Text(rate, style="dim"),
     ]
 
 
 @final
 class RunTallies:
-    """The tallies of each build of a run, in order; any thread may add to them."""
+    """The tallies of all builds of a run; thread-safe.
+
+    Attributes:
+        all: Tally of each build that began, in order.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -235,35 +299,39 @@ class RunTallies:
 
     @property
     def last(self) -> RunTally:
-        """Of the build that goes on, or was the last."""
+        """The tally of the current build, or of the last one."""
         return self.all[-1]
 
     @property
     def share(self) -> float:
-        """How much of the whole run is done, 0 to 1: of the input bytes, each of several builds counting the same."""
+        """Share of the whole run that is done, 0 to 1: of input bytes, where each of several builds counts the same."""
         tally = self.last
-        done = min(tally.done / tally.total, 1.0) if tally.total else 0.0
-        return (tally.step.number - 1 + done) / tally.step.of
+        share_of_build = 0.0
+        if tally.total:
+            share_of_build = min(tally.done / tally.total, 1.0)
+        return (tally.step.number - 1 + share_of_build) / tally.step.of
 
     def add(self, event: Event) -> None:
         """Count an event."""
         with self._lock:
             if isinstance(event, BuildStep):
-                self.all = [*(tally for tally in self.all if tally.plan.dataset), RunTally(event)]
+                planned = [tally for tally in self.all if tally.plan.dataset]
+                self.all = [*planned, RunTally(event)]
             self.last.add(event)
 
     def render(self, width: int) -> RenderableType:
-        """Return the bars of the build that goes on."""
+        """Return the bars of the current build."""
         with self._lock:
             return self.last.render(width)
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the figures of all builds, each with the label `dataset`."""
         with self._lock:
-            found = [(tally, {"dataset": tally.plan.dataset}) for tally in self.all if tally.plan.dataset]
-            for name, (kind, help, value) in _METRICS.items():
-                for tally, labels in found:
-                    yield Metric(f"tokenlake_build_{name}", kind, help, value(tally), labels)
+            planned = [tally for tally in self.all if tally.plan.dataset]
+            for name, (kind, help_text, value_of) in _METRICS.items():
+                for tally in planned:
+                    labels = {"dataset": tally.plan.dataset}
+                    yield Metric(f"tokenlake_build_{name}", kind, help_text, value_of(tally), labels)
 
 
 _METRICS: Final[dict[str, tuple[Any, str, Callable[[RunTally], float]]]] = {
@@ -276,18 +344,26 @@ _METRICS: Final[dict[str, tuple[Any, str, Callable[[RunTally], float]]]] = {
     "tokens": ("gauge", "Tokens made, those of earlier runs included.", lambda tally: tally.tokens),
     "seconds": ("gauge", "Seconds since the first unit started.", lambda tally: tally.seconds()),
 }
-"""Units, bytes, documents and tokens are no counters: what was told of a unit that is built again is taken back."""
+"""Kind, help text and value of each metric, by name.
+
+Units, bytes, documents and tokens are no counters: the sums of a unit that is built again are taken back.
+"""
 
 
 @final
 @dataclass(slots=True)
 class BatchTally:
-    """What a pipeline has given out.
+    """Running sums of a pipeline.
 
     Attributes:
-        batches, rows: given out; after no `load` a row is a batch of its own.
-        waited: seconds that the consumer waited for them.
-        clock: seconds, monotonic.
+        batches: Number of batches that were given out; without `load` each row is a batch of its own.
+        rows: Number of rows that were given out.
+        waited: Number of seconds that the consumer waited for them.
+        clock: Clock that returns seconds, monotonic.
+        began: Time at which the pipeline began.
+        name: Name of the work.
+        unit: Unit of `done` and `total`.
+        total: Number of all batches; 0, because it is not known.
     """
 
     batches: int = 0
@@ -297,17 +373,18 @@ class BatchTally:
     began: float = field(init=False)
     name: str = field(default="batches", init=False)
     unit: str = field(default="batch", init=False)
-    total: int = field(default=0, init=False)  # nobody knows
+    total: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.began = self.clock()
 
     @property
     def done(self) -> int:
+        """Number of batches that were given out."""
         return self.batches
 
     def line(self) -> str:
-        """``120 batches  960 rows  48.1 rows/s  2.1 s waited``."""
+        """Return the sums for people, as ``120 batches  960 rows  48.1 rows/s  2.1 s waited``."""
         seconds = max(self.clock() - self.began, 1e-9)
         rate = f"{numbers.short(self.rows / seconds)} rows/s"
         counts = [numbers.plural(self.batches, "batch", "batches"), numbers.plural(self.rows, "row")]
@@ -315,9 +392,12 @@ class BatchTally:
 
     def figures(self) -> dict[str, Any]:
         """Return the sums, JSON-able; seconds to milliseconds."""
-        seconds = round(self.clock() - self.began, 3)
-        counts = {"batches": self.batches, "rows": self.rows}
-        return {**counts, "seconds": seconds, "waited": round(self.waited, 3)}
+        return {
+            "batches": self.batches,
+            "rows": self.rows,
+            "seconds": round(self.clock() - self.began, 3),
+            "waited": round(self.waited, 3),
+        }
 
     def render(self, width: int) -> RenderableType:
         """Return the line."""

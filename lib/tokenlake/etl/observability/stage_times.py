@@ -1,0 +1,56 @@
+"""Tables of the time that the stages of a build took."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tokenlake.base import numbers
+from tokenlake.etl.events.of_units import UnitFinished
+from tokenlake.etl.observability.tally import source_name
+from tokenlake.etl.reports.tables import Table, label, number
+from tokenlake.etl.step_clock.reported_steps import STAGES
+
+_MOST_UNITS: Final = 10
+"""Number of units in the table of the slowest ones."""
+
+
+def time_tables(built: Sequence[UnitFinished]) -> list[Table]:
+    """Return two tables of the units that a run built: seconds of each stage by source, and the slowest units.
+
+    Seconds are those of the worker processes, so that two workers spend two seconds in one.
+
+    Args:
+        built: Event of each unit that the run built.
+    """
+    reported_stages: set[str] = set()
+    for event in built:
+        reported_stages.update(event.stages)
+    stages = [stage for stage in STAGES if stage in reported_stages]
+    if not stages:
+        return []
+    time_columns = [number("seconds", "all", numbers.duration)]
+    time_columns.extend(number(stage, None, numbers.duration) for stage in stages)
+
+    sums_of_sources: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for event in built:
+        sums_of_sources[event.source].update({"units": 1, "seconds": event.seconds, **event.stages})
+    source_rows = [{"name": source_name(name), **sums} for name, sums in sums_of_sources.items()]
+    source_columns = [label("name", "source"), number("units"), *time_columns]
+    tables = [Table.of(source_columns, source_rows, "Time by stage")]
+
+    if len(built) > 1:
+        slowest = sorted(built, key=lambda event: -event.seconds)[:_MOST_UNITS]
+        unit_columns = [label("unit"), label("name", "source"), *time_columns]
+        tables.append(Table.of(unit_columns, [_unit_row(event) for event in slowest], "Slowest units"))
+    return tables
+
+
+def _unit_row(event: UnitFinished) -> dict[str, Any]:
+    return {
+        "unit": f"{event.unit:05d}",
+        "name": source_name(event.source),
+        "seconds": event.seconds,
+        **event.stages,
+    }
