@@ -256,7 +256,8 @@ def test_the_group_is_made_anew_when_somebody_kills_what_watches() -> None:
 
 def test_functions_beside_a_script_and_in_the_folder_of_a_notebook_are_found(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
-    script = "import sys; from tokenlake.etl.pool import _own_folders; print(*_own_folders(), sep=chr(10))"
+    module = "tokenlake.etl.worker_process"
+    script = f"from {module} import _folders_of_user as folders; print(*folders(), sep=chr(10))"
     (tmp_path / "own" / "script.py").write_text(script)
     for command, folder in ((["own/script.py"], "own"), (["-c", script], ".")):
         done = subprocess.run(

@@ -1,8 +1,8 @@
 """The worker process: it receives jobs and sends answers, as :mod:`tokenlake.etl.job` writes them.
 
-Its arguments are the file descriptors of the connection and of the note (:mod:`tokenlake.etl.pool`), and folders of the
-user's own modules. An unexpected exception becomes an error of type ``WorkerError`` whose message ends with the
-traceback: a bug should be seen, and the pool should live.
+Its arguments are the file descriptors of the connection and of the note (:mod:`tokenlake.etl.worker_process`), and
+folders of the user's own modules. An unexpected exception becomes an error of type ``WorkerError`` whose message ends
+with the traceback: a bug should be seen, and the pool should live.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tokenlake.errors import TokenlakeError, WorkerError, to_json
 from tokenlake.etl.job.activity import last_told, listen
 from tokenlake.etl.job.lines import WorkerAnswer, job_of, to_line
 from tokenlake.etl.job.messages import SecretBlocks, WarmJob
-from tokenlake.etl.pool import NOTE_BYTES
 from tokenlake.etl.step_clock.clock import CLOCK
 from tokenlake.etl.workbench import Workbench
+from tokenlake.etl.worker_process import NOTE_BYTES
 
 
 def main() -> None:
