@@ -69,6 +69,27 @@ def test_an_engine_is_cancelled_though_a_callback_swallows_the_exception(capfd: 
     assert capfd.readouterr().err == ANSWER
 
 
+def test_a_signal_that_arrives_while_the_first_is_answered_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: Output
+) -> None:
+    """A second signal may arrive after the thread that cancels was made and before it has started."""
+    start_thread = threading.Thread.start
+
+    def start_interrupted(thread: threading.Thread) -> None:
+        if thread.name == "cancel":
+            signal.raise_signal(signal.SIGINT)
+        start_thread(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_interrupted)
+    interrupts = interrupting.Interrupts()
+    noting = Engine()
+    with pytest.raises(KeyboardInterrupt), interrupts.handled():
+        interrupts.set_engine(noting)
+        signal.raise_signal(signal.SIGINT)
+    assert noting.cancelled.wait(10)
+    assert capfd.readouterr().err == ANSWER
+
+
 def test_an_engine_leaves_word_of_its_cancellation_at_once(tmp_path: Path, tokenizer_dir: Path) -> None:
     """A second Ctrl-C may end the process before the engine is closed."""
     (tmp_path / "in.jsonl").write_text('{"text": "a lake holds water"}\n')
