@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Tests start hundreds of processes: where nobody keeps bytecode, each would compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-faults test-versions lint format docs bench clean
+.PHONY: install demo test test-corpora test-faults test-versions lint format docs bench clean
 
 install: $(STAMP)
 
@@ -21,6 +21,11 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Real text and real tokenizers, from the folder that TOKENLAKE_TEST_DATA names; CORPORA=sample for a third of them.
+CORPORA ?= all
+test-corpora: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m corpora --corpora $(CORPORA)
 
 # FAULTS=sample for a fixed sample of a few minutes; all of them take the better part of an hour.
 FAULTS ?= all
