@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# A build needs far less than the tests do.
+DEMO_STAMP := $(VENV)/.installed-demo
 
 # Tests start hundreds of processes: where nobody keeps bytecode, each would compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -16,7 +18,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(STAMP)
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[etl]'
+	touch $@
+
+# Where everything is installed already, nothing more is.
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
 	$(BIN)/python -m tokenlake.demo
 
 test: $(STAMP)
