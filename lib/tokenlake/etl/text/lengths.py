@@ -175,6 +175,7 @@ class LengthManager:
         """
         parts = [np.asarray(row, np.int32) for row in rows]
         ids = np.concatenate([np.empty(0, np.int32), *parts])
+        loss_parts = [np.asarray(row, np.bool_) for row in loss or ()]
         boundaries = self._boundaries
         if boundaries is None:
             # Widths that double: at most half of a row is padding, and a compiled model sees few shapes.
@@ -189,7 +190,7 @@ class LengthManager:
             side=side,
             max_length=self.max_length,
             boundaries=boundaries,
-            loss=None if loss is None else np.concatenate([np.asarray(row, np.bool_) for row in loss]),
+            loss=None if loss is None else np.concatenate([np.empty(0, np.bool_), *loss_parts]),
         )
 
     def process(self, texts: Sequence[str]) -> list[Padded]:
