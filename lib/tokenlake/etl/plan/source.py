@@ -174,7 +174,7 @@ def _with_template(texts: ResolvedTexts, tokenizer: TokenizerFiles) -> ResolvedT
         template = chosen_template(texts.prompt.chat_template, tokenizer)
         return replace(texts, prompt=replace(texts.prompt, chat_template=template))
     if texts.preference is not None:
-        from tokenlake.etl.text.preference import settled_preference
+        from tokenlake.etl.text.preference_renderer import settled_preference
 
         return replace(texts, preference=settled_preference(texts.preference, tokenizer))
     return texts

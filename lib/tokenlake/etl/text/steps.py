@@ -231,7 +231,7 @@ def open_renderer(
         ConfigError: the settings contradict themselves or the tokenizer.
     """
     if texts.preference:
-        from tokenlake.etl.text.preference import PreferenceRenderer
+        from tokenlake.etl.text.preference_renderer import PreferenceRenderer
 
         return PreferenceRenderer(texts.preference, files, special_tokens_in_text)
     if texts.chat:
