@@ -327,3 +327,15 @@ def with_loss(
 def learns_all(prompt: ResolvedPrompt) -> bool:
     """Return whether all of a prompt bears loss."""
     return not prompt.mask_input or not prompt.label_column
+
+
+def refuses_special_tokens(special_tokens_in_text: str, control_tokens: bool) -> bool:
+    """Return whether a row may not spell a special token.
+
+    Args:
+        special_tokens_in_text: Setting of the dataset.
+        control_tokens: Whether the template spells control tokens; an encoder cannot tell a row's own from them.
+    """
+    if special_tokens_in_text == "fail":
+        return True
+    return control_tokens and special_tokens_in_text != "encode"
