@@ -113,11 +113,9 @@ class PromptEngine:
                 expected="None",
                 got=budget,
             )
-        strategy: Strategy
+        strategy: Strategy = "simple" if truncation else "none"
         if isinstance(truncation, str):
             strategy = truncation
-        else:
-            strategy = "simple" if truncation else "none"
         self._label = prompt.label_column or ""
         self._labeller = prompt_labeller(
             prompt,
