@@ -14,7 +14,8 @@ from tokenlake.config import ResolvedChat
 from tokenlake.errors import TemplateMismatchError
 from tokenlake.etl.sources import Rows
 from tokenlake.etl.text import ChatRenderer, ChatTemplate
-from tokenlake.etl.text.chat_renderer import Conversations, SpecialTokenGuard
+from tokenlake.etl.text.conversations import Conversations
+from tokenlake.etl.text.special_token_guard import SpecialTokenGuard
 
 PLAIN = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}{{ '\n' }}"

@@ -24,7 +24,6 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.text.chat_messages import Turn, tools_of
-from tokenlake.etl.text.chat_renderer import Chat, Conversations, SpecialTokenGuard
 from tokenlake.etl.text.chat_template import (
     DEFAULT,
     ChatTemplate,
@@ -34,8 +33,10 @@ from tokenlake.etl.text.chat_template import (
     templates_of,
 )
 from tokenlake.etl.text.chat_weights import ASSISTANT
+from tokenlake.etl.text.conversations import Chat, Conversations
 from tokenlake.etl.text.judgement import READER, Judgement, judgements, require_learned, value_of
 from tokenlake.etl.text.renderer import Rendered
+from tokenlake.etl.text.special_token_guard import SpecialTokenGuard
 from tokenlake.etl.text.transform import fault_of
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 

@@ -11,8 +11,8 @@ from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.sources.rows import Rows
-from tokenlake.etl.text.chat_renderer import rendered_chats
 from tokenlake.etl.text.chat_template import CharSpan, ChatTemplate, RenderedChat, named_tokens
+from tokenlake.etl.text.conversations import rendered_chats
 from tokenlake.etl.text.prompt_template import (
     NAME,
     PromptColumns,
