@@ -27,10 +27,10 @@ from tokenlake.etl.packing.sequence_packers import FirstFitPacker as FirstFitPac
 from tokenlake.etl.packing.sequence_packers import GreedyPacker as GreedyPacker
 from tokenlake.etl.packing.sequence_packers import PackedSequence as PackedSequence
 from tokenlake.etl.packing.sequence_packers import PoolPacker as PoolPacker
-from tokenlake.etl.text.chat_messages import ConvertInputOutputToChatML as ConvertInputOutputToChatML
-from tokenlake.etl.text.chat_messages import ConvertToChatML as ConvertToChatML
 from tokenlake.etl.text.chat_transform import ChatTemplateTransform as ChatTemplateTransform
 from tokenlake.etl.text.chat_transform import MaybeApplyChatTemplate as MaybeApplyChatTemplate
+from tokenlake.etl.text.chatml_transforms import ConvertInputOutputToChatML as ConvertInputOutputToChatML
+from tokenlake.etl.text.chatml_transforms import ConvertToChatML as ConvertToChatML
 from tokenlake.etl.text.fields import AddField as AddField
 from tokenlake.etl.text.fields import CombineFields as CombineFields
 from tokenlake.etl.text.fields import DropFields as DropFields

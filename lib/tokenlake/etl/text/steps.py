@@ -20,7 +20,7 @@ from typing import Any, Final, final
 from tokenlake.config.resolved import ResolvedTexts
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.etl.sources.rows import Row
-from tokenlake.etl.text.chat_messages import ConvertInputOutputToChatML, ConvertToChatML
+from tokenlake.etl.text.chatml_transforms import ConvertInputOutputToChatML, ConvertToChatML
 from tokenlake.etl.text.fields import (
     AddField,
     CombineFields,
