@@ -20,7 +20,7 @@ from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, STYLES, TOOLS_CHATML, conversation
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.etl.text import ChatTemplate, Limits
-from tokenlake.etl.text.chat_template import PROCESS
+from tokenlake.etl.text.render_process import PROCESS
 
 chat_template_utils: Any = lazily("transformers.utils.chat_template_utils")
 

@@ -3,9 +3,9 @@
 from tokenlake.etl.text.boundaries import is_word_boundary as is_word_boundary
 from tokenlake.etl.text.boundaries import sentence_breaks as sentence_breaks
 from tokenlake.etl.text.budgets import allocate as allocate
+from tokenlake.etl.text.chat_protocol import Limits as Limits
 from tokenlake.etl.text.chat_renderer import ChatRenderer as ChatRenderer
 from tokenlake.etl.text.chat_template import ChatTemplate as ChatTemplate
-from tokenlake.etl.text.chat_template import Limits as Limits
 from tokenlake.etl.text.labeller import resolved_prompt as resolved_prompt
 from tokenlake.etl.text.preference_ids import Joiner as Joiner
 from tokenlake.etl.text.prompt_renderer import PromptRenderer as PromptRenderer

@@ -21,7 +21,7 @@ from itertools import product
 from typing import Any, cast
 
 from tokenlake.etl.text.chat_marks import THOUGHTS, calls_of, json_object
-from tokenlake.etl.text.chat_template import Message
+from tokenlake.etl.text.chat_protocol import Message
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 """Gives a message another form; returns a message that it does not concern as it is."""

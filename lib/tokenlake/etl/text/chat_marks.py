@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast, final
 
-from tokenlake.etl.text.chat_template import Message, texts_in
+from tokenlake.etl.text.chat_protocol import Message
 from tokenlake.etl.text.chat_weights import ASSISTANT
+from tokenlake.etl.text.plain_data import texts_in
 
 THOUGHTS: Final = ("reasoning_content", "thinking", "reasoning")
 """Names of the field that holds a turn's reasoning."""

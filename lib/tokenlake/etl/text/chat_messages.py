@@ -23,8 +23,8 @@ import orjson
 from tokenlake.errors import BadRecordError
 from tokenlake.etl.text.chat_forms import calls_of_text
 from tokenlake.etl.text.chat_marks import THOUGHTS
-from tokenlake.etl.text.chat_template import texts_in
 from tokenlake.etl.text.chat_weights import ASSISTANT, check_weight
+from tokenlake.etl.text.plain_data import texts_in
 
 Turn = dict[str, Any]
 

@@ -9,10 +9,11 @@ from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat
 from tokenlake.errors import ConfigError
 from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.text.chat_messages import ConversationReader, in_field, tools_of, without_nulls
-from tokenlake.etl.text.chat_template import ChatTemplate, check_mode, named_tokens, no_template
+from tokenlake.etl.text.chat_template import ChatTemplate
 from tokenlake.etl.text.conversations import Chat, Conversations
 from tokenlake.etl.text.renderer import Rendered
 from tokenlake.etl.text.special_token_guard import SpecialTokenGuard
+from tokenlake.etl.text.template_choice import check_mode, named_tokens, no_template
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 

@@ -43,7 +43,7 @@ from jinja2.utils import Cycler, Joiner, Namespace
 from jinja2.visitor import NodeTransformer
 
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.text.chat_template import LEFT, MAX_TEMPLATE, RIGHT, CharSpan, Slot, template_error
+from tokenlake.etl.text.chat_protocol import LEFT, MAX_TEMPLATE, RIGHT, CharSpan, Slot, template_error
 
 REFUSED: Final = "template_refused"
 """The reason of rows that a template itself refuses, by ``raise_exception``."""

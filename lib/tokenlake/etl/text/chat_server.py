@@ -36,6 +36,19 @@ import jinja2
 
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError, to_json
 from tokenlake.etl.text.chat_forms import cleaned, forms, is_special
+from tokenlake.etl.text.chat_protocol import (
+    FORGED,
+    LIMIT,
+    NO_DATA,
+    OUT_OF_MEMORY,
+    CharSpan,
+    Limits,
+    Message,
+    RenderedChat,
+    Skeleton,
+    Slot,
+    template_error,
+)
 from tokenlake.etl.text.chat_sandbox import (
     ERROR,
     NAME,
@@ -51,21 +64,6 @@ from tokenlake.etl.text.chat_sandbox import (
     with_clock,
 )
 from tokenlake.etl.text.chat_shapes import Shapes
-from tokenlake.etl.text.chat_template import (
-    FORGED,
-    LIMIT,
-    NO_DATA,
-    OUT_OF_MEMORY,
-    CharSpan,
-    Limits,
-    Message,
-    RenderedChat,
-    Skeleton,
-    Slot,
-    template_error,
-    texts_in,
-    with_texts,
-)
 from tokenlake.etl.text.chat_turns import (
     NOT_RENDERED,
     THINKING_SWITCHES,
@@ -75,6 +73,7 @@ from tokenlake.etl.text.chat_turns import (
     without,
 )
 from tokenlake.etl.text.chat_weights import ASSISTANT, is_learned
+from tokenlake.etl.text.plain_data import texts_in, with_texts
 
 _MARK: Final = re.compile(f"{OPEN}([0-3])([0-9]+)\ue001")
 _SPLIT: Final = re.compile(f"({OPEN}[0-3][0-9]+\ue001)")

@@ -19,7 +19,7 @@ from typing import Any, Final, final
 
 from tokenlake.errors import BadRecordError
 from tokenlake.etl.text.chat_marks import mark_turn
-from tokenlake.etl.text.chat_template import NO_DATA, CharSpan, Message
+from tokenlake.etl.text.chat_protocol import NO_DATA, CharSpan, Message
 
 Find = Callable[[str, Sequence[Message]], tuple[CharSpan, ...]]
 """Finds spans in a rendering of a conversation: (rendering, messages)."""

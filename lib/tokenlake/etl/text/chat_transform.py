@@ -9,14 +9,9 @@ from tokenlake.config.resolved import MESSAGES_FIELDS
 from tokenlake.errors import BadRecordError
 from tokenlake.etl.sources.rows import Row
 from tokenlake.etl.text.chat_messages import ConversationReader, in_field, tools_of, without_nulls
-from tokenlake.etl.text.chat_template import (
-    DEFAULT,
-    ChatTemplate,
-    check_mode,
-    chosen_template,
-    named_tokens,
-)
+from tokenlake.etl.text.chat_template import ChatTemplate
 from tokenlake.etl.text.special_token_guard import SpecialTokenGuard
+from tokenlake.etl.text.template_choice import DEFAULT, check_mode, chosen_template, named_tokens
 from tokenlake.etl.text.transform import Transform
 from tokenlake.etl.tokenizers.files import files_of
 

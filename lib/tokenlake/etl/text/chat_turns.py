@@ -33,8 +33,10 @@ from typing import Any, Final, final
 
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.text.chat_marks import Item, MarkedTurn, Render, calls_of, mark_turn, unused_salt
-from tokenlake.etl.text.chat_template import UNFOUND, CharSpan, Message, shared_length, texts_in
+from tokenlake.etl.text.chat_protocol import UNFOUND, CharSpan, Message
 from tokenlake.etl.text.chat_weights import ASSISTANT
+from tokenlake.etl.text.common_text import shared_length
+from tokenlake.etl.text.plain_data import texts_in
 
 NOT_RENDERED: Final = "not_rendered"
 """The reason of rows of which the template leaves something out."""

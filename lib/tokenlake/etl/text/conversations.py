@@ -27,7 +27,8 @@ from tokenlake.base.arrays import Bools, Int64, select, taken, text_of_strings
 from tokenlake.errors import BadRecordError, TemplateMismatchError, TokenlakeError
 from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.text.chat_messages import Turn
-from tokenlake.etl.text.chat_template import LEFT, RIGHT, ChatTemplate, RenderedChat, Skeleton
+from tokenlake.etl.text.chat_protocol import LEFT, RIGHT, RenderedChat, Skeleton
+from tokenlake.etl.text.chat_template import ChatTemplate
 from tokenlake.etl.text.renderer import Rendered, byte_sizes, join_pieces
 from tokenlake.etl.text.special_token_guard import SpecialTokenGuard
 from tokenlake.etl.text.transform import Column, called, fault_of

@@ -23,8 +23,8 @@ from typing import Final, NoReturn, cast, final
 from tokenlake.base.columns import Method
 from tokenlake.errors import BadRecordError
 from tokenlake.etl.text.chat_messages import ConversationReader, Turn, in_field
-from tokenlake.etl.text.chat_template import shared_length
 from tokenlake.etl.text.chat_weights import ASSISTANT, BAD_WEIGHT, is_learned
+from tokenlake.etl.text.common_text import shared_length
 
 Value = str | list[Turn]
 """A text, or the turns of a conversation (role, content)."""

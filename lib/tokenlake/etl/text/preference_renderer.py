@@ -24,19 +24,13 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.text.chat_messages import Turn, tools_of
-from tokenlake.etl.text.chat_template import (
-    DEFAULT,
-    ChatTemplate,
-    check_mode,
-    named_tokens,
-    no_template,
-    templates_of,
-)
+from tokenlake.etl.text.chat_template import ChatTemplate
 from tokenlake.etl.text.chat_weights import ASSISTANT
 from tokenlake.etl.text.conversations import Chat, Conversations
 from tokenlake.etl.text.judgement import READER, Judgement, judgements, require_learned, value_of
 from tokenlake.etl.text.renderer import Rendered
 from tokenlake.etl.text.special_token_guard import SpecialTokenGuard
+from tokenlake.etl.text.template_choice import DEFAULT, check_mode, named_tokens, no_template, templates_of
 from tokenlake.etl.text.transform import fault_of
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 

@@ -13,10 +13,11 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.text.chat_messages import Turn
+from tokenlake.etl.text.chat_protocol import UNFOUND
 from tokenlake.etl.text.chat_renderer import ChatRenderer
-from tokenlake.etl.text.chat_template import UNFOUND, chosen_template
 from tokenlake.etl.text.prompt_template import PromptColumns
 from tokenlake.etl.text.renderer import Rendered
+from tokenlake.etl.text.template_choice import chosen_template
 from tokenlake.etl.text.transform import Column
 from tokenlake.etl.tokenizers.encoder import SpecialScan
 from tokenlake.etl.tokenizers.files import TokenizerFiles

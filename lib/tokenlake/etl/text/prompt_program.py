@@ -11,7 +11,8 @@ from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.sources.rows import Rows
-from tokenlake.etl.text.chat_template import CharSpan, ChatTemplate, RenderedChat, named_tokens
+from tokenlake.etl.text.chat_protocol import CharSpan, RenderedChat
+from tokenlake.etl.text.chat_template import ChatTemplate
 from tokenlake.etl.text.conversations import rendered_chats
 from tokenlake.etl.text.prompt_template import (
     NAME,
@@ -23,6 +24,7 @@ from tokenlake.etl.text.prompt_template import (
     refuses_special_tokens,
 )
 from tokenlake.etl.text.renderer import Rendered
+from tokenlake.etl.text.template_choice import named_tokens
 from tokenlake.etl.text.transform import fault_of
 from tokenlake.etl.tokenizers.encoder import SpecialScan
 from tokenlake.etl.tokenizers.files import TokenizerFiles

@@ -11,7 +11,6 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.text.chat_renderer import ChatRenderer
-from tokenlake.etl.text.chat_template import chosen_template
 from tokenlake.etl.text.prompt_chat import ChatPromptRenderer
 from tokenlake.etl.text.prompt_program import JinjaPromptRenderer, is_program
 from tokenlake.etl.text.prompt_template import (
@@ -25,6 +24,7 @@ from tokenlake.etl.text.prompt_template import (
     with_loss,
 )
 from tokenlake.etl.text.renderer import Rendered, Renderer
+from tokenlake.etl.text.template_choice import chosen_template
 from tokenlake.etl.tokenizers.encoder import SpecialScan
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 

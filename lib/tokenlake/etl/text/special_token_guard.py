@@ -12,7 +12,8 @@ from tokenlake.base.arrays import text_of_strings
 from tokenlake.base.markup import is_encodable
 from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.text.chat_messages import texts_in_calls
-from tokenlake.etl.text.chat_template import FORGED, texts_in
+from tokenlake.etl.text.chat_protocol import FORGED
+from tokenlake.etl.text.plain_data import texts_in
 from tokenlake.etl.tokenizers.encoder import SpecialScan
 from tokenlake.etl.tokenizers.engines import ReferenceEngine
 from tokenlake.etl.tokenizers.files import TokenizerFiles
