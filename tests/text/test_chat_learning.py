@@ -28,7 +28,6 @@ from tests.text.support import learned_texts
 from tokenlake.config import ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.sources import Rows
-from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.text import ChatRenderer, ChatTemplate, chat_server
 
 Message = dict[str, Any]
@@ -42,7 +41,7 @@ def renderer(template: str, **options: Any) -> ChatRenderer:
 
 def rendered(
     template: str, messages: list[Message], tools: Any = None, copies: int = 1, **options: Any
-) -> list[str] | Fault:
+) -> Any:
     """What is learned of a conversation, stretch by stretch; of several copies, which must all be alike."""
     row = {"messages": messages, "tools": tools}
     made = renderer(template, **options).render(Rows(objects=[row] * copies))
@@ -57,13 +56,13 @@ def rendered(
 
 def learned(template: str, messages: list[Message], tools: Any = None, **options: Any) -> list[str]:
     found = rendered(template, messages, tools, **options)
-    assert not isinstance(found, Fault), found
+    assert isinstance(found, list), found
     return found
 
 
 def reason(template: str, messages: list[Message], **options: Any) -> str:
     made = rendered(template, messages, **options)
-    assert isinstance(made, Fault), made
+    assert not isinstance(made, list), made
     return f"{made.reason}: {made.detail}"
 
 

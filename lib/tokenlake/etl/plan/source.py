@@ -138,7 +138,7 @@ def _settle_chat(
 ) -> tuple[ResolvedSource, list[str]]:
     """Take the template, find the fields, and make sure that rows can be rendered with them."""
     from tokenlake.etl.text.chat_renderer import ChatRenderer
-    from tokenlake.etl.text.chat_template import chosen_template, templates_of
+    from tokenlake.etl.text.template_choice import chosen_template, templates_of
 
     settings = source.tokenizer
     if "special_tokens_in_text" in source.texts.left_open:
@@ -169,12 +169,12 @@ def _settle_chat(
 def _with_template(texts: ResolvedTexts, tokenizer: TokenizerFiles) -> ResolvedTexts:
     """Put the tokenizer's template where prompts and preferences may need it."""
     if texts.prompt is not None and texts.prompt.format_type == "chat":
-        from tokenlake.etl.text.chat_template import chosen_template
+        from tokenlake.etl.text.template_choice import chosen_template
 
         template = chosen_template(texts.prompt.chat_template, tokenizer)
         return replace(texts, prompt=replace(texts.prompt, chat_template=template))
     if texts.preference is not None:
-        from tokenlake.etl.text.preference import settled_preference
+        from tokenlake.etl.text.preference_renderer import settled_preference
 
         return replace(texts, preference=settled_preference(texts.preference, tokenizer))
     return texts
