@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tokenlake.errors import ConfigError
 from tokenlake.etl.sources import Predicate, Row, Rows
 from tokenlake.etl.sources import rows as rows_module
-from tokenlake.etl.sources.where import ColumnRange
+from tokenlake.etl.sources.column_ranges import ColumnRange
 
 ROWS = pa.record_batch(
     {

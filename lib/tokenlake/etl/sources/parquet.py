@@ -22,12 +22,13 @@ import pyarrow.parquet as pq
 from tokenlake.base.arrays import concat, no_text
 from tokenlake.errors import DamagedFileError
 from tokenlake.etl.sources import columnar
+from tokenlake.etl.sources.column_ranges import ColumnRange
 from tokenlake.etl.sources.contents import wrong_magic
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import damaged
 from tokenlake.etl.sources.inputs import FileRange, InputFile
 from tokenlake.etl.sources.parsed import Parsed, Want
-from tokenlake.etl.sources.where import ColumnRange, Predicate
+from tokenlake.etl.sources.where import Predicate
 from tokenlake.runtime.reading.pages import (
     DELTA_BYTE_ARRAY,
     Bomb,
