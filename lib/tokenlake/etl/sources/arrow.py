@@ -37,7 +37,9 @@ from tokenlake.etl.sources.arrow_messages import (
 from tokenlake.etl.sources.byte_stream import ByteStream
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.inputs import FileRange, InputFile
+from tokenlake.etl.sources.offset_checks import check_offsets
 from tokenlake.etl.sources.parsed import Parsed, Want
+from tokenlake.etl.sources.unfolding import plain_type, unfold, unfolded_bytes
 from tokenlake.etl.sources.where import Predicate
 from tokenlake.runtime.reading.pages import Bomb, check_unfolded
 
@@ -118,7 +120,7 @@ def _decoded(stored: StoredBatch, columns: WantedColumns) -> _Pieces:
         raise ValueError(f"it holds {batch.num_rows} rows, its metadata counts {stored.message.rows}")
     batch.validate()
     for column in batch.columns:
-        columnar.check_offsets(column)
+        check_offsets(column)
     return columns.rows(batch)
 
 
@@ -371,7 +373,7 @@ class WantedColumns:
         self.options = _IPC.IpcReadOptions(included_fields=self._included, use_threads=False)
         fields = [schema.field(at) for at in self._included]
         self._plain = pa.schema(
-            [pa.field(field.name, columnar.plain_type(field.type), field.nullable) for field in fields]
+            [pa.field(field.name, plain_type(field.type), field.nullable) for field in fields]
         )
 
     @property
@@ -410,8 +412,8 @@ class WantedColumns:
         Raises:
             Bomb: with those before they are much more than the messages can account for.
         """
-        for piece in columnar.unfolded(batch, self._plain):
-            self._unfolded += columnar.unfolded_bytes(piece)
+        for piece in unfold(batch, self._plain):
+            self._unfolded += unfolded_bytes(piece)
             check_unfolded(self._unfolded, self._stored)
             text = columnar.as_text(columnar.pick(piece, self.text)) if self.text else None
             yield piece.select(list(self.names)) if self.names else None, text

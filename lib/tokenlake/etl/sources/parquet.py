@@ -28,6 +28,7 @@ from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import damaged
 from tokenlake.etl.sources.inputs import FileRange, InputFile
 from tokenlake.etl.sources.parsed import Parsed, Want
+from tokenlake.etl.sources.unfolding import plain_type, unfold, unfolded_bytes
 from tokenlake.etl.sources.where import Predicate
 from tokenlake.runtime.reading.pages import (
     DELTA_BYTE_ARRAY,
@@ -170,9 +171,9 @@ def _read_schema(schema: pa.Schema, names: tuple[str, ...], text: tuple[str, ...
     fields: list[Any] = []
     for field in schema:
         if field.name in names:
-            fields.append(pa.field(field.name, columnar.plain_type(field.type), field.nullable))
+            fields.append(pa.field(field.name, plain_type(field.type), field.nullable))
         elif text and field.name == text[0]:
-            fields.append(pa.field(field.name, columnar.plain_type(_narrow(field.type, text[1:]))))
+            fields.append(pa.field(field.name, plain_type(_narrow(field.type, text[1:]))))
     return pa.schema(fields)
 
 
@@ -468,8 +469,8 @@ def read_parquet(
 
 def _rows(group: RowGroup, leaves: Leaves) -> Iterator[tuple[pa.RecordBatch, pa.LargeStringArray | None]]:
     for batch in group.steps():
-        for piece in columnar.unfolded(batch, leaves.schema):
-            group.count_unfolded(columnar.unfolded_bytes(piece))
+        for piece in unfold(batch, leaves.schema):
+            group.count_unfolded(unfolded_bytes(piece))
             yield (
                 piece.select(list(leaves.names)),
                 columnar.as_text(columnar.pick(piece, leaves.text)) if leaves.text else None,
