@@ -25,7 +25,7 @@ from tests.sources.support import Source, dicts, faults, one, parsed, positions,
 from tokenlake.errors import DamagedFileError
 from tokenlake.etl.sources import Want, read_range, split_file
 from tokenlake.etl.sources.column_ranges import ColumnRange
-from tokenlake.etl.sources.parquet import PageSteps
+from tokenlake.etl.sources.parquet_steps import PageSteps
 from tokenlake.rowwise import ParquetShardedSource
 from tokenlake.runtime.parquet import read_struct
 from tokenlake.runtime.reading.pages import PageHeader, walk_pages
