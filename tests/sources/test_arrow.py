@@ -20,7 +20,7 @@ from tests.sources.remote_support import bytes_asked_for
 from tests.sources.support import COMPRESS, dicts, faults, one, parsed, positions, read, rows, texts, written
 from tokenlake.errors import DamagedFileError
 from tokenlake.etl.sources import Want, split_file
-from tokenlake.etl.sources import arrow as ipc_decoder
+from tokenlake.etl.sources import arrow_columns
 from tokenlake.rowwise import ArrowShardedSource
 from tokenlake.runtime.store import close_filesystems
 
@@ -160,9 +160,9 @@ def test_a_batch_in_slices_has_the_same_texts(
     table = pa.table({"id": range(len(words)), "text": pa.array(words, kind)})
     path = write(tmp_path_factory.mktemp("slices") / "in.arrow", table)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ipc_decoder, "SLICED_BYTES", -1)
-        patch.setattr(ipc_decoder, "_SLICE_BYTES", piece[0])
-        patch.setattr(ipc_decoder, "_PIECE_ROWS", piece[1])
+        patch.setattr(arrow_columns, "SLICED_BYTES", -1)
+        patch.setattr(arrow_columns, "_SLICE_BYTES", piece[0])
+        patch.setattr(arrow_columns, "_SLICE_ROWS", piece[1])
         batches = read(path)
     assert texts(batches) == [word for word in words if word is not None]
     assert faults(batches) == [(n, None, "null_text") for n, word in enumerate(words) if word is None]
@@ -170,7 +170,7 @@ def test_a_batch_in_slices_has_the_same_texts(
 
 
 def test_bad_offsets_of_a_large_batch_are_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ipc_decoder, "SLICED_BYTES", -1)
+    monkeypatch.setattr(arrow_columns, "SLICED_BYTES", -1)
     path = write(tmp_path / "in.arrow", pa.table({"text": ["abc"] * 60}))
     data = path.read_bytes()
     offsets = np.arange(0, 93, 3, dtype="<i4").tobytes()
