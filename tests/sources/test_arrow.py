@@ -19,8 +19,7 @@ from tests.servers.http import HttpServer
 from tests.sources.remote_support import bytes_asked_for
 from tests.sources.support import COMPRESS, dicts, faults, one, parsed, positions, read, rows, texts, written
 from tokenlake.errors import DamagedFileError
-from tokenlake.etl.sources import Want, split_file
-from tokenlake.etl.sources import arrow_columns
+from tokenlake.etl.sources import Want, arrow_columns, split_file
 from tokenlake.rowwise import ArrowShardedSource
 from tokenlake.runtime.store import close_filesystems
 

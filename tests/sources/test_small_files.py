@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.sources.support import Source, faults, inputs, normalized, positions, texts
 from tokenlake.errors import InputChangedError
 from tokenlake.etl.sources import FileRange, read_range, split_file
-from tokenlake.etl.sources.records import groups_of, read_together
+from tokenlake.etl.sources.small_files import groups_of, read_together
 
 GOOD = [b'{"text": "a"}', b'{"text": "\\u00e9\\n", "x": 1}', '{"a": [1], "text": "é∎"}'.encode(), b""]
 ODD = [
