@@ -28,7 +28,7 @@ from tokenlake.errors import ConfigError, NotFoundError
 from tokenlake.etl.plan.exclusions import Positions
 from tokenlake.etl.sources.inputs import FileRange
 from tokenlake.etl.sources.listing_progress import OnProgress, ProgressMeter
-from tokenlake.etl.sources.splits import positions_of
+from tokenlake.etl.sources.record_limit import positions_of
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.manifest import Manifest

@@ -21,9 +21,9 @@ from tokenlake.config.resolved import (
     ResolvedTexts,
 )
 from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.etl.sources.first_records import columns_of_files, first_rows
 from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.rows import Rows
-from tokenlake.etl.sources.splits import columns_of_files, first_rows
 from tokenlake.etl.text.steps import open_chain
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 

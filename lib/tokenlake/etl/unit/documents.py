@@ -19,8 +19,9 @@ from tokenlake.etl.job import begin
 from tokenlake.etl.sources.bad_records import BadRecord, Fault
 from tokenlake.etl.sources.inputs import FileRange, InputFile
 from tokenlake.etl.sources.parsed import BLOCK_BYTES, RowBatch, TextBatch
-from tokenlake.etl.sources.records import groups_of, read_range, read_rows, read_together
+from tokenlake.etl.sources.records import read_range, read_rows
 from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.sources.small_files import groups_of, read_together
 from tokenlake.etl.text.renderer import Renderer
 from tokenlake.etl.text.steps import open_chain, open_renderer
 from tokenlake.etl.text.transform import ChainedTransform
