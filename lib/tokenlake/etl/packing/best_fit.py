@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 
 from tokenlake.base.arrays import Bools, Int64
-from tokenlake.etl.packing.best_fit_decreasing import best_fit_decreasing
-from tokenlake.etl.packing.exact_fit import exact_fit
+from tokenlake.etl.packing.best_fit_decreasing import assign_best_fit_decreasing
+from tokenlake.etl.packing.exact_fit import assign_exact_fit
 from tokenlake.etl.packing.segments import Rests, Segments, from_rests
 
 _LEAST_GAP: Final = 64  # a gap smaller than a row divided by this is not worth a piece of its own
@@ -85,9 +85,9 @@ def best_fit_segments(lengths: Int64, capacity: int, max_segments: int | None = 
     # Rows are few enough where they are as few as is possible, or where hardly a slot is padding.
     enough = max(-(-tokens // capacity), tokens * _PADDING // (capacity * (_PADDING - 1)))
     goal = enough - int((lengths // capacity).sum())
-    methods = (best_fit_decreasing, exact_fit)
+    methods = (assign_best_fit_decreasing, assign_exact_fit)
     if 2 * int(lengths.max(initial=0)) <= capacity:  # nothing large: exact fit will do, and at once
-        methods = (exact_fit, best_fit_decreasing)
+        methods = (assign_exact_fit, assign_best_fit_decreasing)
     best: Rests | None = None
     for method in methods:
         rests = Rests.of(lengths, capacity, lambda sizes, fit=method: fit(sizes, capacity, max_segments))

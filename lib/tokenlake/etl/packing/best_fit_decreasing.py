@@ -27,7 +27,7 @@ Move = tuple[int, int, int, int]
 """Queue that rows leave (or _NEW), queue they join, how many rows, how many documents each is given."""
 
 
-def best_fit_decreasing(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
+def assign_best_fit_decreasing(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
     """Return the bin of each item, numbered from 0 in the order in which they are opened: int64[n].
 
     Args:

@@ -24,7 +24,7 @@ from tokenlake.base.arrays import Int64, places
 from tokenlake.etl.packing.segments import small
 
 
-def exact_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
+def assign_exact_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
     """Return the bin of each item, numbered from 0 in the order in which they are filled: int64[n].
 
     Args:

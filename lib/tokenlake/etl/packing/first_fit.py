@@ -24,11 +24,11 @@ def first_fit_segments(lengths: Int64, capacity: int, max_segments: int | None =
     Returns:
         Rows in the order of their first tokens in the input.
     """
-    rests = Rests.of(lengths, capacity, lambda sizes: first_fit(sizes, capacity, max_segments))
+    rests = Rests.of(lengths, capacity, lambda sizes: assign_first_fit(sizes, capacity, max_segments))
     return from_rests(lengths, capacity, rests)
 
 
-def first_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
+def assign_first_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
     """Return the bin of each item, numbered from 0 in the order in which they are opened: int64[n].
 
     Args:

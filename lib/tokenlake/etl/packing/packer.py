@@ -250,8 +250,8 @@ class WindowRows:
                 yield Packed.joined(rows)
 
 
-_TOGETHER: Final = 1 << 22
-"""Tokens assembled at a time: bounds the copy that a very long document needs (16 MiB)."""
+COPIED_TOKENS: Final = 1 << 22
+"""Tokens joined at a time: bounds the copy that a very long document needs (16 MiB)."""
 
 
 @final
@@ -272,7 +272,9 @@ class Packer:
         group_rows: int,
         prefix: tuple[int, ...],
         suffix: tuple[int, ...],
+        copied_tokens: int = COPIED_TOKENS,
     ) -> None:
+        self._copied_tokens = copied_tokens
         self._rows, self._capacity, self.group_rows = rows, capacity, group_rows
         self._prefix, self._suffix = np.asarray(prefix, np.int32), np.asarray(suffix, np.int32)
 
@@ -301,11 +303,13 @@ class Packer:
             starts = begins - begins[first_parts[document]]
         first = 0
         while first < len(whole):
-            limit = int(ends[first] - whole[first]) + _TOGETHER
+            limit = int(ends[first] - whole[first]) + self._copied_tokens
             last = max(first + 1, int(np.searchsorted(ends, limit, side="right")))
-            if int(whole[first]) > _TOGETHER:
+            if int(whole[first]) > self._copied_tokens:
                 tokens = ids[offsets[first] : offsets[first + 1]]
-                windows = (tokens[at : at + _TOGETHER] for at in range(0, len(tokens), _TOGETHER))
+                windows = (
+                    tokens[at : at + self._copied_tokens] for at in range(0, len(tokens), self._copied_tokens)
+                )
                 yield from self.add_long(windows, int(file[first]), int(position[first]), int(starts[first]))
             else:
                 stream = join_documents(ids, offsets[first : last + 1], self._prefix, self._suffix)
@@ -340,6 +344,7 @@ def open_packer(
     prefix: tuple[int, ...] = (),
     suffix: tuple[int, ...] = (),
     shuffle_key: int | None = None,
+    copied_tokens: int = COPIED_TOKENS,
 ) -> Packer:
     """Return a packer for one stream of documents.
 
@@ -363,7 +368,7 @@ def open_packer(
             shuffle_key=shuffle_key,
             carries=pack.strategy == "greedy",
         )
-    return Packer(rows, capacity, group_rows, prefix, suffix)
+    return Packer(rows, capacity, group_rows, prefix, suffix, copied_tokens)
 
 
 def _blocks(windows: Iterable[Int32], step: int) -> Iterator[tuple[Int32, bool]]:
