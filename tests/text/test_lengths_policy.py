@@ -17,7 +17,7 @@ from tokenlake.config import ResolvedTokenizer, source_identity
 from tokenlake.config.resolve import resolve
 from tokenlake.config.stages import TruncationSide, TruncationStrategy
 from tokenlake.errors import ConfigError
-from tokenlake.etl.packing.segments import LOSS, learned, marked, plain
+from tokenlake.etl.packing import LOSS, learned, marked, plain
 from tokenlake.etl.text import SIDES, STRATEGIES
 from tokenlake.etl.text.truncation import continuing_tokens, pieces
 from tokenlake.etl.tokenizers import Encoder, TokenizerFiles

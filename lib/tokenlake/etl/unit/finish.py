@@ -12,7 +12,7 @@ import numpy as np
 
 from tokenlake.base.arrays import Bools, Int32, Int64, Ragged
 from tokenlake.config.resolved import ResolvedPrompt
-from tokenlake.etl.packing.segments import learned, marked, plain
+from tokenlake.etl.packing.loss_marks import learned, marked, plain
 from tokenlake.etl.unit.fitted import Fitted
 
 

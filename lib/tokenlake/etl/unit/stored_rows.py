@@ -15,7 +15,7 @@ import pyarrow as pa
 from tokenlake.base.arrays import Bools, FlatRows, Int32, Int64, Ragged, offsets_of
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
 from tokenlake.etl.job import MixJob, ParentVersion, RepackJob, RowsOut
-from tokenlake.etl.packing.segments import LOSS, learned, marked
+from tokenlake.etl.packing.loss_marks import LOSS, learned, marked
 from tokenlake.etl.unit.parts import PartWriter
 from tokenlake.etl.unit.rows_file import Padding
 from tokenlake.etl.unit.token_files import (

@@ -15,8 +15,10 @@ from tokenlake.base.arrays import Bools, FlatRows, Int32, Int64, Level, Ragged, 
 from tokenlake.base.arrays import values as plain_values
 from tokenlake.base.columns import ColumnType
 from tokenlake.config.resolved import ResolvedPack
-from tokenlake.etl.packing.packer import join_documents, open_packer
-from tokenlake.etl.packing.segments import LOSS, Packed, learned, plain
+from tokenlake.etl.packing.document_join import join_documents
+from tokenlake.etl.packing.loss_marks import LOSS, learned, plain
+from tokenlake.etl.packing.packed import Packed
+from tokenlake.etl.packing.packer import open_packer
 from tokenlake.etl.unit.parts import PartWriter
 from tokenlake.etl.unit.rows_file import Padding, RowsFile, row_of
 from tokenlake.etl.unit.text_documents import taken
@@ -38,7 +40,7 @@ class TokenDocuments:
     """n documents, or pieces of documents, as ids.
 
     Attributes:
-        ids: int32[total]; in a build with a loss mask they are marked, see :mod:`tokenlake.etl.packing.segments`.
+        ids: int32[total]; in a build with a loss mask they are marked, see :mod:`tokenlake.etl.packing.loss_marks`.
         offsets: int64[n + 1] into `ids`.
         file, position: int64[n], where each comes from.
         bos, eos: how many of the ids were put around the documents.
