@@ -21,7 +21,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl import build_dataset, planner
 from tokenlake.etl.sources import list_inputs, read_rows
 from tokenlake.etl.sources.splits import RecordLimit, positions_of, split_files
-from tokenlake.etl.unit.text import held_out_draws, split_indices
+from tokenlake.etl.unit import held_out_draws, split_indices
 from tokenlake.runtime.store import open_store
 
 

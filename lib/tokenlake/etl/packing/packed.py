@@ -140,7 +140,7 @@ class Packed:
         wrong = np.flatnonzero(ids != expected)
         if len(wrong):
             raise AccountError(
-                f"a document {verb} with id {int(ids[wrong[0]])}; expected {expected}, in rows packed from file id "
+                f"a document {verb} with id {int(ids[wrong[0]])}, expected {expected}, in rows packed from file id "
                 f"{int(self.file[0])}. This is a bug; nothing was committed"
             )
 
