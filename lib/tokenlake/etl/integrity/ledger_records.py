@@ -45,7 +45,7 @@ def exact(built: UnitRecord, others: Iterable[UnitRecord], sha256: str) -> UnitR
 
 def _possible_writers(built: UnitRecord, others: Iterable[UnitRecord]) -> list[tuple[str, Mapping[str, str]]]:
     """Return engines and the packages that write with them: those of records, and those that are installed."""
-    installed_engines = list(_OWN_ENGINES)
+    installed_engines: list[str] = list(_OWN_ENGINES)
     for engine in _PACKAGED_ENGINES:
         with contextlib.suppress(PackageNotFoundError):
             version(engine)

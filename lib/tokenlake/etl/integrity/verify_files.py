@@ -14,7 +14,8 @@ from typing import Any, BinaryIO, Final, TypeAlias, cast, final
 from tokenlake.base.threads import Stop
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.etl.integrity.findings import Entry, Problem, VerifyProgress
-from tokenlake.etl.integrity.verify_shard import RowRules, ShardResult, check_shard
+from tokenlake.etl.integrity.row_check import RowRules
+from tokenlake.etl.integrity.verify_shard import ShardResult, check_shard
 from tokenlake.runtime.reading.pages import SeenLevels
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.layout import Layout
