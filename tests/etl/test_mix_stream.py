@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.etl.unit.mix import mix_steps
+from tokenlake.etl.unit import mix_steps
 from tokenlake.runtime.mixing import EpochOrder, MixtureStream, SourceMixture, constant, source_order, streams
 
 Sizes = list[list[int]]

@@ -20,7 +20,7 @@ from tokenlake.cli.app import main
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
 from tokenlake.etl import make_plan
-from tokenlake.etl.integrity.verify_shard import RowCheck, RowRules
+from tokenlake.etl.integrity import RowCheck, RowRules
 from tokenlake.etl.unit.rows_file import Padding, RowGroups
 from tokenlake.query import read_sequences
 from tokenlake.runtime import open_writer

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenlake.etl.plan.unit_ranges import group_ranges
 from tokenlake.etl.planner import look_at
 from tokenlake.etl.sources import InputFile, split_file
-from tokenlake.etl.unit.text import split_indices
+from tokenlake.etl.unit import split_indices
 
 
 def _file(path: str, size: int) -> InputFile:

@@ -16,7 +16,7 @@ from tokenlake import PipelineConfig
 from tokenlake.config import ResolvedTokenizer, source_identity
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
-from tokenlake.etl.packing import learned, marked, plain
+from tokenlake.etl.packing import LOSS, learned, marked, plain
 from tokenlake.etl.text import SIDES, STRATEGIES, continuing_tokens, pieces
 from tokenlake.etl.tokenizers import Encoder, TokenizerFiles
 from tokenlake.etl.unit.finish import Finish

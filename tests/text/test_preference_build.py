@@ -23,7 +23,7 @@ from tokenlake.cli.app import main
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl import BuildSession, build_dataset, make_plan
-from tokenlake.etl.integrity.verify_shard import RowCheck, RowRules
+from tokenlake.etl.integrity import RowCheck, RowRules
 from tokenlake.etl.plan import total
 from tokenlake.etl.plan.estimate import estimate
 from tokenlake.etl.tokenizers import TokenizerFiles

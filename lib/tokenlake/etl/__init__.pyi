@@ -1,5 +1,6 @@
 """What others may import from this package, and where each name is defined."""
 
+from tokenlake.etl.engines import open_pool as open_pool
 from tokenlake.etl.events import BuildPlanned as BuildPlanned
 from tokenlake.etl.events import BuildStep as BuildStep
 from tokenlake.etl.events import Event as Event
@@ -13,6 +14,7 @@ from tokenlake.etl.job import open_stream as open_stream
 from tokenlake.etl.planner import make_plan as make_plan
 from tokenlake.etl.pool import WorkerPool as WorkerPool
 from tokenlake.etl.runner import build_dataset as build_dataset
+from tokenlake.etl.runner import finished_build as finished_build
 from tokenlake.etl.runner import run_pending as run_pending
 from tokenlake.etl.session import BuildSession as BuildSession
 from tokenlake.etl.worker import InProcessPool as InProcessPool

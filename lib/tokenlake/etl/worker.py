@@ -44,7 +44,7 @@ from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import UnitRecord
 
 if TYPE_CHECKING:  # what most jobs do without is imported where it is used: a worker begins sooner
-    from tokenlake.etl.unit.stored_rows import OpenedParents
+    from tokenlake.etl.unit.opened_parents import OpenedParents
 
 
 def main() -> None:
@@ -201,7 +201,9 @@ class Workbench:
         if isinstance(job, jobs.SignJob):
             run_job = load(JOBS_OF_PARTS[job.op], f"job {job.op!r}", "etl")
             return run_job(job, self._store(job.store), self._kept, progress)
-        from tokenlake.etl.unit.mix import OpenedParents, mix_unit, repack_unit
+        from tokenlake.etl.unit.mix import mix_unit
+        from tokenlake.etl.unit.opened_parents import OpenedParents
+        from tokenlake.etl.unit.repack import repack_unit
 
         self._parents = self._parents or OpenedParents()
         around = self._store(job.store), self._store(job.parents_store), self._parents, progress

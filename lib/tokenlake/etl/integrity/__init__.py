@@ -1,1 +1,5 @@
-"""Verification: is a version still, byte for byte and row for row, what was committed?"""
+"""Verification and repair of committed versions: every byte against the manifest, and good bytes for damaged files."""
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

@@ -142,7 +142,7 @@ def _least(
     source: ResolvedSource, whole: Sequence[FileRange], excluded: Positions, count: int
 ) -> tuple[int, Int64]:
     """Return how many records a file has, and the `count` smallest of their draws, int64[<= count]."""
-    from tokenlake.etl.unit.text import held_out_draws, kept  # and with it all that builds units
+    from tokenlake.etl.unit.splits import held_out_draws, kept
 
     total, draws, file = 0, np.zeros(0, np.int64), whole[0].file.file_id
     for positions in positions_of(whole, source):

@@ -48,7 +48,8 @@ from tokenlake.etl.plan.parents import (
 )
 from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
 from tokenlake.etl.tokenizers.fingerprint import identity as tokenizer_identity
-from tokenlake.etl.unit.mix import SPLIT, repacked_shards
+from tokenlake.etl.unit.mix import SPLIT
+from tokenlake.etl.unit.repack import repacked_shards
 from tokenlake.runtime.mixing.mixture import SourceMixture
 from tokenlake.runtime.schema import FORMAT_VERSION
 from tokenlake.runtime.store.address import open_store

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Bools, Ragged, offsets_of
 from tokenlake.config.resolved import ResolvedFim, ResolvedTokenizer
-from tokenlake.etl.packing.segments import marked
+from tokenlake.etl.packing.loss_marks import marked
 from tokenlake.etl.tokenizers.encoder import Encoded, Encoder
 from tokenlake.etl.tokenizers.offsets import Spans
 from tokenlake.etl.unit.finish import Finish
@@ -33,7 +33,7 @@ class DocumentEncoder:
         settings: Policies for lengths and special tokens.
         encoder: Encoder of the texts.
         finish: Ends of documents that spell their own special tokens; None: they do not.
-        masked: True if ids are marked with their loss, see :mod:`tokenlake.etl.packing.segments`.
+        masked: True if ids are marked with their loss, see :mod:`tokenlake.etl.packing.loss_marks`.
         fim: Options of fill-in-the-middle for plain texts; None: off.
     """
 

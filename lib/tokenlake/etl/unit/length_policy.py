@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Bools, Int32, Int64, Ragged
 from tokenlake.config.resolved import ResolvedTokenizer
-from tokenlake.etl.packing.segments import learned, plain
+from tokenlake.etl.packing.loss_marks import learned, plain
 from tokenlake.etl.text.truncation import continuing_tokens, cut_texts, pieces, whole_cut
 from tokenlake.etl.tokenizers.encoder import Encoder
 from tokenlake.etl.unit.finish import Finish
@@ -44,7 +44,7 @@ class Lengths:
         settings: the policy and ``max_length``, which counts special tokens.
         encoder: what made the ids; its prefix and suffix are put around every document afterwards.
         finish: for documents that spell their own special tokens: what is put around them instead, where it is missing.
-        masked: whether ids are marked, see :mod:`tokenlake.etl.packing.segments`.
+        masked: whether ids are marked, see :mod:`tokenlake.etl.packing.loss_marks`.
     """
 
     def __init__(
