@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing import EpochOrder, Int64, key_of, lane_bounds
+from tokenlake.runtime.mixing import EpochOrder, Int64, Permutation, key_of, lane_bounds
 from tokenlake.runtime.mixing import order as order_module
-from tokenlake.runtime.mixing.random import Permutation
 
 Row = tuple[int, int]
 

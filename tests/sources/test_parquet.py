@@ -25,8 +25,7 @@ from tokenlake.errors import DamagedFileError
 from tokenlake.etl.sources import FileRange, Parsed, Want, opened, read_range, split_file
 from tokenlake.etl.sources.parquet import STEP_BYTES, PageSteps, read_parquet, row_group_starts
 from tokenlake.etl.sources.where import ColumnRange
-from tokenlake.runtime.parquet import read_struct
-from tokenlake.runtime.reading.pages import PageHeader, walk_pages
+from tokenlake.runtime.parquet import PageHeader, read_struct, walk_pages
 
 
 def _view_type() -> pa.DataType:

@@ -24,7 +24,7 @@ from tokenlake.etl.integrity.findings import (
 )
 from tokenlake.etl.integrity.manifest_copy import copy_state, restored_manifest
 from tokenlake.etl.integrity.verify_shard import RowRules, ShardResult, check_shard
-from tokenlake.runtime.reading.pages import SeenLevels
+from tokenlake.runtime.reading.levels import SeenLevels
 from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore

@@ -20,9 +20,11 @@ import pyarrow.parquet as pq
 from tokenlake.base.arrays import Int64s, offsets_of, values
 from tokenlake.base.columns import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
 from tokenlake.etl.integrity.findings import Problem
+from tokenlake.runtime.reading.levels import SeenLevels, Unfamiliar
 from tokenlake.runtime.reading.packed import IDS
-from tokenlake.runtime.reading.pages import VALUE_BITS, SeenLevels, Unfamiliar, check_unfolded, pages_of
+from tokenlake.runtime.reading.pages import VALUE_BITS, pages_of
 from tokenlake.runtime.reading.shard_file import ShardBytes
+from tokenlake.runtime.reading.unfolding import check_unfolded
 from tokenlake.runtime.reading.version import DAMAGE, id_columns, id_limit, stored_schema
 from tokenlake.runtime.schema import LogicalHasher, is_list
 from tokenlake.runtime.store.ledger import ShardEntry

@@ -39,7 +39,7 @@ from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.inputs import FileRange, InputFile
 from tokenlake.etl.sources.parsed import Parsed, Want
 from tokenlake.etl.sources.where import Predicate
-from tokenlake.runtime.reading.pages import Bomb, check_unfolded
+from tokenlake.runtime.reading.unfolding import Bomb, check_unfolded
 
 _SLICE_BYTES: Final = 16 << 20
 _PIECE_ROWS: Final = 1 << 16

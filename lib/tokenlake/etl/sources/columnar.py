@@ -27,7 +27,7 @@ from tokenlake.etl.sources.input_errors import damaged, no_column, unsuitable
 from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.parsed import Parsed
 from tokenlake.etl.sources.rows import Rows
-from tokenlake.runtime.reading.pages import UNFOLDED_BYTES, Bomb
+from tokenlake.runtime.reading.unfolding import UNFOLDED_BYTES, Bomb
 from tokenlake.runtime.schema import is_list
 
 _COMPUTE: Final[Any] = pc

@@ -28,14 +28,8 @@ from tokenlake.etl.sources.input_errors import damaged
 from tokenlake.etl.sources.inputs import FileRange, InputFile
 from tokenlake.etl.sources.parsed import Parsed, Want
 from tokenlake.etl.sources.where import ColumnRange, Predicate
-from tokenlake.runtime.reading.pages import (
-    DELTA_BYTE_ARRAY,
-    Bomb,
-    PageHeader,
-    check_unfolded,
-    chunk_start,
-    walk_pages,
-)
+from tokenlake.runtime.parquet.page_headers import DELTA_BYTE_ARRAY, PageHeader, chunk_start, walk_pages
+from tokenlake.runtime.reading.unfolding import Bomb, check_unfolded
 
 _MAGIC: Final = b"PAR1"
 _BUFFER_BYTES: Final = 1 << 20  # a column chunk is streamed, never held compressed as a whole

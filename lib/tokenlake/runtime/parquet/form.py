@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tokenlake.runtime.parquet.fields import ColumnMetaDataField, SchemaElementField
 from tokenlake.runtime.parquet.pages import RLE
-from tokenlake.runtime.parquet.thrift_writer import BINARY, I32, I64, Fields, Written, thrift
+from tokenlake.runtime.parquet.thrift_writer import BINARY, I32, I64, Fields, Written, write_thrift
 
 PLAIN: Final = 0
 
@@ -104,19 +104,19 @@ def parquet_form(serialized: bytes) -> ParquetForm:
     described = {**(schema.metadata or {}), b"ARROW:schema": base64.b64encode(serialized)}
     return ParquetForm(
         columns=tuple(columns),
-        elements=thrift([ELEMENT], elements),
-        described=thrift(KEY_VALUES, [{1: key, 2: value} for key, value in described.items()]),
+        elements=write_thrift([ELEMENT], elements),
+        described=write_thrift(KEY_VALUES, [{1: key, 2: value} for key, value in described.items()]),
     )
 
 
 def _leaf_kind(values: pa.DataType, path: tuple[str, ...]) -> LeafKind:
     # Lists that are the same in every chunk are written once.
-    names = thrift([BINARY], [name.encode() for name in path])
+    names = write_thrift([BINARY], [name.encode() for name in path])
 
     def metadata(*encodings: int) -> Fields:
         return {
             ColumnMetaDataField.TYPE: _TYPES[values],
-            ColumnMetaDataField.ENCODINGS: thrift([I32], encodings),
+            ColumnMetaDataField.ENCODINGS: write_thrift([I32], encodings),
             ColumnMetaDataField.PATH: names,
             ColumnMetaDataField.CODEC: _ZSTD,
         }

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.runtime.parquet.fields import DataPageHeaderField, PageHeaderField
-from tokenlake.runtime.parquet.thrift_writer import I32, Fields, Written, thrift, unsigned
+from tokenlake.runtime.parquet.thrift_writer import I32, Fields, Written, unsigned, write_thrift
 
 RLE: Final = 3
 
@@ -87,7 +87,7 @@ def written_page(kind: int, body: bytes | memoryview, size: int, detail: Fields)
         PageHeaderField.CRC: crc,
         **detail,
     }
-    return WrittenPage(thrift(_PAGE, header), body, size)
+    return WrittenPage(write_thrift(_PAGE, header), body, size)
 
 
 @lru_cache(maxsize=64)

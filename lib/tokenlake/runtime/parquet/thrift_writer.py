@@ -20,7 +20,7 @@ Fields: TypeAlias = Mapping[int, Any]
 """A struct of Thrift: the values of its fields by their ids, which rise, each at most 15 more than the one before."""
 
 
-def thrift(kind: Written, value: Any) -> bytes:
+def write_thrift(kind: Written, value: Any) -> bytes:
     """Return a value as Thrift's compact protocol has it.
 
     Args:
@@ -34,7 +34,7 @@ def thrift(kind: Written, value: Any) -> bytes:
     if isinstance(kind, list):
         (each,), size = kind, len(value)
         head = bytes([size << 4 | _code(each)]) if size < 15 else bytes([0xF0 | _code(each)]) + unsigned(size)
-        return head + b"".join([thrift(each, item) for item in value])
+        return head + b"".join([write_thrift(each, item) for item in value])
     found, last = bytearray(), 0
     kinds: Mapping[int, Any] = kind
     for number, item in value.items():
@@ -44,7 +44,7 @@ def thrift(kind: Written, value: Any) -> bytes:
             found += unsigned(item << 1 ^ item >> 63)
         else:
             found.append(number - last << 4 | _code(inner))
-            found += thrift(inner, item)
+            found += write_thrift(inner, item)
         last = number
     found.append(0)
     return bytes(found)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.base.arrays import FlatRows
+from tokenlake.runtime.parquet.dictionary_page import MOST_ENTRIES, STEP, identity_dictionary
 from tokenlake.runtime.parquet.fields import (
     ColumnChunkField,
     ColumnMetaDataField,
@@ -37,7 +38,6 @@ from tokenlake.runtime.parquet.form import (
     LeafKind,
     parquet_form,
 )
-from tokenlake.runtime.parquet.identity_dictionary import MOST_ENTRIES, STEP, identity_dictionary
 from tokenlake.runtime.parquet.pages import (
     DICTIONARY_PAGE,
     WrittenPage,
@@ -48,7 +48,7 @@ from tokenlake.runtime.parquet.pages import (
     with_length,
     written_page,
 )
-from tokenlake.runtime.parquet.thrift_writer import BINARY, I32, I64, Fields, Written, thrift, unsigned
+from tokenlake.runtime.parquet.thrift_writer import BINARY, I32, I64, Fields, Written, unsigned, write_thrift
 from tokenlake.runtime.schema import open_writer
 
 PAGE_VALUES: Final = 1 << 18
@@ -140,7 +140,7 @@ class PackedWriter:
             FileMetaDataField.KEY_VALUES: form.described,
             FileMetaDataField.CREATED_BY: _CREATED_BY,
         }
-        footer = thrift(_FILE, metadata)
+        footer = write_thrift(_FILE, metadata)
         self._put(footer + len(footer).to_bytes(4, "little") + _MAGIC)
         self._flush()
 
@@ -171,7 +171,7 @@ class PackedWriter:
             RowGroupField.NUM_ROWS: rows.count,
             RowGroupField.COMPRESSED_SIZE: self._at - group_start,
         }
-        self._groups.append(thrift(_GROUP, group))
+        self._groups.append(write_thrift(_GROUP, group))
         self._rows += rows.count
         self._flush()
 

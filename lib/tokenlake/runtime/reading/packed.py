@@ -16,8 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.base.arrays import Bools, Int32, Int64, Ragged, cut_runs, offsets_of, values
-from tokenlake.runtime.reading import pages
+from tokenlake.runtime.reading.columns import fixed_bits, fixed_numbers, list_numbers
+from tokenlake.runtime.reading.levels import SeenLevels, Unfamiliar
 from tokenlake.runtime.reading.shard_file import ColumnChunk, Footer, OpenShards, ShardBytes, one_batch
+from tokenlake.runtime.reading.token_ids import MOST_IDS, Ids, check_ids
+from tokenlake.runtime.reading.unfolding import check_unfolded
 
 IDS: Final = "input_ids"
 LENGTHS: Final = "segment_lengths"
@@ -56,7 +59,7 @@ class PackedGroup:
         "segments",
     )
 
-    def __init__(self, ids: pages.Ids, segments: Ragged | None, learned: Bools | None) -> None:
+    def __init__(self, ids: Ids, segments: Ragged | None, learned: Bools | None) -> None:
         self.ids, (self.rows, self.length) = ids, ids.shape
         self.data, self.row_bytes = ids.reshape(-1).view(np.uint8).data, ids.itemsize * self.length
         self.segments, self.learned = segments, learned
@@ -163,8 +166,8 @@ class PackedReader:
         limit: Ids are below it, and none is negative.
     """
 
-    def __init__(self, shards: OpenShards, length: int, limit: int = pages.MOST_IDS) -> None:
-        self._shards, self._length, self._seen = shards, length, pages.SeenLevels(length)
+    def __init__(self, shards: OpenShards, length: int, limit: int = MOST_IDS) -> None:
+        self._shards, self._length, self._seen = shards, length, SeenLevels(length)
         self._limit = limit
         self._through_arrow: set[int] = set()
 
@@ -187,7 +190,7 @@ class PackedReader:
         if shard not in self._through_arrow and all(
             chunk.kind == _KINDS[name] for name, chunk in chunks.items()
         ):
-            with contextlib.suppress(pages.Unfamiliar):
+            with contextlib.suppress(Unfamiliar):
                 return self._direct(source, chunks, rows)
         group = self._arrow(source, index, rows, chunks)
         self._through_arrow.add(shard)
@@ -200,11 +203,9 @@ class PackedReader:
 
     def _direct(self, source: ShardBytes, chunks: dict[str, ColumnChunk], rows: int) -> PackedGroup:
         data, length = _bytes(source, chunks), self._length
-        ids = pages.fixed_numbers(data[IDS], rows, length, self._seen, self._limit)
-        segments = (
-            Ragged(*pages.list_numbers(data[LENGTHS], chunks[LENGTHS].values)) if LENGTHS in data else None
-        )
-        learned = pages.fixed_bits(data[LEARNED], rows, length, self._seen) if LEARNED in data else None
+        ids = fixed_numbers(data[IDS], rows, length, self._seen, self._limit)
+        segments = Ragged(*list_numbers(data[LENGTHS], chunks[LENGTHS].values)) if LENGTHS in data else None
+        learned = fixed_bits(data[LEARNED], rows, length, self._seen) if LEARNED in data else None
         return PackedGroup(ids, segments, learned)
 
     def _arrow(
@@ -215,7 +216,7 @@ class PackedReader:
             names = ", ".join(table.schema.names)
             raise ValueError(f"{table.num_rows} rows of {names}; expected {rows} rows of {', '.join(chunks)}")
         group = PackedGroup.of(one_batch(table), self._length)
-        pages.check_ids(group.ids, self._limit)
+        check_ids(group.ids, self._limit)
         found = None if group.segments is None else len(group.segments.ids)
         if found is not None and found != (stated := chunks[LENGTHS].values):
             raise ValueError(f"{found} segments; expected {stated}, as the footer says")
@@ -234,7 +235,7 @@ def _chunks(
         if not least <= chunk.values <= rows * length:
             raise ValueError(f"{chunk.values} values of {name}; expected {rows} rows of {length}")
     # Before any memory is taken for them: a footer and a manifest of one hand agree on any number.
-    pages.check_unfolded(4 * rows * length, sum(chunk.size for chunk in chunks.values()))
+    check_unfolded(4 * rows * length, sum(chunk.size for chunk in chunks.values()))
     return chunks
 
 

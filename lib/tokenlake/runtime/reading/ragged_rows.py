@@ -19,7 +19,10 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Bools, Int32, Int64, offsets_of
 from tokenlake.base.columns import columns_for, parts_of
-from tokenlake.runtime.reading.pages import BLOCKS, Unfamiliar, pages_of, parse_header, stored_body, varint
+from tokenlake.runtime.parquet.page_headers import parse_header
+from tokenlake.runtime.reading.blocks import BLOCKS
+from tokenlake.runtime.reading.levels import Unfamiliar, read_run_head
+from tokenlake.runtime.reading.pages import pages_of, stored_body
 from tokenlake.runtime.store.manifest import Manifest
 
 IDS: Final = "input_ids"
@@ -292,7 +295,7 @@ def _zeros(levels: bytes, count: int, before: int) -> list[int]:
         while place < end:
             head, at = levels[at], at + 1
             if head > 0x7F:
-                head, at = varint(levels, at - 1)
+                head, at = read_run_head(levels, at - 1)
             length = head >> 1
             if head & 1:
                 if not 0 < length <= (end - place + 7) >> 3:

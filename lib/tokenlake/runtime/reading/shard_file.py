@@ -25,8 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.base.arrays import Int64, RandomAccessFile
+from tokenlake.runtime.parquet.page_headers import DELTA_BYTE_ARRAY, PageHeader, walk_chunk
 from tokenlake.runtime.parquet.thrift import Struct, read_struct
-from tokenlake.runtime.reading.pages import DELTA_BYTE_ARRAY, PageHeader, check_unfolded, walk_chunk
+from tokenlake.runtime.reading.unfolding import check_unfolded
 
 KEPT_OPEN: Final = 32  # of each of the datasets of a mixture; a process may have some 1,000 files open
 

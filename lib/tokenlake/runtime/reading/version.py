@@ -25,8 +25,9 @@ from tokenlake.base.arrays import Bools, Int64, Ragged, lengths_between, offsets
 from tokenlake.base.columns import columns_for
 from tokenlake.base.threads import in_order
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
+from tokenlake.runtime.reading.levels import Unfamiliar
 from tokenlake.runtime.reading.packed import IDS, LEARNED, LENGTHS, PackedGroup, PackedReader, check_segments
-from tokenlake.runtime.reading.pages import MOST_IDS, VALUE_BITS, Unfamiliar, check_ids, check_unfolded
+from tokenlake.runtime.reading.pages import VALUE_BITS
 from tokenlake.runtime.reading.ragged_rows import (
     RaggedGroup,
     RaggedRows,
@@ -35,6 +36,8 @@ from tokenlake.runtime.reading.ragged_rows import (
     narrowest,
 )
 from tokenlake.runtime.reading.shard_file import ColumnChunk, OpenShards, one_batch
+from tokenlake.runtime.reading.token_ids import MOST_IDS, check_ids
+from tokenlake.runtime.reading.unfolding import check_unfolded
 from tokenlake.runtime.schema import arrow_type, packed_schema, preference_schema, tokens_schema
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog
