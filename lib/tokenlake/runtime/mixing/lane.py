@@ -10,8 +10,8 @@ import numpy as np
 
 from tokenlake.base.arrays import Int64
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing.dealt import Dealt
 from tokenlake.runtime.mixing.lanes import lane_bounds
+from tokenlake.runtime.mixing.slot_deal import SlotDeal
 
 
 def rows_by_lane(names: Sequence[str], lengths: Sequence[int | None], lanes: int) -> Int64:
@@ -50,7 +50,7 @@ class Lane:
         skipping: whether the lane ends when all its sources are exhausted, or before the first that is.
     """
 
-    def __init__(self, deal: Dealt, lane: int, rows: tuple[int, ...] | None, *, skipping: bool) -> None:
+    def __init__(self, deal: SlotDeal, lane: int, rows: tuple[int, ...] | None, *, skipping: bool) -> None:
         self._deal = deal
         self._lane = lane
         self._rows = rows or ()

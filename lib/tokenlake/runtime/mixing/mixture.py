@@ -26,11 +26,11 @@ from tokenlake.base.arrays import Int64
 from tokenlake.base.checks import require_one_of
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.mixing.counts import counts_of
-from tokenlake.runtime.mixing.deal import Deal, EvenDeal
-from tokenlake.runtime.mixing.dealt import Dealt
+from tokenlake.runtime.mixing.deal import Deal
 from tokenlake.runtime.mixing.lane import Lane, rows_by_lane
 from tokenlake.runtime.mixing.lanes import LaneLayout
 from tokenlake.runtime.mixing.schedule import WeightScheduler
+from tokenlake.runtime.mixing.slot_deal import EvenDeal, SlotDeal
 from tokenlake.runtime.mixing.weights import check_weight_names
 
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
@@ -232,7 +232,7 @@ class SourceMixture:
     def _cut(self) -> Int64:
         return self.layout.places_before(self._rows or 0)
 
-    def _deal(self, block_size: int, seed: int, order: int) -> Dealt:
+    def _deal(self, block_size: int, seed: int, order: int) -> SlotDeal:
         lanes, batch_size, step_rows = self._lanes, self._endless.batch_size, self._step_rows
         if order == MIXTURE_ORDER:
             return Deal(
