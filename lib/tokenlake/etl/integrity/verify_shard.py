@@ -24,8 +24,9 @@ from tokenlake.runtime.reading.levels import SeenLevels, Unfamiliar
 from tokenlake.runtime.reading.packed import IDS
 from tokenlake.runtime.reading.pages import VALUE_BITS, pages_of
 from tokenlake.runtime.reading.shard_file import ShardBytes
+from tokenlake.runtime.reading.stored_columns import id_columns, id_limit, stored_schema
 from tokenlake.runtime.reading.unfolding import check_unfolded
-from tokenlake.runtime.reading.version import DAMAGE, id_columns, id_limit, stored_schema
+from tokenlake.runtime.reading.version import DAMAGE
 from tokenlake.runtime.schema import LogicalHasher, is_list
 from tokenlake.runtime.store.ledger import ShardEntry
 from tokenlake.runtime.store.manifest import Manifest

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Bools, Int32, Int64, offsets_of, values
 from tokenlake.runtime.reading.copy_runs import copied_runs, copy_runs
-from tokenlake.runtime.reading.version import StoredRows, runs
+from tokenlake.runtime.reading.stored_columns import runs
+from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.reading.wanted_rows import ReadGroup, WantedGroup, check_kind, wanted_groups
 
 

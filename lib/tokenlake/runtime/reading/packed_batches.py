@@ -11,7 +11,8 @@ import pyarrow as pa
 from tokenlake.base.arrays import Int32, Int64, UInt8, cells, offsets_of, values
 from tokenlake.errors import IntegrityError
 from tokenlake.runtime.reading.bits import bit_array, bit_rows, matrix, packed_bits
-from tokenlake.runtime.reading.version import StoredRows, runs
+from tokenlake.runtime.reading.stored_columns import runs
+from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.reading.wanted_rows import ReadGroup, WantedGroup, check_kind, wanted_groups
 from tokenlake.runtime.schema import packed_schema
 

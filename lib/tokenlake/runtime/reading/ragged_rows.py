@@ -283,10 +283,10 @@ def list_values(chunk: memoryview, values: int, bits: int, limit: int | None = N
         Unfamiliar: The pages have another layout than ours.
         ValueError, OSError: The pages are damaged.
     """
-    if bits > 1:
-        column = BLOCKS.take(values * 4).view(np.int32)
-    else:
-        column = BLOCKS.take(values).view(np.bool_)
+    kind: np.dtype[Any] = np.dtype(np.int32)
+    if bits == 1:
+        kind = np.dtype(np.bool_)
+    column: npt.NDArray[Any] = BLOCKS.take(values * kind.itemsize).view(kind)
     at = 0
     for page in pages_of(chunk, values, bits, limit):
         end = at + page.values

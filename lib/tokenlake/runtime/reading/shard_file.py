@@ -119,7 +119,7 @@ class Footer:
         rows = np.array([group[_ROWS] for group in groups], np.int64)
         facts = [_facts_of_group(group) for group in groups]
         leaves = len(facts[0]) if facts else 0
-        table = np.array(facts, np.int64).reshape(len(facts), leaves, len(_ChunkFacts._fields))
+        table = np.array(facts, np.int64).reshape(len(facts), leaves, 5)
         chunks = table[:, :, :4]
         types, values, sizes, begins = np.moveaxis(chunks, 2, 0)
         is_zstd = table[:, :, 4] == 1
@@ -204,22 +204,8 @@ def _end_of_element(schema: Sequence[Struct], at: int) -> int:
     return at
 
 
-class _ChunkFacts(NamedTuple):
-    """Metadata of a column chunk.
-
-    Attributes:
-        kind: Parquet's number of the type.
-        values: Number of values.
-        size: Number of bytes in the file.
-        begin: Offset of the first byte; a dictionary comes first.
-        is_zstd: True if it is compressed as our writers do.
-    """
-
-    kind: int
-    values: int
-    size: int
-    begin: int
-    is_zstd: bool
+_ChunkFacts = tuple[int, int, int, int, bool]
+"""Parquet's number of the type, number of values, number of bytes, offset of the first byte, and whether it is zstd."""
 
 
 def _facts_of_group(group: Struct) -> list[_ChunkFacts]:
@@ -227,9 +213,9 @@ def _facts_of_group(group: Struct) -> list[_ChunkFacts]:
     facts: list[_ChunkFacts] = []
     for column in group[_COLUMNS]:
         chunk: Struct = column[_META]
-        begin = chunk.get(_DICTIONARY) or chunk[_DATA]
+        begin = chunk.get(_DICTIONARY) or chunk[_DATA]  # a dictionary comes first
         is_zstd = chunk[_CODEC] == _ZSTD
-        facts.append(_ChunkFacts(chunk[_META_TYPE], chunk[_VALUES], chunk[_SIZE], begin, is_zstd))
+        facts.append((chunk[_META_TYPE], chunk[_VALUES], chunk[_SIZE], begin, is_zstd))
     return facts
 
 
