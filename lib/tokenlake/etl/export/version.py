@@ -21,9 +21,9 @@ from tokenlake.base.sizes import MIB, parse_size
 from tokenlake.errors import ConfigError
 from tokenlake.etl.export import directory, flat_manifest
 from tokenlake.etl.export.shard_files import DEFAULT_NAMING, ShardFiles, check_naming, edges_of
+from tokenlake.runtime.column_types import is_list
 from tokenlake.runtime.reading.stored_columns import stored_schema
 from tokenlake.runtime.reading.version import StoredRows
-from tokenlake.runtime.schema import is_list
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, parted

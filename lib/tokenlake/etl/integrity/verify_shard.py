@@ -20,6 +20,8 @@ import pyarrow.parquet as pq
 from tokenlake.base.arrays import Int64s, offsets_of, values
 from tokenlake.base.columns import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
 from tokenlake.etl.integrity.findings import Problem
+from tokenlake.runtime.column_types import is_list
+from tokenlake.runtime.logical_hash import LogicalHasher
 from tokenlake.runtime.reading.levels import SeenLevels, Unfamiliar
 from tokenlake.runtime.reading.packed import IDS
 from tokenlake.runtime.reading.pages import VALUE_BITS, pages_of
@@ -27,7 +29,6 @@ from tokenlake.runtime.reading.shard_file import ShardBytes
 from tokenlake.runtime.reading.stored_columns import id_columns, id_limit, stored_schema
 from tokenlake.runtime.reading.unfolding import check_unfolded
 from tokenlake.runtime.reading.version import DAMAGE
-from tokenlake.runtime.schema import LogicalHasher, is_list
 from tokenlake.runtime.store.ledger import ShardEntry
 from tokenlake.runtime.store.manifest import Manifest
 

@@ -27,8 +27,8 @@ from tokenlake.etl.sources.input_errors import damaged, no_column, unsuitable
 from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.parsed import Parsed
 from tokenlake.etl.sources.rows import Rows
+from tokenlake.runtime.column_types import is_list
 from tokenlake.runtime.reading.unfolding import UNFOLDED_BYTES, Bomb
-from tokenlake.runtime.schema import is_list
 
 _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns

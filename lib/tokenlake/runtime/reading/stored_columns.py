@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Int64, values
 from tokenlake.base.columns import columns_for
+from tokenlake.runtime.column_types import arrow_type
 from tokenlake.runtime.reading.packed import IDS
 from tokenlake.runtime.reading.token_ids import MOST_IDS
-from tokenlake.runtime.schema import arrow_type, packed_schema, preference_schema, tokens_schema
+from tokenlake.runtime.schema import packed_schema, preference_schema, tokens_schema
 from tokenlake.runtime.store.manifest import Manifest
 
 
