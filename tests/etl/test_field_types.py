@@ -19,7 +19,7 @@ from tokenlake.config.field_types import parse_field_type
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
 from tokenlake.etl.sources import Rows
 from tokenlake.etl.unit.kept_fields import Keeper
-from tokenlake.runtime.schema import arrow_type
+from tokenlake.runtime.column_types import arrow_type
 
 
 def kept(built: Built, name: str = "x") -> tuple[str, list[Any]]:

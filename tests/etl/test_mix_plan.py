@@ -22,7 +22,7 @@ from tokenlake.etl.plan.plan import MixUnit, RepackUnit
 from tokenlake.etl.plan.stored import unit_identity
 from tokenlake.etl.tokenizers import TokenizerFiles
 from tokenlake.runtime.mixing import MIXTURE_ORDER, SourceMixture
-from tokenlake.runtime.mixing.lanes import choose_lanes
+from tokenlake.runtime.mixing.lane_count import choose_lanes
 from tokenlake.runtime.store import MIXED, MixtureOrder, WeightPoint, open_store
 from tokenlake.runtime.store.draws import open_mixture
 from tokenlake.runtime.store.mixture import MixtureSpec

@@ -24,7 +24,7 @@ from tokenlake.etl.plan.kept_types import type_of
 from tokenlake.etl.sources import Rows
 from tokenlake.etl.unit.kept_fields import Keeper, as_json
 from tokenlake.runtime import LogicalHasher
-from tokenlake.runtime.schema import arrow_type, column_type, fits, joined, settled
+from tokenlake.runtime.column_types import arrow_type, column_type, fits, joined, settled
 
 # Types
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.mixing.support import position_of
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.mixing import EpochOrder, Int64, LaneLayout
-from tokenlake.runtime.mixing.lanes import most_lanes
+from tokenlake.runtime.mixing.lane_count import most_lanes
 from tokenlake.runtime.mixing.streams import EpochStream
 
 GROUPS = st.lists(st.integers(0, 7), min_size=1, max_size=12).filter(lambda groups: sum(groups) > 0)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import tokenlake as tl
 from tests.loader.support import ids, same
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.runtime.reading.pages import Unfamiliar
+from tokenlake.runtime.reading import Unfamiliar
 
 Row = tuple[int, ...]
 ALL = ("input_ids", "attention_mask", "segment_ids", "positions", "loss_mask", "labels", "targets", "lengths")

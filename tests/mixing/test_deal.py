@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.mixing.test_counts import named, shares
 from tokenlake import WeightScheduler
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing import MixtureStream, SourceMixture, constant, counts_of, source_order
-from tokenlake.runtime.mixing.deal import Deal
+from tokenlake.runtime.mixing import Deal, MixtureStream, SourceMixture, constant, counts_of, source_order
 
 CURVES = ["step", "linear", "cosine"]
 LANES = [1, 2, 3, 8, 64]

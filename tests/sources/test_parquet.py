@@ -24,11 +24,10 @@ from tests.sources.remote_support import bytes_asked_for
 from tests.sources.support import Source, dicts, faults, one, parsed, positions, read, rows, texts
 from tokenlake.errors import DamagedFileError
 from tokenlake.etl.sources import Want, read_range, split_file
-from tokenlake.etl.sources.column_ranges import ColumnRange
-from tokenlake.etl.sources.parquet_steps import PageSteps
+from tokenlake.etl.sources.parquet import PageSteps
+from tokenlake.etl.sources.where import ColumnRange
 from tokenlake.rowwise import ParquetShardedSource
-from tokenlake.runtime.parquet import read_struct
-from tokenlake.runtime.reading.pages import PageHeader, walk_pages
+from tokenlake.runtime.parquet import PageHeader, read_struct, walk_pages
 from tokenlake.runtime.store import close_filesystems
 
 

@@ -126,8 +126,6 @@ def test_the_policy_is_identity_where_it_acts():
 # ---- applied to documents that are encoded ---------------------------------------------------------------
 
 BOS, EOS = 1, 2
-LOSS = int(marked(np.zeros(1, np.int32))[0])
-"""Bit of an id that counts toward the loss."""
 
 
 @cache

@@ -33,7 +33,7 @@ from tokenlake.etl.reports import Table, facts, label, listed
 from tokenlake.etl.reports import dataset as tables
 from tokenlake.etl.reports.croissant import RowFiles, metadata
 from tokenlake.etl.reports.terminal import print_tables, stdout
-from tokenlake.runtime.reading.version import stored_schema
+from tokenlake.runtime.reading.stored_columns import stored_schema
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.claims import committing_run

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.base.arrays import cells, offsets_of
-from tokenlake.runtime.schema import is_list
+from tokenlake.runtime.column_types import is_list
 
 _ARROW: Final[Any] = pa
 

@@ -21,7 +21,7 @@ from tokenlake.base.columns import JSON
 from tokenlake.base.json_text import dump_json, json_values, text_form
 from tokenlake.errors import BadRecordError
 from tokenlake.etl.sources.rows import Row, column_of, names_in
-from tokenlake.runtime.schema import arrow_type, column_type, is_list
+from tokenlake.runtime.column_types import arrow_type, column_type, is_list
 
 _ARROW: Final[Any] = pa
 _UNFIT: Final = (pa.ArrowInvalid, TypeError, ValueError, OverflowError)

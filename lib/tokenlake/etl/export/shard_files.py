@@ -20,7 +20,8 @@ from tokenlake.errors import SourceError
 from tokenlake.etl.export.file_mode import file_mode
 from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
 from tokenlake.etl.export.row_batches import text_of
-from tokenlake.runtime.schema import is_list, open_writer
+from tokenlake.runtime.column_types import is_list
+from tokenlake.runtime.schema import open_writer
 from tokenlake.runtime.store.writes import HashingFile
 
 _ARROW: Final[Any] = pa

@@ -30,7 +30,7 @@ from tokenlake.etl.integrity.repair_sources import DamagedFile, Good, PlannedUni
 from tokenlake.etl.job import NO_ENGINE, REFERENCE, WorkJob
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.pool import Pool
-from tokenlake.runtime.schema import LogicalHasher
+from tokenlake.runtime.logical_hash import LogicalHasher
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.base import ReadStore, Store
 from tokenlake.runtime.store.claims import Claim

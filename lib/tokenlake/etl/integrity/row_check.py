@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Int64s, offsets_of, values
 from tokenlake.base.columns import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
+from tokenlake.runtime.column_types import is_list
+from tokenlake.runtime.logical_hash import LogicalHasher
 from tokenlake.runtime.reading.version import id_columns, id_limit, stored_schema
-from tokenlake.runtime.schema import LogicalHasher, is_list
 from tokenlake.runtime.store.manifest import Manifest
 
 Fault: TypeAlias = tuple[str, str, str]

@@ -16,7 +16,7 @@ from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.etl.integrity.findings import Entry, Problem, VerifyProgress
 from tokenlake.etl.integrity.row_check import RowRules
 from tokenlake.etl.integrity.verify_shard import ShardResult, check_shard
-from tokenlake.runtime.reading.pages import SeenLevels
+from tokenlake.runtime.reading.levels import SeenLevels
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import ShardEntry

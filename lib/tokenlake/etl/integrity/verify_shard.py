@@ -18,11 +18,13 @@ import pyarrow.parquet as pq
 
 from tokenlake.etl.integrity.findings import Problem
 from tokenlake.etl.integrity.row_check import RowCheck, RowRules
+from tokenlake.runtime.logical_hash import LogicalHasher
+from tokenlake.runtime.reading.levels import SeenLevels, Unfamiliar
 from tokenlake.runtime.reading.packed import IDS
-from tokenlake.runtime.reading.pages import VALUE_BITS, SeenLevels, Unfamiliar, check_unfolded, pages_of
+from tokenlake.runtime.reading.pages import VALUE_BITS, pages_of
 from tokenlake.runtime.reading.shard_file import ShardBytes
+from tokenlake.runtime.reading.unfolding import check_unfolded
 from tokenlake.runtime.reading.version import DAMAGE
-from tokenlake.runtime.schema import LogicalHasher
 from tokenlake.runtime.store.ledger import ShardEntry
 
 _ARROW_BYTES: Final = 1 << 22

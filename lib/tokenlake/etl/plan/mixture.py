@@ -4,7 +4,7 @@ The rows of a unit, where the configuration leaves them open: a unit takes some 
 each lane. They begin inside a row group and end inside one, so that together about one row group more than they need is
 decoded for each lane and source. For a unit that takes twelve times the bytes of a row group of every source from each
 lane, 13 / 12 = 1.08 of what it takes are decoded. A unit that is a whole stream is cut at the ends of its lanes only:
-half of that is enough, which is what :func:`tokenlake.runtime.mixing.lanes.choose_lanes` sees to.
+half of that is enough, which is what :func:`tokenlake.runtime.mixing.lane_count.choose_lanes` sees to.
 
     unit rows   12 x lanes x (sum over sources of a row group's bytes) / (bytes of a row), in whole batches; what is
                 left at the end, if it is less than two thirds of that, goes to the last unit.
@@ -28,7 +28,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.job import RowsOut
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.runtime.mixing.caps import SourceCaps
-from tokenlake.runtime.mixing.lanes import SourceSize, choose_lanes, group_rows
+from tokenlake.runtime.mixing.lane_count import SourceSize, choose_lanes, group_rows
 from tokenlake.runtime.mixing.mixture import SourceMixture
 from tokenlake.runtime.mixing.weights import row_weights
 from tokenlake.runtime.store.draws import SourceDraw, open_mixture, token_shares
@@ -226,7 +226,7 @@ _GROUPS_PER_UNIT: Final = 12
 def choose_unit_rows(
     sizes: Mapping[str, SourceSize], weights: Iterable[Mapping[str, float]], *, lanes: int, batch_size: int
 ) -> int:
-    """Return the rows of a unit; arguments as of :func:`tokenlake.runtime.mixing.lanes.choose_lanes`."""
+    """Return the rows of a unit; arguments as of :func:`tokenlake.runtime.mixing.lane_count.choose_lanes`."""
     rows = lanes * _GROUPS_PER_UNIT * group_rows(sizes, weights)
     return math.ceil(rows / batch_size) * batch_size
 

@@ -21,7 +21,7 @@ from tokenlake.etl.sources.columnar import Piece
 from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.parsed import Want
 from tokenlake.etl.sources.unfolding import plain_type, unfold, unfolded_bytes
-from tokenlake.runtime.reading.pages import Bomb, check_unfolded
+from tokenlake.runtime.reading.unfolding import Bomb, check_unfolded
 
 MAX_BATCH_BYTES: Final = 1 << 30
 """Largest size in memory of a batch."""

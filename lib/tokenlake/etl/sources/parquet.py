@@ -31,7 +31,8 @@ from tokenlake.etl.sources.parquet_steps import ListSteps, PageSteps
 from tokenlake.etl.sources.parsed import Parsed, Want
 from tokenlake.etl.sources.unfolding import unfold, unfolded_bytes
 from tokenlake.etl.sources.where import Predicate
-from tokenlake.runtime.reading.pages import check_unfolded, chunk_start, walk_pages
+from tokenlake.runtime.parquet.page_headers import chunk_start, walk_pages
+from tokenlake.runtime.reading.unfolding import check_unfolded
 
 _MAGIC: Final = b"PAR1"
 _BUFFER_BYTES: Final = 1 << 20  # a column chunk is streamed, and never held compressed as a whole

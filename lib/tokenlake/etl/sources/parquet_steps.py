@@ -14,7 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, final
 
-from tokenlake.runtime.reading.pages import DELTA_BYTE_ARRAY, Bomb, PageHeader, check_unfolded
+from tokenlake.runtime.parquet.page_headers import DELTA_BYTE_ARRAY
+from tokenlake.runtime.reading.pages import PageHeader
+from tokenlake.runtime.reading.unfolding import Bomb, check_unfolded
 
 STEP_BYTES: Final = 8 << 20
 """Size in bytes that a step is expected to have."""

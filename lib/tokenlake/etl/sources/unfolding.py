@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.base.arrays import Int64s
-from tokenlake.runtime.reading.pages import UNFOLDED_BYTES, Bomb
-from tokenlake.runtime.schema import is_list
+from tokenlake.runtime.column_types import is_list
+from tokenlake.runtime.reading.unfolding import UNFOLDED_BYTES, Bomb
 
 _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know all constructors

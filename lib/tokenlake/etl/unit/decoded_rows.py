@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 
 from tokenlake.etl.sources.rows import Rows
-from tokenlake.runtime.schema import is_list
+from tokenlake.runtime.column_types import is_list
 
 _ARROW: Final[Any] = pa
 

@@ -15,7 +15,7 @@ from tokenlake.base.json_text import dump_json
 from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.unit.spelled_values import read_declared
-from tokenlake.runtime.schema import arrow_type, column_type, fits, joined
+from tokenlake.runtime.column_types import arrow_type, column_type, fits, joined
 
 _ARROW: Final[Any] = pa  # the stubs do not know nulls with a type
 

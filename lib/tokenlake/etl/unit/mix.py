@@ -19,8 +19,9 @@ from tokenlake.etl.unit.stored_record import write_record
 from tokenlake.etl.unit.stored_rows import DocumentsOut, SequencesOut
 from tokenlake.runtime.mixing.mixture import SourceMixture
 from tokenlake.runtime.mixing.random import key_of
-from tokenlake.runtime.reading.gather import take_documents, take_packed
+from tokenlake.runtime.reading.documents import take_documents
 from tokenlake.runtime.reading.group_cache import batch_cache
+from tokenlake.runtime.reading.packed_batches import take_packed
 from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.schema import row_group_rows
 from tokenlake.runtime.store.base import Store

@@ -11,8 +11,8 @@ import pyarrow as pa
 from tokenlake.base.arrays import FlatRows
 from tokenlake.errors import StoreError
 from tokenlake.etl.step_clock import CLOCK
+from tokenlake.runtime.logical_hash import LogicalHasher
 from tokenlake.runtime.parquet.writer import RowGroupWriter, open_shard
-from tokenlake.runtime.schema import LogicalHasher
 from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.durable_files import remove_temp
 from tokenlake.runtime.store.layout import Layout, shard_path

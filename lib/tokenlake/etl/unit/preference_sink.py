@@ -19,7 +19,8 @@ from tokenlake.etl.unit.rows_file import Padding, RowsFile, row_of
 from tokenlake.etl.unit.sink import part_numbers
 from tokenlake.etl.unit.text_documents import TextDocuments, taken
 from tokenlake.etl.unit.token_files import group_tokens
-from tokenlake.runtime.schema import arrow_type, described, preference_schema
+from tokenlake.runtime.column_types import arrow_type
+from tokenlake.runtime.schema import described, preference_schema
 from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import ShardEntry

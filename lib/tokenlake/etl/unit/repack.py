@@ -12,7 +12,7 @@ from tokenlake.etl.unit.opened_parents import OpenedParents
 from tokenlake.etl.unit.stored_record import write_record
 from tokenlake.etl.unit.stored_rows import DocumentsOut
 from tokenlake.runtime.mixing.random import key_of
-from tokenlake.runtime.reading.gather import take_documents
+from tokenlake.runtime.reading.documents import take_documents
 from tokenlake.runtime.reading.group_cache import batch_cache
 from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.store.base import Store

@@ -29,7 +29,7 @@ from tokenlake.etl.unit.token_files import (
     group_tokens,
     rows_schema,
 )
-from tokenlake.runtime.reading.gather import StoredDocuments
+from tokenlake.runtime.reading.documents import StoredDocuments
 from tokenlake.runtime.schema import row_group_rows
 from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.base import Store

@@ -22,7 +22,8 @@ from tokenlake.etl.packing.packer import open_packer
 from tokenlake.etl.unit.parts import PartWriter
 from tokenlake.etl.unit.rows_file import Padding, RowsFile, row_of
 from tokenlake.etl.unit.text_documents import taken
-from tokenlake.runtime.schema import ROW_GROUP_TOKENS, arrow_type, described, packed_schema, tokens_schema
+from tokenlake.runtime.column_types import arrow_type
+from tokenlake.runtime.schema import ROW_GROUP_TOKENS, described, packed_schema, tokens_schema
 from tokenlake.runtime.store.ledger import ShardEntry
 
 _HELD_TOKENS: Final = 1 << 24

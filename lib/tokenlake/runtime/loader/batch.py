@@ -38,8 +38,8 @@ import numpy.typing as npt
 from tokenlake.base.arrays import Bools, Int32, Int64, Ragged, cut_runs, offsets_of, places
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader.layout import FLAT_COLUMNS, BatchLayout, moved
+from tokenlake.runtime.reading.blocks import BLOCKS
 from tokenlake.runtime.reading.packed import PackedGroup, segments_of
-from tokenlake.runtime.reading.pages import BLOCKS
 from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.store.manifest import Manifest
 

@@ -19,9 +19,11 @@ from tokenlake.base.markup import named_facts, one_line
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.runtime.loader.batch import Assembler, Batch, BatchShape, check_columns, pad_id_of
 from tokenlake.runtime.loader.hf_arrow import to_hf
+from tokenlake.runtime.reading.file_hashes import verified_bytes
 from tokenlake.runtime.reading.group_cache import GroupCache
 from tokenlake.runtime.reading.packed import PackedGroup
-from tokenlake.runtime.reading.version import StoredRows, stored_schema, verified_bytes
+from tokenlake.runtime.reading.stored_columns import stored_schema
+from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, parted

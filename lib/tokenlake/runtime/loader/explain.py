@@ -36,7 +36,7 @@ from tokenlake.runtime.loader.plan import BatchPlan
 from tokenlake.runtime.loader.provenance import PIECES, PLACE, Provenance
 from tokenlake.runtime.loader.steps import BatchStep
 from tokenlake.runtime.reading.packed import attention
-from tokenlake.runtime.reading.version import stored_schema
+from tokenlake.runtime.reading.stored_columns import stored_schema
 from tokenlake.runtime.store.catalog import Catalog, read_record
 from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import InputFileEntry

@@ -13,7 +13,7 @@ from tokenlake.base.markup import named_facts, one_line
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.mixing.caps import Each, SourceCaps, shortened
-from tokenlake.runtime.mixing.lanes import SourceSize, choose_lanes
+from tokenlake.runtime.mixing.lane_count import SourceSize, choose_lanes
 from tokenlake.runtime.mixing.mixture import MIXTURE_ORDER, STOPS, SourceMixture, Stop, check_order
 from tokenlake.runtime.mixing.order import EpochOrder
 from tokenlake.runtime.mixing.random import key_of

@@ -29,7 +29,7 @@ from tokenlake.runtime.loader.options import LoaderOptions
 from tokenlake.runtime.loader.padding import BatchPadding
 from tokenlake.runtime.loader.pass_steps import PassSteps
 from tokenlake.runtime.loader.steps import BatchStep, Position, RowsOfBatch
-from tokenlake.runtime.mixing.lanes import MOST_LANES, most_lanes
+from tokenlake.runtime.mixing.lane_count import MOST_LANES, most_lanes
 from tokenlake.runtime.mixing.order import ORDER_VERSION, EpochOrder, StoredOrder
 from tokenlake.runtime.mixing.streams import EpochStream, MixtureStream, RowStream, StreamRows
 from tokenlake.runtime.reading.version import StoredRows

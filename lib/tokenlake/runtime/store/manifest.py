@@ -288,7 +288,7 @@ def _check_config(document: SealedDocument) -> None:
     for index, (_, kind) in enumerate(() if shape.build is UNSET else shape.build.kept):
         if isinstance(kind, str) and kind in _PLAIN:
             continue
-        from tokenlake.runtime.schema import arrow_type
+        from tokenlake.runtime.column_types import arrow_type
 
         try:
             arrow_type(kind)
