@@ -31,14 +31,19 @@ from tests.proof.support import (
     state_at,
 )
 from tests.reading.support import lake_of
-from tokenlake.base.fingerprint import canonical_json
+from tokenlake.base import canonical_json
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.runtime.loader import Document, steps_of_document
-from tokenlake.runtime.proof.overlap import EvaluationSet
-from tokenlake.runtime.proof.rows import Takedown
-from tokenlake.runtime.proof.signature import private_key, public_key, verified
-from tokenlake.runtime.proof.statement import check_statement, prove_state
+from tokenlake.runtime.proof import (
+    EvaluationSet,
+    Takedown,
+    check_statement,
+    private_key,
+    prove_state,
+    public_key,
+    verified,
+)
 
 ALONE = Path(alone.__file__)
 
