@@ -129,9 +129,13 @@ def test_a_part_is_given_up_on_a_disk_that_stays_full(
     config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.write
+    files: set[int] = set()
 
     def full(descriptor: int, data: Any) -> int:
-        if bytes(data[:4]) == b"PAR1":
+        begins = bytes(data[:4]) == b"PAR1" and descriptor not in files
+        if begins:
+            files.add(descriptor)
+        if not begins and descriptor in files:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(descriptor, data)
 

@@ -259,7 +259,7 @@ def with_drawn_tokens(name: str, tokens: int) -> Manifest:
 
 
 def test_epochs_are_counted_where_lanes_have_unequal_rows() -> None:
-    """Lanes of b have 5 rows each and give 20 and 19; those of a have 3 and 4 rows, and give 14 and 15.
+    """Lanes of b have 5 rows each and give 20 and 19; those of a have 3 and 4 rows and give 15 and 14.
 
     So every row is drawn 3 times at least, and one of a may be drawn 5 times: up to 245 of its tokens are possible.
     """
