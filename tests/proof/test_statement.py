@@ -236,9 +236,9 @@ def test_another_key_state_store_list_and_form_are_refused(world: World, tmp_pat
         check_statement(
             world.statement, PUBLIC, swapped, takedown=Takedown.read(world.list), evaluation=world.sets
         )
-    with pytest.raises(ConfigError, match="takedown: the statement speaks of the list with"):
+    with pytest.raises(ConfigError, match="takedown: the statement is about the list with"):
         world.check(world.statement, takedown=Takedown.read(listed(tmp_path / "t.parquet", {"x": [1]})))
-    with pytest.raises(ConfigError, match="evaluation: the statement speaks of"):
+    with pytest.raises(ConfigError, match="evaluation: the statement is about"):
         world.check(world.statement, evaluation={})
 
 
