@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, final
 
 from tokenlake.runtime.store import objects, rates
-from tokenlake.runtime.store.client import Failures, ObjectClient
+from tokenlake.runtime.store.client import ObjectClient
+from tokenlake.runtime.store.failures import Failures
 from tokenlake.runtime.store.rates import answered_in_time, least_rate
 from tokenlake.runtime.store.url import Url
 

@@ -21,7 +21,8 @@ import fsspec
 
 from tokenlake.errors import NotFoundError
 from tokenlake.runtime.store import objects
-from tokenlake.runtime.store.client import BucketClient, Failures
+from tokenlake.runtime.store.bucket_client import BucketClient
+from tokenlake.runtime.store.failures import Failures
 from tokenlake.runtime.store.http import REQUEST, require_success, take_range, timeouts, total_size
 from tokenlake.runtime.store.payload import PIECE, Payload
 from tokenlake.runtime.store.rates import answered_in_time

@@ -28,7 +28,7 @@ from tokenlake.base.threads import in_order
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.runtime.store import objects
 from tokenlake.runtime.store.base import Leftover, Link, Store, caught, looked_twice
-from tokenlake.runtime.store.client import BucketClient
+from tokenlake.runtime.store.bucket_client import BucketClient
 from tokenlake.runtime.store.durable_files import os_errors, remove_temp
 from tokenlake.runtime.store.local import LocalStore
 from tokenlake.runtime.store.payload import LARGE, Payload

@@ -36,7 +36,8 @@ from tokenlake.base.secrets import resolve_options, scrub
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, NotFoundError, StoreError
 from tokenlake.runtime.store import objects
 from tokenlake.runtime.store.base import ObjectInfo, ReadStore
-from tokenlake.runtime.store.client import OF_STORES, Failures, ObjectClient
+from tokenlake.runtime.store.client import ObjectClient
+from tokenlake.runtime.store.failures import OF_STORES, Failures
 from tokenlake.runtime.store.fsspec_client import FsspecClient
 from tokenlake.runtime.store.gcs import GcsClient
 from tokenlake.runtime.store.http import HttpClient

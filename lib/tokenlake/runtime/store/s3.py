@@ -14,7 +14,7 @@ from typing import Any, Final, final
 
 from tokenlake.errors import NotFoundError
 from tokenlake.runtime.store import objects
-from tokenlake.runtime.store.client import BucketClient
+from tokenlake.runtime.store.bucket_client import BucketClient
 from tokenlake.runtime.store.payload import Payload
 from tokenlake.runtime.store.rates import answered_in_time
 from tokenlake.runtime.store.url import Url
