@@ -166,7 +166,7 @@ def test_a_tag_of_a_version_that_was_replaced_or_is_gone(copy: Path) -> None:
     shutil.copytree(copy / "texts" / "v1", copy / "texts" / "v2")
     (copy / "texts" / "tags").mkdir()
     other = tags / "prod.json"
-    from tokenlake.runtime.store.claims import Tag
+    from tokenlake.runtime.store.tags import Tag
 
     (tags / "old.json").write_bytes(
         Tag(dataset="plain", tag="old", version=7, manifest_sha256="0" * 64).to_bytes()

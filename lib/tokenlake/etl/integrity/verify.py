@@ -29,7 +29,6 @@ from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, Reference, lists_ledger, parted, read_record
-from tokenlake.runtime.store.claims import stored_tag
 from tokenlake.runtime.store.layout import (
     CLAIM,
     LEDGER,
@@ -45,6 +44,7 @@ from tokenlake.runtime.store.layout import (
 )
 from tokenlake.runtime.store.ledger import FileEntry, ShardEntry, UnitRecord
 from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.tags import stored_tag
 
 _NEAR: Final = 1 << 20  # bytes read at once: they stay in the processor's cache until they are hashed
 _FAR: Final = 8 << 20  # where each read is a request

@@ -11,10 +11,11 @@ from typing import Any, Final, Literal, TypeAlias, cast, final
 from tokenlake.base.fingerprint import canonical_text
 from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.address import open_read_store
-from tokenlake.runtime.store.catalog import Catalog, parted
+from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.layout import CARD, CONFIG, LEDGER
 from tokenlake.runtime.store.ledger import InputFileEntry, ShardEntry
 from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.references import parted
 
 Side: TypeAlias = Literal["both", "a", "b"]
 Kinship: TypeAlias = Literal["same_bytes", "same_tokens", "different", "only_a", "only_b"]
