@@ -33,8 +33,8 @@ from tokenlake.runtime.store.redirects import HttpOrigin as HttpOrigin
 from tokenlake.runtime.store.redirects import RedirectRefusedError as RedirectRefusedError
 from tokenlake.runtime.store.redirects import require_allowed_addresses as require_allowed_addresses
 from tokenlake.runtime.store.redirects import require_allowed_redirect as require_allowed_redirect
-from tokenlake.runtime.store.remote import close_filesystems as close_filesystems
 from tokenlake.runtime.store.sealed import seal as seal
+from tokenlake.runtime.store.sessions import close_filesystems as close_filesystems
 from tokenlake.runtime.store.shard_cache import ShardCache as ShardCache
 from tokenlake.runtime.store.url import parse_url as parse_url
 from tokenlake.runtime.store.writes import HashingFile as HashingFile

@@ -19,6 +19,7 @@ from tokenlake.base.sizes import parse_size
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
 from tokenlake.runtime.store.base import ReadStore, Store
 from tokenlake.runtime.store.local import LocalStore
+from tokenlake.runtime.store.scratch import scratch_of
 from tokenlake.runtime.store.shard_cache import DEFAULT_BYTES, ShardCache
 from tokenlake.runtime.store.url import BUCKETS
 
@@ -118,8 +119,6 @@ def open_store(
 
 def scratch_folder(url: str) -> Path:
     """Return the folder of this machine for what is on its way into a folder of a bucket."""
-    from tokenlake.runtime.store.object_store import scratch_of  # as above
-
     return scratch_of(url).local_path("flat")
 
 

@@ -192,7 +192,7 @@ class Remover:
             try:
                 self._sweep(finding, finding.was)
             except VersionConflictError:
-                self.kept.append(Kept(finding.layout.prefix, "its build went on just now"))
+                self.kept.append(Kept(finding.layout.prefix, "its build resumed just now"))
                 return False
         self._run([(file, partial(self._store.delete, file.name)) for file in finding.files])
         if not self._is_dry_run:
