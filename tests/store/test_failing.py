@@ -125,18 +125,20 @@ def test_a_file_that_cannot_be_opened_leaves_no_temporary_name(
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to tell a descriptor's file")
 def test_a_part_is_given_up_on_a_disk_that_stays_full(
     config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.write
-    files: set[int] = set()
+    begun: set[str] = set()
 
     def full(descriptor: int, data: Any) -> int:
-        begins = bytes(data[:4]) == b"PAR1" and descriptor not in files
-        if begins:
-            files.add(descriptor)
-        if not begins and descriptor in files:
+        """Fail on the second write to a Parquet file of the store."""
+        path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if path in begun:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if path.startswith(str(tmp_path)) and bytes(data[:4]) == b"PAR1":
+            begun.add(path)
         return real(descriptor, data)
 
     session = BuildSession.open(config)

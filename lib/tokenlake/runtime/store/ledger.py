@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from operator import attrgetter
-from typing import Annotated, Any, Final, Self, final
+from typing import Annotated, Any, Final, NoReturn, Self, final
 
 import msgspec
 from msgspec import Meta
@@ -305,16 +305,19 @@ def check_entries(
     shards = [entry for entry in entries if isinstance(entry, ShardEntry)]
     if not _have_only_hashes(shards):
         for index, shard in enumerate(shards):
-            _require_no_problem(document, f"{key}[{index}]", shard.hash_problem())
+            problem = shard.hash_problem()
+            if problem is not None:
+                _fail_entry(document, f"{key}[{index}]", problem)
     for index, entry in enumerate(entries):
-        _require_no_problem(document, f"{key}[{index}]", entry.problem())
+        problem = entry.problem()
+        if problem is not None:
+            _fail_entry(document, f"{key}[{index}]", problem)
 
 
-def _require_no_problem(document: SealedDocument, key: str, problem: Problem | None) -> None:
-    """Raise IntegrityError for a problem of an entry."""
-    if problem is not None:
-        field_name, expected, got = problem
-        document.fail(f"{key}.{field_name}", expected, got)
+def _fail_entry(document: SealedDocument, key: str, problem: Problem) -> NoReturn:
+    """Raise the IntegrityError for a wrong field of an entry."""
+    field_name, expected, got = problem
+    document.fail(f"{key}.{field_name}", expected, got)
 
 
 def _have_only_hashes(shards: Sequence[ShardEntry]) -> bool:
