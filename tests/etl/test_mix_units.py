@@ -221,7 +221,7 @@ def test_a_token_that_was_read_and_not_written_is_an_error(store: Store) -> None
             AccountError, match=rf"here: {part.tokens} ids were read .* but {part.tokens - 1} were"
         ):
             check_written(record.account, (replace(part, tokens=part.tokens - 1),), length, where="here")
-        with pytest.raises(AccountError, match="does not close"):
+        with pytest.raises(AccountError, match="does not balance"):
             check_written(replace(record.account, kept=39), record.parts, length, where="here")
 
 

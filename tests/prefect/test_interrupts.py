@@ -17,7 +17,7 @@ from tokenlake.base import termination
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl import InProcessPool
 from tokenlake.runtime.store import Layout, StoreAddress, open_store
-from tokenlake.runtime.store.claims import unfinished
+from tokenlake.runtime.store.runs import unfinished
 
 engine: Any = lazily("tokenlake.runs.engine")
 interrupting: Any = lazily("tokenlake_flows.interrupts")

@@ -19,13 +19,14 @@ from tokenlake.etl.reports.difference import difference_tables, headings, senten
 from tokenlake.etl.reports.terminal import print_tables, stdout
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.catalog import tag as set_tag
-from tokenlake.runtime.store.claims import Tag, TagChange, unfinished
 from tokenlake.runtime.store.diff import diff as compare
 from tokenlake.runtime.store.gc import GcReport
 from tokenlake.runtime.store.gc import gc as collect
 from tokenlake.runtime.store.layout import RUNS, Layout
 from tokenlake.runtime.store.remove import Kept, remove_version
+from tokenlake.runtime.store.runs import unfinished
 from tokenlake.runtime.store.schemes import default_store
+from tokenlake.runtime.store.tags import Tag, TagChange
 
 _LISTED = (
     label("dataset"),

@@ -36,8 +36,8 @@ from tokenlake.etl.reports.terminal import print_tables, stdout
 from tokenlake.runtime.reading.stored_columns import stored_schema
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.claims import committing_run
 from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.runs import committing_run
 from tokenlake.runtime.store.schemes import default_store
 
 

@@ -37,8 +37,8 @@ from tokenlake.etl.job import produced_by
 from tokenlake.runtime.store.address import open_store
 from tokenlake.runtime.store.base import ReadStore, Store
 from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.claims import CANCELLED, FAILED
 from tokenlake.runtime.store.layout import RUNS, Layout
+from tokenlake.runtime.store.runs import CANCELLED, FAILED
 
 SUFFIX: Final = "-asked"  # ends the name of the file, before ``.json``
 

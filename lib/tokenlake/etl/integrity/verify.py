@@ -33,7 +33,12 @@ from tokenlake.etl.integrity.verify_shard import ShardResult
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, Reference, parted
-from tokenlake.runtime.store.layout import MANIFEST, MANIFEST_COPY, QUARANTINE, Layout
+from tokenlake.runtime.store.layout import (
+    MANIFEST,
+    MANIFEST_COPY,
+    QUARANTINE,
+    Layout,
+)
 from tokenlake.runtime.store.ledger import FileEntry, ShardEntry
 from tokenlake.runtime.store.manifest import Manifest
 

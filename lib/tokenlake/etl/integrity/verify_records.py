@@ -9,7 +9,6 @@ from tokenlake.etl.integrity.findings import Problem
 from tokenlake.etl.integrity.manifest_copy import copy_state
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, lists_ledger
-from tokenlake.runtime.store.claims import Tag, stored_tag
 from tokenlake.runtime.store.layout import (
     CLAIM,
     MANIFEST,
@@ -22,6 +21,7 @@ from tokenlake.runtime.store.layout import (
 )
 from tokenlake.runtime.store.ledger import Parent
 from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.tags import Tag, stored_tag
 
 _HUB_MARKS = (".gitattributes", ".cache/huggingface/")
 """Files that come with a download from the Hub."""
