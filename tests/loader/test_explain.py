@@ -20,13 +20,13 @@ from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.runtime.loader import (
     BatchPlan,
     Document,
+    ExplainedRow,
     LoaderOptions,
     explain_step,
+    files_of,
     restored,
     steps_of_document,
 )
-from tokenlake.runtime.loader.explain import ExplainedRow, files_of
-from tokenlake.runtime.loader.steps import BatchStep
 
 WARM_UP = {0: 4, 3: 8, 5: 12}
 
@@ -39,7 +39,7 @@ def mixed(ds: tl.Dataset, learned: tl.Dataset, **options: Any) -> tl.Mixture:
     return tl.Mixture({"a": ds, "b": learned}, {"a": 0.6, "b": 0.4}, block_size=10, **options)
 
 
-def batches(plan: BatchPlan, passes: int, most: int) -> Iterator[BatchStep]:
+def batches(plan: BatchPlan, passes: int, most: int) -> Iterator[Any]:
     """The batches of some passes, one after the other."""
     place = plan.steps.position(0)
     for _ in range(passes):

@@ -15,7 +15,6 @@ from tests.loader.support import LENGTH, Batch, ids, same
 from tokenlake import hf_dataset
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader import explain_step
-from tokenlake.runtime.loader.batch import IGNORED
 
 Data = tl.Dataset | tl.Mixture
 SIZES = {0: 8, 3: 16, 5: 24}
@@ -47,8 +46,8 @@ def cut(whole: Batch, within: int) -> Batch:
             made["segment_ids"][row, place] = number if segment else 0
             made["positions"][row, place] = place - begin if segment else 0
     mask = made["loss_mask"]
-    made["labels"] = np.where(mask, made["input_ids"], IGNORED)
-    made["targets"] = np.concatenate([made["labels"][:, 1:], np.full((len(mask), 1), IGNORED)], axis=1)
+    made["labels"] = np.where(mask, made["input_ids"], -100)
+    made["targets"] = np.concatenate([made["labels"][:, 1:], np.full((len(mask), 1), -100)], axis=1)
     return made
 
 

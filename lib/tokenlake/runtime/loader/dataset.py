@@ -17,7 +17,8 @@ from tokenlake.base import numbers
 from tokenlake.base.arrays import Int64
 from tokenlake.base.markup import named_facts, one_line
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenlakeError
-from tokenlake.runtime.loader.batch import Assembler, Batch, BatchShape, check_columns, pad_id_of
+from tokenlake.runtime.loader.batch import Assembler, Batch, BatchShape, pad_id_of
+from tokenlake.runtime.loader.columns import check_columns
 from tokenlake.runtime.loader.hf_arrow import to_hf
 from tokenlake.runtime.reading.group_cache import GroupCache
 from tokenlake.runtime.reading.packed import PackedGroup
@@ -269,7 +270,7 @@ class Dataset:
                   is no ``attention_mask`` and the model has ``use_cache=False``, which its Trainer sets;
                 - ``attention_mask``: int8, 0 in padding. With it a segment sees those before it in its row;
                 - ``segment_ids`` (int32), ``loss_mask`` (bool), ``targets`` (int32): see
-                  :mod:`tokenlake.runtime.loader.batch`.
+                  :mod:`tokenlake.runtime.loader.columns`.
 
                 None: ``input_ids``, ``labels`` and ``position_ids``. Of other kinds: any that are stored; None: all.
             rename: {name here: name in the dataset}.

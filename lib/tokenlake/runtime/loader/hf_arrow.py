@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.runtime.loader.batch import Assembler, Batch, BatchShape, check_columns, pad_id_of
+from tokenlake.runtime.loader.batch import Assembler, Batch, BatchShape, pad_id_of
+from tokenlake.runtime.loader.columns import check_columns
 from tokenlake.runtime.loader.ragged_batch import all_ragged_columns
 from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.store.ledger import ShardEntry
@@ -175,7 +176,7 @@ def _batches(rows: StoredRows, columns: HfColumns, groups: Iterable[int]) -> Ite
         return
     assembler = Assembler([rows], columns.ours)
     for group in groups:
-        decoded = rows.packed(group, loss_mask=assembler.loss_mask)
+        decoded = rows.packed(group, loss_mask=assembler.needs_loss_mask)
         number, row = np.full(decoded.rows, group, np.int64), np.arange(decoded.rows, dtype=np.int64)
         shape = BatchShape(decoded.rows, assembler.length)
         batch = assembler.batch(shape, number, row, {group: decoded}.__getitem__)

@@ -11,7 +11,8 @@ from typing import Any, Final, Self, final
 
 from tokenlake.base.threads import available_cpus
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.loader.batch import Assembler, check_columns
+from tokenlake.runtime.loader.batch import Assembler
+from tokenlake.runtime.loader.columns import check_columns
 from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.loader.mixture import Mixture
 from tokenlake.runtime.loader.options import LoaderOptions
@@ -128,8 +129,8 @@ class HostReader:
     def read_ahead(self) -> DecodedAhead:
         """Return the threads that decode the row groups of the plan ahead of need."""
         plan = self.plan
-        needs_loss_mask = self.assembler.loss_mask
-        needs_segments = plan.ranks is not None or self.assembler.segments
+        needs_loss_mask = self.assembler.needs_loss_mask
+        needs_segments = plan.ranks is not None or self.assembler.needs_segments
         threads = plan.options.workers
         if threads is None:
             is_local = all(isinstance(dataset.store, LocalStore) for dataset in plan.datasets.values())

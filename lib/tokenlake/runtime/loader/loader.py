@@ -62,7 +62,7 @@ class DataLoader:
         pad_last: give that batch its full number of rows, the missing ones being padding (segment_ids 0, no loss);
             None: only with `sharding`, where all batches must be alike.
         columns: any of input_ids, segment_ids, positions, loss_mask, labels, targets
-            (see :mod:`tokenlake.runtime.loader.batch`); None: the first four. Of documents also
+            (see :mod:`tokenlake.runtime.loader.columns`); None: the first four. Of documents also
             attention_mask, and lengths of shape (rows,); of preferences all of them for each answer, as
             chosen_input_ids, chosen_attention_mask and chosen_labels (see
             :mod:`tokenlake.runtime.loader.ragged_batch`).

@@ -11,7 +11,8 @@ import numpy as np
 
 from tokenlake.base.arrays import Int64
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.loader.batch import BatchShape, check_columns
+from tokenlake.runtime.loader.batch import BatchShape
+from tokenlake.runtime.loader.columns import check_columns
 from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.loader.length_index import LengthIndex
 from tokenlake.runtime.loader.options import WORKER_CACHE_BYTES
@@ -86,7 +87,7 @@ def _ragged_rows(data: Dataset, columns: Sequence[str]) -> _Take:
     stored = copy.copy(data).rows
     index = LengthIndex([stored], BatchPadding())
     assembler = RaggedAssembler([stored], index, columns, padding="right", truncate=None)
-    decode = partial(stored.decoded, loss_mask=assembler.loss_mask)
+    decode = partial(stored.decoded, loss_mask=assembler.needs_loss_mask)
     cache: GroupCache[int, DecodedGroup] = GroupCache(WORKER_CACHE_BYTES, decode)
 
     def take(rows: Int64) -> list[dict[str, Any]]:

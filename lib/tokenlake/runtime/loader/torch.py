@@ -10,7 +10,7 @@ import numpy as np
 
 from tokenlake.base.checks import require_one_of, whole_number
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.runtime.loader.batch import used_again
+from tokenlake.runtime.loader.batch import reused_array
 from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.loader.host_batches import ALL, HostBatches, Turn
 from tokenlake.runtime.loader.host_reader import HostReader, shared_reader
@@ -351,7 +351,7 @@ def _tensors(batch: dict[str, Any], integers: str) -> Item:
         wide = integers == "int64" or (integers == "mixed" and name.endswith(_LOSS))
         if wide and array.dtype == np.int32:
             # Not tensor.long(): for so little work PyTorch's threads spend more time waiting than working.
-            wider = used_again(array.shape, np.int64)
+            wider = reused_array(array.shape, np.int64)
             np.copyto(wider, array)
             array = wider
         made[name] = torch.from_numpy(array)

@@ -10,5 +10,6 @@ from tokenlake.runtime.mixing.random import Int64 as Int64
 from tokenlake.runtime.mixing.random import key_of as key_of
 from tokenlake.runtime.mixing.random import shuffled as shuffled
 from tokenlake.runtime.mixing.schedule import constant as constant
+from tokenlake.runtime.mixing.streams import EpochStream as EpochStream
 from tokenlake.runtime.mixing.streams import MixtureStream as MixtureStream
 from tokenlake.runtime.mixing.streams import source_order as source_order
