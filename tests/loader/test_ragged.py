@@ -333,8 +333,8 @@ def test_buckets_and_mixtures_that_contradict_each_other_are_refused(texts: tl.D
     )
     for weights, stop, message in (
         (changing, "restart", "weights of the mixture change"),
-        ({"a": 0.5, "b": 0.5}, "first_exhausted", "ends at one place"),
-        ({"a": 1.0, "b": 0.0}, "restart", "b weighs 0"),
+        ({"a": 0.5, "b": 0.5}, "first_exhausted", "ends at one position"),
+        ({"a": 1.0, "b": 0.0}, "restart", "b has weight 0"),
     ):
         mixture = tl.Mixture({"a": texts, "b": texts}, weights, stop=stop, rows=90)
         with pytest.raises(ConfigError, match=message):
