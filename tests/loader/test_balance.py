@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_refused(learned: tl.Dataset, texts: tl.Dataset):
             "got 'atention', must be 'attention', a BatchBalance, or a mapping of ranks",
         ),
         (learned, {"balance": {"ranks": 0}}, "balance.ranks: got 0, must be a whole number from 1 on"),
-        (learned, {"balance": "attention"}, "nothing says into how many ranks batches are dealt"),
+        (learned, {"balance": "attention"}, "the number of ranks is not known"),
         (
             learned,
             {"balance": {"ranks": 3}},

@@ -144,11 +144,11 @@ def test_caps_that_do_not_fit_are_refused(sources: dict[str, tl.Dataset], texts:
         (lambda: tl.Mixture(sources, EVEN, max_repetitions=2), "without end; expected rows, epochs"),
         (
             lambda: tl.Mixture(sources, EVEN, epochs={"code": 1, "web": 1}),
-            "the end, and weights would do so again",
+            "the end of the mixture, and so would weights",
         ),
         (
             lambda: tl.Mixture(sources, epochs={"code": 1, "web": 1}, rows=9),
-            "the end, and rows would do so again",
+            "the end of the mixture, and so would rows",
         ),
         (lambda: tl.Mixture(sources, epochs={"code": 1}), "epochs: says nothing of web"),
         (

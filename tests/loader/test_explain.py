@@ -515,7 +515,7 @@ def test_a_document_is_found_by_a_field_that_was_kept(own_ids: str, name: str):
     ("asked", "said"),
     [
         ({"id": "doc-99"}, "no document of tokens@v1/train has the id 'doc-99'"),
-        ({"url": "x"}, "packed@v1/train has no column 'url', nor what it was made from: `additional_fields"),
+        ({"url": "x"}, "neither packed@v1/train nor its parents have a column 'url': `additional_fields"),
         ({"n": "many"}, "got 'many' for n, whose values in tokens@v1/train are of the type int64"),
         ({"n": 1, "id": "doc-1"}, "must be one field and its value"),
         (("b.jsonl", 0), "no input file of packed@v1/train is 'b.jsonl'; did you mean 'a.jsonl'"),
@@ -530,7 +530,7 @@ def test_a_batch_is_that_of_the_loader(own_ids: str):
     loader = tl.DataLoader(tl.open(own_ids, "packed"), batch_size=4, seed=5)
     assert tl.explain(loader, 3, 2) == explain_step(loader.plan, 3, 2)
     assert tl.explain(f"{own_ids}/packed@v1", 3, batch_size=4, seed=5) == explain_step(loader.plan, 3)
-    with pytest.raises(ConfigError, match="name a batch"):
+    with pytest.raises(ConfigError, match="give a batch"):
         tl.explain(loader)
     with pytest.raises(ConfigError, match="batch_size: got None"):
         tl.explain(own_ids, 3, name="packed")

@@ -203,7 +203,7 @@ def test_what_does_not_fit_is_refused(learned: tl.Dataset, texts: tl.Dataset):
             "got 12 from step 0 on, which does not divide the 32 ids .* a divisor, as 8, or keep_shape",
         ),
         (learned, {0: 8, 9: 64}, "got 64 from step 9 on, and rows of learned@v1/train have 32 ids"),
-        (learned, {5: 8}, "must say how many ids step 0 has"),
+        (learned, {5: 8}, "must give the number of ids of step 0"),
         (learned, 0, "lengths: got 0, must be a whole number of ids from 1 on"),
         (learned, "short", "lengths: got 'short', must be a whole number"),
         (learned, {"points": {0: 8}, "keep": True}, "must be a mapping of points and keep_shape"),
@@ -220,8 +220,8 @@ def test_what_does_not_fit_is_refused(learned: tl.Dataset, texts: tl.Dataset):
     with pytest.raises(ConfigError, match="other numbers of rows than batch_size"):
         tl.torch_dataset(learned, 8, lengths=LENGTHS, rows=True)
     for wrong, says in (
-        (lambda: Curriculum.doubling(8, 24, until=9), "8 comes to 24 by no number of doublings"),
-        (lambda: Curriculum.linear(8, 24, until=9, multiple=3), "by no number of 3 ids at a time"),
+        (lambda: Curriculum.doubling(8, 24, until=9), "8 does not reach 24 by doublings"),
+        (lambda: Curriculum.linear(8, 24, until=9, multiple=3), "does not reach 24 by 3 ids at a time"),
         (
             lambda: Curriculum.linear(8, 4, until=9, multiple=1),
             "last: got 4, must be a whole number from 8 on",
