@@ -192,7 +192,7 @@ def test_an_iterator_that_was_replaced_raises(ds: tl.Dataset, caller: str, repla
     kept = replace(loader)
     for _ in range(2):
         with pytest.raises(
-            ConfigError, match=rf"replaced behind step 1: .* {caller} began .*peek\(\).* two loaders"
+            ConfigError, match=rf"replaced after step 1: .* {caller} began .*peek\(\).* two loaders"
         ):
             next(old)
     assert not loader.ended
