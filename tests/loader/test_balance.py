@@ -177,7 +177,11 @@ def test_what_does_not_fit_is_refused(learned: tl.Dataset, texts: tl.Dataset):
             "got 3, which does not divide every batch size; .* a divisor of 8",
         ),
         (learned, {"balance": {"ranks": 2}, "host": (0, 4)}, "got 2, and host cuts batches into 4 parts"),
-        (texts, {"balance": {"ranks": 2}}, "of packed rows, and those of texts@v1/train are of many lengths"),
+        (
+            texts,
+            {"balance": {"ranks": 2}},
+            "needs packed rows, and those of texts@v1/train have many lengths",
+        ),
     ]
     for data, options, says in cases:
         with pytest.raises(ConfigError, match=says):

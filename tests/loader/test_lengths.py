@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_refused(learned: tl.Dataset, texts: tl.Dataset):
         (learned, "short", "lengths: got 'short', must be a whole number"),
         (learned, {"points": {0: 8}, "keep": True}, "must be a mapping of points and keep_shape"),
         (learned, {"points": {0: 8}, "keep_shape": 1}, "keep_shape: got 1, must be True or False"),
-        (texts, {0: 8}, "which is of packed rows, and those of texts@v1/train are of many lengths"),
+        (texts, {0: 8}, "which needs packed rows, and those of texts@v1/train have many lengths"),
     ]
     for data, lengths, says in cases:
         with pytest.raises(ConfigError, match=says):
