@@ -60,20 +60,20 @@ class BatchBalance:
             whole_number("balance.ranks", self.ranks, 1)
 
     @classmethod
-    def of(cls, asked: object) -> Self:
+    def of(cls, value: object) -> Self:
         """Return a balance from a balance, "attention", or a mapping of arguments.
 
         Raises:
             ConfigError: It is none of these.
         """
-        return arguments_of(cls, "balance", asked, {"attention": cls()})
+        return arguments_of(cls, "balance", value, {"attention": cls()})
 
-    def over(self, parts: int, what: str) -> Self:
+    def over(self, parts: int, option: str) -> Self:
         """Return a balance with a number of ranks: the given one, or that of the parts of a batch.
 
         Args:
             parts: Number of parts into which batches are divided.
-            what: Name of the option that divides them, for the message.
+            option: Name of the option that divides them, for the message.
 
         Raises:
             ConfigError: The number of ranks is not a multiple of the parts.
@@ -81,7 +81,7 @@ class BatchBalance:
         ranks = parts if self.ranks is None else self.ranks
         if ranks % parts:
             raise ConfigError(
-                f"balance.ranks: got {ranks}, and {what} cuts batches into {parts} parts; expected a multiple of "
+                f"balance.ranks: got {ranks}, and {option} cuts batches into {parts} parts; expected a multiple of "
                 f"{parts}"
             )
         return type(self)(ranks=ranks)

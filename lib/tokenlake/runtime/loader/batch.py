@@ -273,8 +273,8 @@ def _joined(
     Joining slices of memory is the fastest way to copy many small pieces in Python. An array for each piece would take
     up to twice as long.
     """
-    pieces: list[Any] = []
-    for group, row in zip(groups, rows, strict=True):
-        begin = row_bytes * row
-        pieces.append(group.data[begin : begin + row_bytes])
+    pieces = [
+        group.data[row_bytes * row : row_bytes * row + row_bytes]
+        for group, row in zip(groups, rows, strict=True)
+    ]
     return np.frombuffer(b"".join(pieces), id_type)

@@ -20,21 +20,21 @@ MOST_BATCH: Final = 1 << 31
 _LAST_STEP: Final = 1 << 50
 
 
-def points_of(asked: object, name: str, what: str) -> Points:
+def points_of(value: object, name: str, unit: str) -> Points:
     """Return the points of a number, or of a mapping of first step to number.
 
     Args:
-        asked: ``256``, ``{0: 256, 1000: 512}``, or the items of such a mapping.
+        value: ``256``, ``{0: 256, 1000: 512}``, or the items of such a mapping.
         name: Name of the option, for messages.
-        what: Things that are counted, for messages.
+        unit: Things that are counted, for messages.
 
     Raises:
         ConfigError: It is none of these, or step 0 is missing.
     """
     try:
-        number_of_step: dict[Any, Any] = {0: asked}
-        if isinstance(asked, Mapping | list | tuple):
-            number_of_step = dict(cast("Any", asked))
+        number_of_step: dict[Any, Any] = {0: value}
+        if isinstance(value, Mapping | list | tuple):
+            number_of_step = dict(cast("Any", value))
         if not number_of_step:
             raise ValueError
         points: dict[int, int] = {}
@@ -43,11 +43,11 @@ def points_of(asked: object, name: str, what: str) -> Points:
             points[step] = whole_number(name, number, 1, MOST_BATCH)
     except (TypeError, ValueError, ConfigError):
         raise ConfigError(
-            f"{name}: got {asked!r}, must be a whole number of {what} from 1 on, or step -> {what}, "
+            f"{name}: got {value!r}, must be a whole number of {unit} from 1 on, or step -> {unit}, "
             "as {0: 256, 9: 512}"
         ) from None
     if 0 not in points:
-        raise ConfigError(f"{name}: got {asked!r}, must give the number of {what} of step 0")
+        raise ConfigError(f"{name}: got {value!r}, must give the number of {unit} of step 0")
     ascending = sorted(points.items())
     # Points that change nothing are left out, so that equal sizes are equal points.
     changes = [point for previous, point in pairwise(ascending) if previous[1] != point[1]]
@@ -71,13 +71,13 @@ class BatchSizes:
     points: Points
 
     @classmethod
-    def of(cls, asked: int | Mapping[int, int]) -> Self:
+    def of(cls, value: int | Mapping[int, int]) -> Self:
         """Return the sizes of ``256`` or ``{0: 256, 1000: 512}``.
 
         Raises:
             ConfigError: It is neither.
         """
-        return cls(points_of(asked, "batch_size", "rows"))
+        return cls(points_of(value, "batch_size", "rows"))
 
     @property
     def common(self) -> int:

@@ -59,14 +59,14 @@ _LITTLE_PADDING: Final = 16
 
 
 def check_columns(
-    asked: Sequence[str] | None,
+    requested: Sequence[str] | None,
     columns: Sequence[str] = COLUMNS,
     default: Sequence[str] = DEFAULT_COLUMNS,
 ) -> tuple[str, ...]:
     """Return the requested columns.
 
     Args:
-        asked: Names of columns; None: the default ones.
+        requested: Names of columns; None: the default ones.
         columns: Names of all columns that exist.
         default: Names of the default columns.
 
@@ -74,14 +74,14 @@ def check_columns(
         ConfigError: No column is requested, one is requested twice, or one does not exist.
     """
     names: tuple[str, ...] = ()
-    if asked is None:
+    if requested is None:
         names = tuple(default)
-    elif isinstance(asked, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        names = tuple(asked)
+    elif isinstance(requested, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        names = tuple(requested)
     unknown = [name for name in names if name not in columns]
     has_duplicates = len(set(names)) != len(names)
-    if isinstance(asked, str) or unknown or not names or has_duplicates:
-        message = f"columns: got {asked!r}, must be some of {', '.join(columns)}, each once"
+    if isinstance(requested, str) or unknown or not names or has_duplicates:
+        message = f"columns: got {requested!r}, must be some of {', '.join(columns)}, each once"
         similar = difflib.get_close_matches(str(unknown[0]) if unknown else "", columns, 1)
         if similar:
             message += f"; did you mean {similar[0]!r}?"

@@ -352,11 +352,11 @@ class Dataset:
         """Input files by their ids."""
         return {entry.file_id: entry for entry in self.manifest.inputs}
 
-    def _require_packed(self, what: str) -> None:
-        """Raise ConfigError if rows are not packed, and therefore have no `what`."""
+    def _require_packed(self, feature: str) -> None:
+        """Raise ConfigError if rows are not packed, and therefore lack a feature."""
         if self.kind != "packed":
             raise ConfigError(
-                f"{self.name} is of kind {self.kind}, which has no {what}; pack it first: "
+                f"{self.name} is of kind {self.kind}, which has no {feature}; pack it first: "
                 f"datasets: [{{dataset: {self.manifest.dataset}@v{self.manifest.version}}}], pack: {{enabled: true}}"
             )
 

@@ -94,13 +94,13 @@ class BatchLayout:
             )
 
     @classmethod
-    def of(cls, asked: object) -> Self:
+    def of(cls, value: object) -> Self:
         """Return a layout from a layout, "flat", or a mapping of arguments.
 
         Raises:
             ConfigError: It is none of these.
         """
-        return arguments_of(cls, "layout", asked, {"flat": cls(flat=True)})
+        return arguments_of(cls, "layout", value, {"flat": cls(flat=True)})
 
     def check_length(self, length: int) -> None:
         """Raise ConfigError where rows of a number of ids cannot be divided as requested."""

@@ -53,20 +53,20 @@ class LengthCurriculum:
             raise expected("lengths.keep_shape", self.keep_shape, "True or False")
 
     @classmethod
-    def of(cls, asked: object) -> Self:
+    def of(cls, value: object) -> Self:
         """Return a curriculum from a curriculum, its arguments, ``512``, or ``{0: 256, 1000: 512}``.
 
         Raises:
             ConfigError: It is none of these.
         """
-        if isinstance(asked, cls):
-            return asked
-        if not isinstance(asked, Mapping) or "points" not in asked:
-            return cls(cast("Points", asked))
-        arguments = cast("Mapping[str, Any]", asked)
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping) or "points" not in value:
+            return cls(cast("Points", value))
+        arguments = cast("Mapping[str, Any]", value)
         if set(arguments) - {"points", "keep_shape"}:
             raise ConfigError(
-                f"lengths: got {asked!r}, must be a mapping of points and keep_shape, or of steps"
+                f"lengths: got {value!r}, must be a mapping of points and keep_shape, or of steps"
             )
         return cls(**arguments)
 

@@ -144,13 +144,13 @@ class BatchPadding:
         return arguments
 
     @classmethod
-    def of(cls, asked: object) -> Self:
+    def of(cls, value: object) -> Self:
         """Return a padding from a padding, or a mapping of arguments.
 
         Raises:
             ConfigError: It is neither.
         """
-        return arguments_of(cls, "padding", asked, {})
+        return arguments_of(cls, "padding", value, {})
 
     def rounded(self, length: int) -> int:
         """Return the length of a batch whose longest row has `length` ids; at least 1."""

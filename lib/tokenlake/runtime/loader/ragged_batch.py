@@ -58,17 +58,17 @@ _DEFAULTS_OF_DOCUMENTS: Final = ("input_ids", "attention_mask", "positions", "lo
 _DEFAULTS_OF_ANSWERS: Final = ("input_ids", "attention_mask", "labels")
 
 
-def ragged_columns(source: StoredRows, asked: Sequence[str] | None) -> tuple[str, ...]:
+def ragged_columns(source: StoredRows, requested: Sequence[str] | None) -> tuple[str, ...]:
     """Return the requested columns of a dataset that is not packed.
 
     Args:
         source: Rows of the dataset.
-        asked: Names of columns; None: the default ones.
+        requested: Names of columns; None: the default ones.
 
     Raises:
         ConfigError: No column is requested, one is requested twice, or one does not exist.
     """
-    return check_columns(asked, *all_ragged_columns(source))
+    return check_columns(requested, *all_ragged_columns(source))
 
 
 def all_ragged_columns(source: StoredRows) -> tuple[tuple[str, ...], tuple[str, ...]]:

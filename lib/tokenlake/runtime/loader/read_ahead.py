@@ -132,8 +132,8 @@ class DecodedAhead:
             if self._step < 0:
                 self._step = step - 1  # a run may begin at any step
                 self._wake_threads()
-            kept = self._groups.kept
-            groups = {number: kept[number][0].value for number in numbers if number in kept}
+            cached = self._groups.kept
+            groups = {number: cached[number][0].value for number in numbers if number in cached}
             self._cache.hit(len(groups))
         missing = [number for number in numbers if number not in groups]
         # Begin with those that no thread is decoding: meanwhile the threads finish the others.
