@@ -13,8 +13,7 @@ import tokenlake as tl
 from tests.loader.support import plain
 from tests.reading.support import lake_of
 from tokenlake.cli.app import main
-from tokenlake.runtime.loader import BatchPlan, LoaderOptions, explain_step
-from tokenlake.runtime.loader.explain import files_of
+from tokenlake.runtime.loader import BatchPlan, LoaderOptions, explain_step, files_of
 
 Output = pytest.CaptureFixture[str]
 BATCH = ("--batch-size", "8")

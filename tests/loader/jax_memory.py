@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import tokenlake as tl
 from tests.loader.jax_checks import reference
-from tokenlake.runtime.loader.jax import Placement
+from tokenlake.runtime.loader import Placement
 from tokenlake.runtime.reading import Blocks
 
 LENGTH = 256

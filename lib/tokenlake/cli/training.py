@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenlake.runtime.loader.batch import check_columns
+from tokenlake.runtime.loader.columns import check_columns
 from tokenlake.runtime.loader.ragged_batch import ragged_columns
 from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.store.address import open_read_store

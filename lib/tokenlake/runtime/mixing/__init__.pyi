@@ -17,6 +17,7 @@ from tokenlake.runtime.mixing.random import key_of as key_of
 from tokenlake.runtime.mixing.random import shuffled as shuffled
 from tokenlake.runtime.mixing.random import splitmix64 as splitmix64
 from tokenlake.runtime.mixing.schedule import constant as constant
+from tokenlake.runtime.mixing.streams import EpochStream as EpochStream
 from tokenlake.runtime.mixing.streams import MixtureStream as MixtureStream
 from tokenlake.runtime.mixing.streams import source_order as source_order
 from tokenlake.runtime.mixing.weights import row_weights as row_weights

@@ -4,6 +4,7 @@ from tokenlake.runtime.reading.blocks import Blocks as Blocks
 from tokenlake.runtime.reading.columns import fixed_numbers as fixed_numbers
 from tokenlake.runtime.reading.columns import list_numbers as list_numbers
 from tokenlake.runtime.reading.documents import take_documents as take_documents
+from tokenlake.runtime.reading.group_cache import Decoded as Decoded
 from tokenlake.runtime.reading.group_cache import GroupCache as GroupCache
 from tokenlake.runtime.reading.group_cache import batch_cache as batch_cache
 from tokenlake.runtime.reading.levels import SeenLevels as SeenLevels
