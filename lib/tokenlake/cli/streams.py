@@ -83,13 +83,15 @@ def _opened(old: TextIO | None) -> tuple[Outlet, io.TextIOWrapper]:
 
 
 def can_show(text: str, stream: TextIO) -> bool:
-    """Return whether the encoding of a stream has all characters of a text."""
+    """Return whether the encoding of a stream has all characters of a text.
+
+    A character that comes back as another one does not count: Shift JIS writes a yen sign as the byte of a backslash.
+    """
     encoding = stream.encoding or _UTF8
     try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
+        return text.encode(encoding).decode(encoding) == text
+    except UnicodeError:
         return False
-    return True
 
 
 def encodable_json(text: str, stream: TextIO) -> str:
