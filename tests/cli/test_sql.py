@@ -121,7 +121,8 @@ def test_a_prompt_ends_by_sigterm(store: Path) -> None:
         "sys.argv = ['tokenlake', 'sql']\n"
         "raise SystemExit(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 128 + signal.SIGTERM
     assert "cancelled" not in done.stderr and done.stderr.endswith("interrupted\n")
 
