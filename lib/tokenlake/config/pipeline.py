@@ -8,6 +8,7 @@ for.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
 import yaml
@@ -331,84 +332,106 @@ class PipelineConfig(Section):
 
     @property
     def mixes(self) -> bool:
-        """Whether the sources become one weighted stream: where section `mix` says anything but defaults."""
+        """True if the sources become one weighted stream: any option of the section `mix` differs from its default."""
         return self.mix != MixStageConfig()
 
     @property
     def has_exports(self) -> bool:
-        """Whether anything is asked for beside the version, see :mod:`tokenlake.etl.export.plan`."""
+        """True if exports or a push follow the commit, see :mod:`tokenlake.etl.export.plan`."""
         save = self.save
-        other = save.format != "parquet" or save.compression not in (None, "zstd")
-        counted = save.num_shards is not None and not self.is_text_build
-        beside = any(dataset.save_path or dataset.shard_column for dataset in self.datasets)
-        return other or counted or beside or save.push_to_hub
+        has_other_form = save.format != "parquet" or save.compression not in (None, "zstd")
+        # The shards of a text build are those of the version itself.
+        has_own_shards = save.num_shards is not None and not self.is_text_build
+        saves_sources = any(dataset.save_path or dataset.shard_column for dataset in self.datasets)
+        return has_other_form or has_own_shards or saves_sources or save.push_to_hub
 
     @property
     def is_text_build(self) -> bool:
-        """Whether this makes tokens of text alone, and nothing of what is stored."""
+        """True if all datasets are text that one build tokenizes: no mixture, and no stored dataset."""
         if self.mixes or (self.pack.enabled and self.tokenize.cache_tokenized):
             return False
         return all(dataset.dataset is None for dataset in self.datasets)
 
     @property
     def retokenized(self) -> DatasetConfig | None:
-        """The stored dataset whose text this makes tokens of, and nothing else; None: this is another build."""
+        """The stored dataset that the configuration tokenizes again; None for any other build."""
         if self.mixes or self.pack.enabled or len(self.datasets) != 1:
             return None
         return self.datasets[0] if self.datasets[0].retokenize else None
 
     def tokenizer_of(self, dataset: DatasetConfig | None) -> str | stages.TokenizerConfig | None:
-        """Return the tokenizer that counts for a dataset: its own, the stage's, the pipeline's; None: for a mixture."""
-        own = dataset.tokenizer if dataset else None
-        choice = own or self.tokenize.default_tokenizer or self.default_tokenizer
-        given = (dataset.tokenizer_kwargs if dataset else None) or {}
-        asked = {stages.KWARGS[name]: value for name, value in given.items() if name in stages.KWARGS}
-        if choice is None or not asked:
+        """Return the tokenizer of a dataset: its own, otherwise that of the section `tokenize`, otherwise the default.
+
+        Args:
+            dataset: Dataset whose options count; None for a mixture of several.
+
+        Returns:
+            The name of a tokenizer or its options; None if there is none.
+        """
+        own_choice = None
+        keyword_arguments: Mapping[str, Any] = {}
+        if dataset is not None:
+            own_choice = dataset.tokenizer
+            keyword_arguments = dataset.tokenizer_kwargs or {}
+        choice = own_choice or self.tokenize.default_tokenizer or self.default_tokenizer
+        # Arguments of transformers that have an option of ours; the others are refused elsewhere.
+        overrides: dict[str, Any] = {}
+        for argument, value in keyword_arguments.items():
+            if argument in stages.KWARGS:
+                overrides[stages.KWARGS[argument]] = value
+        if choice is None or not overrides:
             return choice
-        options = (
-            {"name_or_path": choice} if isinstance(choice, str) else choice.model_dump(exclude_unset=True)
-        )
-        return stages.TokenizerConfig.model_validate(options | asked)
+        if isinstance(choice, str):
+            options: dict[str, Any] = {"name_or_path": choice}
+        else:
+            options = choice.model_dump(exclude_unset=True)
+        return stages.TokenizerConfig.model_validate(options | overrides)
 
     def truncation_of(self, dataset: DatasetConfig) -> bool | None:
-        """Return whether a dataset's tokenizer is to truncate; None where its configuration does not say."""
+        """Return the option `truncation` of a dataset's tokenizer; None if it is not set."""
         choice = self.tokenizer_of(dataset)
-        return None if choice is None or isinstance(choice, str) else choice.truncation
+        if choice is None or isinstance(choice, str):
+            return None
+        return choice.truncation
 
     def long_documents_of(self, dataset: DatasetConfig) -> stages.LongDocuments:
-        """Return what a dataset wants done with documents of more than `max_length` tokens."""
-        if asked := dataset.long_documents or self.tokenize.long_documents:
-            return asked
-        truncation = self.truncation_of(dataset)
-        # Packing cuts documents itself and loses nothing, so only an explicit True truncates before it.
-        return "truncate" if (not self.pack.enabled if truncation is None else truncation) else "keep"
+        """Return the policy of a dataset for documents of more than `max_length` tokens."""
+        policy = dataset.long_documents or self.tokenize.long_documents
+        if policy:
+            return policy
+        truncates = self.truncation_of(dataset)
+        if truncates is None:
+            # Packing cuts documents itself and loses nothing, so only an explicit True truncates before it.
+            truncates = not self.pack.enabled
+        return "truncate" if truncates else "keep"
 
     def get_dataset_by_name(self, name: str) -> DatasetConfig | None:
-        """Return the dataset of that name, or None."""
-        return next((dataset for dataset in self.datasets if dataset.name == name), None)
+        """Return the dataset of a name, or None."""
+        for dataset in self.datasets:
+            if dataset.name == name:
+                return dataset
+        return None
 
     # Pydantic has a deprecated classmethod of this name; ours is the seeds' promise and replaces it.
     def validate(self) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return what is wrong between the sections, one message each; nothing wrong is an empty list."""
+        """Return the contradictions between sections, one message each; an empty list if there is none."""
         names = [dataset.name for dataset in self.datasets]
         problems: list[str] = []
         if not names:
             problems.append("At least one dataset is required")
         if len(set(names)) < len(names):
             problems.append("Duplicate dataset names found")
-        named: dict[str, Any] = {"Mix weight": self.mix.weights}
-        named |= {
-            f"Weight schedule at step {point.step}": point.weights for point in self.mix.weight_schedule or ()
-        }
-        named |= {
-            f"mix.{key}": getattr(self.mix, key) for key in ("epochs", "max_repetitions", "max_fraction")
-        }
-        problems.extend(
-            f"{what} references unknown dataset: {name}"
-            for what, value in named.items()
-            for name in (value if isinstance(value, dict) else ())
-            if name not in names
-        )
+        # Options of the mixture that name datasets.
+        values_by_option: dict[str, Any] = {"Mix weight": self.mix.weights}
+        for point in self.mix.weight_schedule or ():
+            values_by_option[f"Weight schedule at step {point.step}"] = point.weights
+        for key in ("epochs", "max_repetitions", "max_fraction"):
+            values_by_option[f"mix.{key}"] = getattr(self.mix, key)
+        for option, value in values_by_option.items():
+            references = value if isinstance(value, dict) else ()
+            problems += [
+                f"{option} references unknown dataset: {name}" for name in references if name not in names
+            ]
         if self.save.push_to_hub and self.save.hub_repo_id is None:
             problems.append("save.push_to_hub needs save.hub_repo_id, such as org/name")
         return problems

@@ -88,7 +88,7 @@ class Entry(NamedTuple):
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Shape: TypeAlias = "dict[str, Any]"
-"""The kind of a value, and what its bytes do not say."""
+"""Kind of a value, and the types and names that its bytes do not hold."""
 
 _ARROW: Final[Any] = pa
 _PLAIN: Final = "biufcmMSU"
@@ -99,7 +99,7 @@ def encoded(value: object) -> tuple[Shape, bytes]:
     """Return a value's shape and bytes.
 
     Raises:
-        ConfigError: it holds what a cache does not keep.
+        ConfigError: It holds a value of a type that a cache does not keep.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return {"kind": "bytes"}, bytes(value)
@@ -110,21 +110,31 @@ def encoded(value: object) -> tuple[Shape, bytes]:
         kind = "table" if isinstance(value, pa.Table) else "batch"
         return {"kind": kind}, sink.getvalue().to_pybytes()
     if isinstance(value, np.ndarray):
-        return {"kind": "array", **_kind_of(cast("Array", value), "$")}, cast("Array", value).tobytes()
+        array = cast("Array", value)
+        return {"kind": "array", **_kind_of(array, "$")}, array.tobytes()
     if isinstance(value, Mapping):
-        # A dict: its arrays one after the other, then a JSON list of everything else.
-        given = cast("Mapping[Any, Any]", value)
-        for key in given:
-            if not isinstance(key, str):
-                told = f"$ has the key {key!r}; expected texts as keys, so write {str(key)!r}"
-                raise ConfigError(f"cache: {told}")
-        arrays = {name: each for name, each in given.items() if isinstance(each, np.ndarray)}
-        kinds = {name: _kind_of(each, f"$.{name}") for name, each in arrays.items()}
-        rest = [each for name, each in given.items() if name not in arrays]
-        body = b"".join(each.tobytes() for each in arrays.values())
-        fields = [[name, kinds.get(name)] for name in given]
-        return {"kind": "mapping", "fields": fields}, body + _json_bytes(rest, "$")
+        return _encoded_mapping(cast("Mapping[Any, Any]", value))
     return {"kind": "json"}, _json_bytes(value, "$")
+
+
+def _encoded_mapping(mapping: Mapping[Any, Any]) -> tuple[Shape, bytes]:
+    """Return the shape and the bytes of a mapping: its arrays one after the other, then a JSON list of the rest."""
+    fields: list[list[Any]] = []  # name and kind of each array, name and None of each other value
+    array_bytes: list[bytes] = []
+    others: list[Any] = []
+    for name, value in mapping.items():
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"cache: $ has the key {name!r}; expected texts as keys, so write {str(name)!r}"
+            )
+        if isinstance(value, np.ndarray):
+            fields.append([name, _kind_of(value, f"$.{name}")])
+            array_bytes.append(value.tobytes())
+        else:
+            fields.append([name, None])
+            others.append(value)
+    body = b"".join(array_bytes) + _json_bytes(others, "$")
+    return {"kind": "mapping", "fields": fields}, body
 
 
 def decoded(shape: Shape, data: memoryview) -> Any:
@@ -330,33 +340,43 @@ class DiskCache:
         os.utime(path, ns=(now, now))
 
     def _make_room(self, size: int) -> None:
-        """Remove what is too old, and what was used longest ago where there is too much; it looks now and then."""
+        """Remove expired entries, and the least recently used ones while the folder is too large.
+
+        The folder is listed only now and then: after enough was written to matter.
+
+        Args:
+            size: Number of bytes that were just written.
+        """
         with self._lock:
-            self._unseen, self._room = self._unseen - size, self._room - size
+            self._unseen -= size
+            self._room -= size
             if self._unseen >= 0 and self._room >= 0:
                 return
-            most = sys.maxsize if self.max_bytes is None else self.max_bytes
-            oldest = 0 if self.expiry_seconds is None else int((self._clock() - self.expiry_seconds) * 1e9)
-            entries = sorted(self._entries())
-            used = sum(size for _, size, _ in entries)
-            for at, size, path in entries:
-                if used <= most and at > oldest:
+            max_bytes = sys.maxsize if self.max_bytes is None else self.max_bytes
+            expired_before = 0
+            if self.expiry_seconds is not None:
+                expired_before = int((self._clock() - self.expiry_seconds) * 1e9)
+            entries = sorted(self._entries())  # the least recently used first
+            used_bytes = sum(entry_bytes for _, entry_bytes, _ in entries)
+            for last_used, entry_bytes, path in entries:
+                if used_bytes <= max_bytes and last_used > expired_before:
                     break
                 with suppress(OSError):
                     path.unlink()
-                used -= size
-            self._unseen, self._room = min(most, _LOOK_BYTES) // _LOOK_SHARE, most - used
+                used_bytes -= entry_bytes
+            self._unseen = min(max_bytes, _LOOK_BYTES) // _LOOK_SHARE
+            self._room = max_bytes - used_bytes
 
     def _entries(self) -> Iterator[tuple[int, int, Path]]:
-        """Yield when each entry was used last (ns), its bytes and its path; remove what dead processes left."""
-        with suppress(OSError), os.scandir(self.cache_dir) as found:
-            for each in found:
+        """Yield each entry's time of last use in ns, its bytes and its path; remove files of dead processes."""
+        with suppress(OSError), os.scandir(self.cache_dir) as files:
+            for file in files:
                 with suppress(OSError):
-                    there = each.stat(follow_symlinks=False)
-                    if each.name.endswith(_ENTRY):
-                        yield there.st_mtime_ns, there.st_size, Path(each.path)
-                    elif each.name.startswith(_PART) and there.st_mtime < time.time() - _ABANDONED:
-                        Path(each.path).unlink()
+                    status = file.stat(follow_symlinks=False)
+                    if file.name.endswith(_ENTRY):
+                        yield status.st_mtime_ns, status.st_size, Path(file.path)
+                    elif file.name.startswith(_PART) and status.st_mtime < time.time() - _ABANDONED:
+                        Path(file.path).unlink()
 
 
 def _packed(key: str, entry: Entry, codec: Compression) -> bytes:
