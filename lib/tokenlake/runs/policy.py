@@ -1,4 +1,4 @@
-"""What a deployment's parameters may reach on the machine of its worker, and beyond.
+"""Bounds of a deployment's parameters: the paths, URLs, functions and secrets that its runs may reach.
 
 Whoever may start a run on a Prefect server chooses paths on the worker's machine, and URLs that are read
 with its credentials. Its owner bounds them with environment variables of the worker, lists of folders and URLs
@@ -85,7 +85,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 @final
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a run may reach.
+    """The bounds of a run.
 
     Attributes:
         environment: Variables of the worker's environment, which bound the run of a deployment. None: a run that a
@@ -96,7 +96,7 @@ class Bounds:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether this is the run of a deployment."""
+        """True for the run of a deployment."""
         return self.environment is not None
 
     def require(self, check: Callable[[*_Ts, Mapping[str, str]], None], *what: *_Ts) -> None:
@@ -195,7 +195,15 @@ def check_job(job: Job, environment: Mapping[str, str]) -> None:
 
 
 def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
-    """Check a configuration's inputs, outputs and functions."""
+    """Check a configuration's inputs, outputs, functions and references to secrets.
+
+    Args:
+        config: Configuration of the run.
+        environment: Variables of the worker's environment.
+
+    Raises:
+        ConfigError: Any of them lies outside what the environment allows.
+    """
     for reference in references(config):
         _check_reference(reference, environment)
     for dataset in config.datasets:
@@ -204,9 +212,13 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
                 f"datasets.{dataset.name}.retokenize: reads what a configuration in the store names, which a "
                 "deployment's run does not follow; write data_files in place of dataset"
             )
-    first = first_steps(config)
-    builds = [resolve(step) for step in ([config] if config.is_text_build else first.values())]
-    for build in builds:
+    if config.is_text_build:
+        last_build = resolve(config)
+        text_builds = [last_build]
+    else:
+        last_build = foreseen(config)
+        text_builds = [resolve(step) for step in first_steps(config).values()]
+    for build in text_builds:
         for source in build.sources:
             _check_source(source, environment)
             _check_tokenizer(source, environment)
@@ -214,9 +226,8 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
     outputs = AllowedPlaces.of(environment, OUTPUTS)
     if config.observability.metrics_file is not None:
         outputs.require(str(config.observability.metrics_file), "metrics_file")
-    # What is mixed is read from the store that it is written to, whatever the steps before.
-    last = builds[0] if config.is_text_build else foreseen(config)
-    _check_store(last.store, last.store_options, outputs)
+    # A mixture is read from the store that it is written to.
+    _check_store(last_build.store, last_build.store_options, outputs)
     for export in exports_of(config):
         outputs.require(export.output_path, export.key)
     if config.save.push_to_hub:
@@ -254,6 +265,7 @@ def _check_source(source: ResolvedSource, environment: Mapping[str, str]) -> Non
 
 
 def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    """Check the tokenizer of a source: a file by its folder, a repository of the Hub by patterns."""
     name = source.tokenizer.name_or_path
     what = f"the tokenizer of {source.name!r}"
     if _is_file(name):
@@ -271,12 +283,14 @@ def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> 
 
 
 def _check_functions(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    """Check that the functions of a source match one of the patterns."""
     for name in source.texts.functions:
         allowed = environment.get(CALLABLES, "")
         _check_name(name, f"the function {name!r} of {source.name!r}", allowed, CALLABLES)
 
 
 def _check_templates(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    """Check that the templates of a source that are files lie in an allowed folder."""
     texts = source.texts
     templates: list[str | None] = []
     if texts.chat:
@@ -311,6 +325,7 @@ def _folders(environment: Mapping[str, str]) -> AllowedPlaces:
 
 
 def _check_reference(reference: EnvSecret | BlockSecret, environment: Mapping[str, str]) -> None:
+    """Check that the name of a variable or a block matches one of the patterns, and that it holds no address."""
     if isinstance(reference, BlockSecret):
         name = reference.block.removeprefix("secret/")
         _check_name(name, f"{{block: {name}}}", environment.get(BLOCKS, ""), BLOCKS)
@@ -321,11 +336,22 @@ def _check_reference(reference: EnvSecret | BlockSecret, environment: Mapping[st
         raise ConfigError(f"{{env: {name}}} holds an address, expected a secret")
 
 
-def _check_name(name: str, what: str, allowed: str, variable: str) -> None:
+def _check_name(name: str, subject: str, allowed: str, variable: str) -> None:
+    """Check that a name matches one of several patterns.
+
+    Args:
+        name: Name to check.
+        subject: Beginning of the message.
+        allowed: Patterns, separated by commas.
+        variable: Variable that holds the patterns, for the message.
+
+    Raises:
+        ConfigError: No pattern matches.
+    """
     patterns = [pattern.strip() for pattern in allowed.split(",") if pattern.strip()]
     if not any(fnmatchcase(name, pattern) for pattern in patterns):
         where = f"{', '.join(patterns) or 'nothing'} ({variable} in the worker's environment)"
-        raise ConfigError(f"{what} is not allowed on this worker; expected one of {where}")
+        raise ConfigError(f"{subject} is not allowed on this worker; expected one of {where}")
 
 
 def _check_options(options: Mapping[str, Any], places: AllowedPlaces, whose: str) -> None:
@@ -349,24 +375,36 @@ def _check_options(options: Mapping[str, Any], places: AllowedPlaces, whose: str
 
 
 def _is_known(key: str, value: object) -> bool:
-    """Whether an option is one that leads to no other place, and its value of the kind that belongs there."""
+    """Return whether an option leads to no other place, and its value has the form that the option has."""
     if key in ("headers", "query") and isinstance(value, Mapping) and not _is_reference(value):
         entries = cast("Mapping[str, Any]", value)
-        names = {name.lower() for name in entries} if key == "headers" else set[str]()
-        return names <= _HEADERS and all(_is_credential(each) for each in entries.values())
+        if key == "headers" and not {name.lower() for name in entries} <= _HEADERS:
+            return False
+        return all(_is_credential(entry) for entry in entries.values())
     if key in _CREDENTIALS:
         return _is_credential(value)
-    word = value is None or isinstance(value, bool) or (isinstance(value, str) and _WORD.fullmatch(value))
-    return key in _WORDS and bool(word)
+    return key in _WORDS and _is_word(value)
+
+
+def _is_word(value: object) -> bool:
+    """Return whether a value is null, a truth value, or one word of letters, digits, ``_`` and ``-``."""
+    if isinstance(value, str):
+        return _WORD.fullmatch(value) is not None
+    return value is None or isinstance(value, bool)
 
 
 def _is_credential(value: object) -> bool:
-    # Texts, too: secrets that are spelled out were refused when the configuration was read.
-    plain = value is None or isinstance(value, bool) or (isinstance(value, str) and "://" not in value)
-    return plain or _is_reference(value)
+    """Return whether a value can be a credential: a reference, or a text that is no address.
+
+    Texts are accepted because literal secrets were refused when the configuration was read.
+    """
+    if isinstance(value, str):
+        return "://" not in value
+    return value is None or isinstance(value, bool) or _is_reference(value)
 
 
 def _is_reference(value: object) -> bool:
+    """Return whether a value is a reference to a secret: ``{env: NAME}`` or ``{block: NAME}``."""
     return isinstance(value, Mapping) and set(cast("Mapping[str, Any]", value)) in ({"env"}, {"block"})
 
 

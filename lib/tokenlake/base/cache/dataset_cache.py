@@ -76,17 +76,19 @@ class DatasetCache:
         writer.finish(metadata, kind=kind)
 
     def get(self, key: str) -> Any:
-        """Return a dataset as it was put, None where it, or a part of it, is missing.
+        """Return a dataset as it was put, None if it or a part of it is missing.
 
         Raises:
-            MissingExtraError: it is a Dataset of Hugging Face, and `datasets` is not installed.
+            MissingExtraError: It is a Dataset of Hugging Face, and `datasets` is not installed.
         """
         index = self.index(key)
         if index is None:
             return None
         if index["kind"] == "splits":
             splits = {name: self.get(f"{key}/{name}") for name in index["splits"]}
-            return None if None in splits.values() else _hugging_face().DatasetDict(splits)
+            if None in splits.values():
+                return None
+            return _hugging_face().DatasetDict(splits)
         chunks = [self.chunk(key, number) for number in range(len(index["firsts"]))]
         if None in chunks:
             self.invalidate(key)
@@ -97,34 +99,39 @@ class DatasetCache:
         return table.to_pylist() if index["kind"] == "rows" else table
 
     def contains(self, key: str) -> bool:
-        """Say whether a dataset is there with all of its rows."""
+        """Return whether the cache has a dataset with all of its rows."""
         index = self.index(key)
-        if index is None or index["kind"] == "splits":
-            return index is not None and all(self.contains(f"{key}/{name}") for name in index["splits"])
+        if index is None:
+            return False
+        if index["kind"] == "splits":
+            return all(self.contains(f"{key}/{name}") for name in index["splits"])
         return all(self._layer.contains(_chunk_key(key, number)) for number in range(len(index["firsts"])))
 
     def invalidate(self, key: str | None = None) -> None:
         """Remove one dataset, or all of them."""
-        index = None if key is None else self.index(key)
+        if key is None:
+            self._layer.invalidate(None)
+            return
+        index = self.index(key) or {}
         self._layer.invalidate(key)
-        for name in (index or {}).get("splits", ()):
+        for name in index.get("splits", ()):
             self.invalidate(f"{key}/{name}")
-        for number in range(len((index or {}).get("firsts", ()))):
-            self._layer.invalidate(_chunk_key(str(key), number))
+        for number in range(len(index.get("firsts", ()))):
+            self._layer.invalidate(_chunk_key(key, number))
 
     def writer(self, key: str) -> ChunkWriter:
-        """Return what writes a dataset chunk by chunk."""
+        """Return a writer of a dataset, which takes it chunk by chunk."""
         return ChunkWriter(self._layer, key)
 
     def index(self, key: str) -> dict[str, Any] | None:
         """Return the kind of a dataset and the number of the first row of each chunk; None for a miss."""
-        found = self._layer.get(key)
-        return None if found is None else found[0]
+        entry = self._layer.get(key)
+        return None if entry is None else entry[0]
 
     def chunk(self, key: str, number: int) -> pa.Table | None:
         """Return a chunk of rows, None for a miss."""
-        found = self._layer.get(_chunk_key(key, number))
-        return None if found is None else found[0]
+        entry = self._layer.get(_chunk_key(key, number))
+        return None if entry is None else entry[0]
 
     def chunks(self, key: str, row: int = 0) -> Iterator[tuple[int, pa.Table | None]] | None:
         """Return (number of the first row, rows) of each chunk from the one that holds number `row` on.
