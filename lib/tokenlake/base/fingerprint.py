@@ -64,7 +64,7 @@ def _refusing() -> Generator[None]:
 
 
 def canonical_text(obj: Any) -> str:
-    """Return the text of :func:`canonical_json` for what was parsed from JSON; nothing is checked or translated."""
+    """Return the text of :func:`canonical_json` for values that were parsed from JSON, without checks."""
     return _CANONICAL.encode(obj)
 
 
@@ -96,7 +96,7 @@ def fingerprint(obj: Any) -> str:
 def file_id(source: str, path: str) -> int:
     """Return the id of an input file: xxh3_64 of ``source``, NUL, ``path``, as a signed int64.
 
-    It is what the ``file`` field of the provenance columns holds; the manifest's ``inputs`` is the table.
+    The ``file`` field of the provenance columns holds it; the manifest's ``inputs`` lists the files.
     """
     try:
         raw = f"{source}\0{path}".encode()

@@ -1,7 +1,7 @@
 """JSON decoded into types. Each type is taken apart by one thread at a time.
 
-msgspec keeps on a dataclass what it found out of its fields when it first met it. Another thread that meets the class
-in the midst of that takes what is half done for whole, and the process ends with SIGSEGV (seen with msgspec 0.22; two
+msgspec stores an analysis of the fields on a dataclass when it first meets it. Another thread that meets the class
+meanwhile uses the incomplete analysis, and the process ends with SIGSEGV (seen with msgspec 0.22; two
 units that finish at once are two threads that decode their first record).
 """
 

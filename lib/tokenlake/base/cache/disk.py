@@ -43,7 +43,7 @@ class CacheMetadata:
     Attributes:
         version: of whatever wrote it.
         created_at: when, in seconds since 1970.
-        source_hash, tokenizer_hash, transform_hash, config_hash: of what its value was made of.
+        source_hash, tokenizer_hash, transform_hash, config_hash: Hashes of the inputs of the value.
         num_examples: rows in it.
         extra: anything else that JSON has.
     """
@@ -67,7 +67,7 @@ class CacheMetadata:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CacheMetadata:
-        """Return the metadata of :meth:`to_dict`; what is missing has its default.
+        """Return the metadata of :meth:`to_dict`; missing fields have their defaults.
 
         Raises:
             ConfigError: there is another name.
@@ -79,7 +79,7 @@ class CacheMetadata:
 
 
 class Entry(NamedTuple):
-    """A value with what is known of it; `expires` is in seconds since 1970, None for never."""
+    """A value with its metadata and its time of expiry in seconds since 1970, None for never."""
 
     value: Any
     metadata: CacheMetadata | None = None
@@ -182,7 +182,7 @@ def _json_bytes(value: object, where: str) -> bytes:
 
 
 def _no_json(value: object, where: str) -> Iterator[str]:
-    """Yield what would not come back from JSON as it is."""
+    """Yield the places of values that JSON would change."""
     if type(value) is list:
         for index, each in enumerate(cast("list[object]", value)):
             yield from _no_json(each, f"{where}[{index}]")
@@ -270,7 +270,7 @@ class DiskCache:
         return None if found is None else found[:2]
 
     def entry(self, key: str) -> Entry | None:
-        """Return what is kept of a key, with the time at which it expires; what is damaged or expired is removed."""
+        """Return the entry of a key, with its time of expiry; a damaged or expired one is removed."""
         path = self._path(key)
         try:
             data = path.read_bytes()
@@ -297,7 +297,7 @@ class DiskCache:
             expires: when, in seconds since 1970; None: after `expiry_seconds`.
 
         Raises:
-            ConfigError: the value, or `metadata.extra`, is not what a cache keeps.
+            ConfigError: The value, or `metadata.extra`, has a type that a cache does not keep.
         """
         if expires is None and self.expiry_seconds is not None:
             expires = self._clock() + self.expiry_seconds

@@ -19,7 +19,7 @@ _DIGITS = 32  # of a sha256 in keys: no two different things have the same
 
 @final
 class TreeCacheManager:
-    """A cache in memory over one on disk; what the disk has is taken up into memory when it is asked for.
+    """A cache in memory over one on disk; an entry of the disk is copied into memory when it is read.
 
     Args:
         cache_dir: folder of the disk's entries.
