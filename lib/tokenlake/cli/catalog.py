@@ -53,7 +53,7 @@ def ls(
     A version that is still being built has no figures: readers see it once it is committed. Its state is `running` if
     something changed in the last ten minutes, `failed` if its last run recorded an error, otherwise `idle`. To resume
     it, run its build again. The version numbers that gc or rm removed are not used again. A version whose manifest is
-    damaged is `unreadable`; what is wrong with it is said on stderr, and `tokenlake verify` has the whole picture.
+    damaged is `unreadable`; the reason is printed on stderr, and `tokenlake verify` lists all damage.
 
     Args:
         name: Only this dataset.

@@ -1,4 +1,4 @@
-"""``tokenlake doctor``: what of this machine a build or a training run would stumble over."""
+"""``tokenlake doctor``: problems of this machine that would stop a build or a training run."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _tokenizers() -> Iterator[Check]:
 
 
 def _requirement_of(package: str, name: str) -> Requirement | None:
-    """Return what an installed package requires of another one, or None."""
+    """Return the requirement that an installed package has for another one, or None."""
     if _version(package) is None:
         return None
     for line in metadata.requires(package) or ():

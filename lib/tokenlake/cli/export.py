@@ -1,4 +1,4 @@
-"""``tokenlake peek``, ``report``, ``export`` and ``push``: rows that are shown, and what leaves a store."""
+"""``tokenlake peek``, ``report``, ``export`` and ``push``: rows that are shown, and data that leaves a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tokenlake show``, ``verify`` and ``repair``: what a version is made of, and whether it is whole."""
+"""``tokenlake show``, ``verify`` and ``repair``: the contents of a version, and its integrity."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class CardConfig(Section):
     """Languages of the texts, as codes: en, de."""
 
     task_categories: tuple[Text, ...] = ()
-    """What the rows are for, such as text-generation."""
+    """Tasks of the rows, such as text-generation."""
 
 
 class WeightSchedulePoint(Section):
@@ -99,10 +99,10 @@ class MixStageConfig(Section):
     """Weights that change along the way; where given, it goes before `weights`."""
 
     weights_by: Literal["rows", "tokens"] = "rows"
-    """What weights are shares of: rows, or tokens (by the mean tokens of a row of each source)."""
+    """Unit of the weights: rows, or tokens (by the mean tokens of a row of each source)."""
 
     weight_schedule_type: Literal["step", "linear", "cosine"] = "step"
-    """How weights move between two points of the schedule."""
+    """Interpolation of the weights between two points of the schedule."""
 
     step_rows: Count | None = None
     """Rows of the mixture to a step of the schedule; null: `batch_size`, or where a pipeline loads what it mixes
@@ -125,7 +125,7 @@ class MixStageConfig(Section):
     """Rows of a global batch, for which a stored mixture is laid out."""
 
     order: Literal[2, 3] = 3
-    """Version of the order; 2 makes again, and goes on with, what releases before it wrote."""
+    """Version of the order; 2 builds and continues mixtures of earlier releases."""
 
     unit_rows: Count | None = None
     """Rows of a unit of work; null: so many that a unit reads hardly more than it writes."""
@@ -141,7 +141,8 @@ class MixStageConfig(Section):
     which the weights follow, too."""
 
     max_repetitions: Positive | dict[Text, Positive] | None = None
-    """How often a source's rows may come at most, of all or dataset name to its own; plans say what is missing."""
+    """Largest average number of repetitions of a source's rows, of all or dataset name to its own; plans list the
+    sources that have too few."""
 
     max_fraction: Fraction | dict[Text, Fraction] | None = None
     """The share of a source's rows that may be used, of all or dataset name to its own: always the same rows."""
@@ -194,7 +195,7 @@ class ContaminationConfig(Section):
     """Documents that hold parts of evaluation sets."""
 
     sets: tuple[DatasetConfig, ...]
-    """The evaluation sets, in the form of `datasets`; the `name` of each stands in the list of what is left out."""
+    """The evaluation sets, in the form of `datasets`; the list of documents to leave out has the `name` of each."""
 
     ngram: _Words = 13
     """Words of an n-gram (13: GPT-3, Brown et al. 2020); a document of a set with fewer words cannot be found."""
@@ -255,7 +256,7 @@ def _needs_sets(value: ContaminationConfig | None) -> ContaminationConfig | None
 
 
 class CleanConfig(Section):
-    """Section `clean`: what is left out before there are tokens. A build takes the list by `exclude`."""
+    """Section `clean`: documents that are left out before tokenizing. A build takes the list by `exclude`."""
 
     output: Path | None = None
     """Parquet of the documents to leave out (`file`, `position`, `reason`, ...); null: NAME-exclude.parquet."""
@@ -273,7 +274,7 @@ class CleanConfig(Section):
     """Near duplicates."""
 
     against: tuple[Path, ...] = ()
-    """Lists that earlier runs wrote: what these kept is there already, so that its duplicates are left out."""
+    """Lists that earlier runs wrote: duplicates of documents that these runs kept are left out."""
 
     memory: Size = 512 * MIB
     """Memory for sorting, beside 25 bytes for each document; it changes no result."""
@@ -301,7 +302,7 @@ class PipelineConfig(Section):
     """Reading: units, bad records, splits."""
 
     clean: Annotated[CleanConfig, _Defaults] = CleanConfig()
-    """What `tokenlake clean` leaves out; a build takes its list by `exclude`, and does not use this section."""
+    """Documents that `tokenlake clean` leaves out; not used by a build, which takes the list by `exclude`."""
 
     tokenize: Annotated[stages.TokenizeStageConfig, _Defaults] = stages.TokenizeStageConfig()
     """Text to tokens."""
@@ -319,7 +320,7 @@ class PipelineConfig(Section):
     """Reading the result in a trainer; not used by a build."""
 
     save: Annotated[stages.SaveStageConfig, _Defaults] = stages.SaveStageConfig()
-    """Where results go, and in which form."""
+    """Place and form of results."""
 
     card: Annotated[CardConfig, _Defaults] = CardConfig()
     """Licence, languages and tasks, for the dataset card."""
@@ -328,7 +329,7 @@ class PipelineConfig(Section):
     """Running on Ray."""
 
     observability: Annotated[stages.ObservabilityConfig, _Defaults] = stages.ObservabilityConfig()
-    """What is shown of a run; it changes no byte of what is made."""
+    """Display, log lines and metrics of a run; they change no byte of the result."""
 
     @property
     def mixes(self) -> bool:

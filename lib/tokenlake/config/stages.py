@@ -84,7 +84,7 @@ class TokenizerConfig(Section):
     """Pad unpacked rows to `max_length`, or to the longest of their row group (also: true); packed rows are full."""
 
     padding_side: Literal["left", "right"] | None = None
-    """Where `padding` puts it; null: as tokenizer_config.json says, else right."""
+    """Side of the padding; null: as tokenizer_config.json says, else right."""
 
     add_special_tokens: Switch = True
     """Put the tokenizer's own BOS/EOS around every document."""
@@ -195,7 +195,7 @@ class TokenizeStageConfig(Section):
     """Documents above max_length: keep, truncate, split, drop; null: as `truncation` says (keep when packing)."""
 
     truncation_strategy: TruncationStrategy | None = None
-    """Where to truncate: simple (at a token), word, sentence, smart (the nicest that keeps 80%); null: simple."""
+    """Place of the cut: simple (at a token), word, sentence, smart (the nicest that keeps 80%); null: simple."""
 
     truncation_side: TruncationSide | None = None
     """The side that truncation cuts away: right (the end of a document) or left (its beginning); null: right."""
@@ -210,7 +210,7 @@ class CacheStageConfig(Section):
     them or `tokenize.cache_tokenized` is written out."""
 
     cache_type: Literal["memory", "disk", "hierarchical"] = "hierarchical"
-    """Where: in memory, on disk, or in memory before disk."""
+    """Layers: in memory, on disk, or in memory before disk."""
 
     cache_dir: Path | None = None
     """Directory of the disk cache; null: the user's cache directory. A dataset's `cache_path` goes before it."""
@@ -237,7 +237,7 @@ class CacheStageConfig(Section):
 
     @property
     def keeps_tokens(self) -> bool:
-        """Whether an option about tokens is written out."""
+        """True if an option about tokens is set explicitly."""
         return bool(self.model_fields_set - {"remote_cache_bytes"})
 
 
@@ -287,7 +287,7 @@ class PackStageConfig(Section):
 
     @property
     def shuffles(self) -> bool:
-        """Whether rows are shuffled."""
+        """True if rows are shuffled."""
         return self.strategy != "greedy" if self.shuffle_packed is None else self.shuffle_packed
 
     @model_validator(mode="after")
@@ -357,7 +357,7 @@ class SaveStageConfig(Section):
     """Replace data files that lie where the row-wise API saves, or at a `save_path`; versions are never overwritten."""
 
     push_to_hub: Switch = False
-    """Upload the result to the Hugging Face Hub: of a build the version, of the row-wise API what it saved."""
+    """Upload the result to the Hugging Face Hub: of a build the version, of the row-wise API the saved files."""
 
     hub_repo_id: Text | None = None
     """Repository on the Hub, org/name; acts with `push_to_hub`."""
@@ -379,7 +379,7 @@ class RayConfig(Section):
     """Workers on the cluster; acts with `enabled`."""
 
     resources_per_worker: dict[Text, Annotated[float, Strict(), Ge(0.0)]] | None = None
-    """What each worker reserves, such as {CPU: 2}; acts with `enabled`."""
+    """Resources that each worker reserves, such as {CPU: 2}; acts with `enabled`."""
 
     use_gpu: Switch = False
     """Reserve a GPU for each worker; acts with `enabled`."""
@@ -389,7 +389,7 @@ class RayConfig(Section):
 
 
 class ObservabilityConfig(Section):
-    """Section `observability`: what is shown of work that goes on. It changes no byte of what is made."""
+    """Section `observability`: display, log lines and metrics of running work. It changes no byte of the result."""
 
     progress_enabled: Switch = True
     """Show progress. A program's own build or pipeline shows it where this section is written at all."""

@@ -159,7 +159,7 @@ class ExtractArguments(Section):
     """A value from inside a field."""
 
     source_path: Text
-    """Where it is, such as 'meta.authors[0].name'."""
+    """Place of the value, such as 'meta.authors[0].name'."""
 
     target_field: Text
     """Field that gets it."""
@@ -247,7 +247,7 @@ class QualityArguments(Section):
 
 
 class ChatMLArguments(Section):
-    """How conversations become messages."""
+    """Conversion of conversations into messages."""
 
     role_mapping: dict[Text, Text] | None = None
     """Names of roles to rename, {theirs: user, assistant, system or tool}."""
@@ -257,13 +257,13 @@ class ChatMLArguments(Section):
 
 
 class InputOutputArguments(Section):
-    """Which fields are the turns of a conversation."""
+    """Fields that are the turns of a conversation."""
 
     input_field: Text = "input"
-    """Field of what the user says."""
+    """Field of the user's text."""
 
     output_field: Text = "output"
-    """Field of what the assistant answers."""
+    """Field of the assistant's answer."""
 
     system_field: Text | None = "system"
     """Field of the system message, where rows have it."""
@@ -401,8 +401,8 @@ class ChatConfig(Section):
     """Names of roles to rename, {theirs: user, assistant, system or tool}; beside the usual ones."""
 
     loss: Literal["assistant", "all"] = "assistant"
-    """Which tokens bear loss: those of the assistant's turns, or all. A turn with `weight: 0` or `train: false` bears
-    none."""
+    """Tokens that count toward the loss: those of the assistant's turns, or all. A turn with `weight: 0` or
+    `train: false` has none."""
 
     mask_reasoning: Switch = False
     """Put no loss on the reasoning of a turn; its answer and its calls stay."""
@@ -415,7 +415,7 @@ class ChatConfig(Section):
     """Further variables of the template; strftime_now is the date that the function of this name says."""
 
     add_generation_prompt: Switch = False
-    """End with what begins the assistant's next turn."""
+    """End with the beginning of the assistant's next turn."""
 
 
 class PromptConfig(Section):
@@ -449,14 +449,14 @@ class PromptConfig(Section):
     """Loss on the answer (and its EOS) alone; false: on the prompt too, but never on examples."""
 
     add_bos: Switch = True
-    """Begin with what the tokenizer itself puts before a text (BOS), if it does."""
+    """Begin with the token that the tokenizer itself puts before a text (BOS), if it has one."""
 
     add_eos: Switch = True
     """End with EOS, packed or not, where the template does not spell it; for chat, the chat template ends the answer
     and packing the document."""
 
     system_message: Text | None = None
-    """What stands before the prompt; a turn of its own in chat."""
+    """Text before the prompt; a turn of its own in chat."""
 
     examples: tuple[dict[Text, Any], ...] = ()
     """Worked examples (few-shot): rows put through the same template before each prompt; without loss."""
@@ -519,7 +519,7 @@ class PreferenceConfig(Section):
     """Whose column names the rows have: those of EasyDeL's trainers or of TRL's."""
 
     prompt_field: Text = "prompt"
-    """Field of the prompt; where rows lack it, what `chosen` and `rejected` begin with alike."""
+    """Field of the prompt; where rows lack it, the common beginning of `chosen` and `rejected`."""
 
     chosen_field: Text = "chosen"
     """Field of the better answer."""
