@@ -226,12 +226,12 @@ def validate_section(
                     message = f"unknown key{place}"
             line = None if file is None else file.line_of(location)
             is_overridden = any(location[: len(place)] == place for place in places)
-            where = ""
+            origin = ""
             if is_overridden:
-                where = " (override)"
+                origin = " (override)"
             elif line is not None:
-                where = f" (line {line})"
-            problem = f"{path_of(location)}{where}: {message}" if location else message
+                origin = f" (line {line})"
+            problem = f"{path_of(location)}{origin}: {message}" if location else message
             problems.append(problem)
             if is_overridden:
                 overridden.append(problem)

@@ -34,8 +34,8 @@ def shares_of(weights: Mapping[str, float]) -> dict[str, float] | None:
     is_ratio = 1.0 < total < math.inf and all(float(weight).is_integer() for weight in weights.values())
     if not (is_rounded or is_percentage or is_ratio):
         return None
-    whole = sum(Fraction(weight) for weight in weights.values())
-    return {name: float(Fraction(weight) / whole) for name, weight in weights.items()}
+    exact_total = sum(Fraction(weight) for weight in weights.values())
+    return {name: float(Fraction(weight) / exact_total) for name, weight in weights.items()}
 
 
 def wrong_sum(name: str, total: float) -> str:

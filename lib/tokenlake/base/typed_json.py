@@ -18,17 +18,20 @@ _DECODERS: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """Return the decoder of a type, which all threads share."""
-    if (found := _DECODERS.get(kind)) is None:
+    shared = _DECODERS.get(kind)
+    if shared is None:
         with _LOCK:
-            found = _DECODERS.setdefault(kind, msgspec.json.Decoder(kind))
-    return found
+            shared = _DECODERS.setdefault(kind, msgspec.json.Decoder(kind))
+    return shared
 
 
 def converted(value: Any, kind: Any, *, str_keys: bool = False) -> Any:
     """Return plain JSON as a value of a type; errors are those of :func:`msgspec.convert`.
 
     Args:
-        str_keys: whether keys of mappings are texts whatever their type, as in JSON.
+        value: Plain JSON.
+        kind: Type of the result.
+        str_keys: True if all keys of mappings are texts, as in JSON.
     """
-    decoder(kind)  # which takes the type apart
+    decoder(kind)  # which analyses the type under the lock
     return msgspec.convert(value, kind, str_keys=str_keys)

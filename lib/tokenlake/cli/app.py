@@ -160,8 +160,8 @@ def _called(tokens: Sequence[str]) -> int | Failure:
     except ImportError as error:
         return _missing_module(error)
     except MemoryError as error:  # Arrow's is one, too
-        why = f" ({error})" if str(error) else ""
-        return Failure("MemoryError", f"there is not enough memory{why}; finished units are kept", 1)
+        details = f" ({error})" if str(error) else ""
+        return Failure("MemoryError", f"there is not enough memory{details}; finished units are kept", 1)
     except Exception as error:
         return _refusal_of_the_system(error) or _bug(error)
 
@@ -213,8 +213,14 @@ def _unloadable(error: ImportError) -> Failure:
     )
 
 
-def _missing_module(error: ImportError, what: str = "this command", extra: str = "etl") -> Failure:
-    """A module of ours that cannot be imported is a bug, somebody else's is an extra to install."""
+def _missing_module(error: ImportError, user: str = "this command", extra: str = "etl") -> Failure:
+    """Return the failure for a missing module: a bug for one of ours, otherwise a package to install.
+
+    Args:
+        error: Error of the import.
+        user: Part of Tokenlake that needs the module, for the message.
+        extra: Extra of Tokenlake that installs it.
+    """
     # cyclopts wraps errors of importing a command's module, and NumPy those of its compiled part.
     cause: BaseException = error
     while isinstance(cause.__cause__ or cause.__context__, ImportError):
@@ -225,7 +231,7 @@ def _missing_module(error: ImportError, what: str = "this command", extra: str =
     package = (missing or "tokenlake").partition(".")[0]
     if package == "tokenlake":
         return _bug(error)
-    message = f"{what} needs {package}, which is not installed"
+    message = f"{user} needs {package}, which is not installed"
     code = MissingExtraError.exit_code
     return Failure("MissingExtraError", message, code, f"pip install 'tokenlake[{extra}]'")
 

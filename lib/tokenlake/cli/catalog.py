@@ -335,9 +335,9 @@ def _print_removed(report: GcReport) -> None:
     _note_kept(report.kept)
 
 
-def _note_kept(kept: Iterable[Kept]) -> None:
+def _note_kept(files: Iterable[Kept]) -> None:
     """Say on stderr which files were not removed, and why."""
-    for file in kept:
+    for file in files:
         note(f"kept {file.name}: {file.reason}")
 
 

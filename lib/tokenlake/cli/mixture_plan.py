@@ -211,8 +211,8 @@ class MixturePlan:
         if mixture is None or not guess:
             return []
         available = {record["source"]: (record["rows"], record["tokens"]) for record in guess}
-        drawn = {record["source"]: record["drawn_rows"] for record in guess}
-        return missing(mixture, available, drawn)
+        drawn_rows = {record["source"]: record["drawn_rows"] for record in guess}
+        return missing(mixture, available, drawn_rows)
 
     def _guess(self) -> list[dict[str, Any]]:
         """Return about how many rows the mixture draws of each source, a record each.
@@ -231,15 +231,15 @@ class MixturePlan:
             return []
         records: list[dict[str, Any]] = []
         for source, (rows, tokens) in sizes.items():
-            drawn = drawn_rows[source]
+            row_count = drawn_rows[source]
             records.append(
                 {
                     "source": source,
                     "rows": rows,
                     "tokens": tokens,
-                    "drawn_rows": drawn,
-                    "drawn_tokens": round(Fraction(drawn * tokens, rows)),
-                    "epochs": drawn / rows,
+                    "drawn_rows": row_count,
+                    "drawn_tokens": round(Fraction(row_count * tokens, rows)),
+                    "epochs": row_count / rows,
                 }
             )
         return records
@@ -274,10 +274,10 @@ class MixturePlan:
         added_tokens = 0 if self.build.pack is None else 1
         tokens_per_row = [Fraction(tokens, rows) + added_tokens for rows, tokens in sizes.values()]
         opened = open_mixture(spec_of(mixture, sizes), to_end=True)
-        wanted = rows_of(mixture, opened, epoch_rows(mixture, sizes), tokens_per_row, None)
+        total_rows = rows_of(mixture, opened, epoch_rows(mixture, sizes), tokens_per_row, None)
         if opened.rows is not None:
-            wanted = min(wanted, opened.rows)
-        counts = opened.drawn_before(wanted)
+            total_rows = min(total_rows, opened.rows)
+        counts = opened.drawn_before(total_rows)
         return {source: int(count) for source, count in zip(sizes, counts, strict=True)}
 
 

@@ -258,15 +258,20 @@ class DatasetConfig(Section):
 
     @field_validator("tokenizer_kwargs")
     @classmethod
-    def _known_values(cls, given: dict[str, object] | None) -> dict[str, object] | None:
-        asked = {stages.KWARGS[name]: value for name, value in (given or {}).items() if name in stages.KWARGS}
-        stages.TokenizerConfig.model_validate({"name_or_path": "-", **asked})
-        return given
+    def _known_values(cls, arguments: dict[str, object] | None) -> dict[str, object] | None:
+        """Check the values of arguments of transformers that have an option of ours."""
+        options: dict[str, object] = {"name_or_path": "-"}
+        for name, value in (arguments or {}).items():
+            if name in stages.KWARGS:
+                options[stages.KWARGS[name]] = value
+        stages.TokenizerConfig.model_validate(options)
+        return arguments
 
     def get_tokenizer_config(self) -> stages.TokenizerConfig | None:
-        """Return the tokenizer with its options; None where the dataset names none."""
-        named = self.tokenizer
-        return stages.TokenizerConfig(name_or_path=named) if isinstance(named, str) else named
+        """Return the tokenizer with its options; None if the dataset names none."""
+        if isinstance(self.tokenizer, str):
+            return stages.TokenizerConfig(name_or_path=self.tokenizer)
+        return self.tokenizer
 
     @property
     def split_to_read(self) -> str:

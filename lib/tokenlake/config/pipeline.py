@@ -163,17 +163,19 @@ class MixStageConfig(Section):
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
-        ends = {"total_tokens": self.total_tokens, "total_rows": self.total_rows, "epochs": self.epochs}
-        given = [name for name, value in ends.items() if value is not None]
-        if len(given) > 1:
-            raise problem(f"got {' and '.join(given)}, must be at most one of {', '.join(ends)}")
+        """Refuse two ends of a mixture, and options that contradict each other."""
+        ends = ("total_tokens", "total_rows", "epochs")
+        set_ends = [name for name in ends if getattr(self, name) is not None]
+        if len(set_ends) > 1:
+            raise problem(f"got {' and '.join(set_ends)}, must be at most one of {', '.join(ends)}")
         if isinstance(self.epochs, dict):
+            fields = type(self).model_fields
             options = ("weights", "weight_schedule", "weights_by", "stop_strategy")
-            default = type(self).model_fields
-            if told := [name for name in options if getattr(self, name) != default[name].default]:
+            set_options = [name for name in options if getattr(self, name) != fields[name].default]
+            if set_options:
                 raise problem(
-                    f"got epochs of each dataset and {' and '.join(told)}: epochs decide the weights and the end; "
-                    "expected one or the other"
+                    f"got epochs of each dataset and {' and '.join(set_options)}: epochs decide the weights and the "
+                    "end; expected one or the other"
                 )
         if (self.target_budget is None) != (self.experiment_budget is None):
             raise problem("got one of target_budget and experiment_budget, must be both or none")
@@ -208,10 +210,12 @@ class ContaminationConfig(Section):
 
     @model_validator(mode="after")
     def _named(self) -> Self:
-        names = [each.name for each in self.sets]
+        """Require different names of the evaluation sets."""
+        names = [dataset.name for dataset in self.sets]
         if None in names:
+            position = names.index(None)
             raise problem(
-                f"sets.{names.index(None)}: name is missing; the list of what is left out names the set"
+                f"sets.{position}: name is missing; the list of documents to leave out names the set"
             )
         if len(set(names)) < len(names):
             raise problem("sets: two have one name")

@@ -396,9 +396,9 @@ def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) ->
     preference = dataset.preference
     for name in dataset.field_types or ():
         if name not in fields:
-            kept = ", ".join(map(repr, fields)) or "none"
+            listed = ", ".join(map(repr, fields)) or "none"
             yield (
-                f"datasets.{dataset.name}.field_types: {name!r} is no kept field (additional_fields: {kept}); add it "
+                f"datasets.{dataset.name}.field_types: {name!r} is no kept field (additional_fields: {listed}); add it "
                 "there, or leave it out here"
             )
     if fields and config.pack.enabled:
@@ -407,11 +407,11 @@ def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) ->
             "documents; write pack.enabled: false, or find the record again by `documents.file` and `position`"
         )
         return
-    taken = set(RESERVED)
+    columns = set(RESERVED)
     if preference is not None:
-        taken |= {column.name for column in columns_for(preference.method, preference.trainer)}
+        columns |= {column.name for column in columns_for(preference.method, preference.trainer)}
     for name in fields:
-        if name.lower() in taken:
+        if name.lower() in columns:
             yield (
                 f"{path}: {name!r} is a column that every row has already; rename the field: "
                 f"format_fields: {{{name}: another_name}}, and keep that"
@@ -424,9 +424,9 @@ def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) ->
 
 def _eval_problems(config: PipelineConfig) -> Iterator[str]:
     """Yield names of splits of held-out documents that are too long or taken."""
-    taken = dict.fromkeys(config.source.splits, "source.splits")
+    owners = dict.fromkeys(config.source.splits, "source.splits")  # split -> option that names it
     for dataset in config.datasets:
-        taken |= dict.fromkeys(dataset.splits or (), f"datasets.{dataset.name}.splits")
+        owners |= dict.fromkeys(dataset.splits or (), f"datasets.{dataset.name}.splits")
     for dataset in config.datasets:
         if dataset.eval is None:
             continue
@@ -437,9 +437,9 @@ def _eval_problems(config: PipelineConfig) -> Iterator[str]:
                 f"{path}: its split would be called {split!r}, of {len(split)} letters; expected at most "
                 f"{MAX_SPLIT_NAME}: shorten the name of the dataset"
             )
-        if split in taken:
-            yield f"{path}: its split {split!r} is called like one of {taken[split]}; rename one of them"
-        taken[split] = path
+        if split in owners:
+            yield f"{path}: its split {split!r} is called like one of {owners[split]}; rename one of them"
+        owners[split] = path
 
 
 _LEAST_CONTEXT: Final = 64
@@ -454,9 +454,9 @@ def _fim_problems(config: PipelineConfig) -> Iterator[str]:
         path = f"datasets.{dataset.name}"
         pack = config.pack
         policy = config.long_documents_of(dataset)
-        others = [name for name in ("chat", "prompt", "preference") if getattr(dataset, name) is not None]
-        if others:
-            yield f"{path}.fim: set beside `{others[0]}`, but only plain texts can be infilled; leave one of them out"
+        forms = [name for name in ("chat", "prompt", "preference") if getattr(dataset, name) is not None]
+        if forms:
+            yield f"{path}.fim: set beside `{forms[0]}`, but only plain texts can be infilled; leave one of them out"
         if dataset.fim.level == "document":
             if policy != "keep":
                 yield (

@@ -169,19 +169,20 @@ class ResolvedTexts:
 
     @property
     def masked(self) -> bool:
-        """Whether only a part of a document's tokens may bear loss."""
+        """True if only a part of a document's tokens may count toward the loss."""
         return self.chat is not None or self.prompt is not None
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """The names of all functions that rows are given to, each once."""
-        found = [self.format_callback]
-        for kind, arguments in (item for step in self.transforms for item in step.items()):
-            if kind in ("apply", "filter"):
-                found.append(arguments)
-            elif kind in ("map", "filter_by", "combine"):
-                found += [arguments.get("function"), arguments.get("combiner")]
-        return tuple(dict.fromkeys(name for name in found if name is not None))
+        """Names of all functions of rows, each once."""
+        names = [self.format_callback]
+        for step in self.transforms:
+            for kind, arguments in step.items():
+                if kind in ("apply", "filter"):
+                    names.append(arguments)
+                elif kind in ("map", "filter_by", "combine"):
+                    names += [arguments.get("function"), arguments.get("combiner")]
+        return tuple(dict.fromkeys(name for name in names if name is not None))
 
     def identity(self) -> dict[str, Any]:
         """Return the options that are set, as values of canonical JSON; empty for plain text."""

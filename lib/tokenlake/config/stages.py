@@ -415,13 +415,17 @@ class ObservabilityConfig(Section):
 
 def _filters(value: object) -> object:
     """Return (name, constants) of each filter; a text alone is a filter as it was published."""
-    found: dict[str, tuple[tuple[str, float], ...]] = {}
+    filters: dict[str, tuple[tuple[str, float], ...]] = {}
     for entry in cast("list[object]", value if isinstance(value, list | tuple) else [value]):
-        if not isinstance(entry, str) and not (isinstance(entry, Mapping) and len(cast("Any", entry)) == 1):
+        constants: object = {}
+        if isinstance(entry, str):
+            name = entry
+        elif isinstance(entry, Mapping) and len(cast("Any", entry)) == 1:
+            [(name, constants)] = cast("Mapping[str, object]", entry).items()
+        else:
             raise problem(
                 f"got {shown(entry)}, must be the name of a filter, or a mapping of one to its constants"
             )
-        ((name, constants),) = {entry: {}}.items() if isinstance(entry, str) else cast("Any", entry).items()
         if not isinstance(constants, Mapping):
             raise problem(f"{name}: got {shown(constants)}, must be a mapping of constants to numbers")
         _require_known("unknown filter", name, CONSTANTS)
@@ -429,15 +433,23 @@ def _filters(value: object) -> object:
             _require_known(f"{name}: unknown constant", key, CONSTANTS[name])
             if not isinstance(number, int | float) or not 0 <= number < float("inf"):
                 raise problem(f"{name}.{key}: got {shown(number)}, must be a number, at least 0")
-        if name in found:
+        if name in filters:
             raise problem(f"the filter {name!r} is named twice")
-        found[name] = tuple(sorted((key, float(number)) for key, number in constants.items()))
-    return tuple(found.items())
+        numbers = cast("Mapping[str, float]", constants)
+        filters[name] = tuple(sorted((key, float(number)) for key, number in numbers.items()))
+    return tuple(filters.items())
 
 
-def _require_known(what: str, name: str, known: Mapping[str, object]) -> None:
-    if name not in known:
-        raise problem(f"{what} {name!r}{did_you_mean(name, known)} (known here: {', '.join(known)})")
+def _require_known(message: str, name: str, names: Mapping[str, object]) -> None:
+    """Raise a problem, with the nearest match, unless a name is one of several.
+
+    Args:
+        message: Beginning of the message.
+        name: Name to check.
+        names: Known names.
+    """
+    if name not in names:
+        raise problem(f"{message} {name!r}{did_you_mean(name, names)} (known here: {', '.join(names)})")
 
 
 def _written_filters(value: QualityFilters) -> list[str | dict[str, dict[str, float]]]:

@@ -370,9 +370,11 @@ def _plain(value: Any) -> Any:
 
 
 def _variables(value: dict[str, Any]) -> dict[str, Any]:
-    if taken := sorted({"messages", "tools", "documents", "add_generation_prompt"} & value.keys()):
+    """Refuse variables of a template that the rows or other options set."""
+    reserved = sorted({"messages", "tools", "documents", "add_generation_prompt"} & value.keys())
+    if reserved:
         raise problem(
-            f"{taken[0]!r} is not a variable to set here: it comes from the rows or has its own option"
+            f"{reserved[0]!r} is not a variable to set here: it comes from the rows or has its own option"
         )
     return value
 

@@ -182,8 +182,8 @@ class LocalEngine:
         """
         pending = self.session().pending
         with self._lock:
-            most = max(1, min(MAX_GROUPS, self._task_runs_left // (1 + MOST_STEPS)))
-            groups = group_units(pending, most)
+            group_limit = max(1, min(MAX_GROUPS, self._task_runs_left // (1 + MOST_STEPS)))
+            groups = group_units(pending, group_limit)
             self._task_runs_left -= len(groups)
         return groups
 

@@ -66,7 +66,7 @@ VARIABLES: Final = "TOKENLAKE_ALLOWED_VARIABLES"
 BLOCKS: Final = "TOKENLAKE_ALLOWED_BLOCKS"
 CONFIGS: Final = "TOKENLAKE_ALLOWED_CONFIGS"
 
-# The storage options that are known, by what their values are. Whatever is missing here is refused.
+# The storage options that are known, by the kind of their values. All others are refused.
 _CREDENTIALS: Final = frozenset(
     {"key", "secret", "token", "username", "password", "query", "account_key", "sas_token", "client_secret"}
     | {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
@@ -99,19 +99,19 @@ class Bounds:
         """True for the run of a deployment."""
         return self.environment is not None
 
-    def require(self, check: Callable[[*_Ts, Mapping[str, str]], None], *what: *_Ts) -> None:
-        """Check something that a run reaches, unless the run is not bounded.
+    def require(self, check: Callable[[*_Ts, Mapping[str, str]], None], *arguments: *_Ts) -> None:
+        """Check a path, address or secret of a run, unless the run is not bounded.
 
         Args:
             check: One of this module's functions.
-            what: Arguments of `check` before the environment.
+            arguments: Arguments of `check` before the environment.
 
         Raises:
             ConfigError: It lies outside what the environment allows.
         """
         if self.environment is not None:
             bound_inputs_here()
-            check(*what, self.environment)
+            check(*arguments, self.environment)
 
     def require_secret(self, name: str, value: str) -> None:
         """Check the value of a block: whoever may start a run of a deployment can write blocks, too.
@@ -143,8 +143,10 @@ class Bounds:
             messages: list[str] = list(error.details.get("overridden", ()))
             if len(messages) < max(len(problems), 1):
                 lines = sorted(set(error.details.get("lines", ())))
-                where = ": " + ", ".join(f"line {line}" for line in lines) if lines else ""
-                messages.append(f"{path}: no valid configuration{where} (what it holds is not shown here)")
+                message = f"{path}: no valid configuration"
+                if lines:
+                    message += ": " + ", ".join(f"line {line}" for line in lines)
+                messages.append(f"{message} (what it holds is not shown here)")
             raise ConfigError("\n  ".join(messages)) from None
 
 
@@ -166,20 +168,20 @@ def check_repository(repo: str, environment: Mapping[str, str]) -> None:
 
 def check_reference(reference: Mapping[str, str], environment: Mapping[str, str]) -> None:
     """Check the secret that a run names; empty: it names none."""
-    for each in _named_secrets({"token": reference}):
-        _check_reference(each, environment)
+    for secret in _named_secrets({"token": reference}):
+        _check_reference(secret, environment)
 
 
 def check_config(path: Path, deployments: Path, environment: Mapping[str, str]) -> None:
-    """Check the configuration's file that a run names, before it is read: in `deployments`, or in what is allowed."""
+    """Check, before it is read, that a configuration's file lies in `deployments` or in an allowed folder."""
     entries = (str(deployments), *(entries_of(environment.get(CONFIGS)) or ()))
     AllowedPlaces(CONFIGS, entries).require(str(path), "config")
 
 
 def check_job(job: Job, environment: Mapping[str, str]) -> None:
-    """Check what a job of a plan, which lies in a store, reads and runs: whoever writes the store writes plans.
+    """Check the inputs and functions of a job of a plan: everyone who can write the store can write plans.
 
-    Its store is checked apart.
+    Its store is checked separately.
     """
     if not isinstance(job, UnitJob | EngineJob | SignJob):
         return  # which reads its store and nothing else
@@ -235,7 +237,7 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
 
 
 def check_cleaning(config: PipelineConfig, environment: Mapping[str, str]) -> None:
-    """Check the paths and functions of what the flow `clean` reads and writes."""
+    """Check the inputs, outputs and functions of the flow `clean`."""
     for reference in references(config):
         _check_reference(reference, environment)
     clean = config.clean
@@ -250,14 +252,17 @@ def check_cleaning(config: PipelineConfig, environment: Mapping[str, str]) -> No
 
 
 def _check_store(store: str, options: Mapping[str, Any], outputs: AllowedPlaces) -> None:
-    # As the store itself reads its address: ~ and percent signs must not lead elsewhere.
-    local = is_local(store) and "://" in store
-    outputs.require(unquote(urlsplit(store).path) if local else store, "the store")
+    """Check the place of a store, and its options."""
+    place = store
+    if is_local(store) and "://" in store:
+        # As the store itself reads its address: ~ and percent signs must not lead elsewhere.
+        place = unquote(urlsplit(store).path)
+    outputs.require(place, "the store")
     _check_options(options, outputs, "the store")
 
 
 def _check_source(source: ResolvedSource, environment: Mapping[str, str]) -> None:
-    """Check what every flow reads of a source: its inputs, the options they are opened with, and its functions."""
+    """Check the inputs of a source, the options that they are opened with, and its functions."""
     inputs = AllowedPlaces.of(environment, INPUTS)
     require_allowed_inputs(source, inputs)
     _check_options(source.storage_options, inputs, repr(source.name))
@@ -267,9 +272,9 @@ def _check_source(source: ResolvedSource, environment: Mapping[str, str]) -> Non
 def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> None:
     """Check the tokenizer of a source: a file by its folder, a repository of the Hub by patterns."""
     name = source.tokenizer.name_or_path
-    what = f"the tokenizer of {source.name!r}"
+    subject = f"the tokenizer of {source.name!r}"
     if _is_file(name):
-        _folders(environment).require(name, what)
+        _folders(environment).require(name, subject)
         return
     allowed = environment.get(TOKENIZERS)
     if allowed is None:
@@ -278,8 +283,11 @@ def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> 
     patterns = [entry for entry in allowed.split(":") if entry and not entry.startswith(("/", "."))]
     is_listed = any(fnmatchcase(repository, pattern) for pattern in patterns)
     if not is_listed or ".." in revision.split("/"):
-        where = f"{', '.join(patterns) or 'nothing on the Hub'} ({TOKENIZERS} in the worker's environment)"
-        raise ConfigError(f"{what}: {name!r} is not allowed on this worker; expected one of {where}")
+        allowed_names = ", ".join(patterns) or "nothing on the Hub"
+        raise ConfigError(
+            f"{subject}: {name!r} is not allowed on this worker; expected one of {allowed_names} ({TOKENIZERS} in "
+            "the worker's environment)"
+        )
 
 
 def _check_functions(source: ResolvedSource, environment: Mapping[str, str]) -> None:
@@ -350,28 +358,42 @@ def _check_name(name: str, subject: str, allowed: str, variable: str) -> None:
     """
     patterns = [pattern.strip() for pattern in allowed.split(",") if pattern.strip()]
     if not any(fnmatchcase(name, pattern) for pattern in patterns):
-        where = f"{', '.join(patterns) or 'nothing'} ({variable} in the worker's environment)"
-        raise ConfigError(f"{subject} is not allowed on this worker; expected one of {where}")
+        allowed_names = ", ".join(patterns) or "nothing"
+        raise ConfigError(
+            f"{subject} is not allowed on this worker; expected one of {allowed_names} ({variable} in the worker's "
+            "environment)"
+        )
 
 
-def _check_options(options: Mapping[str, Any], places: AllowedPlaces, whose: str) -> None:
+def _check_options(options: Mapping[str, Any], places: AllowedPlaces, owner: str) -> None:
+    """Check that storage options are known ones, and that addresses in them are allowed.
+
+    Args:
+        options: Options of a file system.
+        places: Allowed places of its files.
+        owner: Source or store that has the options, for the message.
+
+    Raises:
+        ConfigError: An option is not known, has another form, or leads to a place that is not allowed.
+    """
     for key, value in options.items():
-        what = f"storage_options of {whose}: {key}"
+        subject = f"storage_options of {owner}: {key}"
         if key == "client_kwargs" and isinstance(value, Mapping):
-            _check_options(cast("Mapping[str, Any]", value), places, whose)
+            _check_options(cast("Mapping[str, Any]", value), places, owner)
         elif key in _ADDRESSES:
             if not isinstance(value, str):
                 raise ConfigError(
-                    f"{what}: expected a URL that is written out, to be compared with {places.variable}"
+                    f"{subject}: expected a URL that is written out, to be compared with {places.variable}"
                 )
             # Without a list, too: the credentials of the worker's machine would go there.
-            AllowedPlaces(places.variable, places.entries or ()).require_url(value, what)
+            AllowedPlaces(places.variable, places.entries or ()).require_url(value, subject)
         elif not _is_known(key, value):
-            known = sorted({*_CREDENTIALS, *_WORDS, *_ADDRESSES, "client_kwargs", "headers"})
-            allowed = f"{', '.join(known)}, and of headers {', '.join(sorted(_HEADERS))}"
-            how = "credentials as {env: NAME} or {block: NAME}, all others written out as one word"
-            why = f"to the runs of a deployment a worker allows {allowed}"
-            raise ConfigError(f"{what} is refused here: {why}; {how}")
+            names = sorted({*_CREDENTIALS, *_WORDS, *_ADDRESSES, "client_kwargs", "headers"})
+            raise ConfigError(
+                f"{subject} is refused here: to the runs of a deployment a worker allows {', '.join(names)}, and of "
+                f"headers {', '.join(sorted(_HEADERS))}; credentials as {{env: NAME}} or {{block: NAME}}, all others "
+                "written out as one word"
+            )
 
 
 def _is_known(key: str, value: object) -> bool:

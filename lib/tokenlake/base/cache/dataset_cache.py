@@ -22,8 +22,8 @@ class DatasetCache:
     """A cache of whole datasets; an entry holds some of the rows, and one more says how many entries there are.
 
     Args:
-        cache_dir: a folder, or the cache that entries are kept in, whose own bounds hold then.
-        compression, expiry_seconds, max_bytes: as of :class:`DiskCache`.
+        cache_dir: Folder, or the cache that keeps the entries, with its own bounds.
+        compression, expiry_seconds, max_bytes: Options of the :class:`DiskCache` in a folder.
     """
 
     def __init__(
@@ -42,21 +42,24 @@ class DatasetCache:
         """Keep a dataset.
 
         Args:
-            dataset: an Arrow table, a list of rows (dicts), a Dataset of Hugging Face, or a DatasetDict.
+            key: Key of the dataset.
+            dataset: Arrow table, list of rows (dicts), Dataset of Hugging Face, or DatasetDict.
+            metadata: Metadata of the dataset.
 
         Raises:
-            ConfigError: it is something else, or its rows have no types that Arrow has.
+            ConfigError: It has another type, or its rows have types that Arrow lacks.
         """
         if isinstance(dataset, Mapping):
             splits = cast("Mapping[str, Any]", dataset)
-            for name, each in splits.items():
-                self.put(f"{key}/{name}", each)
+            for name, split_dataset in splits.items():
+                self.put(f"{key}/{name}", split_dataset)
             self._layer.put(key, {"kind": "splits", "splits": [*splits]}, metadata)
             return
         kind = "table"
         try:
             if isinstance(dataset, list):
-                kind, table = "rows", _ARROW.Table.from_pylist(dataset)
+                kind = "rows"
+                table = _ARROW.Table.from_pylist(dataset)
             elif hasattr(dataset, "with_format") and hasattr(dataset, "features"):
                 kind = "dataset"
                 table = dataset.with_format("arrow")[:].cast(dataset.features.arrow_schema)
@@ -134,39 +137,48 @@ class DatasetCache:
         return None if entry is None else entry[0]
 
     def chunks(self, key: str, row: int = 0) -> Iterator[tuple[int, pa.Table | None]] | None:
-        """Return (number of the first row, rows) of each chunk from the one that holds number `row` on.
+        """Return an iterator over the chunks of a dataset, from the one with a row on; None if the dataset is missing.
 
-        A chunk that is missing is None, and the last one. None as a whole if the dataset is missing.
+        Args:
+            key: Key of the dataset.
+            row: Number of a row in the first chunk.
+
+        Returns:
+            Number of the first row and rows of each chunk. A missing chunk is None, and the last one.
         """
-        if (index := self.index(key)) is None:
+        index = self.index(key)
+        if index is None:
             return None
         firsts: list[int] = index["firsts"]
 
-        def some() -> Iterator[tuple[int, pa.Table | None]]:
+        def read_chunks() -> Iterator[tuple[int, pa.Table | None]]:
             for number in range(max(bisect_right(firsts, row) - 1, 0), len(firsts)):
-                if (found := self.chunk(key, number)) is None:
+                table = self.chunk(key, number)
+                if table is None:
                     self.invalidate(key)
-                yield firsts[number], found
-                if found is None:
+                yield firsts[number], table
+                if table is None:
                     return
 
-        return some()
+        return read_chunks()
 
 
 @final
 class ChunkWriter:
-    """Writes a dataset chunk by chunk; it is there once it is finished."""
+    """Writer of a dataset, chunk by chunk; the cache has it once it is finished."""
 
     def __init__(self, layer: DiskCache | TreeCacheManager, key: str) -> None:
-        self._layer, self._key, self._firsts = layer, key, list[int]()
+        self._layer = layer
+        self._key = key
+        self._firsts: list[int] = []  # number of the first row of each chunk
 
     def add(self, first: int, table: pa.Table) -> None:
-        """Keep rows, of which the first has this number; numbers grow."""
+        """Keep rows; `first` is the number of the first of them, larger than before."""
         self._layer.put(_chunk_key(self._key, len(self._firsts)), table)
         self._firsts.append(first)
 
     def finish(self, metadata: CacheMetadata | None = None, *, kind: str = "table") -> None:
-        """Make what was added a dataset."""
+        """Make the added rows a dataset of a kind."""
         self._layer.put(self._key, {"kind": kind, "firsts": self._firsts}, metadata)
 
 

@@ -148,8 +148,9 @@ class TreeCacheManager:
         parts.append(fingerprint(config)[:_DIGITS])
         if include_content_hash:
             if content is None:
-                told = "compute_key: include_content_hash=True needs `content`, a text or bytes; got None"
-                raise ConfigError(told)
+                raise ConfigError(
+                    "compute_key: include_content_hash=True needs `content`, a text or bytes; got None"
+                )
             data = content.encode() if isinstance(content, str) else content
             parts.append(sha256(data).hexdigest()[:_DIGITS])
         return "_".join(parts)
