@@ -237,6 +237,7 @@ def _flat_values(column: Any) -> list[Any]:
     kind = column.type
     if types.is_timestamp(kind) or types.is_date(kind):
         return _instants(column)
+    # Times and durations are integers in Arrow; Python's own types would lose their nanoseconds.
     if types.is_time(kind):
         ticks = _TICKS[kind.unit]
         return _converted(_counts(column), lambda count: _time_text(count, ticks))

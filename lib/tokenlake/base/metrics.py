@@ -25,11 +25,16 @@ class Metric:
     """One figure.
 
     Attributes:
-        name: as Prometheus names it, with its unit and without ``_total``.
+        name: Name in Prometheus' form, with its unit and without ``_total``.
         kind: ``counter`` for a figure that only grows, otherwise ``gauge``.
         help: Description in a sentence.
-        value: now.
+        value: Present value.
         labels: Labels that tell one figure of the name from another.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> tl.Metric("rows", "counter", "Rows that were delivered.", 8.0).labels
+        {}
     """
 
     name: str

@@ -150,9 +150,12 @@ class Section(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Add the texts under the fields as their descriptions."""
+        """Add the texts under the fields as their descriptions; the example of a docstring is for Python only."""
         json_schema = handler(schema)
-        properties = handler.resolve_ref_schema(json_schema)["properties"]
+        section = handler.resolve_ref_schema(json_schema)
+        if "description" in section:
+            section["description"] = section["description"].partition("\n\nExample:")[0]
+        properties = section["properties"]
         for name, text in field_texts(cls).items():
             if name in properties:
                 properties[name].setdefault("description", text)

@@ -113,12 +113,14 @@ def _values_of(node: yaml.Node, name: str, above: tuple[int, ...], known: dict[i
     """
     number = node.start_mark.line + 1
     place = f"{name}:{number}"
+    # A node that contains itself has no end; one that was counted before is an alias.
     if id(node) in above:
         raise ConfigError(f"{place}: this anchor contains itself", file=name, lines=[number])
     if id(node) in known:
         return known[id(node)]
     if len(above) > MAX_DEPTH:
         raise _too_deep(name)
+    # The values of a node are itself and those of its children.
     children: list[yaml.Node] = []
     if isinstance(node, yaml.MappingNode):
         entries = cast("list[tuple[yaml.Node, yaml.Node]]", node.value)

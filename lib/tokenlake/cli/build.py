@@ -60,6 +60,7 @@ def work(
     address = StoreAddress.of(store)
     first_units = parse_share(share)
     patience = parse_duration(wait)
+    # One pool builds units of all named builds, one build after the other.
     built_here = 0
     built_by_others = 0
     try:

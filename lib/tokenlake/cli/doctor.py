@@ -69,6 +69,7 @@ def doctor(*, store: StoreUrl = None, json: AsJson = False) -> int:
     Each line says ok, warn or fail, and how to repair it. No secret is shown. The exit code is 1 if something fails. On
     s3:// and gs:// a small object is written to the store and removed again, to see that writes keep their conditions.
     """
+    # From the machine itself to the services that a build uses.
     url = store or default_store()
     checks = [
         _python(),
@@ -173,6 +174,7 @@ def _versions(name: str, requirements: list[Requirement], install: str, *, is_ne
         install: Command that installs them.
         is_needed: False for an extra that was not installed, of which other packages may have brought some parts.
     """
+    # Each package is missing, unsupported or fine.
     versions: dict[str, str] = {}
     missing: list[str] = []
     unsupported: list[str] = []

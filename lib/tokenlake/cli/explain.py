@@ -296,6 +296,7 @@ def _print_batch(plan: BatchPlan, step: int, row: int | None, json: bool) -> int
             }
         )
         return 0
+    # Positions of the rows in the stream.
     places = f"{count(batch.start)} to {count(batch.start + batch.rows - 1)}"
     if batch.passes:
         places += f" of pass {batch.passes}"
@@ -325,6 +326,7 @@ def _print_documents(
             records.append({"file_id": document.file, "position": document.position, "rows": explained})
         print_json(records)
         return 0
+    # Documents are named by their paths, which the manifests know.
     paths: dict[int, str] = {}
     for entry in _inputs(plan):
         paths.setdefault(entry.file_id, entry.path)
@@ -361,6 +363,7 @@ def _print_rows(
         dataset_row = f"{row.dataset} row {count(row.stored_row)}"
         stored = f"epoch {row.epoch}, {name}{dataset_row}, {row.shard} row {row.shard_row}"
         console.print(Text.assemble((place, "bold"), (f"  {printable(stored)}", "dim")))
+        # A line for each segment: its ids in the row, its document, and its tokens in the document.
         for segment in row.segments:
             document = printable(f"{segment.source}  {segment.path}:{segment.position}")
             ids = f"   ids {segment.begin}-{segment.end - 1}  "

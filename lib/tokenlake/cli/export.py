@@ -238,6 +238,7 @@ def push(
             f"--token-env {token_env}: there is no such environment variable, or it is empty; set it to a "
             "token with write access"
         )
+    # Search, upload and commit; then secrets that were found in rows are reported.
     with counting("pushing") as counter:
         pushed = push_to_hub(
             store or default_store(),

@@ -276,6 +276,7 @@ def _print_group(group: Group, console: Console) -> None:
             Text(f"texts{column}: {characters} characters on average, {ascii_share} ASCII ({measured})")
         )
 
+    # Columns and sample records, as far as the terminal is wide.
     tables: list[Table] = []
     if group.features and group.has_columns:
         tables.append(_columns(group))

@@ -36,6 +36,7 @@ def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, jso
         print_json(build_plan.to_json() | {"exports": exports})
         return 0
 
+    # For people: a heading, the tables of the plan, the exports, and notes on stderr.
     build = build_plan.build
     stdout().print(Text.assemble((build.name, "bold"), f" into {near(build.store)}\n"))
     tables = build_plan.tables()

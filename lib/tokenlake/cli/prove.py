@@ -83,6 +83,7 @@ def prove(
     def open_version(version: str, split: str) -> Dataset:
         return open_dataset(url, version, split=split)
 
+    # Both ways need the takedown list. Checking takes a statement, signing a state and a key.
     listed = None if takedown is None else Takedown.read(takedown)
     if check is not None:
         if key or key_env or output or first_step or ngram != NGRAM:
@@ -229,6 +230,7 @@ def _evaluation_sets(
                 f"--evaluation: got {definition!r}, must be NAME=FILE or NAME=DATASET@v1/SPLIT, each name once"
             )
         if place.endswith(_TEXTS):
+            # A file of texts, which the tokenizer of the first source encodes.
             first_source = next(iter(state["sources"].values()))
             version, _, split = first_source["dataset"].rpartition("/")
             tokenizer = open_version(version, split).tokenizer
@@ -251,6 +253,7 @@ def _print_statement(statement: dict[str, Any]) -> None:
     if statement["takedown"] is not None:
         rows.append(("takedown", _takedown_in_words(statement["takedown"])))
 
+    # Epochs of a source: whole ones, and the rest as a fraction of its rows.
     sources: list[dict[str, Any]] = []
     for name, source in statement["sources"].items():
         repetitions = source["repetitions"]

@@ -121,6 +121,7 @@ def print_summary(result: BuildResult, tallies: Sequence[RunTally], json: bool) 
         "fingerprint": manifest.fingerprint,
         "notes": list(result.notes),
     }
+    # Keys that only some runs have.
     if result.exports:
         record["exports"] = list(result.exports)
     if manifest.mixture is not None:

@@ -67,6 +67,7 @@ def show(
     if json:
         print_json(manifest.to_json())
         return 0
+    # For people: a heading, the tables, and the flow run that committed the version.
     state = "committed"
     tags = [tag.tag for tag in catalog.tags(manifest.dataset) if tag.version == manifest.version]
     if tags:
@@ -143,6 +144,7 @@ def verify(
         raise ConfigError("verify needs the names of datasets or --all, and not both")
     catalog = Catalog(open_read_store(store or default_store()))
     versions = list(_committed_versions(catalog)) if all else [named_version(catalog, name) for name in names]
+    # Versions are printed as they are verified; JSON needs all of them.
     reports: list[VerifyReport] = []
     for dataset, version in versions:
         with counting(f"verifying {dataset} v{version}") as counter:
@@ -248,6 +250,7 @@ def _print_repaired(report: RepairReport) -> None:
     stdout().print(f"{report.dataset} v{report.version}: {_repair_in_words(report)}")
     if report.files:
         print_tables([Table.of(_REPAIRS, [asdict(file) for file in report.files])])
+    # Problems that no repaired file explains.
     repaired_paths = {file.path for file in report.files}
     remaining = [problem for problem in report.problems if problem.path not in repaired_paths]
     if remaining and not report.dry_run:

@@ -120,7 +120,13 @@ SplitToRead = Annotated[Text, AfterValidator(_no_slice)]
 
 
 class DatasetConfig(Section):
-    """One source. Options left at null inherit from the section `source` or `tokenize`."""
+    """One source. Options left at null inherit from the section `source` or `tokenize`.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> tl.DatasetConfig(name="web", data_files=["a.jsonl", "b.jsonl"]).data_files
+        ('a.jsonl', 'b.jsonl')
+    """
 
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": ["data_files"]}, {"required": ["dataset"]}]}
@@ -339,6 +345,7 @@ class DatasetConfig(Section):
             return self
         if self.data_files is not None:
             raise problem("got data_files and dataset, must have one of them")
+        # Options of reading and tokenizing text do nothing for a dataset that holds tokens already.
         allowed = _BESIDE_RETOKENIZE if self.retokenize else _BESIDE_DATASET
         others: list[str] = []
         for name, field in type(self).model_fields.items():

@@ -88,6 +88,7 @@ def pipeline_of(config: DataModuleConfig, *, build: bool = True) -> PipelineConf
         ]
         if problems:
             raise problems_error(ConfigError, problems)
+    # Packed rows have the length of the tokenizer's `max_length`.
     pack: dict[str, Any] = {"enabled": False}
     if "packing" in dataset.stages:
         pack = {"enabled": True, "seq_length": config.tokenizer_config.max_length}

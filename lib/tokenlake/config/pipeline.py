@@ -177,12 +177,14 @@ class MixStageConfig(Section):
                     f"got epochs of each dataset and {' and '.join(set_options)}: epochs decide the weights and the "
                     "end; expected one or the other"
                 )
+        # A budget of an experiment stands for that of a longer run.
         if (self.target_budget is None) != (self.experiment_budget is None):
             raise problem("got one of target_budget and experiment_budget, must be both or none")
         if (self.experiment_budget or 0) > (self.target_budget or 0):
             raise problem(
                 f"got experiment_budget {self.experiment_budget}, must be at most target_budget {self.target_budget}"
             )
+        # Each batch takes the same number of rows of every lane.
         if self.lanes is not None and self.batch_size % self.lanes:
             raise problem(
                 f"got batch_size {self.batch_size} and lanes {self.lanes}, batch_size must be a multiple of lanes"
@@ -285,7 +287,14 @@ class CleanConfig(Section):
 
 
 class PipelineConfig(Section):
-    """Everything about a pipeline; sections that are left out mean their defaults."""
+    """A whole pipeline; sections that are left out have their defaults.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> config = tl.PipelineConfig(name="web", datasets=[{"data_files": "data/*.jsonl"}])
+        >>> config.pack.seq_length
+        2048
+    """
 
     name: DatasetName | None = None
     """Name of the result in the store; null: the stem of the configuration's file."""

@@ -258,6 +258,7 @@ def build_problems(config: PipelineConfig) -> list[str]:
             "name: missing. A build needs a name for its dataset: lower-case letters, digits, '.', '_', '-', "
             "at most 64. (The default is the stem of the configuration's file, where that is such a name.)"
         )
+    # Options of packing would do nothing if it is off by default.
     pack_keys = sorted(config.pack.model_fields_set)
     if pack_keys and not config.pack.enabled and "enabled" not in pack_keys:
         problems.append(
@@ -265,6 +266,7 @@ def build_problems(config: PipelineConfig) -> list[str]:
         )
     if not config.is_text_build:
         return [*problems, *_stored_problems(config)]
+    # Options of one dataset, then those that concern several.
     for dataset in config.datasets:
         path = f"datasets.{dataset.name}"
         text_mode = dataset.text_mode
@@ -320,6 +322,7 @@ def truncation_problems(config: PipelineConfig) -> list[str]:
         path = f"datasets.{dataset.name}"
         policy = config.long_documents_of(dataset)
         truncation = config.truncation_of(dataset)
+        # The policy and the tokenizer's option must agree, and options of truncation need it.
         truncates = policy == "truncate"
         if truncation is not None and truncation != truncates:
             section = path if dataset.long_documents else "tokenize"
@@ -407,6 +410,7 @@ def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) ->
             "documents; write pack.enabled: false, or find the record again by `documents.file` and `position`"
         )
         return
+    # A kept field is a column, beside those of every row.
     columns = set(RESERVED)
     if preference is not None:
         columns |= {column.name for column in columns_for(preference.method, preference.trainer)}
@@ -457,6 +461,7 @@ def _fim_problems(config: PipelineConfig) -> Iterator[str]:
         forms = [name for name in ("chat", "prompt", "preference") if getattr(dataset, name) is not None]
         if forms:
             yield f"{path}.fim: set beside `{forms[0]}`, but only plain texts can be infilled; leave one of them out"
+        # Whole documents are infilled before anything cuts them; pieces are infilled in rows that hold them whole.
         if dataset.fim.level == "document":
             if policy != "keep":
                 yield (

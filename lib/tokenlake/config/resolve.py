@@ -329,6 +329,7 @@ def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
     texts = [dataset for dataset in config.datasets if dataset.dataset is None or dataset.retokenize]
     if not texts:
         return {}
+    # Errors that would otherwise appear after the first step.
     if not config.mixes and len(texts) < len(config.datasets):
         raise ConfigError(
             f"datasets.{texts[0].name}: is text, and other datasets are stored ones: without a mixture they are not "
@@ -489,6 +490,7 @@ def source_identity(source: ResolvedSource) -> dict[str, Any]:
         "max_record_bytes": source.max_record_bytes,
         "splits": [[name, part] for name, part in source.splits],
     }
+    # Options of later releases.
     later_options: dict[str, Any] = {
         "where": source.where,
         "delimiter": source.delimiter,

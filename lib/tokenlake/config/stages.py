@@ -417,6 +417,7 @@ def _filters(value: object) -> object:
     """Return (name, constants) of each filter; a text alone is a filter as it was published."""
     filters: dict[str, tuple[tuple[str, float], ...]] = {}
     for entry in cast("list[object]", value if isinstance(value, list | tuple) else [value]):
+        # An entry is a name, or {name: constants}.
         constants: object = {}
         if isinstance(entry, str):
             name = entry
@@ -426,6 +427,7 @@ def _filters(value: object) -> object:
             raise problem(
                 f"got {shown(entry)}, must be the name of a filter, or a mapping of one to its constants"
             )
+        # Names and constants must be known ones, and numbers at least 0.
         if not isinstance(constants, Mapping):
             raise problem(f"{name}: got {shown(constants)}, must be a mapping of constants to numbers")
         _require_known("unknown filter", name, CONSTANTS)

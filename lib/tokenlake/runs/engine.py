@@ -224,6 +224,7 @@ class LocalEngine:
         planned = self.session().plan.units
         size = sum(planned[unit].bytes for unit in units)
         progress = ProgressLog(group_name(units), size, log, self.display.form)
+        # Units that an earlier try finished count in the totals, but are not built again.
         pending = set(self.session().pending)
         self._build_units([unit for unit in units if unit in pending], progress)
         total = Account.total(self._records[unit].account for unit in units)

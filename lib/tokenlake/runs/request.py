@@ -274,6 +274,7 @@ def _data_file_overrides(data: Mapping[str, Any], files: DataFiles) -> list[str]
         entries = files if isinstance(files, Mapping) else {"data": files}
         sources = [{"name": name, "data_files": entry} for name, entry in entries.items()]
         return [f"datasets={json.dumps(sources)}"]
+    # Files without names belong to the only dataset.
     if not isinstance(files, Mapping):
         if len(datasets) > 1:
             raise ConfigError(

@@ -55,6 +55,7 @@ class DatasetCache:
                 self.put(f"{key}/{name}", split_dataset)
             self._layer.put(key, {"kind": "splits", "splits": [*splits]}, metadata)
             return
+        # Each kind of dataset becomes one Arrow table, which is kept in chunks.
         kind = "table"
         try:
             if isinstance(dataset, list):
