@@ -15,7 +15,7 @@ from tests.lazily import lazily
 from tests.observability.test_build import _record
 from tests.store.support import build_store
 from tokenlake import Catalog, VerifyReport, verify
-from tokenlake.base.secrets import scrub
+from tokenlake.base import scrub
 from tokenlake.errors import (
     ConfigError,
     IntegrityError,
