@@ -161,11 +161,11 @@ class ConversationReader:
         if not isinstance(name, str):
             _refuse_turn("no_role", index, f"its role is {_kind(name)}, expected text")
         if name not in self.roles:
-            known = ", ".join(self.roles)
+            known_roles = ", ".join(self.roles)
             _refuse_turn(
                 "unknown_role",
                 index,
-                f"its role {name[:60]!r} is unknown, expected one of {known}; name it in role_mapping",
+                f"its role {name[:60]!r} is unknown, expected one of {known_roles}; name it in role_mapping",
             )
         return name
 

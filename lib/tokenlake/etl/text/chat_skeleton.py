@@ -20,10 +20,12 @@ from tokenlake.etl.text.chat_sandbox import OPEN, LookedInto, Symbol, mark
 _MARK: Final = re.compile(f"{OPEN}([0-3])([0-9]+)\ue001")
 _SPLIT: Final = re.compile(f"({OPEN}[0-3][0-9]+\ue001)")
 
-Render = Callable[[Sequence[Message]], RenderedChat]
+RenderMessages = Callable[[Sequence[Message]], RenderedChat]
 
 
-def skeleton(roles: Sequence[str], render_plain: Render, render_with_loss: Render) -> Skeleton | None:
+def skeleton(
+    roles: Sequence[str], render_plain: RenderMessages, render_with_loss: RenderMessages
+) -> Skeleton | None:
     """Return the skeleton of conversations of some roles; None where each must be rendered by itself.
 
     Args:

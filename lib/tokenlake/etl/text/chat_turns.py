@@ -212,10 +212,10 @@ class _Conversation:
             marked[index] = mark_turn(self.messages[index], f"{self.salt}{index}y")
             messages[index] = marked[index].message
         try:
-            whole = self._render(messages, prompt=self.finder.is_prompted)
+            marked_text = self._render(messages, prompt=self.finder.is_prompted)
         except BadRecordError:
             return {}
-        return {index: turn for index, turn in marked.items() if turn.items and turn.is_in(whole)}
+        return {index: turn for index, turn in marked.items() if turn.items and turn.is_in(marked_text)}
 
     def stable_turn(self, index: int, marked: MarkedTurn) -> CharSpan | None:
         """Return the span of a turn if the text begins as the renderings of the conversation before and up to it.
@@ -256,15 +256,15 @@ class _Conversation:
             BadRecordError: As for :meth:`TurnFinder.spans`.
         """
         marked = self._marked(index)
-        whole = self._with(index, marked.message)
-        self._check_items(index, marked, whole)
-        extent = self._extent(whole, marked)
+        marked_text = self._with(index, marked.message)
+        self._check_items(index, marked, marked_text)
+        extent = self._extent(marked_text, marked)
         start = self._begin(index, extent)
         stop = self._end(index, marked, extent)
         self._require_own(index, start, stop)
         turn_text = self.text[start:stop]
         for item in marked.items:
-            if item.is_in(whole) and item.words not in turn_text:
+            if item.is_in(marked_text) and item.words not in turn_text:
                 raise BadRecordError(
                     f"the rendered text does not hold {item.title} in turn {index + 1} as it is, so it cannot be told "
                     f"what bears loss: {_REMEDY}",
@@ -275,20 +275,20 @@ class _Conversation:
     def words(self, index: int) -> CharSpan | None:
         """Return the span of the words of a turn; None where the text holds none of them."""
         marked = mark_turn(self.messages[index], self.salt)
-        whole = self._with(index, marked.message)
-        if not any(item.mark in whole for item in marked.items):
+        marked_text = self._with(index, marked.message)
+        if not any(item.mark in marked_text for item in marked.items):
             return None
-        extent = self._extent(whole, marked)
+        extent = self._extent(marked_text, marked)
         return extent.start, extent.stop
 
     def reasoning(self, index: int, turn: CharSpan) -> CharSpan | None:
         """Return the span of a turn's reasoning, with its tags, up to the answer; None where none is rendered."""
         message = self.messages[index]
         marked = mark_turn(message, self.salt, ("reasoning",))
-        whole = self._with(index, marked.message)
-        if not any(item.mark in whole for item in marked.items):
+        marked_text = self._with(index, marked.message)
+        if not any(item.mark in marked_text for item in marked.items):
             return None
-        thought = self._extent(whole, marked)
+        thought = self._extent(marked_text, marked)
         answer_start = self._answer_start(index, thought)
         if answer_start < thought.stop:
             # The answer comes first.
@@ -349,12 +349,12 @@ class _Conversation:
                 reason=UNFOUND,
             ) from error
 
-    def _check_items(self, index: int, marked: MarkedTurn, whole: str) -> None:
+    def _check_items(self, index: int, marked: MarkedTurn, marked_text: str) -> None:
         """Require that all items are in the rendering, or left out because other turns follow."""
-        missing = [item for item in marked.items if not item.is_in(whole)]
+        missing = [item for item in marked.items if not item.is_in(marked_text)]
         if not missing:
             return
-        alone = whole if self._is_last(index) else self._alone(index, marked.message)
+        alone = marked_text if self._is_last(index) else self._alone(index, marked.message)
         lost = [item for item in missing if not item.is_in(alone)]
         name = f"turn {index + 1} ({self.messages[index].get('role')})"
         if lost:
@@ -382,16 +382,16 @@ class _Conversation:
         except BadRecordError:
             return ""
 
-    def _extent(self, whole: str, marked: MarkedTurn) -> _Extent:
-        """Return the place of the words of a turn whose marks are in `whole`, the rendering of the marked turn.
+    def _extent(self, marked_text: str, marked: MarkedTurn) -> _Extent:
+        """Return the place of the words of a turn whose marks are in `marked_text`, the rendering of the marked turn.
 
         Both texts are equal before the first mark and behind the last one.
         """
-        items = [item for item in marked.items if item.mark in whole]
-        first_item = min(items, key=lambda item: whole.find(item.mark))
-        last_mark_end = max(whole.rfind(item.mark) + len(item.mark) for item in items)
-        start = shared_length(self.text, whole[: whole.find(first_item.mark)])
-        tail = whole[last_mark_end:]
+        items = [item for item in marked.items if item.mark in marked_text]
+        first_item = min(items, key=lambda item: marked_text.find(item.mark))
+        last_mark_end = max(marked_text.rfind(item.mark) + len(item.mark) for item in items)
+        start = shared_length(self.text, marked_text[: marked_text.find(first_item.mark)])
+        tail = marked_text[last_mark_end:]
         shared_tail = shared_end_length(self.text[start:], tail)
         return _Extent(
             start=start,
@@ -477,16 +477,16 @@ class _Conversation:
                 marked = MarkedTurn({**self.messages[previous], "content": item.mark}, (item,))
             messages = list(self.messages)
             messages[previous] = marked.message
-            whole = self._tried(messages, prompt=self.finder.is_prompted)
-            marks = [item.mark for item in marked.items if item.mark in whole]
+            marked_text = self._tried(messages, prompt=self.finder.is_prompted)
+            marks = [item.mark for item in marked.items if item.mark in marked_text]
             if not marks:
                 continue
-            extent = self._extent(whole, marked)
+            extent = self._extent(marked_text, marked)
             if extent.stop <= limit:
                 return _LastWords(
                     end=extent.stop,
                     messages=messages[:index],
-                    mark=max(marks, key=whole.rfind),
+                    mark=max(marks, key=marked_text.rfind),
                     quote=extent.quote,
                 )
         return None
@@ -591,9 +591,9 @@ class _Conversation:
         """Return the index at which the answer of a turn with reasoning begins; without one, that of its end."""
         message = self.messages[index]
         marked = mark_turn(message, self.salt, ("content",))
-        whole = self._with(index, marked.message)
-        if any(item.mark in whole for item in marked.items):
-            return self._extent(whole, marked).start
+        marked_text = self._with(index, marked.message)
+        if any(item.mark in marked_text for item in marked.items):
+            return self._extent(marked_text, marked).start
         if not calls_of(message):
             return thought.stop
         # A call has no mark where it begins. The text between reasoning and words stands before a call, too.

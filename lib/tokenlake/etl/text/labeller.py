@@ -204,9 +204,9 @@ class Labeller:
             else:
                 prefix = self._prefix
             room = max(0, self.max_length - len(prefix) - len(suffix))
-            kept = self._kept(tokens, room)
-            ids = ids[kept]
-            loss = loss[kept]
+            kept_tokens = self._kept_tokens(tokens, room)
+            ids = ids[kept_tokens]
+            loss = loss[kept_tokens]
             learns_suffix = learns_suffix and bool(loss.any())
         # Prefix, text, suffix; where these alone are too long, the end is cut.
         framed_ids = np.concatenate([np.array(prefix, np.int32), ids, np.array(suffix, np.int32)])
@@ -241,7 +241,7 @@ class Labeller:
                 reason="too_long",
             )
 
-    def _kept(self, tokens: Tokens, room: int) -> slice:
+    def _kept_tokens(self, tokens: Tokens, room: int) -> slice:
         """Return the tokens of a text that are kept, at most `room` of them."""
         _, start, stop = self.encoder.encode_places(tokens.text)
         text = str(tokens.text[0].as_py())

@@ -190,8 +190,8 @@ class LengthManager:
             texts: Texts.
             budget: Maximum number of tokens of every text, or of each; None: :attr:`room`.
         """
-        most = self.room if budget is None else budget
-        budgets = np.broadcast_to(np.asarray(most, np.int64), len(texts)).tolist()
+        limit = self.room if budget is None else budget
+        budgets = np.broadcast_to(np.asarray(limit, np.int64), len(texts)).tolist()
         encoded_texts = self._encoded(texts)
         return [self._shortened(text, size) for text, size in zip(encoded_texts, budgets, strict=True)]
 
