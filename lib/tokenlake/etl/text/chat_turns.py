@@ -86,8 +86,8 @@ class TurnFinder:
             turns: Indices of the turns, ascending.
 
         Raises:
-            BadRecordError: The template leaves out a part of a turn (``not_rendered``), or a turn cannot be told from
-                the text around it (``turns_not_found``).
+            BadRecordError: The template leaves out a part of a turn (``not_rendered``), or a turn cannot be found in
+                the text (``turns_not_found``).
         """
         conversation = _Conversation(self, text, messages, tools)
         marked_turns = conversation.rendered(turns)
@@ -100,8 +100,8 @@ class TurnFinder:
                 turn = conversation.turn(index)
             if spans and spans[-1][1] > turn[0]:
                 raise BadRecordError(
-                    f"turn {index + 1} and the assistant's turn before it overlap in the rendered text, so it cannot "
-                    f"be told what bears loss: {_REMEDY}",
+                    f"turn {index + 1} and the assistant's turn before it overlap in the rendered text, so the tokens "
+                    f"that count toward the loss cannot be found: {_REMEDY}",
                     reason=UNFOUND,
                 )
             hidden = conversation.reasoning(index, turn) if self.masks_reasoning else None
@@ -266,8 +266,8 @@ class _Conversation:
         for item in marked.items:
             if item.is_in(marked_text) and item.words not in turn_text:
                 raise BadRecordError(
-                    f"the rendered text does not hold {item.title} in turn {index + 1} as it is, so it cannot be told "
-                    f"what bears loss: {_REMEDY}",
+                    f"the rendered text does not hold {item.title} in turn {index + 1} as it is, so the tokens that "
+                    f"count toward the loss cannot be found: {_REMEDY}",
                     reason=UNFOUND,
                 )
         return start, stop
@@ -321,7 +321,7 @@ class _Conversation:
             if words is not None and words[0] < stop and start < words[1]:
                 raise BadRecordError(
                     f"the chat template renders turn {other + 1} ({message.get('role')}) inside turn {index + 1}, so "
-                    f"that it cannot be told what bears loss: {_REMEDY}",
+                    f"the tokens that count toward the loss cannot be found: {_REMEDY}",
                     reason=UNFOUND,
                 )
 
@@ -344,8 +344,8 @@ class _Conversation:
             return self._render(messages, prompt=self.finder.is_prompted)
         except BadRecordError as error:
             raise BadRecordError(
-                f"the chat template fails when turn {index + 1} has other words, so that it cannot be told where the "
-                f"turn lies: {error}; {_REMEDY}",
+                f"the chat template fails when turn {index + 1} has other words, so the turn cannot be found in the "
+                f"text: {error}; {_REMEDY}",
                 reason=UNFOUND,
             ) from error
 
@@ -416,7 +416,7 @@ class _Conversation:
         if start is not None:
             return start
         raise BadRecordError(
-            f"it cannot be told where in turn {index + 1} the assistant begins to speak: {_REMEDY}",
+            f"the beginning of the assistant's words in turn {index + 1} cannot be found: {_REMEDY}",
             reason=UNFOUND,
         )
 
@@ -431,7 +431,7 @@ class _Conversation:
         return self.beginnings[key]
 
     def _behind_prompt(self, index: int, limit: int) -> int | None:
-        """Return the index behind the generation prompt before a turn; None where that cannot be told.
+        """Return the index behind the generation prompt before a turn; None where it is not known.
 
         Args:
             index: Index of the turn.
@@ -608,7 +608,7 @@ class _Conversation:
 def _prompted_size(prompted: str, unprompted: str, text: str) -> int | None:
     """Return the number of characters of a text that are the conversation before a turn and its prompt.
 
-    None where that cannot be told.
+    None where it is not known.
 
     Args:
         prompted: Conversation before the turn, with a prompt.
@@ -642,7 +642,7 @@ def _is_spelled(words: str, text: str) -> bool:
 
 
 def generation_prompt(render: Render, **variables: Any) -> str:
-    """Return the generation prompt of a template after a question; "" where that cannot be told.
+    """Return the generation prompt of a template after a question; "" where it is not known.
 
     Args:
         render: Renderer of ``(messages, tools, **variables)``.

@@ -88,7 +88,7 @@ class JinjaPromptRenderer:
                 raise result
             text = self._with_head_and_loss(result)
             if text is None:
-                detail = "the template outputs nothing of this row that bears loss"
+                detail = "the template outputs nothing of this row that counts toward the loss"
                 faults[row] = Fault("nothing_to_learn", detail)
             else:
                 texts[row] = text

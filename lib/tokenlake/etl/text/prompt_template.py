@@ -17,7 +17,7 @@ columns can stand in the braces: filters, conditions and loops make it a program
 | null, or no such column | a bad record (``null_column``); nothing at all where the column is optional |
 | anything else (a list, an object, a date, NaN) | a bad record (``not_a_string``) |
 
-What a value becomes depends on the value alone, never on the rows beside it. So JSON rows are read as the objects
+The text of a value depends on the value alone, never on other rows. So JSON rows are read as the objects
 they are: as columns, where a batch holds both ``1`` and ``1.5``, the former would become ``1.0``.
 """
 
