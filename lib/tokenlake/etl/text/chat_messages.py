@@ -108,6 +108,7 @@ class ConversationReader:
                 _refuse_turn("not_messages", index, f"it is {_kind(turn)}, expected an object")
             fields = cast("Turn", turn)
             role = fields.get("role")
+            # Plain turns, turns of input and output, and all others.
             if self._is_plain(fields):
                 new_role = self.roles[fields["role"]]
                 messages.append(fields if new_role == role else {**fields, "role": new_role})
@@ -275,6 +276,7 @@ def _with_read_calls(fields: Turn, index: int) -> Turn:
             f"turn {index + 1}: its {field} are text that is not JSON",
             BAD_CALLS,
         )
+        # Null, an empty list and an empty object say that the turn calls nothing.
         if not calls:
             continue
         listed = calls if field == "tool_calls" else [calls]

@@ -117,6 +117,7 @@ class ServedTemplate:
             messages, tools = arguments
             rendered = self._with_loss(messages, tools)
         elif operation == "render_row":
+            # The fields of a row are variables of the template.
             row, is_guarded = arguments
             rendered = self.program.render_row(row)
             if is_guarded:
@@ -161,6 +162,7 @@ class ServedTemplate:
         for switch in THINKING_SWITCHES:
             if switch not in self.program.compiled.names:
                 continue
+            # The block is the text that the prompt gains when reasoning is switched off.
             unthinking_prompt = generation_prompt(self._text, **{switch: False})
             block = unthinking_prompt[len(prompt) :]
             if unthinking_prompt.startswith(prompt) and block.strip():
@@ -279,6 +281,7 @@ class ServedTemplate:
             words = self._finder.words(text, messages, tools, index)
             if words is None:
                 continue
+            # A marked span that overlaps the words of the turn belongs to it.
             remaining: list[CharSpan] = []
             for span in spans:
                 is_of_turn = span[0] < words[1] and words[0] < span[1]

@@ -65,6 +65,7 @@ def _cut(text: str, loss: Sequence[CharSpan]) -> Skeleton | None:
         end = begin + len(part)
         cuts = [begin, *(edge for edge in edges if begin < edge < end), end]
         slot_mark = _MARK.fullmatch(part)
+        # Contents differ from row to row: an edge inside one has no fixed place.
         if slot_mark and len(cuts) > 2:
             return None
         for first, last in pairwise(cuts):
@@ -72,6 +73,7 @@ def _cut(text: str, loss: Sequence[CharSpan]) -> Skeleton | None:
                 parts.append((int(slot_mark[2]), int(slot_mark[1])))
             else:
                 parts.append(part[first - begin : last - begin])
+            # A piece between two edges counts as a whole or not at all.
             flags.append(any(start <= first and last <= stop for start, stop in loss))
         begin = end
     return Skeleton(tuple(parts), tuple(flags))

@@ -51,6 +51,7 @@ class ChatTemplate:
         mask_reasoning: bool = False,
     ) -> None:
         self.limits: Final = limits or Limits()
+        # The opening holds all settings, so that its hash names the template.
         settings = {
             "text": text,
             "variables": variables or {},

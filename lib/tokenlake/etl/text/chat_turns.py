@@ -93,6 +93,7 @@ class TurnFinder:
         marked_turns = conversation.rendered(turns)
         spans: list[CharSpan] = []
         for index in turns:
+            # Most turns are rendered as the beginning of the conversation alone; the others are searched.
             turn: CharSpan | None = None
             if index in marked_turns:
                 turn = conversation.stable_turn(index, marked_turns[index])
@@ -232,6 +233,7 @@ class _Conversation:
         is_tagged = any(item.lead for item in marked.items)
         if is_tagged or not prompt:
             return None
+        # The turn lies between the conversation before it with a prompt, and the conversation up to it.
         before = self._beginning(index, prompt=True)
         if before is None or not before.endswith(prompt) or not text.startswith(before):
             return None
@@ -257,6 +259,7 @@ class _Conversation:
         """
         marked = self._marked(index)
         marked_text = self._with(index, marked.message)
+        # The words lie between the equal beginnings and ends of both texts; the turn around them.
         self._check_items(index, marked, marked_text)
         extent = self._extent(marked_text, marked)
         start = self._begin(index, extent)
@@ -354,6 +357,7 @@ class _Conversation:
         missing = [item for item in marked.items if not item.is_in(marked_text)]
         if not missing:
             return
+        # Reasoning may be left out because other turns follow. As the last turn, nothing may be missing.
         alone = marked_text if self._is_last(index) else self._alone(index, marked.message)
         lost = [item for item in missing if not item.is_in(alone)]
         name = f"turn {index + 1} ({self.messages[index].get('role')})"
@@ -404,12 +408,14 @@ class _Conversation:
 
     def _begin(self, index: int, extent: _Extent) -> int:
         """Return the index at which a turn begins whose words begin at ``extent.start``."""
+        # A tag that opens the reasoning belongs to the turn.
         words = extent.start
         if self.text.endswith(extent.first.lead, 0, words):
             words -= len(extent.first.lead)
         start = self._behind_prompt(index, words)
         if start is not None:
             return self._behind_empty_reasoning(start, extent.start)
+        # Without a known prompt, words begin the turn. A call does not show its beginning.
         if extent.first.kind != "call":
             return words
         start = self._behind_header(index, extent.start)

@@ -181,6 +181,7 @@ class Conversations:
         if not is_plain.all():
             rows = rows[is_plain]
             columns = [select(column, is_plain) for column in columns]
+        # The contents, stripped as the template strips them, between the words of the skeleton.
         pieces: list[str | Column] = []
         for part in skeleton.parts:
             if isinstance(part, str):
@@ -216,6 +217,7 @@ class Conversations:
             messages: list[Turn] = []
             for role, column in zip(roles, columns, strict=True):
                 messages.append({"role": role, "content": str(column[row])})
+            # The template, and the bytes of its spans, against the skeleton.
             (expected,) = self._template.render_all([(messages, None)])
             if isinstance(expected, TokenlakeError):
                 expected = RenderedChat(f"the error {expected}")

@@ -145,6 +145,7 @@ class Labeller:
         self.cut: Final = CutCounter("prompts", max_length)
         self._truncation: Strategy = truncation
         self._truncation_side: Side = truncation_side
+        # The ids around a text.
         self._prefix = self.encoder.prefix if bos else ()
         self._suffix = self.encoder.suffix if suffix is None else suffix
         if eos_id is not None and self._suffix[-1:] != (eos_id,):
@@ -163,6 +164,7 @@ class Labeller:
             return []
         assert rendered.spans is not None
         encoded, loss = self.encoder.encode_spans(rendered.text, rendered.spans)
+        # The ids of all rows, cut into those of each.
         edges = encoded.offsets[1:-1]
         ids_of_rows = np.split(encoded.ids, edges)
         loss_of_rows = np.split(loss, edges)

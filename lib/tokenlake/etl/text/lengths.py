@@ -148,6 +148,7 @@ class LengthManager:
         self._encoder = Encoder(
             files_of(tokenizer), engine="tokenizers", add_special_tokens=add_special_tokens
         )
+        # At least one token of the text must fit.
         if self.room < 1:
             special_tokens = max_length - self.room
             raise ConfigError(

@@ -252,6 +252,7 @@ def _split_at_border(method: Method, texts: Ragged) -> tuple[dict[Part, Ragged],
     texts_of_document = {"grpo": 1, "reward": 2}.get(method, len(parts))
     begins = texts.offsets[:-1]
     ends = texts.offsets[1:]
+    # The first texts of all documents, their second texts, and so on.
     columns: list[Ragged] = []
     for number in range(texts_of_document):
         every_document = slice(number, None, texts_of_document)
@@ -260,6 +261,7 @@ def _split_at_border(method: Method, texts: Ragged) -> tuple[dict[Part, Ragged],
         return dict(zip(parts, columns, strict=True)), np.zeros(len(columns[0]), np.bool_)
     prompt = columns[0]
     whole_texts = columns[1:]
+    # The border is the last place up to which the prompt and all whole texts are equal.
     border = np.minimum.reduce([common_prefix(prompt, whole_text) for whole_text in whole_texts])
     split: dict[Part, Ragged] = {"prompt": prompt.cut(border)}
     for part, text in zip(parts[1:], whole_texts, strict=True):
