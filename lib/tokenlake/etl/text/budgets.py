@@ -140,10 +140,10 @@ def _share_by_weight(needs: Mapping[str, int], weights: Mapping[str, Fraction], 
 
 def _exact_shares(names: Collection[str], weights: Mapping[str, Fraction], total: int) -> dict[str, Fraction]:
     """Return the share of each column by weight; equal shares where only columns of weight 0 are left."""
-    whole = sum(weights[name] for name in names)
-    if not whole:
+    total_weight = sum(weights[name] for name in names)
+    if not total_weight:
         return dict.fromkeys(names, Fraction(total, len(names)))
-    return {name: total * weights[name] / whole for name in names}
+    return {name: total * weights[name] / total_weight for name in names}
 
 
 def _rounded(shares: Mapping[str, Fraction], total: int) -> dict[str, int]:

@@ -108,6 +108,7 @@ class ConversationReader:
                 _refuse_turn("not_messages", index, f"it is {_kind(turn)}, expected an object")
             fields = cast("Turn", turn)
             role = fields.get("role")
+            # Plain turns, turns of input and output, and all others.
             if self._is_plain(fields):
                 new_role = self.roles[fields["role"]]
                 messages.append(fields if new_role == role else {**fields, "role": new_role})
@@ -161,11 +162,11 @@ class ConversationReader:
         if not isinstance(name, str):
             _refuse_turn("no_role", index, f"its role is {_kind(name)}, expected text")
         if name not in self.roles:
-            known = ", ".join(self.roles)
+            known_roles = ", ".join(self.roles)
             _refuse_turn(
                 "unknown_role",
                 index,
-                f"its role {name[:60]!r} is unknown, expected one of {known}; name it in role_mapping",
+                f"its role {name[:60]!r} is unknown, expected one of {known_roles}; name it in role_mapping",
             )
         return name
 
@@ -275,6 +276,7 @@ def _with_read_calls(fields: Turn, index: int) -> Turn:
             f"turn {index + 1}: its {field} are text that is not JSON",
             BAD_CALLS,
         )
+        # Null, an empty list and an empty object say that the turn calls nothing.
         if not calls:
             continue
         listed = calls if field == "tool_calls" else [calls]

@@ -88,6 +88,7 @@ class Program:
         output = Output()
         self._sandbox.output = output
         template = self.compiled.template
+        # Marks need the length of the output before each of its parts.
         for part in template.root_render_func(template.new_context(variables)):
             parts.append(part)
             output.length += len(part)

@@ -36,6 +36,7 @@ class ChatRenderer:
             raise ConfigError(no_template(files.name, []))
         self._chat = chat
         self._reader = ConversationReader(chat.role_mapping)
+        # Variables of the configuration come before the tokenizer's tokens.
         variables = {**named_tokens(files), **chat.template_kwargs}
         variables["add_generation_prompt"] = chat.add_generation_prompt
         self.template: Final = ChatTemplate(

@@ -53,7 +53,7 @@ from tokenlake.etl.text.chat_turns import (
 from tokenlake.etl.text.chat_weights import ASSISTANT, is_learned
 from tokenlake.etl.text.forgery_scan import ForgeryScan
 
-Render = Callable[[Sequence[Message]], RenderedChat]
+RenderForm = Callable[[Sequence[Message]], RenderedChat]
 
 _SEARCH_SECONDS: Final = 60
 """Processor seconds to find the turns of one conversation."""
@@ -67,7 +67,7 @@ class _SearchEndedError(Exception):
 
 
 @final
-class OpenedTemplate:
+class ServedTemplate:
     """A template with its settings, which answers requests.
 
     Args:
@@ -117,6 +117,7 @@ class OpenedTemplate:
             messages, tools = arguments
             rendered = self._with_loss(messages, tools)
         elif operation == "render_row":
+            # The fields of a row are variables of the template.
             row, is_guarded = arguments
             rendered = self.program.render_row(row)
             if is_guarded:
@@ -134,8 +135,8 @@ class OpenedTemplate:
         """Return the skeleton of conversations of some roles; {} where there is none."""
         if not self._has_skeletons:
             return {}
-        found = skeleton(roles, self.program.render, self._with_loss)
-        return {} if found is None else dataclasses.asdict(found)
+        roles_skeleton = skeleton(roles, self.program.render, self._with_loss)
+        return {} if roles_skeleton is None else dataclasses.asdict(roles_skeleton)
 
     @cached_property
     def _finder(self) -> TurnFinder:
@@ -161,6 +162,7 @@ class OpenedTemplate:
         for switch in THINKING_SWITCHES:
             if switch not in self.program.compiled.names:
                 continue
+            # The block is the text that the prompt gains when reasoning is switched off.
             unthinking_prompt = generation_prompt(self._text, **{switch: False})
             block = unthinking_prompt[len(prompt) :]
             if unthinking_prompt.startswith(prompt) and block.strip():
@@ -279,6 +281,7 @@ class OpenedTemplate:
             words = self._finder.words(text, messages, tools, index)
             if words is None:
                 continue
+            # A marked span that overlaps the words of the turn belongs to it.
             remaining: list[CharSpan] = []
             for span in spans:
                 is_of_turn = span[0] < words[1] and words[0] < span[1]
@@ -352,7 +355,7 @@ def _require_some_loss(
         )
 
 
-def _in_first_form(messages: Sequence[Message], render: Render) -> RenderedChat:
+def _in_first_form(messages: Sequence[Message], render: RenderForm) -> RenderedChat:
     """Return the rendering of the first form of a conversation that the template takes.
 
     Raises:
@@ -390,7 +393,7 @@ def main() -> None:
     # Answers have the standard output for themselves; a template's output goes to the errors.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    templates: dict[str, OpenedTemplate] = {}
+    templates: dict[str, ServedTemplate] = {}
     try:
         for line in sys.stdin.buffer:
             for name, operation, *arguments in json.loads(line, object_hook=_value_of):
@@ -402,13 +405,13 @@ def main() -> None:
 
 
 def _answer(
-    templates: dict[str, OpenedTemplate], name: str, operation: str, arguments: list[Any]
+    templates: dict[str, ServedTemplate], name: str, operation: str, arguments: list[Any]
 ) -> dict[str, Any]:
     """Return the answer to a request, or its error."""
     try:
         if operation != "open":
             return templates[name].answer(operation, *arguments)
-        templates[name] = OpenedTemplate(arguments[0])
+        templates[name] = ServedTemplate(arguments[0])
         compiled = templates[name].program.compiled
     except TokenlakeError as error:
         return {"error": to_json(error)}

@@ -20,10 +20,12 @@ from tokenlake.etl.text.chat_sandbox import OPEN, LookedInto, Symbol, mark
 _MARK: Final = re.compile(f"{OPEN}([0-3])([0-9]+)\ue001")
 _SPLIT: Final = re.compile(f"({OPEN}[0-3][0-9]+\ue001)")
 
-Render = Callable[[Sequence[Message]], RenderedChat]
+RenderMessages = Callable[[Sequence[Message]], RenderedChat]
 
 
-def skeleton(roles: Sequence[str], render_plain: Render, render_with_loss: Render) -> Skeleton | None:
+def skeleton(
+    roles: Sequence[str], render_plain: RenderMessages, render_with_loss: RenderMessages
+) -> Skeleton | None:
     """Return the skeleton of conversations of some roles; None where each must be rendered by itself.
 
     Args:
@@ -63,6 +65,7 @@ def _cut(text: str, loss: Sequence[CharSpan]) -> Skeleton | None:
         end = begin + len(part)
         cuts = [begin, *(edge for edge in edges if begin < edge < end), end]
         slot_mark = _MARK.fullmatch(part)
+        # Contents differ from row to row: an edge inside one has no fixed place.
         if slot_mark and len(cuts) > 2:
             return None
         for first, last in pairwise(cuts):
@@ -70,6 +73,7 @@ def _cut(text: str, loss: Sequence[CharSpan]) -> Skeleton | None:
                 parts.append((int(slot_mark[2]), int(slot_mark[1])))
             else:
                 parts.append(part[first - begin : last - begin])
+            # A piece between two edges counts as a whole or not at all.
             flags.append(any(start <= first and last <= stop for start, stop in loss))
         begin = end
     return Skeleton(tuple(parts), tuple(flags))

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, final
 
 from tokenlake.errors import ConfigError, TokenlakeError, from_json
 from tokenlake.etl.text.chat_protocol import Limits, Message, RenderedChat, Skeleton, Slot, template_error
-from tokenlake.etl.text.render_process import PROCESS, request
+from tokenlake.etl.text.render_process import PROCESS, OpenTemplate, request
 
 
 @final
@@ -51,6 +51,7 @@ class ChatTemplate:
         mask_reasoning: bool = False,
     ) -> None:
         self.limits: Final = limits or Limits()
+        # The opening holds all settings, so that its hash names the template.
         settings = {
             "text": text,
             "variables": variables or {},
@@ -62,12 +63,10 @@ class ChatTemplate:
             "learn_empty_reasoning": learn_empty_reasoning,
             "mask_reasoning": mask_reasoning,
         }
-        self.opening: Final = request("open", settings)
-        """Request by which a process gets to know the template."""
-        self.name: Final = hashlib.sha256(self.opening).hexdigest()[:16]
-        self.deaths = 0
-        """Number of its conversations in a row that ended a process."""
-        (answer,) = PROCESS.ask(self, [self.opening])
+        opening = request("open", settings)
+        name = hashlib.sha256(opening).hexdigest()[:16]
+        self._template = OpenTemplate(name, opening, self.limits)
+        (answer,) = PROCESS.ask(self._template, [opening])
         if "error" in answer:
             error = from_json(answer["error"])
             if isinstance(error, ConfigError):
@@ -139,7 +138,7 @@ class ChatTemplate:
 
     def skeleton(self, roles: Sequence[str]) -> Skeleton | None:
         """Return the skeleton of conversations of some roles; None where each must be rendered by itself."""
-        (answer,) = PROCESS.ask(self, [request("skeleton", roles)])
+        (answer,) = PROCESS.ask(self._template, [request("skeleton", roles)])
         if "parts" not in answer:
             return None
         return Skeleton(tuple(map(_skeleton_part, answer["parts"])), tuple(answer["loss"]))
@@ -154,7 +153,7 @@ class ChatTemplate:
     def _results(self, requests: Sequence[bytes]) -> list[RenderedChat | TokenlakeError]:
         """Return the results of requests, or their errors."""
         results: list[RenderedChat | TokenlakeError] = []
-        for answer in PROCESS.ask(self, requests):
+        for answer in PROCESS.ask(self._template, requests):
             if "error" in answer:
                 results.append(from_json(answer["error"]))
             else:

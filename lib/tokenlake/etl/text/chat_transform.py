@@ -101,11 +101,13 @@ class ChatTemplateTransform(Transform):
                 f"the row has a field {self._output_field!r} already; give another output_field, or drop it before",
                 reason="field_exists",
             )
+        # The tools of all rows come before those of this one.
         messages = example[field]
         tools = example.get(TOOLS_FIELD) if self._tools is None else list(self._tools)
         if self._drops_nulls:
             messages = without_nulls(messages)
             tools = without_nulls(tools)
+        # Read the conversation, look for special tokens, and render it.
         with in_field(field):
             turns = self._reader.read(messages)
             schemas = tools_of(tools)

@@ -86,13 +86,14 @@ class TurnFinder:
             turns: Indices of the turns, ascending.
 
         Raises:
-            BadRecordError: The template leaves out a part of a turn (``not_rendered``), or a turn cannot be told from
-                the text around it (``turns_not_found``).
+            BadRecordError: The template leaves out a part of a turn (``not_rendered``), or a turn cannot be found in
+                the text (``turns_not_found``).
         """
         conversation = _Conversation(self, text, messages, tools)
         marked_turns = conversation.rendered(turns)
         spans: list[CharSpan] = []
         for index in turns:
+            # Most turns are rendered as the beginning of the conversation alone; the others are searched.
             turn: CharSpan | None = None
             if index in marked_turns:
                 turn = conversation.stable_turn(index, marked_turns[index])
@@ -100,8 +101,8 @@ class TurnFinder:
                 turn = conversation.turn(index)
             if spans and spans[-1][1] > turn[0]:
                 raise BadRecordError(
-                    f"turn {index + 1} and the assistant's turn before it overlap in the rendered text, so it cannot "
-                    f"be told what bears loss: {_REMEDY}",
+                    f"turn {index + 1} and the assistant's turn before it overlap in the rendered text, so the tokens "
+                    f"that count toward the loss cannot be found: {_REMEDY}",
                     reason=UNFOUND,
                 )
             hidden = conversation.reasoning(index, turn) if self.masks_reasoning else None
@@ -212,10 +213,10 @@ class _Conversation:
             marked[index] = mark_turn(self.messages[index], f"{self.salt}{index}y")
             messages[index] = marked[index].message
         try:
-            whole = self._render(messages, prompt=self.finder.is_prompted)
+            marked_text = self._render(messages, prompt=self.finder.is_prompted)
         except BadRecordError:
             return {}
-        return {index: turn for index, turn in marked.items() if turn.items and turn.is_in(whole)}
+        return {index: turn for index, turn in marked.items() if turn.items and turn.is_in(marked_text)}
 
     def stable_turn(self, index: int, marked: MarkedTurn) -> CharSpan | None:
         """Return the span of a turn if the text begins as the renderings of the conversation before and up to it.
@@ -232,6 +233,7 @@ class _Conversation:
         is_tagged = any(item.lead for item in marked.items)
         if is_tagged or not prompt:
             return None
+        # The turn lies between the conversation before it with a prompt, and the conversation up to it.
         before = self._beginning(index, prompt=True)
         if before is None or not before.endswith(prompt) or not text.startswith(before):
             return None
@@ -256,18 +258,19 @@ class _Conversation:
             BadRecordError: As for :meth:`TurnFinder.spans`.
         """
         marked = self._marked(index)
-        whole = self._with(index, marked.message)
-        self._check_items(index, marked, whole)
-        extent = self._extent(whole, marked)
+        marked_text = self._with(index, marked.message)
+        # The words lie between the equal beginnings and ends of both texts; the turn around them.
+        self._check_items(index, marked, marked_text)
+        extent = self._extent(marked_text, marked)
         start = self._begin(index, extent)
         stop = self._end(index, marked, extent)
         self._require_own(index, start, stop)
         turn_text = self.text[start:stop]
         for item in marked.items:
-            if item.is_in(whole) and item.words not in turn_text:
+            if item.is_in(marked_text) and item.words not in turn_text:
                 raise BadRecordError(
-                    f"the rendered text does not hold {item.title} in turn {index + 1} as it is, so it cannot be told "
-                    f"what bears loss: {_REMEDY}",
+                    f"the rendered text does not hold {item.title} in turn {index + 1} as it is, so the tokens that "
+                    f"count toward the loss cannot be found: {_REMEDY}",
                     reason=UNFOUND,
                 )
         return start, stop
@@ -275,20 +278,20 @@ class _Conversation:
     def words(self, index: int) -> CharSpan | None:
         """Return the span of the words of a turn; None where the text holds none of them."""
         marked = mark_turn(self.messages[index], self.salt)
-        whole = self._with(index, marked.message)
-        if not any(item.mark in whole for item in marked.items):
+        marked_text = self._with(index, marked.message)
+        if not any(item.mark in marked_text for item in marked.items):
             return None
-        extent = self._extent(whole, marked)
+        extent = self._extent(marked_text, marked)
         return extent.start, extent.stop
 
     def reasoning(self, index: int, turn: CharSpan) -> CharSpan | None:
         """Return the span of a turn's reasoning, with its tags, up to the answer; None where none is rendered."""
         message = self.messages[index]
         marked = mark_turn(message, self.salt, ("reasoning",))
-        whole = self._with(index, marked.message)
-        if not any(item.mark in whole for item in marked.items):
+        marked_text = self._with(index, marked.message)
+        if not any(item.mark in marked_text for item in marked.items):
             return None
-        thought = self._extent(whole, marked)
+        thought = self._extent(marked_text, marked)
         answer_start = self._answer_start(index, thought)
         if answer_start < thought.stop:
             # The answer comes first.
@@ -321,7 +324,7 @@ class _Conversation:
             if words is not None and words[0] < stop and start < words[1]:
                 raise BadRecordError(
                     f"the chat template renders turn {other + 1} ({message.get('role')}) inside turn {index + 1}, so "
-                    f"that it cannot be told what bears loss: {_REMEDY}",
+                    f"the tokens that count toward the loss cannot be found: {_REMEDY}",
                     reason=UNFOUND,
                 )
 
@@ -344,17 +347,18 @@ class _Conversation:
             return self._render(messages, prompt=self.finder.is_prompted)
         except BadRecordError as error:
             raise BadRecordError(
-                f"the chat template fails when turn {index + 1} has other words, so that it cannot be told where the "
-                f"turn lies: {error}; {_REMEDY}",
+                f"the chat template fails when turn {index + 1} has other words, so the turn cannot be found in the "
+                f"text: {error}; {_REMEDY}",
                 reason=UNFOUND,
             ) from error
 
-    def _check_items(self, index: int, marked: MarkedTurn, whole: str) -> None:
+    def _check_items(self, index: int, marked: MarkedTurn, marked_text: str) -> None:
         """Require that all items are in the rendering, or left out because other turns follow."""
-        missing = [item for item in marked.items if not item.is_in(whole)]
+        missing = [item for item in marked.items if not item.is_in(marked_text)]
         if not missing:
             return
-        alone = whole if self._is_last(index) else self._alone(index, marked.message)
+        # Reasoning may be left out because other turns follow. As the last turn, nothing may be missing.
+        alone = marked_text if self._is_last(index) else self._alone(index, marked.message)
         lost = [item for item in missing if not item.is_in(alone)]
         name = f"turn {index + 1} ({self.messages[index].get('role')})"
         if lost:
@@ -382,16 +386,16 @@ class _Conversation:
         except BadRecordError:
             return ""
 
-    def _extent(self, whole: str, marked: MarkedTurn) -> _Extent:
-        """Return the place of the words of a turn whose marks are in `whole`, the rendering of the marked turn.
+    def _extent(self, marked_text: str, marked: MarkedTurn) -> _Extent:
+        """Return the place of the words of a turn whose marks are in `marked_text`, the rendering of the marked turn.
 
         Both texts are equal before the first mark and behind the last one.
         """
-        items = [item for item in marked.items if item.mark in whole]
-        first_item = min(items, key=lambda item: whole.find(item.mark))
-        last_mark_end = max(whole.rfind(item.mark) + len(item.mark) for item in items)
-        start = shared_length(self.text, whole[: whole.find(first_item.mark)])
-        tail = whole[last_mark_end:]
+        items = [item for item in marked.items if item.mark in marked_text]
+        first_item = min(items, key=lambda item: marked_text.find(item.mark))
+        last_mark_end = max(marked_text.rfind(item.mark) + len(item.mark) for item in items)
+        start = shared_length(self.text, marked_text[: marked_text.find(first_item.mark)])
+        tail = marked_text[last_mark_end:]
         shared_tail = shared_end_length(self.text[start:], tail)
         return _Extent(
             start=start,
@@ -404,19 +408,21 @@ class _Conversation:
 
     def _begin(self, index: int, extent: _Extent) -> int:
         """Return the index at which a turn begins whose words begin at ``extent.start``."""
+        # A tag that opens the reasoning belongs to the turn.
         words = extent.start
         if self.text.endswith(extent.first.lead, 0, words):
             words -= len(extent.first.lead)
         start = self._behind_prompt(index, words)
         if start is not None:
             return self._behind_empty_reasoning(start, extent.start)
+        # Without a known prompt, words begin the turn. A call does not show its beginning.
         if extent.first.kind != "call":
             return words
         start = self._behind_header(index, extent.start)
         if start is not None:
             return start
         raise BadRecordError(
-            f"it cannot be told where in turn {index + 1} the assistant begins to speak: {_REMEDY}",
+            f"the beginning of the assistant's words in turn {index + 1} cannot be found: {_REMEDY}",
             reason=UNFOUND,
         )
 
@@ -431,7 +437,7 @@ class _Conversation:
         return self.beginnings[key]
 
     def _behind_prompt(self, index: int, limit: int) -> int | None:
-        """Return the index behind the generation prompt before a turn; None where that cannot be told.
+        """Return the index behind the generation prompt before a turn; None where it is not known.
 
         Args:
             index: Index of the turn.
@@ -477,16 +483,16 @@ class _Conversation:
                 marked = MarkedTurn({**self.messages[previous], "content": item.mark}, (item,))
             messages = list(self.messages)
             messages[previous] = marked.message
-            whole = self._tried(messages, prompt=self.finder.is_prompted)
-            marks = [item.mark for item in marked.items if item.mark in whole]
+            marked_text = self._tried(messages, prompt=self.finder.is_prompted)
+            marks = [item.mark for item in marked.items if item.mark in marked_text]
             if not marks:
                 continue
-            extent = self._extent(whole, marked)
+            extent = self._extent(marked_text, marked)
             if extent.stop <= limit:
                 return _LastWords(
                     end=extent.stop,
                     messages=messages[:index],
-                    mark=max(marks, key=whole.rfind),
+                    mark=max(marks, key=marked_text.rfind),
                     quote=extent.quote,
                 )
         return None
@@ -591,9 +597,9 @@ class _Conversation:
         """Return the index at which the answer of a turn with reasoning begins; without one, that of its end."""
         message = self.messages[index]
         marked = mark_turn(message, self.salt, ("content",))
-        whole = self._with(index, marked.message)
-        if any(item.mark in whole for item in marked.items):
-            return self._extent(whole, marked).start
+        marked_text = self._with(index, marked.message)
+        if any(item.mark in marked_text for item in marked.items):
+            return self._extent(marked_text, marked).start
         if not calls_of(message):
             return thought.stop
         # A call has no mark where it begins. The text between reasoning and words stands before a call, too.
@@ -608,7 +614,7 @@ class _Conversation:
 def _prompted_size(prompted: str, unprompted: str, text: str) -> int | None:
     """Return the number of characters of a text that are the conversation before a turn and its prompt.
 
-    None where that cannot be told.
+    None where it is not known.
 
     Args:
         prompted: Conversation before the turn, with a prompt.
@@ -642,7 +648,7 @@ def _is_spelled(words: str, text: str) -> bool:
 
 
 def generation_prompt(render: Render, **variables: Any) -> str:
-    """Return the generation prompt of a template after a question; "" where that cannot be told.
+    """Return the generation prompt of a template after a question; "" where it is not known.
 
     Args:
         render: Renderer of ``(messages, tools, **variables)``.

@@ -45,6 +45,7 @@ def is_learned(turn: Mapping[str, Any]) -> bool | None:
                 "weights out, or round them",
                 reason=BAD_WEIGHT,
             )
+        # ``masked`` has the opposite meaning of the others.
         verdicts[name] = (not value) if name == _MASKED_FIELD else bool(value)
     if len(set(verdicts.values())) > 1:
         fields = " and ".join(f"{name}: {turn[name]!r}" for name in verdicts)
@@ -67,6 +68,7 @@ def check_weight(turn: Mapping[str, Any]) -> None:
             "train: true or false for the whole turn",
             reason=BAD_WEIGHT,
         )
+    # Other roles may be excluded from a loss on whole conversations, but not be learned by themselves.
     if is_learned(turn) and turn.get("role") != ASSISTANT:
         fields = ", ".join(f"{name}: {turn[name]!r}" for name in sorted(FIELDS) if turn.get(name) is not None)
         raise BadRecordError(

@@ -60,7 +60,7 @@ _MOST_TURNS: Final = 64
 
 @final
 @dataclass(slots=True)
-class _Group:
+class _RoleGroup:
     """Conversations of the same roles.
 
     Attributes:
@@ -181,6 +181,7 @@ class Conversations:
         if not is_plain.all():
             rows = rows[is_plain]
             columns = [select(column, is_plain) for column in columns]
+        # The contents, stripped as the template strips them, between the words of the skeleton.
         pieces: list[str | Column] = []
         for part in skeleton.parts:
             if isinstance(part, str):
@@ -216,6 +217,7 @@ class Conversations:
             messages: list[Turn] = []
             for role, column in zip(roles, columns, strict=True):
                 messages.append({"role": role, "content": str(column[row])})
+            # The template, and the bytes of its spans, against the skeleton.
             (expected,) = self._template.render_all([(messages, None)])
             if isinstance(expected, TokenlakeError):
                 expected = RenderedChat(f"the error {expected}")
@@ -241,9 +243,9 @@ def rendered_chats(texts: Mapping[int, RenderedChat], bad: Mapping[int, Fault]) 
     )
 
 
-def _groups_by_roles(conversations: Sequence[Any]) -> dict[Roles, _Group]:
+def _groups_by_roles(conversations: Sequence[Any]) -> dict[Roles, _RoleGroup]:
     """Return the conversations whose messages have roles and contents alone, by their roles in the data."""
-    groups: dict[Roles, _Group] = {}
+    groups: dict[Roles, _RoleGroup] = {}
     for row, messages in enumerate(conversations):
         if type(messages) is not list or not messages:
             continue
@@ -257,7 +259,7 @@ def _groups_by_roles(conversations: Sequence[Any]) -> dict[Roles, _Group]:
         except (KeyError, TypeError):  # a message is no object, lacks a field, or has a role that is none
             continue
         if group is None:
-            group = _Group()
+            group = _RoleGroup()
             groups[roles] = group
         group.rows.append(row)
         group.contents.append(contents)

@@ -233,11 +233,11 @@ def refuse_row(reason: str, problem: str) -> NoReturn:
 
 def _shared_turns(left: list[Turn], right: list[Turn]) -> int:
     """Return the number of turns that two conversations begin with; each keeps at least one turn."""
-    most = max(min(len(left), len(right)) - 1, 0)
-    for index in range(most):
+    limit = max(min(len(left), len(right)) - 1, 0)
+    for index in range(limit):
         if left[index] != right[index]:
             return index
-    return most
+    return limit
 
 
 def shared_text(left: str, right: str) -> int:

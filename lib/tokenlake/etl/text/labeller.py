@@ -145,6 +145,7 @@ class Labeller:
         self.cut: Final = CutCounter("prompts", max_length)
         self._truncation: Strategy = truncation
         self._truncation_side: Side = truncation_side
+        # The ids around a text.
         self._prefix = self.encoder.prefix if bos else ()
         self._suffix = self.encoder.suffix if suffix is None else suffix
         if eos_id is not None and self._suffix[-1:] != (eos_id,):
@@ -163,6 +164,7 @@ class Labeller:
             return []
         assert rendered.spans is not None
         encoded, loss = self.encoder.encode_spans(rendered.text, rendered.spans)
+        # The ids of all rows, cut into those of each.
         edges = encoded.offsets[1:-1]
         ids_of_rows = np.split(encoded.ids, edges)
         loss_of_rows = np.split(loss, edges)
@@ -204,9 +206,9 @@ class Labeller:
             else:
                 prefix = self._prefix
             room = max(0, self.max_length - len(prefix) - len(suffix))
-            kept = self._kept(tokens, room)
-            ids = ids[kept]
-            loss = loss[kept]
+            kept_tokens = self._kept_tokens(tokens, room)
+            ids = ids[kept_tokens]
+            loss = loss[kept_tokens]
             learns_suffix = learns_suffix and bool(loss.any())
         # Prefix, text, suffix; where these alone are too long, the end is cut.
         framed_ids = np.concatenate([np.array(prefix, np.int32), ids, np.array(suffix, np.int32)])
@@ -241,7 +243,7 @@ class Labeller:
                 reason="too_long",
             )
 
-    def _kept(self, tokens: Tokens, room: int) -> slice:
+    def _kept_tokens(self, tokens: Tokens, room: int) -> slice:
         """Return the tokens of a text that are kept, at most `room` of them."""
         _, start, stop = self.encoder.encode_places(tokens.text)
         text = str(tokens.text[0].as_py())

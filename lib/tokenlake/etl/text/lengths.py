@@ -148,6 +148,7 @@ class LengthManager:
         self._encoder = Encoder(
             files_of(tokenizer), engine="tokenizers", add_special_tokens=add_special_tokens
         )
+        # At least one token of the text must fit.
         if self.room < 1:
             special_tokens = max_length - self.room
             raise ConfigError(
@@ -190,8 +191,8 @@ class LengthManager:
             texts: Texts.
             budget: Maximum number of tokens of every text, or of each; None: :attr:`room`.
         """
-        most = self.room if budget is None else budget
-        budgets = np.broadcast_to(np.asarray(most, np.int64), len(texts)).tolist()
+        limit = self.room if budget is None else budget
+        budgets = np.broadcast_to(np.asarray(limit, np.int64), len(texts)).tolist()
         encoded_texts = self._encoded(texts)
         return [self._shortened(text, size) for text, size in zip(encoded_texts, budgets, strict=True)]
 

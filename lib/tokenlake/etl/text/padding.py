@@ -121,4 +121,5 @@ def _first_widths(lengths: Int64, edges: Int64) -> Int64:
             got=int(lengths[row]),
             expected=widest,
         )
+    # With the side "left" a row as long as a width finds this width.
     return edges[np.searchsorted(edges, lengths, side="left")]

@@ -252,18 +252,20 @@ def _split_at_border(method: Method, texts: Ragged) -> tuple[dict[Part, Ragged],
     texts_of_document = {"grpo": 1, "reward": 2}.get(method, len(parts))
     begins = texts.offsets[:-1]
     ends = texts.offsets[1:]
+    # The first texts of all documents, their second texts, and so on.
     columns: list[Ragged] = []
     for number in range(texts_of_document):
-        own = slice(number, None, texts_of_document)
-        columns.append(Ragged.taken(texts.ids, begins[own], ends[own]))
+        every_document = slice(number, None, texts_of_document)
+        columns.append(Ragged.taken(texts.ids, begins[every_document], ends[every_document]))
     if method in ("grpo", "reward"):
         return dict(zip(parts, columns, strict=True)), np.zeros(len(columns[0]), np.bool_)
     prompt = columns[0]
     whole_texts = columns[1:]
-    border = np.minimum.reduce([common_prefix(prompt, whole) for whole in whole_texts])
+    # The border is the last place up to which the prompt and all whole texts are equal.
+    border = np.minimum.reduce([common_prefix(prompt, whole_text) for whole_text in whole_texts])
     split: dict[Part, Ragged] = {"prompt": prompt.cut(border)}
-    for part, whole in zip(parts[1:], whole_texts, strict=True):
-        split[part] = Ragged.taken(whole.ids, whole.offsets[:-1] + border, whole.offsets[1:])
+    for part, text in zip(parts[1:], whole_texts, strict=True):
+        split[part] = Ragged.taken(text.ids, text.offsets[:-1] + border, text.offsets[1:])
     return split, border < prompt.lengths
 
 

@@ -114,6 +114,7 @@ class PreferenceRenderer:
         labels = rows.values(self._settings.label_field)
         tools_column = rows.values(self._settings.tools_field)
         method = self._settings.method
+        # A row with any fault gives no document at all.
         documents: list[_Document] = []
         faults: dict[int, Fault] = {}
         for row in range(len(rows)):

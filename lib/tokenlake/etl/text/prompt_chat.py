@@ -130,6 +130,7 @@ class ChatPromptRenderer:
         """
         assert rendered.spans is not None
         answer_spans: list[Span | None] = []
+        # The spans of a text lie together; its last one belongs to the row's own answer.
         last_spans = (rendered.spans.offsets[1:] - 1).tolist()
         for place, text, answer in zip(last_spans, rendered.text.to_pylist(), answers, strict=True):
             data = str(text).encode()

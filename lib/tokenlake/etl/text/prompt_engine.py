@@ -193,6 +193,7 @@ class PromptEngine:
         if self._padding == "do_not_pad" or not fitted:
             examples = [tokens.example() for tokens in fitted]
             return Ok({name: [example[name] for example in examples] for name in EXAMPLE_COLUMNS})
+        # All rows have one width, so padding makes one rectangle.
         ids_of_rows = [tokens.ids for tokens in fitted]
         (padded,) = pad(
             Ragged(np.concatenate(ids_of_rows), offsets_of([len(ids) for ids in ids_of_rows])),

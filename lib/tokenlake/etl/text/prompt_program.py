@@ -77,6 +77,7 @@ class JinjaPromptRenderer:
     def render(self, rows: Rows) -> Rendered:
         """Return the prompts; rows are bad as for other renderers, and where the template fails on them."""
         variables, faults = self._variables(rows)
+        # Rows with a fault are not rendered.
         good_rows = [row for row in range(len(rows)) if row not in faults]
         results = self._template.render_rows([variables[row] for row in good_rows], guarded=self._is_guarded)
         texts: dict[int, RenderedChat] = {}
@@ -88,7 +89,7 @@ class JinjaPromptRenderer:
                 raise result
             text = self._with_head_and_loss(result)
             if text is None:
-                detail = "the template outputs nothing of this row that bears loss"
+                detail = "the template outputs nothing of this row that counts toward the loss"
                 faults[row] = Fault("nothing_to_learn", detail)
             else:
                 texts[row] = text
@@ -112,6 +113,7 @@ class JinjaPromptRenderer:
             label = () if prompt.label_column is None else (prompt.label_column,)
             for name in self._columns:
                 check_known(name, (*prompt.input_columns, *label))
+        # The template marks the label wherever it outputs it; without marks it never does.
         if self._label is not None and not self._template.marked:
             near = did_you_mean(self._label, self._columns)
             message = f"the template outputs {self._label!r} nowhere{near}; write {{{{ {self._label} }}}}"

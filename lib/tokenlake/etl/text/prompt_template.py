@@ -17,7 +17,7 @@ columns can stand in the braces: filters, conditions and loops make it a program
 | null, or no such column | a bad record (``null_column``); nothing at all where the column is optional |
 | anything else (a list, an object, a date, NaN) | a bad record (``not_a_string``) |
 
-What a value becomes depends on the value alone, never on the rows beside it. So JSON rows are read as the objects
+The text of a value depends on the value alone, never on other rows. So JSON rows are read as the objects
 they are: as columns, where a batch holds both ``1`` and ``1.5``, the former would become ``1.0``.
 """
 
@@ -160,6 +160,7 @@ def _piece_in_braces(braces: str, columns: Sequence[str], *, is_jinja: bool) -> 
     if name and is_double == is_jinja:
         check_known(name, columns)
         return PromptPiece(column=name)
+    # Text: braces of the other style, doubled or quoted braces.
     if is_jinja:
         if not is_double and braces not in ("{{", "}}"):
             return PromptPiece(braces)
@@ -370,6 +371,7 @@ def body_of(prompt: ResolvedPrompt) -> tuple[PromptPiece, ...]:
     if prompt.format_type == "completion":
         inputs = [PromptPiece(text=prompt.separator, column=name) for name in prompt.input_columns]
         return (*inputs, PromptPiece(column=prompt.label_column))
+    # Without input columns in the configuration any column may be used.
     columns = prompt.input_columns
     if columns and prompt.label_column:
         columns = (*columns, prompt.label_column)

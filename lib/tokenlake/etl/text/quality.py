@@ -118,6 +118,7 @@ def _gopher_symbols(text: str, words: Sequence[str], limit: Constants) -> str | 
     ellipses = text.count("...") + text.count("…")
     if ellipses / len(words) > limit["max_symbols"]:
         return "ellipses"
+    # Shares of lines and of words.
     lines = text.splitlines()
     if _share(line.lstrip().startswith(("•", "-")) for line in lines) > limit["max_bullet_lines"]:
         return "bullets"
@@ -148,6 +149,7 @@ def _gopher_repetition(document: JudgedText, limit: Constants) -> str | None:
             return f"repeated_{unit}"
         if characters / len(text) > limit[f"max_in_repeated_{unit}"]:
             return f"in_repeated_{unit}"
+    # Short n-grams: the most frequent one. Long n-grams: all that are repeated.
     for n in (2, 3, 4):
         if _in_top_ngram(document.words, n) / len(text) > limit[f"max_in_top_{n}gram"]:
             return f"in_top_{n}gram"
@@ -201,6 +203,7 @@ def _c4(document: JudgedText, limit: Constants) -> str | None:
     """Rules of C4 (Raffel et al. 2020, section 2.2): a page without its poor lines must have enough sentences."""
     sentences = 0
     for line in document.text.splitlines():
+        # Lines with very long words, without a sentence's end, or with few words are left out.
         line = line.strip()
         words = line.split()
         if any(len(word) > limit["max_word_length"] for word in words):
@@ -210,6 +213,7 @@ def _c4(document: JudgedText, limit: Constants) -> str | None:
             continue
         if len(words) < limit["min_line_words"]:
             continue
+        # Some words make the whole page a poor one, others only their line.
         lower = line.lower()
         if "lorem ipsum" in lower:
             return "lorem_ipsum"
@@ -248,6 +252,7 @@ def _fineweb(document: JudgedText, limit: Constants) -> str | None:
         return "line_ends"
     if _share(len(line) <= limit["short_line"] for line in lines) > limit["max_short_lines"]:
         return "short_lines"
+    # Characters in repeated lines, and line ends per word.
     characters = len(document.text.replace("\n", ""))
     _, repeated_characters = _repeated(lines)
     if repeated_characters / characters > limit["max_in_repeated_lines"]:

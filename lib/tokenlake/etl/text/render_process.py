@@ -22,13 +22,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import Any, Final, cast, final
 
 from tokenlake.errors import BadRecordError, ConfigError, WorkerDiedError, to_json
 from tokenlake.etl.text.chat_protocol import LIMIT, NO_DATA, OUT_OF_MEMORY, Limits, template_error
-
-if TYPE_CHECKING:
-    from tokenlake.etl.text.chat_template import ChatTemplate
 
 Answer = dict[str, Any]
 
@@ -41,6 +38,24 @@ _PACKAGES: Final = ("tokenlake", "jinja2", "markupsafe")
 _PROGRAM: Final = (
     "import sys; sys.path += sys.argv[1:]; from tokenlake.etl.text.chat_server import main; main()"
 )
+
+
+@final
+@dataclass(slots=True)
+class OpenTemplate:
+    """A template for the process.
+
+    Attributes:
+        name: Name of the template in requests.
+        opening: Request by which a process gets to know the template.
+        limits: Limits of a rendering.
+        deaths: Number of its conversations in a row that ended a process.
+    """
+
+    name: str
+    opening: bytes
+    limits: Limits
+    deaths: int = 0
 
 
 @final
@@ -66,7 +81,7 @@ class RenderProcess:
         self._opened: set[str] = set()
         self._lock = threading.Lock()
 
-    def ask(self, template: ChatTemplate, requests: Sequence[bytes]) -> list[Answer]:
+    def ask(self, template: OpenTemplate, requests: Sequence[bytes]) -> list[Answer]:
         """Return the answer to each request; ``{"error"}`` for one that failed.
 
         Raises:
@@ -109,7 +124,7 @@ class RenderProcess:
         self._opened = set()
         self._lock = threading.Lock()
 
-    def _exchange(self, template: ChatTemplate, requests: Sequence[bytes]) -> _Exchange:
+    def _exchange(self, template: OpenTemplate, requests: Sequence[bytes]) -> _Exchange:
         """Send requests and read their answers."""
         process = self._started()
         is_known = template.name in self._opened or requests[0] is template.opening

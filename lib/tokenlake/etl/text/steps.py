@@ -60,6 +60,7 @@ def load_callable(name: str) -> Function:
             "in every process of the build: install it, or put its folder on PYTHONPATH",
             callable=name,
         ) from error
+    # A function may be an attribute of a class.
     for part in path.split("."):
         if not hasattr(function, part):
             raise ConfigError(f"the function {name!r} does not exist: {module} has no {path}", callable=name)
@@ -103,6 +104,7 @@ def open_callable(name: str, texts: ResolvedTexts) -> Function:
         ConfigError: The function cannot be imported, or its code differs from the planned code.
     """
     function = load_callable(name)
+    # Code that was loaded stays, even if its file has changed since.
     if name not in _FIRST_FOUND or _FIRST_FOUND[name][0] is not function:
         _FIRST_FOUND[name] = (function, code_hash(function))
     _, loaded_hash = _FIRST_FOUND[name]
@@ -245,6 +247,7 @@ def open_chain(texts: ResolvedTexts) -> ChainedTransform:
     def opener(name: str | None) -> Function | None:
         return None if name is None else open_callable(name, texts)
 
+    # Callback, renames, transforms.
     steps: list[RowStep] = []
     if texts.format_callback:
         steps.append(RowCallable(open_callable(texts.format_callback, texts), "format_callback"))

@@ -70,6 +70,7 @@ class SupervisedRows(Transform):
         self._text_field = text_field
         self._pair_fields = (prompt_field, completion_field)
         self._conversation_fields = MESSAGES_FIELDS if messages_field is None else (messages_field,)
+        # Options of the labellers, of which there is one for each set of fields.
         self._options: Final[dict[str, Any]] = {
             "max_length": max_length or ANY_LENGTH,
             "truncation": "simple" if truncation else "none",

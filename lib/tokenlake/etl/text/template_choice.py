@@ -96,13 +96,13 @@ def no_template(tokenizer: str, names: list[str]) -> str:
         tokenizer: Name of the tokenizer.
         names: Names of its other templates.
     """
-    others = ""
+    other_templates = ""
     if names:
-        others = f"; its templates are named {', '.join(names)}, of which chat.template can name one"
+        other_templates = f"; its templates are named {', '.join(names)}, of which chat.template can name one"
     return (
         f"tokenizer {tokenizer!r} has no chat template (chat_template in tokenizer_config.json, or {JINJA_FILE}), and "
         "rows that hold conversations need one: set chat.template to a Jinja template or to the path of one, or use "
-        f"the tokenizer of a chat model{others}"
+        f"the tokenizer of a chat model{other_templates}"
     )
 
 

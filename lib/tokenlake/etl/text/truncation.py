@@ -1,9 +1,8 @@
 """Truncation: where a text is cut so that it fits into a number of tokens.
 
-A text is encoded whole, and its tokens are cut: what is left is a prefix of its ids (a suffix, where the left side is
-cut away). Encoding the shortened text again would give other ids near the cut, of which there might be more than the
-budget, and every strategy would be a search; a trainer would see tokens at the end of documents that this text never
-has there.
+A text is encoded whole, and its tokens are cut: the result is a prefix of its ids (a suffix, where the left side is cut
+away). Encoding the shortened text again would give other ids near the cut, maybe more than the budget, so that every
+strategy would be a search; and a trainer would see tokens at the end of documents that the text does not have there.
 
 A cut between two tokens is *clean* if no character lies on both sides of it: a character of several bytes may be
 several tokens. Of the clean cuts
@@ -20,13 +19,19 @@ beginning is cut away: the same cuts, counted from the end.
 
 A sentence ends with ``.``, ``!``, ``?`` or ``…``, with quotes and brackets that close after it, before a blank or
 the end of the text; with the full stop of a script that needs no blank (``。``, ``！``, ``।``, ``؟`` ...); or
-before an empty line. A full stop ends none after an abbreviation or an initial (``Dr. J. Smith``), nor where the text
-goes on in lower case.
+before an empty line. A full stop ends no sentence after an abbreviation or an initial (``Dr. J. Smith``), nor before a
+word in lower case.
 
 A word is a run of letters, digits, marks and underscores, with an apostrophe, hyphen, full stop, comma or colon
 between two of them (``don't``, ``well-known``, ``3.14``, ``12:30``). In scripts that are written without blanks
-every letter is a word of its own: there is no telling words apart without a dictionary. What stands between words
-may be cut anywhere, but never between a character and the marks that belong to it, nor inside an emoji sequence.
+every letter is a word of its own, because only a dictionary could find the words. A cut may lie anywhere between two
+words, but never between a character and the marks that belong to it, nor inside an emoji sequence. For example, 34
+tokens, one for each character, of ``Dr. Smith saw 3.14 cats. Then he left! Why not?``::
+
+    simple    Dr. Smith saw 3.14 cats. Then he l
+    word      Dr. Smith saw 3.14 cats. Then he_
+    sentence  Dr. Smith saw 3.14 cats._
+    smart     as word: the sentence would keep less than 80% of the budget
 """
 
 from __future__ import annotations
