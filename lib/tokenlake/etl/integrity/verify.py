@@ -18,7 +18,7 @@ from tokenlake.base.threads import Stop, available_cpus, in_order
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.etl.integrity.findings import Entries, Problem, VerifyReport, listed_files
 from tokenlake.etl.integrity.manifest_copy import restored_manifest
-from tokenlake.etl.integrity.verify_files import FileCheck, OnProgress, Progress
+from tokenlake.etl.integrity.verify_files import ByteProgress, FileCheck, OnProgress
 from tokenlake.etl.integrity.verify_ledger import Ledger, ledger_problems, read_ledger
 from tokenlake.etl.integrity.verify_records import (
     account_problems,
@@ -145,7 +145,7 @@ class _Verification:
         expected = self._expected_files(ledger, is_copied=is_copied)
         self._check_records(expected, is_copied=is_copied)
 
-        progress = Progress(self._work(expected), self.stop, on_progress)
+        progress = ByteProgress(self._work(expected), self.stop, on_progress)
         intact = sorted(expected.keys() & ledger.intact_paths)
         for path in intact:
             progress.count(path, expected[path].bytes, read=expected[path].bytes)
@@ -214,7 +214,7 @@ class _Verification:
                 work[path] += entry.bytes
         return work
 
-    def _check_files(self, paths: list[str], expected: Entries, progress: Progress) -> list[ShardResult]:
+    def _check_files(self, paths: list[str], expected: Entries, progress: ByteProgress) -> list[ShardResult]:
         """Read files in parallel and return a result for each."""
         check = FileCheck(self.store, self.layout, self.manifest, progress, deep=self.deep)
 

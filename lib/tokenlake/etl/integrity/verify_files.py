@@ -32,7 +32,7 @@ _REMOTE_READ_BYTES: Final = 8 << 20
 
 
 @final
-class Progress:
+class ByteProgress:
     """Progress of a verification, summed over its threads.
 
     Args:
@@ -103,7 +103,7 @@ class FileCheck:
     """
 
     def __init__(
-        self, store: ReadStore, layout: Layout, manifest: Manifest, progress: Progress, *, deep: bool
+        self, store: ReadStore, layout: Layout, manifest: Manifest, progress: ByteProgress, *, deep: bool
     ) -> None:
         self._store = store
         self._layout = layout
