@@ -69,6 +69,7 @@ class SourceCaps:
                     raise ConfigError(f"{key}: got {number!r}, must be a number above 0")
                 if option == "max_fraction" and cast("Any", number) > 1:
                     raise ConfigError(f"{key}: got {number!r}, must be a share above 0, at most 1")
+        # The two budgets are given together, or not at all.
         budgets = {"target_budget": self.target_budget, "experiment_budget": self.experiment_budget}
         for name, value in budgets.items():
             if value is not None:

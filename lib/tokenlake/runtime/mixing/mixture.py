@@ -119,6 +119,7 @@ class SourceMixture:
         order: int = MIXTURE_ORDER,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
+        # 1. Checks of the arguments.
         check_weight_names("weights", lengths, scheduler.names)
         for name, length in lengths.items():
             if length is not None and length < 0:
@@ -130,6 +131,7 @@ class SourceMixture:
                 raise ConfigError(f"{name} is {size}; expected 1 or more")
         require_one_of("stop", stop, STOPS)
         check_order(order)
+        # 2. Weights, and the rows of each source in each lane.
         self.scheduler: Final = scheduler
         self.names: Final = scheduler.names
         self._lane_count = lanes
@@ -138,9 +140,11 @@ class SourceMixture:
         self._endless_layout = LaneLayout(None, lanes, batch_size)
         self._lengths = tuple(lengths[name] for name in scheduler.names)
         self._rows_by_lane = rows_by_lane(self.names, self._lengths, lanes)
+        # 3. The deal of all slots, and the lanes that it fills.
         self._deal = self._deal_of(block_size, seed or 0, order)
         self._check_ends()
         self._lanes = tuple(self._lane_of(lane) for lane in range(lanes))
+        # 4. The end of the stream.
         self._cut_rows = rows
         if rows is not None:
             self._check_cut(rows)

@@ -202,6 +202,7 @@ class EpochOrder:
         Raises:
             ConfigError: A place, lane or epoch does not exist.
         """
+        # Keys and borders of the lanes, of each place or of all.
         epochs = np.atleast_1d(np.asarray(epoch, np.int64))
         lanes = np.atleast_1d(np.asarray(lane, np.int64))
         self._check_places(epochs, lanes, place)
@@ -304,6 +305,7 @@ class EpochOrder:
         place_in_epoch = group_place % groups
         epoch_begin = group_place - place_in_epoch
         number = place_in_epoch // self.window
+        # The window reaches over its row groups, as far as the lane and the epoch do.
         first_place = epoch_begin + number * self.window
         last_place = np.minimum(first_place + self.window, epoch_begin + groups)
         begin = np.maximum(layout.offsets[first_place], lane_begin)

@@ -98,6 +98,7 @@ class PackedGroup:
         ids = _matrix(batch, IDS, pa.int32(), length)
         segments: Ragged | None = None
         if LENGTHS in batch.schema.names:
+            # The offsets of a sliced batch begin at its first row, not at 0.
             lists: Any = batch.column(LENGTHS)
             if not pa.types.is_list(lists.type) or lists.type.value_type != pa.int32():
                 raise ValueError(f"{LENGTHS} is {lists.type}; expected lists of int32")
@@ -118,6 +119,7 @@ def segments_of(groups: Sequence[PackedGroup], group: Int64, row: Int64) -> Ragg
         group: Index of each row's row group in `groups`, int64[n].
         row: Row in the row group, int64[n].
     """
+    # Segments of all row groups, end to end.
     lengths_of_groups: list[Int32] = [np.zeros(0, np.int32)]
     offsets_of_groups: list[Int64] = [np.zeros(0, np.int64)]
     for packed_group in groups:
@@ -228,6 +230,7 @@ class PackedReader:
             columns.append(LENGTHS)
         if loss_mask:
             columns.append(LEARNED)
+        # The footer states where the columns are; it must agree with the manifest.
         source, footer = self._shards.with_footer(shard)
         chunks = _chunks(footer, index, rows, columns, self._length)
         has_our_types = all(chunk.kind == _TYPES[name] for name, chunk in chunks.items())
@@ -257,6 +260,7 @@ class PackedReader:
     def _read_through_arrow(
         self, source: ShardBytes, index: int, rows: int, chunks: dict[str, ColumnChunk]
     ) -> PackedGroup:
+        # Checksums and sizes are verified while decoding; columns, rows and ids here.
         table = source.parquet().read_row_group(index, list(chunks))
         if sorted(table.schema.names) != sorted(chunks) or table.num_rows != rows:
             names = ", ".join(table.schema.names)
@@ -290,6 +294,7 @@ def _chunks(
     stated_rows = int(footer.rows[index])
     if stated_rows != rows:
         raise ValueError(f"{stated_rows} rows; expected {rows}")
+    # Every row has a segment, and no more of them than ids.
     for name, chunk in chunks.items():
         least = rows if name == LENGTHS else rows * length
         if not least <= chunk.values <= rows * length:

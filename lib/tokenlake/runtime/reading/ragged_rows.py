@@ -62,6 +62,7 @@ def runs_of(manifest: Manifest) -> tuple[TokenRun, ...]:
     """Return the runs of an unpacked version's rows: answers first, the prompt last."""
     if manifest.preference is None:
         return (TokenRun("", (IDS,)),)
+    # Columns of ids by the parts of a row that they hold.
     method, trainer = manifest.preference
     columns: dict[tuple[str, ...], str] = {
         column.parts: column.name for column in columns_for(method, trainer) if column.holds == "ids"
@@ -191,6 +192,7 @@ class RaggedRows:
             IntegrityError: The row group is damaged.
         """
         rows = slice(int(self._first_rows[group]), int(self._first_rows[group + 1]))
+        # Ids and begins of rows, column by column.
         ids: dict[str, Int32] = {}
         offsets: dict[str, Int64] = {}
         for name in self.columns:
@@ -216,6 +218,7 @@ class RaggedRows:
     @cached_property
     def _begins_and_lengths(self) -> tuple[Lengths, Lengths]:
         """Number of padding ids before each row's own ids, and number of its own ids, unsigned[rows] both."""
+        # Row group by row group: the masks of all rows would be as large as their ids.
         stored_lengths = self._stored.list_lengths(MASK).astype(np.int64)
         begins: list[Int64] = [np.zeros(0, np.int64)]
         lengths: list[Int64] = [np.zeros(0, np.int64)]
@@ -316,6 +319,7 @@ def _list_starts(body: memoryview, count: int, values_before: int) -> list[int]:
         count: Number of values of the page.
         values_before: Number of values in earlier pages, from which values are counted.
     """
+    # Only as much as holds the levels is decompressed.
     stream: Any = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(body)), "zstd")
     repetition = _read_levels(stream, count)
     definition = _read_levels(stream, count)
