@@ -229,7 +229,8 @@ def shortened(name: str, group_rows: Int64, rows: int | None, *, seed: int) -> I
         return group_rows
     # 1. Permute the row groups: row group g goes to place[g].
     key = key_of(seed, xxhash.xxh3_64_intdigest(name.encode()), _KEPT_GROUPS)
-    place = Permutation(len(group_rows), key).at(np.arange(len(group_rows), dtype=np.int64))
+    groups = np.arange(len(group_rows), dtype=np.int64)
+    place = Permutation(len(group_rows), key).at(groups)
     rows_at_place = np.empty_like(group_rows)
     rows_at_place[place] = group_rows
     # 2. Keep rows in this order until there are enough: at each place, those that are still missing.

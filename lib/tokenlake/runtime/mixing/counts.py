@@ -344,7 +344,8 @@ def _guess(low: _Moment, high: _Moment, position: int, side_step: int) -> int:
     # The times of all jumps between the two moments, on straight lines.
     width = high.time - low.time
     jumps: list[int] = []
-    for area, end, first, last in zip(low.areas, high.areas, low.counts, high.counts, strict=True):
+    sources = zip(low.areas, high.areas, low.counts, high.counts, strict=True)
+    for area, end, first, last in sources:
         for number in range(first, last):
             missing = (number << _ROW_BITS) + _HALF_ROW - area
             jumps.append(-(-missing * width // (end - area)))

@@ -170,9 +170,11 @@ class LaneLayout:
         first_place = min(start // self.lanes, self._even)
         share = min(size // self.lanes, self._even - first_place)
         # Places of the even part, then those of the rest, lane by lane.
-        even_places = first_place + np.clip(rows - np.arange(self.lanes) * share, 0, share)
+        rows_of_lane = rows - np.arange(self.lanes) * share
+        even_places = first_place + np.clip(rows_of_lane, 0, share)
         rows_of_rest = max(0, start + rows - self._even * self.lanes)
-        return even_places + np.clip(rows_of_rest - self._rest[:-1], 0, np.diff(self._rest))
+        rest_lengths = np.diff(self._rest)
+        return even_places + np.clip(rows_of_rest - self._rest[:-1], 0, rest_lengths)
 
     @cached_property
     def _even(self) -> int:
@@ -203,7 +205,8 @@ class LaneLayout:
         self._check(place, lengths, "places")
         late = np.flatnonzero(place >= self._even)
         if len(late):
-            positions[late] = self._even * self.lanes + self._rest[lane[late]] + place[late] - self._even
+            rest_begin = self._even * self.lanes + self._rest[lane[late]]
+            positions[late] = rest_begin + place[late] - self._even
         return positions
 
     def _check(self, values: Int64, limit: Int64 | int | None, noun: str) -> None:

@@ -181,15 +181,18 @@ class SourceMixture:
             ConfigError: The lane, or one of the places, does not exist.
         """
         self._check_places(lane, start, stop)
-        count = stop - start
-        draws = Draws(np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64))
-        done = 0
+        sources = np.empty(stop - start, np.int64)
+        epochs = np.empty(stop - start, np.int64)
+        indices = np.empty(stop - start, np.int64)
+        begin = 0
         for source, number in self._lanes[lane].take(start, stop):
-            part = slice(done, done + len(source))
-            draws.source[part] = source
-            draws.epoch[part], draws.index[part] = self._epoch_and_index(lane, source, number)
-            done = part.stop
-        return draws
+            end = begin + len(source)
+            epoch, index = self._epoch_and_index(lane, source, number)
+            sources[begin:end] = source
+            epochs[begin:end] = epoch
+            indices[begin:end] = index
+            begin = end
+        return Draws(sources, epochs, indices)
 
     def drawn(self, lane: int, place: int) -> Int64:
         """Return the number of rows of each source at the first `place` places of a lane, int64[J]."""
@@ -229,7 +232,10 @@ class SourceMixture:
         lane = int(lanes[0])
         place = int(places[0])
         draws = self.lane(lane, place, place + 1)
-        return self.names[int(draws.source[0])], int(draws.epoch[0]), int(draws.index[0]), lane
+        source = int(draws.source[0])
+        epoch = int(draws.epoch[0])
+        index = int(draws.index[0])
+        return self.names[source], epoch, index, lane
 
     @property
     def group_slots(self) -> int:

@@ -181,7 +181,9 @@ class EpochOrder:
     @property
     def window_rows(self) -> int:
         """Mean number of rows in a window."""
-        return max(1, -(-self.rows * self.window // max(len(self._group_rows), 1)))
+        groups = max(len(self._group_rows), 1)
+        mean_rows = -(-self.rows * self.window // groups)  # rounded up
+        return max(1, mean_rows)
 
     @property
     def lengths(self) -> Int64:
@@ -357,9 +359,10 @@ class EpochOrder:
             raise ConfigError(f"lane {lane} has no place {place[first]}: it has {self._lengths[lane]} rows")
 
     def _check_rows(self, group: Int64, row: Int64) -> None:
-        if len(group) and not (group.min() >= 0 and group.max() < len(self._group_rows)):
+        last_group = len(self._group_rows) - 1
+        if len(group) and not (group.min() >= 0 and group.max() <= last_group):
             raise ConfigError(
-                f"row groups {group.min()} to {group.max()}; expected those of 0 to {len(self._group_rows) - 1}"
+                f"row groups {group.min()} to {group.max()}; expected those of 0 to {last_group}"
             )
         is_outside = (row < 0) | (row >= self._group_rows[group])
         if is_outside.any():

@@ -209,7 +209,8 @@ def _bases_of(size: Int64) -> _Bases:
     order, sizes, borders = grouped(size)
     left = np.empty(len(size), np.uint64)
     right = np.empty(len(size), np.uint64)
-    for distinct_size, (begin, end) in zip(sizes.tolist(), pairwise(borders.tolist()), strict=True):
+    ranges = pairwise(borders.tolist())
+    for distinct_size, (begin, end) in zip(sizes.tolist(), ranges, strict=True):
         root = isqrt(max(distinct_size - 1, 0)) + 1
         left[order[begin:end]] = root
         right[order[begin:end]] = max(-(-distinct_size // root), 1)

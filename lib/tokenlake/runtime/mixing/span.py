@@ -204,7 +204,8 @@ class Span:
         counts = self.draws_before(self._row_of(group))
         # Counts may be larger than int64; their differences are not.
         rows_dealt = [now - then for now, then in zip(counts, run.counts, strict=True)]
-        for_each_lane, remainder = np.divmod(np.array(rows_dealt, np.int64)[:, None], self._lanes)
+        rows_of_sources = np.array(rows_dealt, np.int64)[:, None]
+        for_each_lane, remainder = np.divmod(rows_of_sources, self._lanes)
         rows_taken = run.base + for_each_lane + (run.rank < remainder)
         rows_taken[run.heaviest] = 0
         rows_taken[run.heaviest] = self._cell_of(group) * self.cell - rows_taken.sum(axis=0)

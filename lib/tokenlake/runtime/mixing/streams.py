@@ -215,7 +215,8 @@ class MixtureStream(RowStream):
         index = np.empty(len(lane), np.int64)
         # 1. Source, epoch and index in the source's lane, lane by lane.
         by_lane, lanes, borders = grouped(lane)
-        for lane_number, (begin, end) in zip(lanes.tolist(), pairwise(borders.tolist()), strict=True):
+        ranges = pairwise(borders.tolist())
+        for lane_number, (begin, end) in zip(lanes.tolist(), ranges, strict=True):
             selection = by_lane[begin:end]
             lane_places = place[selection]
             first = int(lane_places.min())

@@ -104,7 +104,8 @@ class PackedGroup:
                 raise ValueError(f"{LENGTHS} is {lists.type}; expected lists of int32")
             _check_no_nulls(LENGTHS, lists, lists.values)
             offsets = values(lists.offsets).astype(np.int64)
-            segments = Ragged(values(lists.values)[offsets[0] : offsets[-1]], offsets - offsets[0])
+            lengths = values(lists.values)[offsets[0] : offsets[-1]]
+            segments = Ragged(lengths, offsets - offsets[0])
         learned: Bools | None = None
         if LEARNED in batch.schema.names:
             learned = _matrix(batch, LEARNED, pa.bool_(), length)
@@ -170,7 +171,8 @@ def check_segments(segments: Ragged, rows: int, length: int) -> None:
         raise ValueError("a row without segments; expected at least one in every row")
     if lengths.min() < 1:
         raise ValueError(f"a segment of {lengths.min()} ids; expected at least one")
-    longest = int(np.add.reduceat(lengths, offsets[:-1], dtype=np.int64).max())
+    ids_of_rows = np.add.reduceat(lengths, offsets[:-1], dtype=np.int64)
+    longest = int(ids_of_rows.max())
     if longest > length:
         raise ValueError(f"segments of {longest} ids in a row; expected at most {length}")
 

@@ -111,7 +111,9 @@ class RaggedGroup:
         self.begins = {name: column_offsets.tolist() for name, column_offsets in offsets.items()}
         self.rows = len(next(iter(offsets.values()))) - 1
         self.label = label
-        self.nbytes = sum(column.nbytes for column in ids.values()) + 16 * self.rows * len(offsets)
+        ids_bytes = sum(column.nbytes for column in ids.values())
+        begins_bytes = 16 * self.rows * len(offsets)  # a list of Python integers, roughly
+        self.nbytes = ids_bytes + begins_bytes
         self.learned = None
         if learned is not None:
             self.learned = learned.view(np.uint8).data
@@ -296,8 +298,9 @@ def list_values(chunk: memoryview, values: int, bits: int, limit: int | None = N
         if bits > 1:
             column[at:end] = page.numbers
         else:
-            unpacked = np.unpackbits(np.frombuffer(page.data, np.uint8), count=page.values, bitorder="little")
-            column[at:end] = unpacked.view(np.bool_)
+            stored_bits = np.frombuffer(page.data, np.uint8)
+            bits_of_page = np.unpackbits(stored_bits, count=page.values, bitorder="little")
+            column[at:end] = bits_of_page.view(np.bool_)
         at = end
         del page  # the next page is decompressed to its memory
     column.flags.writeable = False

@@ -102,7 +102,8 @@ class Footer:
         """
         data = _footer_bytes(source)
         try:
-            return cls._of(read_struct(data)[0], zlib.crc32(data), source.size - len(data))
+            metadata, _ = read_struct(data)
+            return cls._of(metadata, zlib.crc32(data), source.size - len(data))
         except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"the footer lacks what it must have: {error!r}") from error
 
@@ -131,8 +132,9 @@ class Footer:
         for column in _list_columns(metadata[_SCHEMA]):
             leaf = column.leaf
             is_ours = is_zstd[:, leaf] & (types[:, leaf] == column.kind) & column.is_required
-            kind = np.where(is_ours, column.kind, _UNKNOWN_TYPE)
-            lists[column.name] = np.stack([begins[:, leaf], sizes[:, leaf], values[:, leaf], kind], axis=1)
+            kinds = np.where(is_ours, column.kind, _UNKNOWN_TYPE)
+            columns = [begins[:, leaf], sizes[:, leaf], values[:, leaf], kinds]
+            lists[column.name] = np.stack(columns, axis=1)
         return cls(rows, sizes.sum(axis=1), values, lists, digest, chunks)
 
     def is_of(self, source: ShardBytes) -> bool:
