@@ -225,7 +225,7 @@ def test_counts_of_values_are_those_of_parquet(tmp_path: Path, monkeypatch: pyte
             "structs": pa.array(
                 [[{"a": 1, "b": [[1], []]}, None], [], [{"a": None, "b": None}], None], pa.list_(item)
             ),
-            "fixed": pa.array([[1, 2], [3, 4], [5, 6], [7, 8]], pa.list_(pa.int32(), 2)),
+            "fixed": pa.array([[1, 2], None, [5, 6], [7, 8]], pa.list_(pa.int32(), 2)),
             "text": ["a", None, "", "b"],
         }
     )

@@ -273,16 +273,18 @@ def replace_rows(rows: StoredRows, number: int) -> StoredRows:
 @given(
     st.integers(1, 20).flatmap(lambda length: arrays.arrays(np.bool_, (5, length))),
     st.integers(0, 4),
+    st.sampled_from([0, 3, 8]),
 )
 @settings(max_examples=50)
 def test_bits_travel_eight_in_a_byte(
-    tmp_path_factory: pytest.TempPathFactory, bits: npt.NDArray[np.bool_], first: int
+    tmp_path_factory: pytest.TempPathFactory, bits: npt.NDArray[np.bool_], first: int, before: int
 ) -> None:
-    """Rows from any on, of any length, also one that bytes do not divide."""
+    """Rows from any on, of any length, also one that bytes do not divide, and of bits that begin inside a byte."""
     length = bits.shape[1]
     table = packed_rows(5, length, loss_mask=True)
-    kind = table.schema.field("loss_mask").type
-    table = table.set_column(3, table.schema.field("loss_mask"), pa.array(list(bits), kind))
+    flat = pa.array([True] * before + bits.reshape(-1).tolist()).slice(before)
+    column = pa.FixedSizeListArray.from_arrays(flat, type=table.schema.field("loss_mask").type)
+    table = table.set_column(3, table.schema.field("loss_mask"), column)
     rows = stored(tmp_path_factory.mktemp("bits"), [ours(table[first:], 5)], length)
     slice_of_rows = table.combine_chunks().to_batches()[0].slice(first)
     number = len(bits) - first

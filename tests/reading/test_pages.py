@@ -418,7 +418,7 @@ def test_a_file_that_is_replaced_is_read_anew_when_it_is_opened_again(tmp_path: 
     assert_same(rows.packed(1, loss_mask=False), groups_of(turned, 20)[1])
 
 
-# Memory that is used again: see test_reading_blocks.py
+# Memory that is used again: see test_blocks.py
 
 
 def test_rows_that_are_held_stay_what_they_are_while_others_are_decoded(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ class SourceCaps:
                     raise ConfigError(f"{key}: got {number!r}, must be a number above 0")
                 if option == "max_fraction" and cast("Any", number) > 1:
                     raise ConfigError(f"{key}: got {number!r}, must be a share above 0, at most 1")
+        # The two budgets are given together, or not at all.
         budgets = {"target_budget": self.target_budget, "experiment_budget": self.experiment_budget}
         for name, value in budgets.items():
             if value is not None:
@@ -228,7 +229,8 @@ def shortened(name: str, group_rows: Int64, rows: int | None, *, seed: int) -> I
         return group_rows
     # 1. Permute the row groups: row group g goes to place[g].
     key = key_of(seed, xxhash.xxh3_64_intdigest(name.encode()), _KEPT_GROUPS)
-    place = Permutation(len(group_rows), key).at(np.arange(len(group_rows), dtype=np.int64))
+    groups = np.arange(len(group_rows), dtype=np.int64)
+    place = Permutation(len(group_rows), key).at(groups)
     rows_at_place = np.empty_like(group_rows)
     rows_at_place[place] = group_rows
     # 2. Keep rows in this order until there are enough: at each place, those that are still missing.

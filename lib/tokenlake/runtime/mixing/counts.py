@@ -137,7 +137,7 @@ class Counts:
                 # The piece may begin before the change takes effect: its integral joins the earlier one there.
                 areas_before = before.areas(self._start_time)
                 areas_of_piece = ticked.areas(self._start_time)
-                joined = [whole - part for whole, part in zip(areas_before, areas_of_piece, strict=True)]
+                joined = [area - part for area, part in zip(areas_before, areas_of_piece, strict=True)]
                 ticked = replace(ticked, base=tuple(joined))
             self._pieces.append(ticked)
         self._piece_starts = [piece.start for piece in self._pieces]
@@ -150,6 +150,7 @@ class Counts:
         """
         if position < 0:
             raise ConfigError(f"position {position}; expected 0 or more")
+        # Of several versions, the one that decides this position.
         version = self
         while version.before is not None and position <= version.start:
             version = version.before
@@ -170,6 +171,7 @@ class Counts:
 
     def ceiling(self, source: int) -> int | None:
         """Return the most rows that a source gives in all of time; None if there is no limit."""
+        # The last piece is constant: without a weight there, the integral and the count stay.
         last = self._pieces[-1]
         if last.first[source]:
             return None
@@ -274,6 +276,7 @@ class _TickedPiece:
 
     def areas(self, time: int) -> Tallies:
         """Return the integrals at a time in ticks."""
+        # base + first x + rise G(x), with G the area of the curve.
         ticks = time - self.start
         if self.curve == "step":
             return tuple([base + first * ticks for base, first in zip(self.base, self.first, strict=True)])
@@ -338,12 +341,15 @@ def _guess(low: _Moment, high: _Moment, position: int, side_step: int) -> int:
         side_step: Ticks by which the time is moved where the two jumps are close. With both signs in turn, the jumps
             end up between the two times that are left.
     """
+    # The times of all jumps between the two moments, on straight lines.
     width = high.time - low.time
     jumps: list[int] = []
-    for area, end, first, last in zip(low.areas, high.areas, low.counts, high.counts, strict=True):
+    sources = zip(low.areas, high.areas, low.counts, high.counts, strict=True)
+    for area, end, first, last in sources:
         for number in range(first, last):
             missing = (number << _ROW_BITS) + _HALF_ROW - area
             jumps.append(-(-missing * width // (end - area)))
+    # The jump that reaches the position, and the one after it.
     jumps.sort()
     jump, next_jump = jumps[position - low.total - 1 : position - low.total + 1]
     offset = jump + side_step
@@ -356,8 +362,8 @@ def _shared_out(low: Tallies, high: Tallies, position: int) -> Tallies:
     """Return counts that sum to `position` between those of two neighbouring ticks, the first sources first."""
     counts = list(low)
     missing = position - sum(low)
-    for source, most in enumerate(high):
-        rows = min(missing, most - counts[source])
+    for source, highest in enumerate(high):
+        rows = min(missing, highest - counts[source])
         counts[source] += rows
         missing -= rows
     return tuple(counts)

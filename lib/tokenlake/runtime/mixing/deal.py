@@ -89,6 +89,7 @@ class Deal(SlotDeal):
         self.cells = -(-group_slots // self.cell)
         self.seed = seed
         self._lanes = lanes
+        # Counts of the stream, and the spans of groups that each version of the weights deals.
         self.counts = counts_of(scheduler, step_rows=step_rows, batch_rows=batch_size)
         self._draws_before = lru_cache(MOST_BORDERS)(self.counts.draws_before)
         self._spans = self._spans_of(scheduler, step_rows)
@@ -105,10 +106,10 @@ class Deal(SlotDeal):
         span = self._span_with_base(number)
         group, cell_of_group = divmod(cell - span.first, span.cells)
         if cell_of_group == 0:
-            taken = span.taken_before_group(group)
+            rows_taken = span.taken_before_group(group)
         else:
-            taken = self._taken_inside(number, group)[cell_of_group]
-        return tuple(taken[:, lane].tolist())
+            rows_taken = self._taken_inside(number, group)[cell_of_group]
+        return tuple(rows_taken[:, lane].tolist())
 
     def bounds(self, lane: int, cells: range) -> Int64:
         if self._lanes == 1:
@@ -125,10 +126,10 @@ class Deal(SlotDeal):
                 group_end = min(group_end, self._first_cells[number + 1])
             stop = min(cells.stop + 1, group_end)
             if cell_of_group == 0 and stop == cell + 1:
-                taken = span.taken_before_group(group)[None]
+                rows_taken = span.taken_before_group(group)[None]
             else:
-                taken = self._taken_inside(number, group)[cell_of_group : cell_of_group + stop - cell]
-            parts.append(taken[:, :, lane])
+                rows_taken = self._taken_inside(number, group)[cell_of_group : cell_of_group + stop - cell]
+            parts.append(rows_taken[:, :, lane])
             cell = stop
         return np.concatenate(parts)
 
@@ -136,6 +137,7 @@ class Deal(SlotDeal):
         most_rows = self.counts.ceiling(source)
         if most_rows is None or self._lanes == 1:
             return most_rows
+        # The last run never ends: lanes share the rows that the counts still give.
         last_run = self._span_with_base(len(self._spans) - 1).runs[-1]
         rows_of_lanes = int(last_run.base[source].min())
         return rows_of_lanes + (most_rows - last_run.counts[source]) // self._lanes
@@ -155,6 +157,7 @@ class Deal(SlotDeal):
 
     def _spans_of(self, scheduler: WeightScheduler, step_rows: int) -> list[Span]:
         """Return the spans in order, the first from cell 0 on."""
+        # Counts refer to the version before them; spans are made from the first version on.
         newest_first = [self.counts]
         while newest_first[-1].before is not None:
             newest_first.append(newest_first[-1].before)

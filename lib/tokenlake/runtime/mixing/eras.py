@@ -77,6 +77,7 @@ def eras_of(scheduler: WeightScheduler, counts: Counts, step_rows: int) -> Itera
 
     weighed_sources: set[int] = set()  # sources that had any weight so far
     for part in _parts_in_effect(scheduler, counts, step_rows):
+        # The heaviest source is the one with the largest weight that it keeps over the whole part.
         least_weights = [min(pair) for pair in zip(part.first, part.last, strict=True)]
         active_sources = [
             index for index, pair in enumerate(zip(part.first, part.last, strict=True)) if any(pair)
@@ -127,6 +128,7 @@ def _halves(piece: SchedulePiece, end: int | None) -> Iterator[_CurvePart]:
     if piece.curve == "step":
         yield _CurvePart(begin, stop, first, first)
         return
+    # The curve is symmetric about its middle, where each weight is half way.
     middle = (begin + piece.last.step) / 2
     between = tuple((a + b) / 2 for a, b in zip(first, last, strict=True))
     if middle >= stop:

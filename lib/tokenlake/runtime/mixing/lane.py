@@ -100,6 +100,7 @@ class Lane:
             if self._skips and block >= self._last_block:
                 yield self._rows_of_last_source(start, stop)
                 return
+            # As many blocks as the places need; blocks may deliver fewer rows than they have slots.
             begin = self._places_before(block)
             blocks = self._blocks_from(block, stop - begin)
             source, number = self._delivered(blocks)
@@ -114,6 +115,7 @@ class Lane:
         """Return the number of rows of each source at the first `place` places, int64[J]."""
         if self._has_one_source_left(place):
             return self._drawn_with_last_source(place)
+        # Rows before the block, then those of its first places.
         block = self._block_of(place)
         counts = np.array(self._drawn_before(block), np.int64)
         source, _ = self._delivered(range(block, block + 1))
@@ -133,13 +135,14 @@ class Lane:
         if self._skips and number >= self._rows[source]:
             return None
         if self._skips:
-            drawn = self._drawn_before(self._last_block)
-            if number >= drawn[source]:
-                return sum(drawn) + number - drawn[source]
+            rows_before = self._drawn_before(self._last_block)
+            if number >= rows_before[source]:
+                return sum(rows_before) + number - rows_before[source]
 
         def is_given_before_end_of(block: int) -> bool:
             return self._deal.before(self._lane, block + 1)[source] > number
 
+        # The block is found by bisection, the place by looking through its rows.
         if not is_given_before_end_of(_FARTHEST_SLOT // self._deal.cell):
             return None
         block = self._deal.first_cell(is_given_before_end_of)

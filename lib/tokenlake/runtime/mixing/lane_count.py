@@ -112,6 +112,7 @@ def choose_lanes(
     smallest_source = min(size.rows for size in sizes.values())
     bytes_per_lane = _OPEN_GROUPS * sum(size.decoded_bytes for size in sizes.values())
     rows_per_lane = _GROUPS_PER_STREAM * group_rows(sizes, weights)
+    # The largest number that fits all limits; one lane always does.
     chosen = 1
     for lanes in range(2, min(MOST_LANES, smallest_source, dividend) + 1):
         is_divisor = dividend % lanes == 0
@@ -131,6 +132,7 @@ def group_rows(sizes: Mapping[str, SourceSize], weights: Iterable[Mapping[str, f
         sizes: Size of each source.
         weights: Weights per row of each source, at each point of the schedule.
     """
+    # Bytes of a mean row of each source, then of a mean row of the mixture at each point.
     row_bytes: dict[str, Fraction] = {}
     for name, size in sizes.items():
         row_bytes[name] = Fraction(size.decoded_bytes * max(1, size.groups), size.rows)

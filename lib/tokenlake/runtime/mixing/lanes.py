@@ -141,6 +141,7 @@ class LaneLayout:
             lane: Lanes, int64[n].
             place: Place in each lane, int64[n].
         """
+        # Positions as if the place were in the even part; those of late places are replaced.
         first_place = np.minimum(start // self.lanes, self._even)
         share = np.minimum(size // self.lanes, self._even - first_place)
         positions = start + lane * share + place - first_place
@@ -168,9 +169,12 @@ class LaneLayout:
         """
         first_place = min(start // self.lanes, self._even)
         share = min(size // self.lanes, self._even - first_place)
-        even_places = first_place + np.clip(rows - np.arange(self.lanes) * share, 0, share)
+        # Places of the even part, then those of the rest, lane by lane.
+        rows_of_lane = rows - np.arange(self.lanes) * share
+        even_places = first_place + np.clip(rows_of_lane, 0, share)
         rows_of_rest = max(0, start + rows - self._even * self.lanes)
-        return even_places + np.clip(rows_of_rest - self._rest[:-1], 0, np.diff(self._rest))
+        rest_lengths = np.diff(self._rest)
+        return even_places + np.clip(rows_of_rest - self._rest[:-1], 0, rest_lengths)
 
     @cached_property
     def _even(self) -> int:
@@ -201,7 +205,8 @@ class LaneLayout:
         self._check(place, lengths, "places")
         late = np.flatnonzero(place >= self._even)
         if len(late):
-            positions[late] = self._even * self.lanes + self._rest[lane[late]] + place[late] - self._even
+            rest_begin = self._even * self.lanes + self._rest[lane[late]]
+            positions[late] = rest_begin + place[late] - self._even
         return positions
 
     def _check(self, values: Int64, limit: Int64 | int | None, noun: str) -> None:
@@ -212,6 +217,7 @@ class LaneLayout:
             limit: Limit of all, or of each, int64[n]; None if there is none.
             noun: Name of the numbers for the message.
         """
+        # One pass finds any wrong value; the message names the first.
         is_wrong = values < 0
         if limit is not None:
             is_wrong |= values >= limit

@@ -119,6 +119,7 @@ class SourceMixture:
         order: int = MIXTURE_ORDER,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
+        # 1. Checks of the arguments.
         check_weight_names("weights", lengths, scheduler.names)
         for name, length in lengths.items():
             if length is not None and length < 0:
@@ -130,6 +131,7 @@ class SourceMixture:
                 raise ConfigError(f"{name} is {size}; expected 1 or more")
         require_one_of("stop", stop, STOPS)
         check_order(order)
+        # 2. Weights, and the rows of each source in each lane.
         self.scheduler: Final = scheduler
         self.names: Final = scheduler.names
         self._lane_count = lanes
@@ -138,9 +140,11 @@ class SourceMixture:
         self._endless_layout = LaneLayout(None, lanes, batch_size)
         self._lengths = tuple(lengths[name] for name in scheduler.names)
         self._rows_by_lane = rows_by_lane(self.names, self._lengths, lanes)
+        # 3. The deal of all slots, and the lanes that it fills.
         self._deal = self._deal_of(block_size, seed or 0, order)
         self._check_ends()
         self._lanes = tuple(self._lane_of(lane) for lane in range(lanes))
+        # 4. The end of the stream.
         self._cut_rows = rows
         if rows is not None:
             self._check_cut(rows)
@@ -177,15 +181,18 @@ class SourceMixture:
             ConfigError: The lane, or one of the places, does not exist.
         """
         self._check_places(lane, start, stop)
-        count = stop - start
-        draws = Draws(np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64))
-        done = 0
+        sources = np.empty(stop - start, np.int64)
+        epochs = np.empty(stop - start, np.int64)
+        indices = np.empty(stop - start, np.int64)
+        begin = 0
         for source, number in self._lanes[lane].take(start, stop):
-            part = slice(done, done + len(source))
-            draws.source[part] = source
-            draws.epoch[part], draws.index[part] = self._epoch_and_index(lane, source, number)
-            done = part.stop
-        return draws
+            end = begin + len(source)
+            epoch, index = self._epoch_and_index(lane, source, number)
+            sources[begin:end] = source
+            epochs[begin:end] = epoch
+            indices[begin:end] = index
+            begin = end
+        return Draws(sources, epochs, indices)
 
     def drawn(self, lane: int, place: int) -> Int64:
         """Return the number of rows of each source at the first `place` places of a lane, int64[J]."""
@@ -225,7 +232,10 @@ class SourceMixture:
         lane = int(lanes[0])
         place = int(places[0])
         draws = self.lane(lane, place, place + 1)
-        return self.names[int(draws.source[0])], int(draws.epoch[0]), int(draws.index[0]), lane
+        source = int(draws.source[0])
+        epoch = int(draws.epoch[0])
+        index = int(draws.index[0])
+        return self.names[source], epoch, index, lane
 
     @property
     def group_slots(self) -> int:

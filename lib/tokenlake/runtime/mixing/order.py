@@ -181,7 +181,9 @@ class EpochOrder:
     @property
     def window_rows(self) -> int:
         """Mean number of rows in a window."""
-        return max(1, -(-self.rows * self.window // max(len(self._group_rows), 1)))
+        groups = max(len(self._group_rows), 1)
+        mean_rows = -(-self.rows * self.window // groups)  # rounded up
+        return max(1, mean_rows)
 
     @property
     def lengths(self) -> Int64:
@@ -202,6 +204,7 @@ class EpochOrder:
         Raises:
             ConfigError: A place, lane or epoch does not exist.
         """
+        # Keys and borders of the lanes, of each place or of all.
         epochs = np.atleast_1d(np.asarray(epoch, np.int64))
         lanes = np.atleast_1d(np.asarray(lane, np.int64))
         self._check_places(epochs, lanes, place)
@@ -304,6 +307,7 @@ class EpochOrder:
         place_in_epoch = group_place % groups
         epoch_begin = group_place - place_in_epoch
         number = place_in_epoch // self.window
+        # The window reaches over its row groups, as far as the lane and the epoch do.
         first_place = epoch_begin + number * self.window
         last_place = np.minimum(first_place + self.window, epoch_begin + groups)
         begin = np.maximum(layout.offsets[first_place], lane_begin)
@@ -355,9 +359,10 @@ class EpochOrder:
             raise ConfigError(f"lane {lane} has no place {place[first]}: it has {self._lengths[lane]} rows")
 
     def _check_rows(self, group: Int64, row: Int64) -> None:
-        if len(group) and not (group.min() >= 0 and group.max() < len(self._group_rows)):
+        last_group = len(self._group_rows) - 1
+        if len(group) and not (group.min() >= 0 and group.max() <= last_group):
             raise ConfigError(
-                f"row groups {group.min()} to {group.max()}; expected those of 0 to {len(self._group_rows) - 1}"
+                f"row groups {group.min()} to {group.max()}; expected those of 0 to {last_group}"
             )
         is_outside = (row < 0) | (row >= self._group_rows[group])
         if is_outside.any():

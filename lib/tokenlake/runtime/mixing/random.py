@@ -181,10 +181,12 @@ class Permutation:
             rounds: Number of rounds.
             is_inverse: True for the inverse permutation.
         """
+        # Keys, sizes and bases of these indices, or one for all.
         key = values_at(self._key, part)
         size = values_at(self._size.view(np.uint64), part)
         bases = (values_at(self._bases[0], part), values_at(self._bases[1], part))
         value = _all_rounds(value, key, bases, rounds, is_inverse)
+        # Cycle walking.
         outside = np.flatnonzero(value >= size)
         while len(outside):
             outside_key = values_at(key, outside)
@@ -207,7 +209,8 @@ def _bases_of(size: Int64) -> _Bases:
     order, sizes, borders = grouped(size)
     left = np.empty(len(size), np.uint64)
     right = np.empty(len(size), np.uint64)
-    for distinct_size, (begin, end) in zip(sizes.tolist(), pairwise(borders.tolist()), strict=True):
+    ranges = pairwise(borders.tolist())
+    for distinct_size, (begin, end) in zip(sizes.tolist(), ranges, strict=True):
         root = isqrt(max(distinct_size - 1, 0)) + 1
         left[order[begin:end]] = root
         right[order[begin:end]] = max(-(-distinct_size // root), 1)
@@ -225,7 +228,7 @@ def _all_rounds(value: UInt64, key: UInt64, bases: _Bases, rounds: int, is_inver
     """Return values after all rounds, or before them for the inverse; they may be beyond the size."""
     left = value // bases[1]
     right = value - left * bases[1]
-    drawn = np.empty_like(left)
+    addend = np.empty_like(left)
     spare = np.empty_like(left)
     numbers = range(rounds)
     if is_inverse:
@@ -235,12 +238,12 @@ def _all_rounds(value: UInt64, key: UInt64, bases: _Bases, rounds: int, is_inver
             digit, other, base = left, right, bases[0]
         else:
             digit, other, base = right, left, bases[1]
-        np.add(other, key + np.uint64(STEP * number & WORD), out=drawn)
-        _draw(drawn, spare, base)
+        np.add(other, key + np.uint64(STEP * number & WORD), out=addend)
+        _draw(addend, spare, base)
         if is_inverse:
-            _subtract(digit, drawn, base)
+            _subtract(digit, addend, base)
         else:
-            _add(digit, drawn, base)
+            _add(digit, addend, base)
     return left * bases[1] + right
 
 
@@ -263,21 +266,21 @@ def _draw(value: UInt64, spare: UInt64, base: UInt64) -> None:
     np.right_shift(value, _HALF_WORD, out=value)
 
 
-def _add(digit: UInt64, drawn: UInt64, base: UInt64) -> None:
+def _add(digit: UInt64, addend: UInt64, base: UInt64) -> None:
     """Add a number to each digit modulo its base, in place.
 
     The smaller one of ``sum`` and ``sum - base`` is right: below zero, unsigned numbers wrap to near 2^64.
     """
-    np.add(digit, drawn, out=digit)
-    np.subtract(digit, base, out=drawn)
-    np.minimum(digit, drawn, out=digit)
+    np.add(digit, addend, out=digit)
+    np.subtract(digit, base, out=addend)
+    np.minimum(digit, addend, out=digit)
 
 
-def _subtract(digit: UInt64, drawn: UInt64, base: UInt64) -> None:
+def _subtract(digit: UInt64, addend: UInt64, base: UInt64) -> None:
     """Subtract a number from each digit modulo its base, in place: the smaller one of both candidates, as in `_add`."""
-    np.subtract(digit, drawn, out=digit)
-    np.add(digit, base, out=drawn)
-    np.minimum(digit, drawn, out=digit)
+    np.subtract(digit, addend, out=digit)
+    np.add(digit, base, out=addend)
+    np.minimum(digit, addend, out=digit)
 
 
 def shuffled_by_buffer(items: Iterable[Item], size: int, key: int) -> Iterator[Item]:

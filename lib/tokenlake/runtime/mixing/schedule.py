@@ -229,6 +229,7 @@ class WeightScheduler:
             curve_points = (self._point_at(Fraction(at)), *points)
         earlier_pieces = [piece for piece in self.pieces if piece.start < at]
 
+        # Points were checked: the constructor would check them again.
         changed = object.__new__(WeightScheduler)
         changed.interpolation = self.interpolation
         changed.names = self.names
@@ -306,6 +307,7 @@ class WeightScheduler:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, WeightScheduler):
             return NotImplemented
+        # Version by version, without recursion: there may be thousands.
         mine: WeightScheduler | None = self
         theirs: WeightScheduler | None = other
         while mine is not None and theirs is not None:
@@ -387,8 +389,8 @@ def _points_of(
             raise ConfigError(
                 f"step {step} of the schedule comes after step {points[-1].step}; steps must grow from point to point"
             )
-        given = tuple(floats[name] for name in names)
-        points.append(Point(step, given, normalized(given)))
+        written = tuple(floats[name] for name in names)
+        points.append(Point(step, written, normalized(written)))
     assert names is not None
     return names, tuple(points)
 

@@ -127,5 +127,6 @@ class EvenDeal(SlotDeal):
 
 def clamped(counts: Sequence[Tallies]) -> Int64:
     """Return n counts of each source as int64[n, J]; those that int64 cannot add are cut."""
+    # int64 holds the cut counts, and the sums of two of them.
     rows = [[min(count, _LARGEST_COUNT) for count in tallies] for tallies in counts]
     return np.array(rows, np.int64)

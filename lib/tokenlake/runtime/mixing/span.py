@@ -139,14 +139,14 @@ class Span:
             parts = list(self._unsettled_parts(run))
 
         # The shares of each part are spread over its cells, so that every cell has the counts of the stream.
-        taken = [self.taken_before_group(group)[None]]
+        rows_taken = [self.taken_before_group(group)[None]]
         for cells, taken_after in parts:
             borders = range(cells.start, cells.stop + 1)
             counts = np.array([self.draws_before(cell * self._cell_rows) for cell in borders], np.int64)
-            taken_so_far = taken[-1][-1]
+            taken_so_far = rows_taken[-1][-1]
             slots = spread(taken_after - taken_so_far, np.diff(counts, axis=0), self.cell)
-            taken.append(taken_so_far + np.cumsum(slots, axis=0))
-        return np.concatenate(taken)[:-1]
+            rows_taken.append(taken_so_far + np.cumsum(slots, axis=0))
+        return np.concatenate(rows_taken)[:-1]
 
     @cached_property
     def runs(self) -> list[_GroupRun]:
@@ -203,12 +203,13 @@ class Span:
         """Return the rows that each lane has taken before a group of a run with a closed form, int64[J, L]."""
         counts = self.draws_before(self._row_of(group))
         # Counts may be larger than int64; their differences are not.
-        drawn = [now - then for now, then in zip(counts, run.counts, strict=True)]
-        for_each_lane, remainder = np.divmod(np.array(drawn, np.int64)[:, None], self._lanes)
-        taken = run.base + for_each_lane + (run.rank < remainder)
-        taken[run.heaviest] = 0
-        taken[run.heaviest] = self._cell_of(group) * self.cell - taken.sum(axis=0)
-        return taken
+        rows_dealt = [now - then for now, then in zip(counts, run.counts, strict=True)]
+        rows_of_sources = np.array(rows_dealt, np.int64)[:, None]
+        for_each_lane, remainder = np.divmod(rows_of_sources, self._lanes)
+        rows_taken = run.base + for_each_lane + (run.rank < remainder)
+        rows_taken[run.heaviest] = 0
+        rows_taken[run.heaviest] = self._cell_of(group) * self.cell - rows_taken.sum(axis=0)
+        return rows_taken
 
     def _run_from(self, group: int, base: Int64, heaviest: int, *, has_closed_form: bool) -> _GroupRun:
         """Return the run that begins at a group, with the ranks of its lanes."""
@@ -216,6 +217,7 @@ class Span:
         for name in self.names:
             word = xxhash.xxh3_64_intdigest(name.encode())
             chances.append(shuffled(self._lanes, key_of(self._seed, _RANKS, word)))
+        # Lanes sorted by the rows that they have taken, equal ones by chance; the inverse has their ranks.
         lane_at_rank = np.lexsort((np.stack(chances), base), axis=1)
         rank_of_lane = np.argsort(lane_at_rank, axis=1)
         counts = self.draws_before(self._row_of(group))
@@ -226,43 +228,46 @@ class Span:
 
         A group is cut before and after the cells in which eras start.
         """
-        taken = run.base
+        rows_taken = run.base
         cell = self._cell_of(run.first)
         group_end = self._cell_of(run.first + 1)
+        # Before and after the cell in which an era starts, counts grow differently.
         cuts = {group_end}
         for era in self.eras:
             start_cell = era.start // self._cell_rows
             cuts.update(cut for cut in (start_cell, start_cell + 1) if cell < cut < group_end)
         for end in sorted(cuts):
+            # Rows of each source between the two cuts.
             counts_before = np.array(self.draws_before(cell * self._cell_rows), np.int64)
             counts_after = np.array(self.draws_before(end * self._cell_rows), np.int64)
-            drawn = counts_after - counts_before
+            rows_dealt = counts_after - counts_before
+            # After a change of the weights lanes are levelled, if their slots suffice.
             shares: Int64 | None = None
             if self._is_change:
-                shares = _levelling_shares(taken, drawn, run, (end - cell) * self.cell)
+                shares = _levelling_shares(rows_taken, rows_dealt, run, (end - cell) * self.cell)
             if shares is None:
-                shares = _shares_in_turn(drawn, self._lanes)
-            taken = taken + shares
-            yield range(cell, end), taken
+                shares = _shares_in_turn(rows_dealt, self._lanes)
+            rows_taken = rows_taken + shares
+            yield range(cell, end), rows_taken
             cell = end
 
 
-def _shares_in_turn(drawn: Int64, lanes: int) -> Int64:
+def _shares_in_turn(rows_dealt: Int64, lanes: int) -> Int64:
     """Return the rows of each source that each lane takes if the next row goes to the next lane, int64[J, L].
 
     The rows of all sources lie end to end; lane l takes the rows l, l + L, l + 2 L, ...
 
     Args:
-        drawn: Rows of each source, int64[J].
+        rows_dealt: Rows of each source, int64[J].
         lanes: Number of lanes.
     """
-    ends = np.cumsum([0, *drawn])
+    ends = np.cumsum([0, *rows_dealt])
     lane = np.arange(lanes)
     rows_of_lane_before_ends = (ends[:, None] + lanes - 1 - lane) // lanes
     return np.diff(rows_of_lane_before_ends, axis=0)
 
 
-def _levelling_shares(taken: Int64, drawn: Int64, run: _GroupRun, slots: int) -> Int64 | None:
+def _levelling_shares(rows_taken: Int64, rows_dealt: Int64, run: _GroupRun, slots: int) -> Int64 | None:
     """Return the rows of each source that each lane takes so that all lanes have taken alike afterwards, int64[J, L].
 
     A change of the weights comes inside a group, where a lane may have taken a row more of a source than another lane.
@@ -270,18 +275,20 @@ def _levelling_shares(taken: Int64, drawn: Int64, run: _GroupRun, slots: int) ->
     the heaviest source each lane takes the slots that are left.
 
     Args:
-        taken: Rows that each lane has taken of each source so far, int64[J, L].
-        drawn: Rows of each source to deal, int64[J].
+        rows_taken: Rows that each lane has taken of each source so far, int64[J, L].
+        rows_dealt: Rows of each source to deal, int64[J].
         run: Group with its heaviest source and its ranks.
         slots: Number of slots of each lane.
 
     Returns:
         None if a lane would take more than its slots.
     """
-    shares = np.zeros_like(taken)
-    for source, rows in enumerate(drawn.tolist()):
+    # 1. All sources but the heaviest are levelled over the lanes.
+    shares = np.zeros_like(rows_taken)
+    for source, rows in enumerate(rows_dealt.tolist()):
         if source != run.heaviest:
-            shares[source] = _raised(taken[source], run.rank[source], rows)
+            shares[source] = _raised(rows_taken[source], run.rank[source], rows)
+    # 2. The heaviest source takes the slots that are left.
     free_slots = slots - shares.sum(axis=0)
     if (free_slots < 0).any():
         return None

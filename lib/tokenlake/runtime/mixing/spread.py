@@ -32,6 +32,7 @@ def spread(shares: Int64, wanted: Int64, size: int) -> Int64:
     sources, lanes = shares.shape
     free_slots = np.full((cells, lanes), size, np.int64)
     slots = np.zeros((cells, sources, lanes), np.int64)
+    # The lightest source first; free slots become fewer with each source.
     *lighter_sources, heaviest = np.argsort(shares.sum(axis=1), kind="stable").tolist()
     for source in lighter_sources:
         if shares[source].any():
@@ -50,6 +51,7 @@ def _spread_source(share: Int64, wanted: Int64, free_slots: Int64) -> Int64:
         free_slots: Slots that lighter sources left, int64[C, L].
     """
     slots = np.zeros_like(free_slots)
+    # Rows and slots that are left behind the current cell, lane by lane.
     missing = share.copy()  # rows that each lane still has to take
     later_slots = free_slots.sum(axis=0)
     owed = 0
@@ -58,38 +60,40 @@ def _spread_source(share: Int64, wanted: Int64, free_slots: Int64) -> Int64:
         owed += rows
         if owed == 0 and (missing <= later_slots).all():
             continue
-        least = np.maximum(0, missing - later_slots)
-        most = np.minimum(missing, free_slots[cell])
-        taken = _in_proportion(owed, least, most, missing, later_slots - missing)
-        slots[cell] = taken
-        missing -= taken
-        owed -= int(taken.sum())
+        # The limits of each lane: it must take the rows that later cells have no slots for.
+        lower = np.maximum(0, missing - later_slots)
+        upper = np.minimum(missing, free_slots[cell])
+        rows_of_lanes = _in_proportion(owed, lower, upper, missing, later_slots - missing)
+        slots[cell] = rows_of_lanes
+        missing -= rows_of_lanes
+        owed -= int(rows_of_lanes.sum())
     return slots
 
 
-def _in_proportion(total: int, least: Int64, most: Int64, missing: Int64, room: Int64) -> Int64:
+def _in_proportion(total: int, lower: Int64, upper: Int64, missing: Int64, room: Int64) -> Int64:
     """Return numbers of rows, one per lane, that sum to a total or come as close to it as their limits allow, int64[L].
 
     Args:
         total: Number of rows of all lanes.
-        least: Lower limit of each lane, int64[L].
-        most: Upper limit of each lane, int64[L].
+        lower: Lower limit of each lane, int64[L].
+        upper: Upper limit of each lane, int64[L].
         missing: Rows that each lane still has to take; the numbers are in proportion to them, int64[L].
         room: Slots that a lane has to spare later. Lanes with the least room get the rows that rounding leaves over.
     """
-    whole = max(1, int(missing.sum()))
-    products = missing * total  # exact numbers of rows, times `whole`
-    rows = np.clip(products // whole, least, most)
+    missing_rows = max(1, int(missing.sum()))
+    products = missing * total  # exact numbers of rows, times `missing_rows`
+    rows = np.clip(products // missing_rows, lower, upper)
+    # Rounding down, and limits, leave rows over: one more or one less for the lanes that are the furthest behind.
     while True:
         lacking = total - int(rows.sum())
         if lacking > 0:
-            lanes = np.flatnonzero(rows < most)
-            surplus = rows[lanes] * whole - products[lanes]
+            lanes = np.flatnonzero(rows < upper)
+            surplus = rows[lanes] * missing_rows - products[lanes]
             order = np.lexsort((surplus, room[lanes]))
             step = 1
         elif lacking < 0:
-            lanes = np.flatnonzero(rows > least)
-            surplus = rows[lanes] * whole - products[lanes]
+            lanes = np.flatnonzero(rows > lower)
+            surplus = rows[lanes] * missing_rows - products[lanes]
             order = np.lexsort((-surplus, -room[lanes]))
             step = -1
         else:

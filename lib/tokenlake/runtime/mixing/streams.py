@@ -215,7 +215,8 @@ class MixtureStream(RowStream):
         index = np.empty(len(lane), np.int64)
         # 1. Source, epoch and index in the source's lane, lane by lane.
         by_lane, lanes, borders = grouped(lane)
-        for lane_number, (begin, end) in zip(lanes.tolist(), pairwise(borders.tolist()), strict=True):
+        ranges = pairwise(borders.tolist())
+        for lane_number, (begin, end) in zip(lanes.tolist(), ranges, strict=True):
             selection = by_lane[begin:end]
             lane_places = place[selection]
             first = int(lane_places.min())
@@ -237,6 +238,7 @@ class MixtureStream(RowStream):
         lanes = np.zeros(len(group), np.int64)
         places = np.full(len(group), -1, np.int64)
         existing = np.flatnonzero(order.has(group, row))
+        # The place in the lane of the source, then the place in the lane of the mixture.
         lanes[existing], indices = order.place_of(epoch, group[existing], row[existing])
         lane_lengths = order.lengths.tolist()
         for number, index in zip(existing.tolist(), indices.tolist(), strict=True):
@@ -251,6 +253,7 @@ class MixtureStream(RowStream):
         places_of_rows = -(-rows // self.layout.lanes)
         epochs = 0
         for lane, lane_length in enumerate(lane_lengths):
+            # Epochs that the rows of the source in this lane reach.
             place = places_of_rows
             end = self.mixture.lane_rows(lane)
             if end is not None:

@@ -105,7 +105,8 @@ def in_units(weights: Sequence[Fraction]) -> tuple[int, ...]:
     scaled = [weight * (1 << UNIT_BITS) for weight in weights]
     units = [math.floor(weight) for weight in scaled]
     missing = (1 << UNIT_BITS) - sum(units)
-    by_remainder = sorted(range(len(units)), key=lambda source: (units[source] - scaled[source], source))
+    negative_remainders = [unit - exact for unit, exact in zip(units, scaled, strict=True)]
+    by_remainder = sorted(range(len(units)), key=lambda source: (negative_remainders[source], source))
     for source in by_remainder[:missing]:
         units[source] += 1
     return tuple(units)

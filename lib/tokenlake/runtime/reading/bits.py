@@ -29,8 +29,9 @@ def bit_rows(batch: pa.RecordBatch, name: str) -> UInt8:
     bits = column.values.slice(column.offset * length, len(column) * length)
     if length % 8 or bits.offset % 8:
         return packed_bits(values(bits).reshape(-1, length))
-    data = np.frombuffer(bits.buffers()[1], np.uint8, len(bits) // 8, bits.offset // 8)
-    return data.reshape(-1, length // 8)
+    _, data = bits.buffers()
+    stored_bytes = np.frombuffer(data, np.uint8, len(bits) // 8, bits.offset // 8)
+    return stored_bytes.reshape(-1, length // 8)
 
 
 def packed_bits(rows: npt.NDArray[np.bool_]) -> UInt8:

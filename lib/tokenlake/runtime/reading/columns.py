@@ -58,7 +58,8 @@ def fixed_bits(chunk: memoryview, rows: int, length: int, seen: SeenLevels) -> B
     at = 0
     for page in pages_of(chunk, rows * length, 1):
         seen.check(at % length, page)
-        parts.append(np.unpackbits(np.frombuffer(page.data, np.uint8), count=page.values, bitorder="little"))
+        stored_bits = np.frombuffer(page.data, np.uint8)
+        parts.append(np.unpackbits(stored_bits, count=page.values, bitorder="little"))
         at += page.values
     return _read_only(joined(parts).view(np.bool_)).reshape(rows, length)
 

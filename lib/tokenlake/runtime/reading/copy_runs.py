@@ -32,10 +32,10 @@ def copy_runs(
     target_bytes = target.view(np.uint8).data
     source_bytes = source.view(np.uint8).data
     width = source.itemsize
-    byte_runs = zip(
-        (start * width).tolist(), (begin * width).tolist(), (lengths * width).tolist(), strict=True
-    )
-    for source_begin, target_begin, size in byte_runs:
+    source_begins = (start * width).tolist()
+    target_begins = (begin * width).tolist()
+    sizes = (lengths * width).tolist()
+    for source_begin, target_begin, size in zip(source_begins, target_begins, sizes, strict=True):
         target_bytes[target_begin : target_begin + size] = source_bytes[source_begin : source_begin + size]
 
 

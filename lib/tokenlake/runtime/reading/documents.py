@@ -63,15 +63,16 @@ def take_documents(
     """
     check_kind(sources, "tokens")
     has_loss_mask = any(rows.has_loss_mask for rows in sources)
+    # Lengths and origins of documents go to their places at once, ids are collected.
     lengths = np.empty(len(source), np.int64)
     file = np.empty(len(source), np.int64)
     position = np.empty(len(source), np.int64)
     collected: list[_CollectedIds] = []
-    for wanted in wanted_groups(sources, source, group, row, read):
-        part = _collected(wanted, bos_id, has_loss_mask=has_loss_mask)
-        lengths[wanted.places] = part.lengths
-        file[wanted.places] = values(wanted.batch.column("file"))[wanted.rows]
-        position[wanted.places] = values(wanted.batch.column("position"))[wanted.rows]
+    for wanted_group in wanted_groups(sources, source, group, row, read):
+        part = _collected(wanted_group, bos_id, has_loss_mask=has_loss_mask)
+        lengths[wanted_group.places] = part.lengths
+        file[wanted_group.places] = values(wanted_group.batch.column("file"))[wanted_group.rows]
+        position[wanted_group.places] = values(wanted_group.batch.column("position"))[wanted_group.rows]
         collected.append(part)
 
     # All lengths are known: the ids go to their places.
@@ -148,6 +149,7 @@ def _without_padding(batch: pa.RecordBatch, offsets: Int64) -> tuple[Int64, Int6
     lengths = np.diff(offsets)
     if "attention_mask" not in batch.schema.names:
         return start, lengths
+    # Ids of a row are the ones of its mask; padding comes first if the mask begins with a zero.
     stored_mask, _ = runs(batch, "attention_mask")
     mask = values(stored_mask)
     ids_per_row = np.diff(offsets_of(mask)[offsets])

@@ -98,12 +98,14 @@ class PackedGroup:
         ids = _matrix(batch, IDS, pa.int32(), length)
         segments: Ragged | None = None
         if LENGTHS in batch.schema.names:
+            # The offsets of a sliced batch begin at its first row, not at 0.
             lists: Any = batch.column(LENGTHS)
             if not pa.types.is_list(lists.type) or lists.type.value_type != pa.int32():
                 raise ValueError(f"{LENGTHS} is {lists.type}; expected lists of int32")
             _check_no_nulls(LENGTHS, lists, lists.values)
             offsets = values(lists.offsets).astype(np.int64)
-            segments = Ragged(values(lists.values)[offsets[0] : offsets[-1]], offsets - offsets[0])
+            lengths = values(lists.values)[offsets[0] : offsets[-1]]
+            segments = Ragged(lengths, offsets - offsets[0])
         learned: Bools | None = None
         if LEARNED in batch.schema.names:
             learned = _matrix(batch, LEARNED, pa.bool_(), length)
@@ -118,6 +120,7 @@ def segments_of(groups: Sequence[PackedGroup], group: Int64, row: Int64) -> Ragg
         group: Index of each row's row group in `groups`, int64[n].
         row: Row in the row group, int64[n].
     """
+    # Segments of all row groups, end to end.
     lengths_of_groups: list[Int32] = [np.zeros(0, np.int32)]
     offsets_of_groups: list[Int64] = [np.zeros(0, np.int64)]
     for packed_group in groups:
@@ -168,7 +171,8 @@ def check_segments(segments: Ragged, rows: int, length: int) -> None:
         raise ValueError("a row without segments; expected at least one in every row")
     if lengths.min() < 1:
         raise ValueError(f"a segment of {lengths.min()} ids; expected at least one")
-    longest = int(np.add.reduceat(lengths, offsets[:-1], dtype=np.int64).max())
+    ids_of_rows = np.add.reduceat(lengths, offsets[:-1], dtype=np.int64)
+    longest = int(ids_of_rows.max())
     if longest > length:
         raise ValueError(f"segments of {longest} ids in a row; expected at most {length}")
 
@@ -228,6 +232,7 @@ class PackedReader:
             columns.append(LENGTHS)
         if loss_mask:
             columns.append(LEARNED)
+        # The footer states where the columns are; it must agree with the manifest.
         source, footer = self._shards.with_footer(shard)
         chunks = _chunks(footer, index, rows, columns, self._length)
         has_our_types = all(chunk.kind == _TYPES[name] for name, chunk in chunks.items())
@@ -257,6 +262,7 @@ class PackedReader:
     def _read_through_arrow(
         self, source: ShardBytes, index: int, rows: int, chunks: dict[str, ColumnChunk]
     ) -> PackedGroup:
+        # Checksums and sizes are verified while decoding; columns, rows and ids here.
         table = source.parquet().read_row_group(index, list(chunks))
         if sorted(table.schema.names) != sorted(chunks) or table.num_rows != rows:
             names = ", ".join(table.schema.names)
@@ -290,6 +296,7 @@ def _chunks(
     stated_rows = int(footer.rows[index])
     if stated_rows != rows:
         raise ValueError(f"{stated_rows} rows; expected {rows}")
+    # Every row has a segment, and no more of them than ids.
     for name, chunk in chunks.items():
         least = rows if name == LENGTHS else rows * length
         if not least <= chunk.values <= rows * length:

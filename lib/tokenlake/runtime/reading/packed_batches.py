@@ -59,13 +59,13 @@ def take_packed(
     # Rows have one length: ids and loss bits go to their places at once, segments are put in order at the end.
     segments: list[pa.RecordBatch] = []
     places: list[Int64] = []
-    for wanted in wanted_groups(sources, source, group, row, read):
-        wanted_segments = _segments_of(wanted)
-        ids[wanted.places] = np.take(matrix(wanted.batch, "input_ids"), wanted.rows, axis=0)
+    for wanted_group in wanted_groups(sources, source, group, row, read):
+        wanted_segments = _segments_of(wanted_group)
+        ids[wanted_group.places] = np.take(matrix(wanted_group.batch, "input_ids"), wanted_group.rows, axis=0)
         if loss_bits is not None:
-            loss_bits[wanted.places] = _loss_bits_of(wanted, wanted_segments, ids, bos_id)
+            loss_bits[wanted_group.places] = _loss_bits_of(wanted_group, wanted_segments, ids, bos_id)
         segments.append(wanted_segments)
-        places.append(wanted.places)
+        places.append(wanted_group.places)
     schema: Any = packed_schema(length, loss_mask=has_loss_mask)
     if not segments:
         return pa.RecordBatch.from_pylist([], schema)

@@ -62,6 +62,7 @@ def runs_of(manifest: Manifest) -> tuple[TokenRun, ...]:
     """Return the runs of an unpacked version's rows: answers first, the prompt last."""
     if manifest.preference is None:
         return (TokenRun("", (IDS,)),)
+    # Columns of ids by the parts of a row that they hold.
     method, trainer = manifest.preference
     columns: dict[tuple[str, ...], str] = {
         column.parts: column.name for column in columns_for(method, trainer) if column.holds == "ids"
@@ -110,7 +111,9 @@ class RaggedGroup:
         self.begins = {name: column_offsets.tolist() for name, column_offsets in offsets.items()}
         self.rows = len(next(iter(offsets.values()))) - 1
         self.label = label
-        self.nbytes = sum(column.nbytes for column in ids.values()) + 16 * self.rows * len(offsets)
+        ids_bytes = sum(column.nbytes for column in ids.values())
+        begins_bytes = 16 * self.rows * len(offsets)  # a list of Python integers, roughly
+        self.nbytes = ids_bytes + begins_bytes
         self.learned = None
         if learned is not None:
             self.learned = learned.view(np.uint8).data
@@ -191,6 +194,7 @@ class RaggedRows:
             IntegrityError: The row group is damaged.
         """
         rows = slice(int(self._first_rows[group]), int(self._first_rows[group + 1]))
+        # Ids and begins of rows, column by column.
         ids: dict[str, Int32] = {}
         offsets: dict[str, Int64] = {}
         for name in self.columns:
@@ -216,6 +220,7 @@ class RaggedRows:
     @cached_property
     def _begins_and_lengths(self) -> tuple[Lengths, Lengths]:
         """Number of padding ids before each row's own ids, and number of its own ids, unsigned[rows] both."""
+        # Row group by row group: the masks of all rows would be as large as their ids.
         stored_lengths = self._stored.list_lengths(MASK).astype(np.int64)
         begins: list[Int64] = [np.zeros(0, np.int64)]
         lengths: list[Int64] = [np.zeros(0, np.int64)]
@@ -293,8 +298,9 @@ def list_values(chunk: memoryview, values: int, bits: int, limit: int | None = N
         if bits > 1:
             column[at:end] = page.numbers
         else:
-            unpacked = np.unpackbits(np.frombuffer(page.data, np.uint8), count=page.values, bitorder="little")
-            column[at:end] = unpacked.view(np.bool_)
+            stored_bits = np.frombuffer(page.data, np.uint8)
+            bits_of_page = np.unpackbits(stored_bits, count=page.values, bitorder="little")
+            column[at:end] = bits_of_page.view(np.bool_)
         at = end
         del page  # the next page is decompressed to its memory
     column.flags.writeable = False
@@ -316,6 +322,7 @@ def _list_starts(body: memoryview, count: int, values_before: int) -> list[int]:
         count: Number of values of the page.
         values_before: Number of values in earlier pages, from which values are counted.
     """
+    # Only as much as holds the levels is decompressed.
     stream: Any = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(body)), "zstd")
     repetition = _read_levels(stream, count)
     definition = _read_levels(stream, count)

@@ -102,7 +102,8 @@ class Footer:
         """
         data = _footer_bytes(source)
         try:
-            return cls._of(read_struct(data)[0], zlib.crc32(data), source.size - len(data))
+            metadata, _ = read_struct(data)
+            return cls._of(metadata, zlib.crc32(data), source.size - len(data))
         except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"the footer lacks what it must have: {error!r}") from error
 
@@ -115,6 +116,7 @@ class Footer:
             digest: Checksum of the footer's bytes.
             end: Offset of the footer in the file.
         """
+        # 1. A table of the facts of all column chunks.
         groups: Sequence[Struct] = metadata[_GROUPS]
         rows = np.array([group[_ROWS] for group in groups], np.int64)
         facts = [_facts_of_group(group) for group in groups]
@@ -123,13 +125,16 @@ class Footer:
         chunks = table[:, :, :4]
         types, values, sizes, begins = np.moveaxis(chunks, 2, 0)
         is_zstd = table[:, :, 4] == 1
+        # 2. The places of the column chunks, which must follow each other.
         _check_places(begins.ravel(), sizes.ravel(), end)
+        # 3. The list columns; -1 as type where a chunk is not laid out as ours.
         lists: dict[str, Int64] = {}
         for column in _list_columns(metadata[_SCHEMA]):
             leaf = column.leaf
             is_ours = is_zstd[:, leaf] & (types[:, leaf] == column.kind) & column.is_required
-            kind = np.where(is_ours, column.kind, _UNKNOWN_TYPE)
-            lists[column.name] = np.stack([begins[:, leaf], sizes[:, leaf], values[:, leaf], kind], axis=1)
+            kinds = np.where(is_ours, column.kind, _UNKNOWN_TYPE)
+            columns = [begins[:, leaf], sizes[:, leaf], values[:, leaf], kinds]
+            lists[column.name] = np.stack(columns, axis=1)
         return cls(rows, sizes.sum(axis=1), values, lists, digest, chunks)
 
     def is_of(self, source: ShardBytes) -> bool:
@@ -145,6 +150,7 @@ class Footer:
 
 def _footer_bytes(source: ShardBytes) -> bytes:
     """Return the end of a file: the footer's Thrift, its length in four bytes, ``PAR1``."""
+    # One read is enough for most footers; a longer one is read again as a whole.
     file_size = source.size
     tail_size = min(file_size, _TAIL_BYTES)
     tail = source.read(file_size - tail_size, tail_size)
@@ -180,6 +186,7 @@ def _list_columns(schema: Sequence[Struct]) -> list[_ListColumn]:
     The elements of a schema stand in depth-first order, after the root. A list is three elements: a group that contains
     one repeated group, which contains the values.
     """
+    # Column by column: `at` is its first element, `leaf` the number of leaves before it.
     columns: list[_ListColumn] = []
     at = 1
     leaf = 0
@@ -231,6 +238,7 @@ def _check_places(begin: Int64, size: Int64, end: int) -> None:
     """
     if len(size) and not 0 <= size.min() <= size.max() <= end:
         raise ValueError(f"a column chunk of {size.min()} to {size.max()} bytes; expected 0 to {end}")
+    # Each chunk begins where the one before ends.
     expected = len(_MAGIC) + np.cumsum(size) - size
     wrong = np.flatnonzero(begin != expected)
     if len(wrong):
@@ -285,13 +293,13 @@ class ShardBytes:
 
     def _same_footer(self) -> Footer | None:
         """Return the footer that was read before, if it is still that of the shard."""
-        known = self._known_footer
-        if known is None:
+        known_footer = self._known_footer
+        if known_footer is None:
             return None
         # A file that was closed meanwhile may have been replaced; an object of a remote store is created once.
-        if self.local and not known.is_of(self):
+        if self.local and not known_footer.is_of(self):
             return None
-        return known
+        return known_footer
 
     def parquet(self) -> ShardFile:
         """Return the shard as a Parquet file for one thread; Arrow parses its footer the first time."""
@@ -467,6 +475,7 @@ class OpenShards:
             if source is not None:
                 self._open.move_to_end(shard)
                 return source
+        # Opened without the lock, because it may take a request. If two threads open it, the later one is kept.
         source = ShardBytes(self._open_shard(shard), self._footers.get(shard))
         with self._lock:
             self._open[shard] = source

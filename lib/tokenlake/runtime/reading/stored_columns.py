@@ -24,19 +24,20 @@ from tokenlake.runtime.store.manifest import Manifest
 
 def stored_schema(manifest: Manifest) -> pa.Schema:
     """Return the columns that shards of a version have by its manifest; shards may have other columns too."""
+    # Columns that shards have, and fields kept of the input.
     build = manifest.config.get("build", {})
     names: set[str] = set()
     for shard in manifest.files:
         names.update(shard.logical)
-    kept = tuple((name, arrow_type(kind)) for name, kind in build.get("kept", ()))
+    kept_fields = tuple((name, arrow_type(kind)) for name, kind in build.get("kept", ()))
     if manifest.preference is not None:
-        return preference_schema(*manifest.preference, kept)
+        return preference_schema(*manifest.preference, kept_fields)
     has_loss_mask = "loss_mask" in names
     if manifest.width:
         has_segment_ids = "segment_ids" in names
         return packed_schema(manifest.width, store_segment_ids=has_segment_ids, loss_mask=has_loss_mask)
     has_attention_mask = bool(build.get("attention_mask"))
-    return tokens_schema(loss_mask=has_loss_mask, attention_mask=has_attention_mask, kept=kept)
+    return tokens_schema(loss_mask=has_loss_mask, attention_mask=has_attention_mask, kept=kept_fields)
 
 
 def id_columns(manifest: Manifest) -> tuple[str, ...]:
@@ -72,9 +73,9 @@ def check_types(schema: pa.Schema, expected: pa.Schema) -> None:
         if index < 0:
             continue
         got = schema.field(index)
-        wanted = expected.field(name)
-        if got.type != wanted.type or (got.nullable and not wanted.nullable):
-            raise ValueError(f"{name} is {_shown(got)}; expected {_shown(wanted)}, by the manifest")
+        expected_field = expected.field(name)
+        if got.type != expected_field.type or (got.nullable and not expected_field.nullable):
+            raise ValueError(f"{name} is {_shown(got)}; expected {_shown(expected_field)}, by the manifest")
 
 
 def _shown(field: Any) -> str:

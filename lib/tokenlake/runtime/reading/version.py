@@ -106,6 +106,7 @@ class StoredRows:
         self._first_groups = offsets_of([len(begins) for begins in group_begins])
         self.group_rows = lengths_between(group_begins, [shard.rows for shard in self._shards])
         self._first_rows = offsets_of(self.group_rows)
+        # Open files, and the facts of the manifest that decoded rows are compared with.
         self._open = OpenShards(self._open_shard)
         self._schema = stored_schema(manifest)
         self._id_columns = id_columns(manifest)
@@ -173,6 +174,7 @@ class StoredRows:
         """
         shard, index = self._place(group)
         batch = self._checked(shard, f"row group {index}", lambda: self._decode(shard, index, columns))
+        # The row group must have the columns and rows of the manifest.
         expected_names = sorted(columns or self._shards[shard].logical)
         names = sorted(batch.schema.names)
         if names != expected_names or batch.num_rows != self.group_rows[group]:
@@ -197,6 +199,7 @@ class StoredRows:
                 check_ids(values(cast("Any", batch.column(name)).flatten()), self._id_limit)
         if LENGTHS not in batch.schema.names or not self.manifest.width:
             return
+        # Segments must fit their rows, and have as many documents.
         lengths, offsets = runs(batch, LENGTHS)
         segment_lengths = values(lengths.slice(offsets[0], offsets[-1] - offsets[0]))
         segments = Ragged(segment_lengths, offsets - offsets[0])
@@ -377,6 +380,7 @@ class StoredRows:
 
     def _open_shard(self, shard: int) -> BinaryIO:
         entry = self._shards[shard]
+        # A file of another size is damaged; `tokenlake verify` compares its hash.
         stream = self._store.open(self._key(shard), size=entry.bytes, sha256=entry.sha256)
         size = stream.seek(0, 2)
         if size != entry.bytes:

@@ -71,9 +71,11 @@ def wanted_groups(
     group_rows = np.concatenate([np.zeros(0, np.int64), *(rows.group_rows for rows in sources)])
     number = first_groups[source] + group
 
+    # A row group must be one of its source, and a row one of its row group.
     is_outside = (group < 0) | (number >= first_groups[source + 1])
     is_inside = ~is_outside
-    is_outside[is_inside] = (row[is_inside] < 0) | (row[is_inside] >= group_rows[number[is_inside]])
+    existing_rows = group_rows[number[is_inside]]
+    is_outside[is_inside] = (row[is_inside] < 0) | (row[is_inside] >= existing_rows)
     if is_outside.any():
         first = int(np.argmax(is_outside))
         raise ConfigError(
