@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# A build needs far less than the tests do.
+DEMO_STAMP := $(VENV)/.installed-demo
 
 # Tests start hundreds of processes: where nobody keeps bytecode, each would compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-faults test-versions lint format docs bench clean
+.PHONY: install demo test test-corpora test-faults test-versions lint format docs bench clean
 
 install: $(STAMP)
 
@@ -16,11 +18,22 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(STAMP)
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[etl]'
+	touch $@
+
+# Where everything is installed already, nothing more is.
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
 	$(BIN)/python -m tokenlake.demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Real text and real tokenizers, from the folder that TOKENLAKE_TEST_DATA names; CORPORA=sample for a third of them.
+CORPORA ?= all
+test-corpora: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m corpora --corpora $(CORPORA)
 
 # FAULTS=sample for a fixed sample of a few minutes; all of them take the better part of an hour.
 FAULTS ?= all

@@ -24,7 +24,7 @@ from tests.servers.s3 import KEY, SECRET, S3Server
 from tokenlake.etl.runner import build_dataset
 from tokenlake.runtime.store.address import open_store
 from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.remote import close_filesystems
+from tokenlake.runtime.store.sessions import close_filesystems
 
 FILES: Final = 20_000
 ADD_SECONDS: Final = 20.0

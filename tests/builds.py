@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,9 @@ from typing import Any, Self
 
 import pytest
 
-from tokenlake.base.threads import available_cpus
 from tokenlake.config import RayConfig
 from tokenlake.errors import CancelledError, WorkerDiedError
 from tokenlake.etl import Job, WorkerPool, open_pool
-from tokenlake.etl.job import Progress
 
 Config = dict[str, Any]
 
@@ -40,6 +38,15 @@ def config_of(
         "pack": {"enabled": False} if pack is None else {"enabled": True, "seq_length": pack},
         "save": {"output_dir": str(folder / "store")},
     }
+
+
+@contextmanager
+def small_row_groups(tokens: int) -> Iterator[None]:
+    """Have builds in this process end a row group after `tokens` tokens, so that small datasets have several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tokenlake.etl.unit.token_files.ROW_GROUP_TOKENS", tokens)
+        patch.setattr("tokenlake.etl.unit.token_files._LEAST_TOKENS", 1)
+        yield
 
 
 class Lender:
@@ -96,10 +103,10 @@ class Lent:
         self._lender, self._pool = lender, pool
         self._running, self._cancelled = 0, False
 
-    def expect(self, count: int, jobs: Any = tuple) -> None:
+    def expect(self, count: int, jobs: Callable[[], Iterable[Job]] = tuple) -> None:
         self._pool.expect(min(count, self.workers), jobs)
 
-    def run(self, job: Job, on_progress: Progress | None = None) -> Any:
+    def run(self, job: Job, on_progress: Callable[[dict[str, Any]], None] | None = None) -> Any:
         self._running += 1
         try:
             with self._lender.running():
@@ -171,5 +178,13 @@ def _borrowing(lender: Lender, *others: str) -> Iterator[None]:
 
 
 def _lent_or_own(lender: Lender, engine: Any, workers: int | None, ray: RayConfig) -> Any:
-    here = (engine or "local") == "local" and not ray.enabled
-    return lender.lend(workers or available_cpus()) if here else open_pool(engine, workers, ray)
+    is_local = engine in (None, "local") and not ray.enabled
+    if not is_local:
+        return open_pool(engine, workers, ray)
+    return lender.lend(workers or _processors())
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

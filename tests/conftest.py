@@ -49,9 +49,19 @@ LONG = (
 )
 
 
+_SAMPLED_CORPORA = 3
+"""A sample of the tests of corpora has one of so many."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add what the suites in ``tests/faults`` take."""
+    """Add the options that choose the tests of ``make test-faults`` and ``make test-corpora``."""
     parser.addoption("--faults", choices=("sample", "all"), default="sample", help="fault cases to run")
+    parser.addoption(
+        "--corpora",
+        choices=("none", "sample", "all"),
+        default="none",
+        help="tests of real corpora and tokenizers to run",
+    )
 
 
 def pytest_sessionstart() -> None:
@@ -71,10 +81,26 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the modules that take longest, so that the workers of a run end at about the same time."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the tests of corpora, and begin with the modules that take longest.
+
+    The workers of a run then end at about the same time.
+    """
+    _choose_corpora(config, items)
     places = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path, len(LONG)))
+
+
+def _choose_corpora(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep none of the tests marked ``corpora``, all of them, or every third one for a sample."""
+    chosen = config.getoption("--corpora")
+    if chosen == "all":
+        return
+    on_corpora = [item for item in items if item.get_closest_marker("corpora") is not None]
+    if chosen == "sample":
+        del on_corpora[::_SAMPLED_CORPORA]
+    items[:] = [item for item in items if item not in set(on_corpora)]
+    config.hook.pytest_deselected(items=on_corpora)
 
 
 @pytest.fixture(scope="session")

@@ -151,7 +151,8 @@ def run(environment: Environment, interpreter: str) -> bool:
     python = folder / "bin" / "python"
     versions = ", ".join(installed_versions(python))
     print(f"{environment.name}: {versions}; installed in {time.monotonic() - start:.0f} s", flush=True)
-    command = [str(python), "-m", "pytest", "-n", "2", "--dist", "loadfile", *environment.tests]
+    command = [str(python), "-m", "pytest", "-n", "2", "--dist", "loadfile", "--corpora", "sample"]
+    command += environment.tests
     succeeded = subprocess.run(command, cwd=ROOT, check=False).returncode == 0
     if environment.demo:
         succeeded = run_demo(python) and succeeded

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants as hub_constants
-from huggingface_hub.utils import _http as hub_http
 
 from tests.servers.hub import TOKEN, HubServer, hub
-from tokenlake.etl.publish import repository as repositories
-from tokenlake.etl.sources import hub_client
 
 
 def writable_hub(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[HubServer]:
@@ -22,9 +20,9 @@ def writable_hub(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[HubS
     monkeypatch.setattr(hub_constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(hub_constants, "HF_TOKEN_PATH", str(folder / "no-token"))
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setattr(hub_client, "_FIRST_WAIT", 0.01)
-    monkeypatch.setattr(repositories, "_FIRST_WAIT", 0.01)
-    monkeypatch.setattr(hub_http.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(
+        time, "sleep", lambda seconds: None
+    )  # between two requests, ours and those of the package
     with hub() as running:
         monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
         yield running

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.base.compact import CompactTuple
+from tokenlake.base import CompactTuple
 from tokenlake.etl.sources import FileRange, InputFile
 
 

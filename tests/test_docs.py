@@ -6,8 +6,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-from tokenlake.config import REFUSALS
-from tokenlake.config.refusals import ROADS
+from tokenlake.config import REFUSALS, ROADS
 
 ROOT = Path(__file__).parent.parent
 CONFIGURATION = ROOT / "docs/configuration.md"

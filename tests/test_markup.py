@@ -13,7 +13,7 @@ import tokenlake as tl
 from tests.loader.support import plain
 from tests.reports.test_html import EVIL, HOSTILE, Skeleton
 from tokenlake import VerifyReport
-from tokenlake.base.markup import grid, named_facts
+from tokenlake.base import grid, named_facts
 from tokenlake.etl.integrity.findings import Problem
 
 

@@ -172,7 +172,7 @@ def test_all_files_name_one_image_and_the_pool_of_the_deployments():
 def test_the_workflow_runs_what_the_checkout_runs():
     [workflow] = documents(ROOT / ".github" / "workflows" / "ci.yml")
     steps = workflow["jobs"]["check"]["steps"]
-    assert steps[-1]["run"] == ".ci/run"
+    assert ".ci/run" in [step.get("run") for step in steps]
     supported = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["classifiers"]
     versions = workflow["jobs"]["check"]["strategy"]["matrix"]["python"]
     assert versions == [line.split(" :: ")[-1] for line in supported if re.search(r":: 3\.\d+$", line)]

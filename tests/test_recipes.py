@@ -18,7 +18,6 @@ import tokenlake as tl
 from examples import recipes
 from tests.lazily import lazily
 from tokenlake import demo as tour
-from tokenlake.demo import demo_settings
 from tokenlake.etl import build_dataset
 
 jax: Any = lazily("jax")
@@ -79,7 +78,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(tour, "PROSE_BYTES", 60_000)
         patch.setattr(tour, "VOCABULARY", 512)
         patch.setattr(tour, "_SAMPLE_BYTES", 60_000)
-        settings = demo_settings(folder)
+        settings = tour.demo_settings(folder)
     settings["pack"]["seq_length"] = LENGTH
     (prose,) = (each for each in settings["datasets"] if each["name"] == "prose")
     build_dataset(settings | {"datasets": [prose | {"num_rows": 40}]}, workers=1)

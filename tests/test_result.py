@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.seeds import promise
-from tokenlake.base import result
-from tokenlake.base.result import Err, Ok, Result, attempt
+from tokenlake import data_pipeline as result
+from tokenlake.base import attempt
+from tokenlake.data_pipeline import Err, Ok, Result
 from tokenlake.errors import ConfigError, TokenlakeError
 
 BAD = Err(ConfigError("no"))

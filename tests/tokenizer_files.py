@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenlake.etl.tokenizers.training import Merge, learn_merges
+from tokenlake.etl.tokenizers.training import learn_merges
 
 SPACE = "\u2581"
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
@@ -40,7 +40,7 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Specification:
     return sentencepiece_specification(*learn_merges(words, alphabet, vocab_size))
 
 
-def sentencepiece_specification(learned: Sequence[str], merges: Sequence[Merge]) -> Specification:
+def sentencepiece_specification(learned: Sequence[str], merges: Sequence[tuple[str, str]]) -> Specification:
     """Return the tokenizer.json of a Llama-2-style BPE with these tokens after the special and the byte tokens."""
     tokens = ["<unk>", "<s>", "</s>", *BYTE_TOKENS, *learned]
     return {

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.systems.loader_sink import BATCH, LENGTH, Sink, arguments
-from tokenlake.runtime.reading.pages import chunk_start, pages_of
+from tokenlake.runtime.parquet.page_headers import chunk_start
+from tokenlake.runtime.reading.pages import pages_of
 
 
 def parquet(folder: Path) -> Iterator[Any]:

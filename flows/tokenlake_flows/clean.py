@@ -32,15 +32,15 @@ def clean(
     workers: Count = 0,
     overrides: Texts = (),
 ) -> Cleaned | State[Any]:
-    """List the documents that a build is to leave out (duplicates, poor text, parts of evaluation sets), as the section `clean` of a configuration says. The build takes the list by `exclude`.
+    """List documents for a build to exclude: duplicates, low-quality text and parts of evaluation sets, as defined in the section `clean` of a configuration. A build reads the list with `exclude`.
 
     Args:
-        config: Name of a file in `deployments/`, path of a YAML file, or the configuration itself. Empty: `demo`.
-        data_files: What to read instead of the configuration's data: a path, a glob, a folder, or a list of these.
-        output: Path of the list. Empty: the configuration's.
-        store: Store that keeps the signatures. Empty: the configuration's, else `TOKENLAKE_STORE`, else `./artifacts`.
-        name: Name of the dataset. Empty: the configuration's, else its file's.
-        workers: Worker processes. 0: one per core.
+        config: Name of a configuration in `deployments/`; path of a YAML file; or the configuration itself. Default: `demo`.
+        data_files: Input files in place of the configuration's: a path, a glob, a folder, or a list of these. Required unless the configuration names its data, as `demo` does.
+        output: Path of the list to write. Default: that of the configuration.
+        store: Path or URL of the store that holds the signatures. Default: that of the configuration, then `TOKENLAKE_STORE`, then `./artifacts`.
+        name: Name of the dataset. Default: that of the configuration, then the name of its file.
+        workers: Number of worker processes. 0: one per core.
         overrides: Single values of the configuration, such as `clean.minhash.bands=20`.
     """  # noqa: E501 - a line break here is a line break in the form
     try:

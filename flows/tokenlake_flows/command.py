@@ -60,9 +60,10 @@ def run_flow(
         try:
             state = run(config=stored, workers=workers, overrides=tuple(overrides), return_state=True)
         except httpx.TransportError as cause:
-            why = f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause})"
-            how = "finished units are kept, and the same command resumes the run"
-            raise TokenlakeError(f"{why}; {how}") from cause
+            raise TokenlakeError(
+                f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause}); finished units are kept, "
+                "and the same command resumes the run"
+            ) from cause
         if served is not None:
             # What was built is there, whatever becomes of the records.
             with suppress(httpx.HTTPError, ObjectNotFound), get_client(sync_client=True) as client:
@@ -86,15 +87,20 @@ def _connected_to(access: Mapping[str, str]) -> Generator[None]:
 
 
 def _forget_services() -> None:
-    """Take Prefect's services off the list of what the interpreter waits for at its end.
+    """Remove Prefect's services from the callbacks that the interpreter waits for at exit.
 
-    Their threads are not in a process that was forked off, as PyTorch's loaders are: the wait fails there, and the
-    process ends with 1.
+    A forked process, such as a worker of PyTorch's data loader, does not have their threads. The wait would fail there,
+    and the process would end with exit code 1.
     """
-    awaited: list[Any] = getattr(threading, "_threading_atexits", [])
-    owners = [getattr(getattr(each, "func", each), "__self__", None) for each in awaited]
-    prefects = [type(owner).__module__.startswith("prefect.") for owner in owners]
-    awaited[:] = [each for each, theirs in zip(awaited, prefects, strict=True) if not theirs]
+    callbacks: list[Any] = getattr(threading, "_threading_atexits", [])
+    others: list[Any] = []
+    for callback in callbacks:
+        # A callback is a bound method, or a `partial` of one.
+        method = getattr(callback, "func", callback)
+        owner = getattr(method, "__self__", None)
+        if not type(owner).__module__.startswith("prefect."):
+            others.append(callback)
+    callbacks[:] = others
 
 
 os.register_at_fork(after_in_child=_forget_services)

@@ -47,22 +47,22 @@ def mix(
     workers: Count = 0,
     overrides: Texts = (),
 ) -> Summary | State[Any]:
-    """Mix several sources by weight, and pack the mixture, into a new, verified version of a dataset. Sources that are text are tokenized first, each by a run of the flow `tokenize`.
+    """Mix several sources by weight into a new, verified version of a dataset. Sources that are text are tokenized first, each in a run of the flow `tokenize`.
 
     Args:
-        config: Name of a file in `deployments/` such as `pretrain-2048`, path of a YAML file, or the configuration itself. Empty: `pretrain-2048`.
-        data_files: What to read instead of the configuration's data, by source: `{"code": "code/*.parquet", "web": ["a.jsonl", "b.jsonl"]}`. Needed where the configuration names none.
-        weights: Share of each source, by its name; they sum to 1. Empty: the configuration's.
-        tokenizer: Hub id, folder or tokenizer.json of what is text still. Empty: the configuration's.
-        output: Store to write to, which holds the tokens of the sources too. Empty: the configuration's, else `TOKENLAKE_STORE`, else `./artifacts`.
-        name: Name of the dataset in the store. Empty: the configuration's, else its file's.
-        seq_length: Tokens of a row. 0: what the configuration says.
-        strategy: How documents are laid into rows. Empty: what the configuration says.
-        tokenizer_engine: What makes ids of text, always the same ids. Empty: what the configuration says.
-        splits: Part of the documents of each split, by its name; they sum to 1: `{"train": 0.98, "validation": 0.02}`. Empty: the configuration's.
-        engine: Where units run, always with the same bytes: `local`, `store` (wherever `tokenlake work` runs), `ray`, `dask`. Empty: `local`, or `ray` where its section is enabled.
-        work_runs: With `engine` `store`: so many runs of `work/units` are started to build the units, in that deployment's work pool. 0: whoever runs `tokenlake work` builds.
-        workers: Worker processes, of each of these runs if there are any. 0: one per core, or as the engine has it.
+        config: Name of a configuration in `deployments/`, such as `pretrain-2048`; path of a YAML file; or the configuration itself. Default: `pretrain-2048`.
+        data_files: Input files of each source, by name, in place of the configuration's: `{"code": "code/*.parquet", "web": ["a.jsonl", "b.jsonl"]}`. Required unless the configuration names its data.
+        weights: Share of each source, by name, with a sum of 1. Default: that of the configuration.
+        tokenizer: Hub id, folder or tokenizer.json of the tokenizer, for sources that are text. Default: that of the configuration.
+        output: Path or URL of the store to write to. It also holds the tokens of the sources. Default: that of the configuration, then `TOKENLAKE_STORE`, then `./artifacts`.
+        name: Name of the dataset in the store. Default: that of the configuration, then the name of its file.
+        seq_length: Number of tokens in a packed row. 0: the configuration's value.
+        strategy: Packing strategy, which decides how documents are placed in rows. Default: that of the configuration.
+        tokenizer_engine: Tokenizer implementation. All of them give the same ids. Default: that of the configuration.
+        splits: Share of the documents in each split, by name, with a sum of 1: `{"train": 0.98, "validation": 0.02}`. Default: that of the configuration.
+        engine: Executor of the units: `local` (this machine), `store` (all machines that run `tokenlake work`), `ray` or `dask`. The output is the same. Default: `local`, or `ray` if the configuration enables it.
+        work_runs: Number of runs of `work/units` to start, with engine `store`. They build the units in the work pool of that deployment. 0: none; machines that run `tokenlake work` build the units.
+        workers: Number of worker processes, in each of these runs if there are any. 0: one per core.
         overrides: Single values of the configuration, such as `mix.total_tokens=1000000000`.
     """  # noqa: E501 - a line break here is a line break in the form
     config = config or DEFAULT_MIXTURE

@@ -19,56 +19,74 @@ from tokenlake.base import numbers
 from tokenlake.etl.observability.tally import RunTallies, step_name
 from tokenlake.runs.engine import LocalEngine
 
-#: Seconds between two updates.
 EVERY_SECONDS: Final = 10.0
+"""Seconds between two updates of the artifact."""
 
 
 @contextmanager
 def progress_shown(engine: LocalEngine, key: str) -> Generator[None]:
-    """Keep an artifact of the flow run up to date while ``engine`` builds; the builds of its parts are in it."""
+    """Keep a progress artifact of the flow run up to date while ``engine`` builds.
+
+    The builds of a mixture's sources have no artifact of their own: that of the mixture includes them.
+    """
     if engine.is_part:
         yield
         return
-    tallies, ended, how = engine.tallies, threading.Event(), "stopped at "
+    tallies = engine.tallies
+    ended = threading.Event()
     artifact = create_progress_artifact(0.0, key=key, description=progress_line(tallies))
     assert isinstance(artifact, UUID)
 
     def update() -> None:
-        # No client before the first time: short runs need none.
+        # A short run ends before the first update and needs no client.
         while not ended.wait(EVERY_SECONDS):
             with get_client(sync_client=True) as client:
                 while not ended.is_set():
-                    _show(client, artifact, tallies)
+                    _update_artifact(client, artifact, tallies)
                     ended.wait(EVERY_SECONDS)
 
     updates = threading.Thread(target=update, name="progress", daemon=True)
     updates.start()
+    prefix = "stopped at "
     try:
         yield
-        how = ""
+        prefix = ""
     finally:
         ended.set()
         updates.join()
         with get_client(sync_client=True) as client:
-            _show(client, artifact, tallies, how)
+            _update_artifact(client, artifact, tallies, prefix)
 
 
-def progress_line(tallies: RunTallies, how: str = "") -> str:
-    """``books v3: 45%, 7 of 9 units, 3.12 M tokens, 21.4 MB/s, 12 s left; tokenize takes 71% of the workers' time``.
+def progress_line(tallies: RunTallies, prefix: str = "") -> str:
+    """Return one line about the progress of a run.
+
+    For example ``books v3: 45%, 7 of 9 units, 3.12 M tokens, 21.4 MB/s, 12 s left; tokenize takes 71% of the workers'
+    time``.
 
     Args:
-        how: what stands before the share.
+        tallies: Counts of the builds of the run.
+        prefix: Text before the percentage.
     """
-    tally, share = tallies.last, f"{how}{numbers.percent(tallies.share, 1, 0)}"
+    tally = tallies.last
+    share = f"{prefix}{numbers.percent(tallies.share, 1, 0)}"
     if not tally.plan.dataset:
         return f"{share}, planning"
-    step = [step_name(tally.step)] if tally.step.what else []
-    line = ", ".join([f"{tally.name}: {share}", *step, *tally.line().split("  ")])
-    return line + (f"; {slowest}" if (slowest := tally.slowest()) else "")
+    parts = [f"{tally.name}: {share}"]
+    if tally.step.what:
+        parts.append(step_name(tally.step))
+    parts += tally.line().split("  ")
+    line = ", ".join(parts)
+    slowest = tally.slowest()
+    return f"{line}; {slowest}" if slowest else line
 
 
-def _show(client: SyncPrefectClient, artifact: UUID, tallies: RunTallies, how: str = "") -> None:
-    # The server may be gone for a moment, and nothing depends on this.
+def _update_artifact(
+    client: SyncPrefectClient, artifact: UUID, tallies: RunTallies, prefix: str = ""
+) -> None:
+    # The server may be unreachable for a moment, and nothing depends on an update.
     with suppress(httpx.HTTPError, ObjectNotFound):
-        done = ArtifactUpdate(data=round(100 * tallies.share, 1), description=progress_line(tallies, how))
-        client.update_artifact(artifact, done)
+        update = ArtifactUpdate(
+            data=round(100 * tallies.share, 1), description=progress_line(tallies, prefix)
+        )
+        client.update_artifact(artifact, update)

@@ -24,15 +24,15 @@ from tokenlake_tasks.push import push as push_version
 def push(
     name: str, repo: str, store: Text = "", revision: Text = "", token: Reference = None, strict: bool = True
 ) -> dict[str, Any] | State[Any]:
-    """Upload a version to a private dataset repository of the Hugging Face Hub. One that is there already is not sent again; public repositories are for `tokenlake push --public`, which a person runs.
+    """Upload a version to a private dataset repository on the Hugging Face Hub. A version that is already there is not uploaded again. For a public repository, run `tokenlake push --public` yourself.
 
     Args:
         name: Dataset, or one version of it, such as `books@v3` or `books@prod`.
-        repo: `org/name`; created as a private one where there is none.
-        store: Store that holds it. Empty: `TOKENLAKE_STORE`, else `./artifacts`.
-        revision: Branch. Empty: `main`.
-        token: `{"env": NAME}` or `{"block": NAME}`, never the token. Empty: the worker's `HF_TOKEN`, else its login.
-        strict: Refuse also for what looks like a secret in sampled rows.
+        repo: Repository, as `org/name`. A missing one is created as a private repository.
+        store: Path or URL of the store. Default: `TOKENLAKE_STORE`, then `./artifacts`.
+        revision: Branch of the repository. Default: `main`.
+        token: Reference to an access token, as `{"env": NAME}` or `{"block": NAME}`, never the token itself. Default: `HF_TOKEN` of the worker, then its login.
+        strict: Refuse to push if sampled rows contain strings that look like secrets.
     """  # noqa: E501 - a line break here is a line break in the form
     try:
         address = store or default_store()

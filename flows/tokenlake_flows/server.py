@@ -133,7 +133,7 @@ class EmbeddedServer:
         )
 
     def _watch(self) -> None:
-        """Ask for the server's health until the end; replace it when it dies or is silent."""
+        """Check the server's health until the end; replace a server that died or does not answer."""
 
         def answers() -> bool:
             # Until the server is up, the request waits in the socket's queue: it is answered at once then.
@@ -141,20 +141,26 @@ class EmbeddedServer:
                 return is_healthy(self.api_url, ANSWER_SECONDS)
             return False
 
-        up, missed = False, 0
+        is_up = False
+        missed_checks = 0
         while True:
-            if self._has_ended(CHECK_SECONDS if up else 0.1):
+            if self._has_ended(CHECK_SECONDS if is_up else 0.1):
                 if not self._start_again():
                     break
-                up, missed = False, 0
+                is_up = False
+                missed_checks = 0
             elif answers():
-                up, missed, self._came_up = True, 0, True
+                is_up = True
+                missed_checks = 0
+                self._came_up = True
                 self._settled.set()
             else:
-                missed += 1
-                if missed >= (_MOST_MISSED if up else STARTUP_SECONDS / ANSWER_SECONDS):
+                missed_checks += 1
+                # A server that starts gets more time than one that answered before.
+                most_missed = _MOST_MISSED if is_up else STARTUP_SECONDS / ANSWER_SECONDS
+                if missed_checks >= most_missed:
                     self._process.kill()
-        # Whoever waits in its queue is sent away, and learns that there is no server.
+        # Requests that wait in the queue of the socket are refused, so that their senders learn that no server runs.
         self._listening.close()
         self._settled.set()
 

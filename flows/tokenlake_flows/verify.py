@@ -33,13 +33,13 @@ def _verified(parameters: dict[str, Any]) -> str:
 def verify(
     names: Texts = (), store: Text = "", deep: bool = True, workers: Count = 0
 ) -> Verified | State[Any]:
-    """Verify versions of datasets: every byte against its manifest, and with `deep` every checksum, count and token. A run that finds damage fails, and says what is damaged.
+    """Verify versions of datasets: every byte against its manifest, and with `deep` every checksum, count and token. The run fails if it finds damage, and names the damaged files.
 
     Args:
-        names: Datasets, or versions such as `books@v3` or `books@prod`. Empty: everything in the store.
-        store: Store to look at. Empty: `TOKENLAKE_STORE`, else `./artifacts`.
-        deep: Also decode every row: checksums of pages, counts, provenance, logical hashes.
-        workers: Threads. 0: one per core.
+        names: Datasets, or versions such as `books@v3` or `books@prod`. Default: all versions in the store.
+        store: Path or URL of the store. Default: `TOKENLAKE_STORE`, then `./artifacts`.
+        deep: Decode every row, too: page checksums, counts, provenance and logical hashes.
+        workers: Number of threads. 0: one per core.
     """  # noqa: E501 - a line break here is a line break in the form
     try:
         address = store or default_store()

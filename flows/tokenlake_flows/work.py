@@ -39,15 +39,15 @@ def work(
     workers: Count = 0,
     wait: Text = "",
 ) -> dict[str, int] | State[Any]:
-    """Build units of a build that another run has planned with `engine` `store`, until none is left: `tokenlake work` as a flow. Runs of `tokenize` and `mix` with `work_runs` start it.
+    """Build units of a build that another run planned with engine `store`, until none is left. Same as `tokenlake work`. Runs of `tokenize` and `mix` with `work_runs` start this flow.
 
     Args:
-        name: What is being built: `books`, or `books@v3`.
-        store: Store that it goes to. Empty: `TOKENLAKE_STORE`, else `./artifacts`.
-        storage_options: Of the store, with secrets as `{"env": NAME}`. Empty: `TOKENLAKE_STORE_OPTIONS`.
-        share: `I/N`: take every Nth unit first, from the Ith on (from 0), then any that nobody builds. Empty: any.
-        workers: Worker processes. 0: one per core.
-        wait: How long to wait for the plan, such as `10m`. Empty: not at all.
+        name: Dataset that is being built, such as `books` or `books@v3`.
+        store: Path or URL of the store that it is written to. Default: `TOKENLAKE_STORE`, then `./artifacts`.
+        storage_options: Options of the store, with secrets as `{"env": NAME}`. Default: `TOKENLAKE_STORE_OPTIONS`.
+        share: Units to build first, as `I/N`: every Nth unit from unit I on (counted from 0). Other free units follow. Default: any free unit.
+        workers: Number of worker processes. 0: one per core.
+        wait: Longest wait for the plan of the build, such as `10m`. Default: no wait.
     """  # noqa: E501 - a line break here is a line break in the form
     try:
         where = StoreAddress(store or default_store(), dict(storage_options or {}))

@@ -1,10 +1,10 @@
 """Runs of the deployment `work/units`, which build the units that another run waits for.
 
-The run that plans keeps a number of them going until no unit is left: they are started, watched and replaced. The
-server notices a run that crashed, but goes on showing a run as running whose machine is gone. So each run reports in
-the store that it is alive (:mod:`tokenlake.etl.shared_plan`), and a run that is silent for too long counts as lost.
-The others build its units in any case; a run that is started in its place only keeps their number. A run that was
-killed leaves its workers to the next one with the same parameters, which takes over those that it finds.
+The run that plans a build keeps a number of these runs going until no unit is left. It starts, checks and replaces
+them. Prefect's server notices a run that crashed, but keeps showing a run as running after its machine is gone.
+Therefore each run reports in the store that it is alive (:mod:`tokenlake.etl.shared_plan`). A run that is silent for
+too long counts as lost. The other runs build its units in any case; its replacement only restores the number of runs.
+If the run that plans is killed, its work runs continue, and the next run with the same parameters takes them over.
 """
 
 from __future__ import annotations
@@ -33,35 +33,58 @@ from tokenlake.etl.shared_plan import lease_seconds
 from tokenlake.etl.store_engine import Awaited, StorePool
 
 DEPLOYMENT: Final = "work/units"
-_LOOK: Final = 3.0  # seconds between two looks
-_WAIT: Final = "10m"  # of a run for the plan: it is there, unless another is about to take its place
-_IN_VAIN: Final = 3  # runs in the place of one, without a unit built meanwhile, after which the build ends
-_SLOW: Final = 60.0  # seconds without any run that runs, after which a line says so
+"""Deployment whose runs build units."""
+
+_CHECK_SECONDS: Final = 3.0
+"""Seconds between two checks of the runs."""
+
+_PLAN_WAIT: Final = "10m"
+"""Longest wait of a run for the plan, which exists unless a new plan is about to replace it."""
+
+_MOST_FAILED: Final = 3
+"""Number of replacements of each run, without a unit built meanwhile, after which the build ends."""
+
+_SLOW_START: Final = 60.0
+"""Seconds without any run in the state Running, after which a line is logged."""
+
 _ACTIVE: Final = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED)
+
 Log = Callable[[str], None]
 
 
 @final
 class WorkRuns:
-    """Keeps runs of the deployment going while a run waits for its units; a context manager.
+    """Keeps a number of runs of the deployment going while a run waits for its units; a context manager.
 
     Args:
-        pool: that the run waits with.
-        count: how many.
-        workers: processes of each; 0: one per core.
-        log: gets a line for each that begins or is lost.
+        pool: Pool that the run waits with.
+        count: Number of runs.
+        workers: Number of worker processes in each run. 0: one per core.
+        log: Function that logs a line. It is called for each run that starts or is lost.
     """
 
     def __init__(self, pool: StorePool, count: int, workers: int, log: Log) -> None:
-        self._pool, self._count, self._workers, self._log = pool, count, workers, log
+        self._pool = pool
+        self._count = count
+        self._workers = workers
+        self._log = log
+        # Ids of the runs that were active at the last check.
         self._runs: set[UUID] = set()
-        self._since: dict[UUID, float] = {}
-        self._of: Awaited | None = None
-        self._tries, self._least, self._slow = 0, 0, 0.0
+        # When each run was first seen in the state Running.
+        self._running_since: dict[UUID, float] = {}
+        # The build whose units the runs build.
+        self._build: Awaited | None = None
+        # Runs that ended since a unit was last built, and the number of units that were left then.
+        self._failed_runs = 0
+        self._fewest_left = 0
+        # When the runs of this build were first needed; infinity once one of them runs.
+        self._needed_since = 0.0
         self._closed = threading.Event()
-        # What it starts is below this run: the thread must know which that is.
-        run = contextvars.copy_context().run
-        self._thread = threading.Thread(target=run, args=(self._mind,), name="work-runs", daemon=True)
+        # Runs that the thread starts are children of the current run: the thread needs its context.
+        run_in_context = contextvars.copy_context().run
+        self._thread = threading.Thread(
+            target=run_in_context, args=(self._watch,), name="work-runs", daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -71,104 +94,132 @@ class WorkRuns:
         self._closed.set()
         self._thread.join()
         with suppress(httpx.HTTPError, PrefectException), get_client(sync_client=True) as client:
-            for run in self._read(client):
-                self._end(client, run, failed=kind is not None)
+            for run in self._read_runs(client):
+                self._end_run(client, run, failed=kind is not None)
 
-    def _mind(self) -> None:
-        while not self._closed.wait(_LOOK):
+    def _watch(self) -> None:
+        """Check the runs until the end; an error that no check can overcome ends the build."""
+        while not self._closed.wait(_CHECK_SECONDS):
             awaited = self._pool.awaited()
             if awaited is None or not awaited.left:
                 continue
             try:
                 with get_client(sync_client=True) as client:
-                    self._look(client, awaited)
+                    self._check_runs(client, awaited)
             except TokenlakeError as error:
                 self._pool.give_up(error)
                 return
             except ObjectNotFound:
-                why = f"has no deployment {DEPLOYMENT}, of which work_runs={self._count} are to be started"
-                how = "deploy it: prefect deploy --name units"
-                self._pool.give_up(ConfigError(f"the Prefect server {why}; {how}"))
+                error = ConfigError(
+                    f"the Prefect server has no deployment {DEPLOYMENT}, which work_runs={self._count} needs; deploy "
+                    "it: prefect deploy --name units"
+                )
+                self._pool.give_up(error)
                 return
             except (httpx.HTTPError, PrefectException):
-                continue  # the server may be gone for a moment; the flow's own calls decide whether that is fatal
-            except Exception as error:  # or a run would wait for workers that nobody replaces
+                # The server may be unreachable for a moment. The calls of the flow decide whether that is fatal.
+                continue
+            except Exception as error:
+                # Without a watcher the run would wait for ever for workers that nobody replaces.
                 self._pool.give_up(WorkerError(f"runs of {DEPLOYMENT} cannot be watched: {error!r}"))
                 return
 
-    def _look(self, client: SyncPrefectClient, awaited: Awaited) -> None:
-        if self._of is None or (self._of.address, self._of.layout) != (awaited.address, awaited.layout):
-            self._runs = set(self._found(client, awaited))
-            self._tries, self._least, self._slow = 0, awaited.left, time.monotonic()
-        self._of = awaited
-        if awaited.left < self._least:
-            self._tries, self._least = 0, awaited.left
-        active = [run for run in self._read(client) if self._is_there(client, run, awaited)]
+    def _check_runs(self, client: SyncPrefectClient, awaited: Awaited) -> None:
+        """Start the runs that are missing."""
+        if self._build is None or (self._build.address, self._build.layout) != (
+            awaited.address,
+            awaited.layout,
+        ):
+            self._runs = {run.id for run in self._find_runs(client, awaited)}
+            self._failed_runs = 0
+            self._fewest_left = awaited.left
+            self._needed_since = time.monotonic()
+        self._build = awaited
+
+        # Failures count only while no unit is built.
+        if awaited.left < self._fewest_left:
+            self._failed_runs = 0
+            self._fewest_left = awaited.left
+
+        active = [run for run in self._read_runs(client) if self._is_active(client, run, awaited)]
         self._runs = {run.id for run in active}
         if any(run.state_type == StateType.RUNNING for run in active):
-            self._slow = math.inf
-        elif active and time.monotonic() - self._slow > _SLOW:
-            self._slow = math.inf
+            self._needed_since = math.inf
+        elif active and time.monotonic() - self._needed_since > _SLOW_START:
+            self._needed_since = math.inf
             self._log(
-                f"no run of {DEPLOYMENT} has begun for a minute; its work pool needs a worker with room for "
+                f"no run of {DEPLOYMENT} has started within a minute; its work pool needs a worker with room for "
                 f"{numbers.plural(self._count, 'run')} beside this one"
             )
-        for share in range(len(active), min(self._count, awaited.left)):
-            self._start(share, awaited)
 
-    def _found(self, client: SyncPrefectClient, awaited: Awaited) -> list[UUID]:
-        """Return the runs that a killed run of the same build left."""
+        for share in range(len(active), min(self._count, awaited.left)):
+            self._start_run(share, awaited)
+
+    def _find_runs(self, client: SyncPrefectClient, awaited: Awaited) -> list[FlowRun]:
+        """Return the active runs that an earlier, killed run of the same build started."""
         deployment = client.read_deployment_by_name(DEPLOYMENT).id
-        wanted = self._parameters(0, awaited)
-        runs = client.read_flow_runs(
+        active = client.read_flow_runs(
             flow_run_filter=filters.FlowRunFilter(
                 deployment_id=filters.FlowRunFilterDeploymentId(any_=[deployment]),
                 state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=list(_ACTIVE))),
             )
         )
-        same = [
-            run for run in runs if all(run.parameters.get(key) == wanted[key] for key in ("name", "store"))
-        ]
-        if same:
-            self._log(f"{numbers.plural(len(same), 'run')} of {DEPLOYMENT} are at this build already")
-        return [run.id for run in same]
+        expected = self._parameters(0, awaited)
+        runs: list[FlowRun] = []
+        for run in active:
+            is_same_name = run.parameters.get("name") == expected["name"]
+            is_same_store = run.parameters.get("store") == expected["store"]
+            if is_same_name and is_same_store:
+                runs.append(run)
+        if runs:
+            self._log(f"{numbers.plural(len(runs), 'run')} of {DEPLOYMENT} already work on this build")
+        return runs
 
-    def _read(self, client: SyncPrefectClient) -> list[FlowRun]:
-        """Return the runs that were active at the last look, as they are now."""
+    def _read_runs(self, client: SyncPrefectClient) -> list[FlowRun]:
+        """Return the current state of the runs that were active at the last check."""
         if not self._runs:
             return []
         ids = filters.FlowRunFilterId(any_=list(self._runs))
         return client.read_flow_runs(flow_run_filter=filters.FlowRunFilter(id=ids))
 
-    def _is_there(self, client: SyncPrefectClient, run: FlowRun, awaited: Awaited) -> bool:
-        """Say whether a run is at it, or will be; a lost one is marked as crashed."""
+    def _is_active(self, client: SyncPrefectClient, run: FlowRun, awaited: Awaited) -> bool:
+        """Return whether a run builds units or will do so. A lost run is marked as crashed."""
         if run.state_type not in _ACTIVE:
-            why = "" if run.state is None or not run.state.message else f": {run.state.message}"
-            self._log(f"{run.name} is {(run.state_name or 'gone').lower()}{why}")
-            self._give_up_if_in_vain(why)
+            message = run.state.message if run.state is not None else None
+            reason = f": {message}" if message else ""
+            self._log(f"{run.name} is {(run.state_name or 'gone').lower()}{reason}")
+            self._count_failure(reason)
             return False
         if run.state_type != StateType.RUNNING:
             return True
-        began, now = self._since.setdefault(run.id, time.monotonic()), time.monotonic()
-        silent = min(awaited.heard.get(str(run.id), now - began), now - began)
-        if silent < 2 * lease_seconds():
+
+        # A run without a sign of life yet counts from the moment it was first seen running.
+        now = time.monotonic()
+        running_seconds = now - self._running_since.setdefault(run.id, now)
+        silent_seconds = min(awaited.heard.get(str(run.id), running_seconds), running_seconds)
+        if silent_seconds < 2 * lease_seconds():
             return True
-        message = f"nothing was heard of it for {silent:.0f} seconds; others build its units"
+        message = f"no sign of life for {silent_seconds:.0f} seconds; others build its units"
         client.set_flow_run_state(run.id, Crashed(message=message), force=True)
         self._log(f"{run.name} is lost: {message}")
-        self._give_up_if_in_vain(f": {message}")
+        self._count_failure(f": {message}")
         return False
 
-    def _give_up_if_in_vain(self, why: str) -> None:
-        self._tries += 1
-        if self._tries > _IN_VAIN * self._count:
+    def _count_failure(self, reason: str) -> None:
+        """Count a run that ended.
+
+        Raises:
+            WorkerError: Too many runs ended without a unit built.
+        """
+        self._failed_runs += 1
+        if self._failed_runs > _MOST_FAILED * self._count:
             raise WorkerError(
-                f"{self._tries} runs of {DEPLOYMENT} ended, one after the other, and not a unit was built; the last "
-                f"one ended{why or ' without a message'}"
+                f"{self._failed_runs} runs of {DEPLOYMENT} ended, one after the other, and no unit was built; the last "
+                f"one ended{reason or ' without a message'}"
             )
 
-    def _start(self, share: int, awaited: Awaited) -> None:
-        # Typed by Prefect as if it might be awaited, which it is in a loop of events only.
+    def _start_run(self, share: int, awaited: Awaited) -> None:
+        # Prefect's types allow a coroutine, which it returns only inside an event loop.
         start = cast("Callable[..., FlowRun]", run_deployment)
         run = start(DEPLOYMENT, parameters=self._parameters(share, awaited), timeout=0)
         self._runs.add(run.id)
@@ -181,12 +232,12 @@ class WorkRuns:
             "storage_options": dict(awaited.address.options),
             "share": f"{share}/{self._count}",
             "workers": self._workers,
-            "wait": _WAIT,
+            "wait": _PLAN_WAIT,
         }
 
-    def _end(self, client: SyncPrefectClient, run: FlowRun, *, failed: bool) -> None:
-        """End a run that is not needed any more; one that builds sees the commit by itself."""
+    def _end_run(self, client: SyncPrefectClient, run: FlowRun, *, failed: bool) -> None:
+        """End a run that is not needed any more. A run that builds sees a commit by itself."""
         if run.state_type in (StateType.SCHEDULED, StateType.PENDING):
-            client.set_flow_run_state(run.id, Cancelled(message="the version is there"), force=True)
+            client.set_flow_run_state(run.id, Cancelled(message="the version is committed"), force=True)
         elif run.state_type == StateType.RUNNING and failed:
             client.set_flow_run_state(run.id, Cancelling())

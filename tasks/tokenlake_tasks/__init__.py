@@ -13,7 +13,7 @@ A module is named like its task: ``from tokenlake_tasks.plan import plan``. The 
 ``save``      Step: Parquet files are written and published.
 ``commit``    Make the version visible.
 ``export``    Write the copies that the configuration asks for.
-``report``    Show the result beside the run, and keep a report in the store.
+``report``    Write the report into the store, and publish the result as an artifact.
 ============  ==========================================================================================
 
 The flows of maintenance have ``clean``, ``verify`` and ``push``.

@@ -19,14 +19,18 @@ from tokenlake.base.fingerprint import fingerprint
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.sources.formats import has_wildcard, static_folder
 
-# What Prefect's keys may not have, or not be longer than.
 _REFUSED: Final = re.compile(r"""[\s\0#?&%"'<>\[\]{}|\\^`]""")
+"""Characters that Prefect does not allow in the key of an asset."""
+
 _LONGEST: Final = 512
-_MOST_INPUTS: Final = 16  # assets that one source's inputs are; more files are the folder that holds them
+"""Largest number of characters in the key of an asset."""
+
+_MOST_INPUTS: Final = 16
+"""Largest number of assets for the inputs of one source. Beyond it, the folders of the files are the assets."""
 
 
 def artifact_key(kind: str, dataset: str) -> str:
-    """Prefect's keys know only lower-case letters, digits and dashes.
+    """Return the key of an artifact, which may hold lower-case letters, digits and dashes only.
 
     >>> artifact_key("tokens", "web.v2_clean")
     'tokens-web-v2-clean'
@@ -35,7 +39,7 @@ def artifact_key(kind: str, dataset: str) -> str:
 
 
 def asset_key(address: str) -> str:
-    """Return the key of what lies at a path or URL: no password, no query, and ``_`` for what keys may not have.
+    """Return the key of a path or URL, without password and query, and with ``_`` for characters that are not allowed.
 
     >>> asset_key("s3://me:secret@lake/raw data/a.jsonl?signature=x")
     's3://lake/raw_data/a.jsonl'
@@ -46,7 +50,7 @@ def asset_key(address: str) -> str:
         key = f"{scheme.lower()}://{host.rpartition('@')[2]}{slash}{path}"
     else:
         path = Path(rest if scheme.lower() == "file" else address)
-        with suppress(RuntimeError):  # a name that begins with ~ and is nobody's home
+        with suppress(RuntimeError):  # "~name" where no user has that name
             path = path.expanduser()
         key = f"file://{path.absolute().as_posix()}"
     key = _REFUSED.sub("_", key)
@@ -54,29 +58,37 @@ def asset_key(address: str) -> str:
 
 
 def dataset_asset(store: str, dataset: str) -> Asset:
-    """Return the asset that a dataset is."""
+    """Return the asset of a dataset."""
     return Asset(key=asset_key(f"{store}/{dataset}"), properties=AssetProperties(name=dataset))
 
 
 def upstream_assets(store: str, plan: Plan) -> list[Asset]:
-    """Return what a build reads: the inputs of its texts, and the datasets of its parents."""
-    inputs = [
-        root for source in plan.build.sources for root in input_roots(source.data_files, source.type or "")
-    ]
-    parents = [dataset_asset(store, parent.lineage.dataset) for parent in plan.parents]
-    found = [*(Asset(key=asset_key(root)) for root in inputs), *parents]
-    return list({asset.key: asset for asset in found}.values())
+    """Return the assets that a build reads: the inputs of its texts, and the datasets of its parents."""
+    assets: dict[str, Asset] = {}
+    for source in plan.build.sources:
+        for root in input_roots(source.data_files, source.type or ""):
+            key = asset_key(root)
+            assets[key] = Asset(key=key)
+    for parent in plan.parents:
+        dataset = dataset_asset(store, parent.lineage.dataset)
+        assets[dataset.key] = dataset
+    return list(assets.values())
 
 
 def input_roots(patterns: Iterable[str], kind: str = "") -> list[str]:
-    """Return where inputs lie: files and folders as named, and of a pattern the folder before its first wildcard.
+    """Return the places of inputs: files and folders as named; for a pattern, the folder before its first wildcard.
 
     >>> input_roots(["raw/*.jsonl", "raw/2024/**/a.csv", "b.csv"])
     ['raw', 'raw/2024', 'b.csv']
     """
     if kind == "hub":
         return [f"hf://datasets/{pattern}" for pattern in patterns]
-    roots = list(dict.fromkeys(static_folder(each) if has_wildcard(each) else each for each in patterns))
+    # Dicts keep the order and drop duplicates.
+    roots: dict[str, None] = {}
+    for pattern in patterns:
+        root = static_folder(pattern) if has_wildcard(pattern) else pattern
+        roots[root] = None
     if len(roots) <= _MOST_INPUTS:
-        return roots
-    return list(dict.fromkeys(root.rpartition("/")[0] for root in roots))[:_MOST_INPUTS]
+        return list(roots)
+    folders = dict.fromkeys(root.rpartition("/")[0] for root in roots)
+    return list(folders)[:_MOST_INPUTS]

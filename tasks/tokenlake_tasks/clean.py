@@ -1,4 +1,4 @@
-"""The tasks of the flow `clean`: plan, signatures, the list, and its account beside the run."""
+"""The tasks of the flow `clean`: plan, signatures, the list of excluded documents, and its audit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def write_list(cleaning: Cleaning) -> CleanResult:
 
 @tried_once("report")
 def publish_account(name: str, result: CleanResult) -> None:
-    """Show what is left out beside the run, and in the history of its artifact."""
+    """Publish the counts of excluded documents as an artifact of the run."""
     key = artifact_key("cleaning", name)
     create_markdown_artifact(account_page(result), key=key, description=result.output)
 
@@ -56,6 +56,7 @@ def publish_account(name: str, result: CleanResult) -> None:
 def account_page(result: CleanResult) -> str:
     """Return what is left out, as Markdown."""
     account = result.account
-    rows = [{"reason": why, "rows": count} for why, count in sorted(account.filtered.items())]
-    said = f"{account.kept:,} of {numbers.plural(account.rows_read, 'row')} kept. The list: `{result.output}`"
-    return "\n".join(["# Cleaning\n", f"{said}\n", to_markdown(Table.of(_REASONS, rows))])
+    rows = [{"reason": reason, "rows": count} for reason, count in sorted(account.filtered.items())]
+    kept = f"{account.kept:,} of {numbers.plural(account.rows_read, 'row')} kept."
+    table = to_markdown(Table.of(_REASONS, rows))
+    return f"# Cleaning\n\n{kept} List of excluded documents: `{result.output}`\n\n{table}"

@@ -16,27 +16,32 @@ PUSHED: Final = "tokenlake.version.pushed"
 
 
 def facts_of(store: str, manifest: Manifest) -> dict[str, Any]:
-    """Return what the event of a version says, and its materialization: JSON-able, with no secret."""
+    """Return the payload of the event of a committed version, which is JSON and holds no secret."""
     totals = manifest.totals
     return {
-        **called(store, manifest.dataset, manifest.version),
+        **version_facts(store, manifest.dataset, manifest.version),
         "manifest_sha256": manifest.sha256,
         "fingerprint": manifest.fingerprint,
         "kind": manifest.kind,
-        **{name: getattr(totals, name) for name in ("tokens", "rows", "documents", "files", "bytes")},
+        "tokens": totals.tokens,
+        "rows": totals.rows,
+        "documents": totals.documents,
+        "files": totals.files,
+        "bytes": totals.bytes,
         "splits": {name: split.rows for name, split in manifest.splits.items()},
         "parents": [f"{parent.dataset}@v{parent.version}" for parent in manifest.parents],
     }
 
 
-def called(store: str, dataset: str, version: int) -> dict[str, Any]:
-    """Which version, in words that are a flow's parameters, too."""
+def version_facts(store: str, dataset: str, version: int) -> dict[str, Any]:
+    """Return the facts that identify a version. Their names are parameters of the flows, too."""
     return {"dataset": dataset, "version": version, "name": f"{dataset}@v{version}", "store": store}
 
 
 def emit(event: str, facts: Mapping[str, Any]) -> None:
-    """Emit an event about a dataset; Prefect adds the run, its deployment and their tags."""
-    dataset, store = facts["dataset"], facts["store"]
+    """Emit an event about a version. Prefect adds the run, its deployment and their tags."""
+    dataset = facts["dataset"]
+    store = facts["store"]
     labels = {
         "prefect.resource.id": f"tokenlake.dataset.{dataset}",
         "prefect.resource.name": f"{dataset} v{facts['version']}",

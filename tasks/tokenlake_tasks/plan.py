@@ -18,10 +18,12 @@ def plan(engine: LocalEngine) -> dict[str, Any]:
         engine.provide(load_blocks(engine.blocks))
     log = log_of(engine)
     session = engine.planned(log)
-    units, pending, size = len(session.plan.units), len(session.pending), session.plan.input_bytes
+    units = len(session.plan.units)
+    pending = len(session.pending)
+    input_bytes = session.plan.input_bytes
     log(
         f"{session.dataset} v{session.version} is {session.status}: {numbers.plural(units, 'unit')} of "
-        f"{numbers.size(size)}, {numbers.count(pending)} to build, {numbers.plural(engine.workers, 'worker')}"
+        f"{numbers.size(input_bytes)}, {numbers.count(pending)} to build, {numbers.plural(engine.workers, 'worker')}"
     )
     for note in session.plan.notes:
         log(note)
@@ -31,5 +33,5 @@ def plan(engine: LocalEngine) -> dict[str, Any]:
         "status": session.status,
         "units": units,
         "pending": pending,
-        "input_bytes": size,
+        "input_bytes": input_bytes,
     }

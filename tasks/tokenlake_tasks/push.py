@@ -12,7 +12,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.publish import PushReport, push_to_hub
 from tokenlake.runtime.store.address import open_store
 from tokenlake_tasks.blocks import load_blocks
-from tokenlake_tasks.events import PUSHED, called, emit
+from tokenlake_tasks.events import PUSHED, emit, version_facts
 from tokenlake_tasks.retries import is_worth_another_push, retried
 
 
@@ -21,37 +21,40 @@ def push(
     store: str, dataset: str, version: int, repo: str, branch: str, token: Mapping[str, str], strict: bool
 ) -> PushReport:
     """Publish one version in a private repository; another try sends what is missing."""
-    name, secret = f"{dataset}@v{version}", token_of(token)
-    report = push_to_hub(store, repo, name=name, revision=branch, token=secret, strict=strict)
+    name = f"{dataset}@v{version}"
+    report = push_to_hub(store, repo, name=name, revision=branch, token=token_of(token), strict=strict)
     log = get_run_logger()
     log.info("%s: %s at %s, %s", report.outcome, report.tag, report.url, numbers.size(report.bytes))
     for finding in report.findings:
         log.warning("looks like a secret: %s", finding)
-    facts = called(open_store(store).url, dataset, version)
+    facts = version_facts(open_store(store).url, dataset, version)
     emit(PUSHED, facts | {"url": report.url, "tag": report.tag})
     return report
 
 
 def check_reference(token: Mapping[str, str] | None) -> dict[str, str]:
-    """Return a reference to a token; empty: the worker's own.
+    """Return a checked reference to a token. An empty one stands for the worker's own token.
 
     Raises:
-        ConfigError: it is no reference; what it is, is not shown.
+        ConfigError: The value is not a reference. The message does not show it, because it may be the token itself.
     """
-    found = dict(token or {})
-    if found and (set(found) not in ({"env"}, {"block"}) or not all(found.values())):
+    reference = dict(token or {})
+    is_reference = set(reference) in ({"env"}, {"block"}) and all(reference.values())
+    if reference and not is_reference:
         raise ConfigError(
-            'token: expected {"env": NAME} or {"block": NAME}, which name where the token is kept'
+            'token: expected {"env": NAME} or {"block": NAME}, which names the place of the token'
         )
-    return found
+    return reference
 
 
 def token_of(reference: Mapping[str, str]) -> str | None:
-    """Return the token that a reference names; None: the worker's own.
+    """Return the token that a reference names; None for the worker's own.
 
     Raises:
-        ConfigError: there is no such variable or block.
+        ConfigError: The variable or block does not exist.
     """
+    if not reference:
+        return None
     if "block" in reference:
         provide_blocks(load_blocks([reference["block"]]))
-    return str(resolve_options({"token": reference})["token"]) if reference else None
+    return str(resolve_options({"token": reference})["token"])

@@ -31,45 +31,61 @@ from tokenlake_tasks.retries import tried_once
 
 @tried_once("report")
 def report(engine: LocalEngine) -> None:
-    """Show the result beside the run, and in the history of the dataset's artifact; keep its report in the store."""
+    """Write the report of the version into the store, and publish the result as an artifact of the run."""
     result = engine.result()
-    store, link = open_store(engine.session().plan.store), ""
-    try:  # a version is whole without a report
-        where = f"{store.url}/{store_report(store, result.manifest)}"
-        link = f"[report.html]({where if '://' in where else Path(where).absolute().as_uri()})"
-    except TokenlakeError as error:
-        get_run_logger().warning("there is no report of this version: %s", scrub(str(error)))
+    tokens = numbers.short(result.manifest.account.tokens)
     create_markdown_artifact(
-        _page(result, link, engine.built()),
+        _page(result, _report_link(engine, result), engine.built()),
         key=artifact_key("tokens", result.dataset),
-        description=f"{result.dataset} v{result.version}: {numbers.short(result.manifest.account.tokens)} tokens",
+        description=f"{result.dataset} v{result.version}: {tokens} tokens",
     )
 
 
-def _page(result: BuildResult, report: str, built: Sequence[UnitFinished]) -> str:
-    """The result as Markdown.
+def _report_link(engine: LocalEngine, result: BuildResult) -> str:
+    """Write the HTML report and return a Markdown link to it. A version is complete without one: "" if it fails."""
+    store = open_store(engine.session().plan.store)
+    try:
+        address = f"{store.url}/{store_report(store, result.manifest)}"
+    except TokenlakeError as error:
+        get_run_logger().warning("no report of this version was written: %s", scrub(str(error)))
+        return ""
+    if "://" not in address:
+        address = Path(address).absolute().as_uri()
+    return f"[report.html]({address})"
+
+
+def _page(result: BuildResult, report_link: str, built_units: Sequence[UnitFinished]) -> str:
+    """Return the result of a build as Markdown.
 
     Args:
-        result: a committed build.
-        report: where its report is; empty: nowhere.
-        built: the units that this run itself built.
+        result: Result of a committed build.
+        report_link: Link to its report; "" if there is none.
+        built_units: Units that this run built itself.
     """
     manifest = result.manifest
-    units = {"built": result.units_built, "resumed": result.units_resumed, "reused": result.units_reused}
-    told = ", ".join(f"{numbers.count(many)} {how}" for how, many in units.items() if many)
-    run = [("units", told or "none: the same version exists already")]
-    if result.units_built:
-        speed = numbers.rate(sum(event.record.account.text_bytes for event in built), result.seconds)
-        run.append(("time", f"{numbers.duration(result.seconds)}, {speed} of text"))
-    run += [("stored at", f"`{result.path}`"), ("fingerprint", f"`{manifest.fingerprint}`")]
-    run += [("report", report)] if report else []
-    tables = [
-        headline(manifest),
-        account_table(manifest),
-        *about_sources(manifest),
-        *([splits_table(manifest)] if len(manifest.splits) > 1 else []),
-        facts(run, "This run"),
-        *time_tables(built),
-    ]
-    notes = "".join(f"- {remark}\n" for remark in [*remarks(manifest.account), *result.notes])
+    tables = [headline(manifest), account_table(manifest), *about_sources(manifest)]
+    if len(manifest.splits) > 1:
+        tables.append(splits_table(manifest))
+    tables.append(facts(_facts_of_run(result, report_link, built_units), "This run"))
+    tables += time_tables(built_units)
+
+    notes = "".join(f"- {note}\n" for note in [*remarks(manifest.account), *result.notes])
     return "\n".join([f"# {result.dataset} v{result.version}\n", *map(to_markdown, tables), notes])
+
+
+def _facts_of_run(
+    result: BuildResult, report_link: str, built_units: Sequence[UnitFinished]
+) -> list[tuple[str, str]]:
+    """Return the rows of the table "This run"; arguments as of `_page`."""
+    counts = {"built": result.units_built, "resumed": result.units_resumed, "reused": result.units_reused}
+    units = ", ".join(f"{numbers.count(count)} {state}" for state, count in counts.items() if count)
+    rows = [("units", units or "none: the same version exists already")]
+    if result.units_built:
+        text_bytes = sum(unit.record.account.text_bytes for unit in built_units)
+        speed = numbers.rate(text_bytes, result.seconds)
+        rows.append(("time", f"{numbers.duration(result.seconds)}, {speed} of text"))
+    rows.append(("stored at", f"`{result.path}`"))
+    rows.append(("fingerprint", f"`{result.manifest.fingerprint}`"))
+    if report_link:
+        rows.append(("report", report_link))
+    return rows

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.seeds import promise
-from tokenlake.base.cache.disk import DiskCache, decoded, encoded
+from tokenlake import DiskCache
 from tokenlake.errors import ConfigError
 
 ARROW: Any = pa
@@ -32,11 +32,13 @@ CODECS = ("none", "gzip", "lz4", "zstd")
 
 @settings(max_examples=20)
 @given(JSON | st.binary())
-def test_values_come_back_as_they_were(value: Any):
-    shape, data = encoded(value)
-    found = decoded(shape, memoryview(data))
-    assert found == value
-    assert type(found) is type(value)
+def test_values_come_back_as_they_were(tmp_path_factory: pytest.TempPathFactory, value: Any):
+    cache = DiskCache(tmp_path_factory.getbasetemp() / "values")
+    cache.put("key", value)
+    entry = cache.get("key")
+    assert entry is not None
+    assert entry[0] == value
+    assert type(entry[0]) is type(value)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -187,7 +189,7 @@ def test_what_a_dead_process_left_is_swept(tmp_path: Path):
 
 WRITER = """
 import sys, numpy as np
-from tokenlake.base.cache.disk import DiskCache
+from tokenlake import DiskCache
 cache, number = DiskCache(sys.argv[1], "zstd", max_bytes=4_000_000), int(sys.argv[2])
 print("ready", flush=True)
 for turn in range(int(sys.argv[3])):

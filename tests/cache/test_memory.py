@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.seeds import promise
-from tokenlake.base.cache.disk import Entry
-from tokenlake.base.cache.memory import value_bytes
+from tokenlake.base.cache import Entry
 from tokenlake.errors import ConfigError
 
 KEYS = st.sampled_from("abcdef")
@@ -112,9 +111,11 @@ def test_a_failure_is_not_kept():
 
 
 def test_bytes_are_those_of_buffers():
-    array = np.zeros(1000, np.int32)
-    assert value_bytes(array) == 4000
-    assert 8000 < value_bytes({"a": array, "b": [array]}) < 8500
+    cache, array = tl.MemoryCache(), np.zeros(1000, np.int32)
+    cache.put("a", array)
+    assert cache.held == 4000
+    cache.put("a", {"a": array, "b": [array]})
+    assert 8000 < cache.held < 8500
 
 
 def test_a_negative_bound_is_an_error():

@@ -26,7 +26,6 @@ from tests.store.support import SEQ_LENGTH, build_store, copy_store, settings
 from tokenlake.cli.app import main
 from tokenlake.errors import CancelledError
 from tokenlake.etl import BuildSession, build_dataset
-from tokenlake.etl.events import BuildRequested
 
 Output = pytest.CaptureFixture[str]
 
@@ -384,6 +383,16 @@ def test_a_run_with_nothing_to_do_starts_no_server(
     assert "http://127.0.0.1:9/api" in capsys.readouterr().err
 
 
+def test_a_store_on_the_command_line_needs_no_options_of_the_one_in_the_file(
+    capsys: Output, store: Path, tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    bucket = {"output_dir": "s3://lake/tokens", "storage_options": {"endpoint_url": "http://127.0.0.1:1"}}
+    config = tmp_path / "small.yaml"
+    config.write_text(yaml.safe_dump(settings(store.parent, tokenizer_dir) | {"save": bucket}))
+    plan = _json(capsys, "plan", str(config), "--store", str(tmp_path / "other"))
+    assert isinstance(plan, dict) and plan["store"] == str(tmp_path / "other")
+
+
 def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
@@ -391,7 +400,6 @@ def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest
         seen.append((config, list(overrides), workers))
         on_start()
         loaded = tokenlake.load_config(config, overrides)
-        on_event(BuildRequested(loaded.observability))
         return build_dataset(loaded, workers=workers, on_event=on_event)
 
     monkeypatch.setattr("tokenlake_flows.launch.launch", launch)

@@ -19,8 +19,9 @@ from tests.hub_support import writable_hub
 from tests.proof.support import key_file, plan_of, state_at
 from tests.servers.hub import HubServer
 from tests.store.support import copy_store
-from tokenlake.cli import COMMANDS, console
+from tokenlake.cli import COMMANDS
 from tokenlake.cli.app import main
+from tokenlake.cli.console import app
 from tokenlake.etl import build_dataset
 
 # A window's title, a cleared screen, a colour by one character of the C1 range, text that runs backwards.
@@ -105,7 +106,7 @@ def shown(
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", err)
-            patch.setattr(console.app, "_console", Console())  # the one for help is kept, colours and all
+            patch.setattr(app, "_console", Console())  # the one for help is kept, colours and all
             code = main([argument.replace("CONFIG", str(config)) for argument in arguments])
         text = out.getvalue() + err.getvalue()
         rest = _RICH.sub("", text) if request.param == "terminal" else text
@@ -243,12 +244,10 @@ def test_a_damaged_version(shown: Callable[..., tuple[int, str]], store: Path) -
 
 
 def test_a_bug(shown: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokenlake.cli import catalog
-
-    def broken(store: str) -> None:
+    def broken(*arguments: object, **options: object) -> None:
         raise RuntimeError(f"{EVIL} https://host/a?x=1&X-Amz-Signature=abc'd")
 
-    monkeypatch.setattr(catalog, "catalog_of", broken)
+    monkeypatch.setattr(tl.Catalog, "datasets", broken)
     code, text = shown("ls")
     assert code == 1 and "this is a bug" in text and "owned" in text
     assert "Amz" not in text and "'d" not in text

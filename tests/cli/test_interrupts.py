@@ -22,7 +22,6 @@ from tests.store.support import build_store
 from tokenlake import sql
 from tokenlake.cli import COMMANDS
 from tokenlake.cli.app import main
-from tokenlake.query.session import QUERY_THREAD
 
 ENDLESS = "select sum(x) from range(300000000000) t(x)"
 RESULT = "select x from range(300000000000) t(x)"
@@ -81,7 +80,7 @@ def ctrl_c_when(is_time: Callable[[], bool]) -> Generator[None]:
 
 
 def is_querying() -> bool:
-    return any(thread.name == QUERY_THREAD for thread in threading.enumerate())
+    return any(thread.name == "tokenlake-sql" for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize("statement", [ENDLESS, RESULT])

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
 import sys
-import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.store.support import build_store
-from tokenlake.base import termination
 from tokenlake.cli.app import main
-from tokenlake.cli.sql import converse, cut
-from tokenlake.errors import ConfigError
 
 Output = pytest.CaptureFixture[str]
 
@@ -34,12 +34,31 @@ def _this_store(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("TOKENLAKE_CACHE", str(tmp_path / "cache"))
 
 
-@given(st.lists(st.tuples(TEXTS, TEXTS), max_size=4))
-def test_only_a_semicolon_between_statements_cuts(texts: list[tuple[str, str]]) -> None:
-    doubled = [(a.replace("'", "''"), b.replace('"', '""')) for a, b in texts]
-    statements = [f"select '{a}' as \"{b}x\" /* ; */" for a, b in doubled]
-    assert cut(";\n".join([*statements, "-- ;\n"])) == (statements, "")
-    assert cut(";".join([*statements, "select 1"])) == (statements, "select 1")
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=3), st.booleans())
+def test_only_a_semicolon_between_statements_ends_one(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, texts: list[tuple[str, str]], is_last_ended: bool
+) -> None:
+    script: list[str] = []
+    results: list[list[dict[str, str]]] = []
+    for value, name in texts:
+        literal = value.replace("'", "''")
+        column = name.replace('"', '""')
+        script.append(f"select '{literal}' as \"{column}x\" /* ; */")
+        results.append([{f"{name}x": value}])
+    text = ";\n".join(script) + (";\n-- ;\n" if is_last_ended else "")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert main(["sql", "--json"]) == 0
+    assert list(documents(capsys.readouterr().out)) == results
+
+
+def documents(text: str) -> Iterator[Any]:
+    """Yield the JSON documents that follow one another in a text."""
+    decoder = json.JSONDecoder()
+    while text:
+        document, end = decoder.raw_decode(text)
+        yield document
+        text = text[end:].lstrip()
 
 
 def test_a_script_runs_until_a_statement_fails(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,37 +69,62 @@ def test_a_script_runs_until_a_statement_fails(capsys: Output, monkeypatch: pyte
     assert 'syntax error at or near "selec"' in captured.err
 
 
-def test_a_prompt_goes_on_after_errors_and_cancelled_lines(capsys: Output) -> None:
-    asked: list[str | None] = []
-    typed = iter(["select", KeyboardInterrupt, "\\d", "bad;", "select", "1; from", "a;", '\\d a"b', EOFError])
+class Typed(io.StringIO):
+    """A terminal at which lines are typed; an exception is what the terminal raises instead of a line."""
 
-    def read(prompt: str) -> str:
-        line = next(typed)
-        if not isinstance(line, str):
-            raise line
-        return line
+    def __init__(self, *lines: str | type[BaseException]) -> None:
+        super().__init__()
+        self.lines = list(lines)
 
-    def run(statement: str | None) -> None:
-        asked.append(statement)
-        if statement == "bad":
-            raise ConfigError("no such statement")
+    def isatty(self) -> bool:
+        return True
 
-    converse(run, read)
-    assert asked == [None, "bad", "select\n1", "from\na", 'describe "a""b"']
-    assert "error: no such statement" in capsys.readouterr().err
+    def readline(self, size: int | None = -1, /) -> str:
+        line = self.lines.pop(0) if self.lines else ""
+        if isinstance(line, str):
+            return line
+        raise line
 
 
-def test_a_prompt_ends_by_sigterm(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
-    requested = threading.Event()
-    monkeypatch.setattr(termination, "_REQUESTED", requested)
+def test_a_prompt_goes_on_after_errors_and_cancelled_lines(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [
+        "select\n",
+        KeyboardInterrupt,
+        "\\d\n",
+        "selec;\n",
+        "select\n",
+        "1 as n; select\n",
+        "';' as t;\n",
+    ]
+    monkeypatch.setattr(sys, "stdin", Typed(*lines, "\\d small\n"))
+    assert main(["sql", "--csv"]) == 0
+    captured = capsys.readouterr()
+    listing, _, answers = captured.out.partition("n\n1\n")
+    assert "small/documents" in listing
+    described = answers.replace("sql> ", "").replace("...> ", "").removeprefix("t\n;\n")
+    assert described.startswith("column_name,column_type,") and "input_ids,INTEGER[" in described
+    assert (
+        "error: the statement is wrong" in captured.err or 'syntax error at or near "selec"' in captured.err
+    )
 
-    def read(prompt: str) -> str:
-        requested.set()
-        raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        converse(lambda statement: None, read)
-    assert "cancelled" not in capsys.readouterr().err
+def test_a_prompt_ends_by_sigterm(store: Path) -> None:
+    program = (
+        "import io, signal, sys\n"
+        "from tokenlake.cli.app import main\n"
+        "class Terminal(io.StringIO):\n"
+        "    def isatty(self): return True\n"
+        "    def readline(self, *size): signal.raise_signal(signal.SIGTERM)\n"
+        "sys.stdin = Terminal()\n"
+        "sys.argv = ['tokenlake', 'sql']\n"
+        "raise SystemExit(main())\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert "cancelled" not in done.stderr and done.stderr.endswith("interrupted\n")
 
 
 @pytest.mark.parametrize(

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tokenlake.cli.streams import can_show, encodable_json
+from tokenlake.cli.app import main
 
-_NO_SURROGATES = st.characters(exclude_categories=["Cs"])
-
-
-@given(st.text(_NO_SURROGATES), st.sampled_from(["ascii", "latin-1", "cp1252", "utf-8", "shift_jis"]))
-def test_json_means_the_same_in_every_encoding(text: str, encoding: str) -> None:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding)
-    written = encodable_json(json.dumps({text: [text]}, ensure_ascii=False), stream)
-    stream.write(written)
-    stream.flush()
-    assert json.loads(written) == {text: [text]}
+NO_SURROGATES = st.characters(exclude_categories=["Cs"])
+ENCODINGS = st.sampled_from(["ascii", "latin-1", "cp1252", "utf-8", "shift_jis"])
 
 
-@pytest.mark.parametrize(
-    ("encoding", "text", "is_shown"),
-    [("ascii", "a", True), ("ascii", "\u00e9", False), ("latin-1", "\u00e9", True)],
-)
-def test_what_an_encoding_has_can_be_shown(encoding: str, text: str, is_shown: bool) -> None:
-    assert can_show(text, io.TextIOWrapper(io.BytesIO(), encoding)) is is_shown
+def said_of(name: str, encoding: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the text, in JSON on a stream of an encoding, about a command that does not exist."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding)  # strict: a character that it lacks is an exception
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        assert main([f"no-{name}", "--json"]) == 2
+    stream.seek(0)
+    return stream.read()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.text(NO_SURROGATES), encoding=ENCODINGS)
+def test_json_means_the_same_in_every_encoding(
+    monkeypatch: pytest.MonkeyPatch, name: str, encoding: str
+) -> None:
+    message = json.loads(said_of(name, encoding, monkeypatch))["message"]
+    assert message.startswith(f"there is no command {f'no-{name}'!r}")
+
+
+@pytest.mark.parametrize(("encoding", "is_shown"), [("ascii", False), ("latin-1", True), ("utf-8", True)])
+def test_a_character_that_the_encoding_has_is_not_escaped(
+    encoding: str, is_shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ("\u00e9" in said_of("\u00e9", encoding, monkeypatch)) is is_shown

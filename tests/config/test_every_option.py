@@ -27,10 +27,8 @@ from tests.lazily import lazily
 from tests.servers.hub import hub
 from tests.tokenizers.tokenizer_samples import byte_level
 from tokenlake import DatasetConfig, load_config
-from tokenlake.base.section import field_texts
-from tokenlake.config import REFUSALS, first_steps
+from tokenlake.config import REFUSALS, first_steps, json_schema
 from tokenlake.config.resolve import foreseen, resolve
-from tokenlake.config.stages import SourceStageConfig
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.etl.sources import hub_client
 
@@ -296,10 +294,12 @@ def outcome(
 
 def test_the_tables_are_total() -> None:
     roads = " ".join((tl.create_source.__doc__ or "").split())
-    for model, table in ((DatasetConfig, DATASET), (SourceStageConfig, SECTION)):
-        assert table.keys() == model.model_fields.keys()
+    sections = json_schema()["$defs"]
+    for model, table in (("DatasetConfig", DATASET), ("SourceStageConfig", SECTION)):
+        options = sections[model]["properties"]
+        assert table.keys() == options.keys()
         for name, option in table.items():
-            known = f"{' '.join(field_texts(model)[name].split())} {roads}"
+            known = f"{' '.join(options[name]['description'].split())} {roads}"
             for told in option.told.values():
                 assert told in known, (name, told)
 

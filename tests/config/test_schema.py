@@ -12,9 +12,7 @@ import yaml
 
 import tokenlake.config
 from tokenlake import load_config
-from tokenlake.base import lazy_names
-from tokenlake.config.pipeline import json_schema
-from tokenlake.errors import MissingExtraError
+from tokenlake.config import json_schema
 
 DEPLOYMENT = """\
 name: llama2-2048
@@ -108,12 +106,3 @@ def test_the_public_names_are_all_there() -> None:
         assert getattr(tokenlake.config, name) is not None
     with pytest.raises(AttributeError, match="PipelineConfg"):
         tokenlake.config.PipelineConfg  # noqa: B018
-
-
-def test_without_the_extra_the_message_is_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise ModuleNotFoundError("No module named 'pydantic'", name="pydantic")
-
-    monkeypatch.setattr(lazy_names, "import_module", missing)
-    with pytest.raises(MissingExtraError, match=r"pip install 'tokenlake\[etl\]'"):
-        tokenlake.config.PipelineConfig  # noqa: B018

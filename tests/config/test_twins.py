@@ -7,23 +7,34 @@ or where the section says "nothing" by null and the resolved form by an empty co
 from __future__ import annotations
 
 import dataclasses
+import typing
 from typing import Any, Final
 
 import pytest
+from pydantic import BaseModel
 
-from tokenlake import DatasetConfig
-from tokenlake.base.section import Section
-from tokenlake.config import PackStageConfig, PromptConfig, TokenizerConfig, resolved
-from tokenlake.config.dataset import FimConfig
-from tokenlake.config.texts import ChatConfig, PreferenceConfig
+from tokenlake import DatasetConfig, PackStageConfig, TokenizerConfig
+from tokenlake.config import resolved
 
-TWINS: Final[dict[type[Section], type[Any]]] = {
-    ChatConfig: resolved.ResolvedChat,
+
+def section_of(option: str) -> type[BaseModel]:
+    """Return the section that an option of a dataset holds."""
+    section, _none = typing.get_args(DatasetConfig.model_fields[option].annotation)
+    return section
+
+
+TEXTS: Final[dict[type[BaseModel], type[Any]]] = {
+    section_of("chat"): resolved.ResolvedChat,
+    section_of("fim"): resolved.ResolvedFim,
+    section_of("preference"): resolved.ResolvedPreference,
+    section_of("prompt"): resolved.ResolvedPrompt,
+}
+"""Sections about the text of a dataset -> their resolved forms."""
+
+TWINS: Final[dict[type[BaseModel], type[Any]]] = {
+    **TEXTS,
     DatasetConfig: resolved.ResolvedSource,
-    FimConfig: resolved.ResolvedFim,
     PackStageConfig: resolved.ResolvedPack,
-    PreferenceConfig: resolved.ResolvedPreference,
-    PromptConfig: resolved.ResolvedPrompt,
     TokenizerConfig: resolved.ResolvedTokenizer,
 }
 
@@ -58,7 +69,7 @@ def default_of(field: Any) -> Any:
 
 @pytest.mark.parametrize(("section", "twin", "field"), common_fields())
 def test_a_default_is_the_same_in_a_section_and_in_its_resolved_form(
-    section: type[Section], twin: type[Any], field: Any
+    section: type[BaseModel], twin: type[Any], field: Any
 ) -> None:
     default = default_of(field)
     option = section.model_fields[field.name]
@@ -69,10 +80,10 @@ def test_a_default_is_the_same_in_a_section_and_in_its_resolved_form(
     assert is_nothing or (type(default), default) == (type(usual), usual)
 
 
-@pytest.mark.parametrize("section", [ChatConfig, PromptConfig, PreferenceConfig, FimConfig])
-def test_every_option_of_a_text_has_its_field(section: type[Section]) -> None:
+@pytest.mark.parametrize("section", TEXTS)
+def test_every_option_of_a_text_has_its_field(section: type[BaseModel]) -> None:
     """These are copied by name: an option without a field would do nothing."""
-    twin = TWINS[section]
+    twin = TEXTS[section]
     names = {field.name for field in dataclasses.fields(twin)}
     assert section.model_fields.keys() <= names
     others = {f"{twin.__name__}.{name}" for name in names - section.model_fields.keys()}

@@ -11,7 +11,6 @@ import pytest
 
 from tokenlake import demo, load_config
 from tokenlake.config.resolve import resolve
-from tokenlake.demo import demo_settings, ensure_corpus, ensure_tokenizer
 from tokenlake.etl import make_plan
 
 
@@ -23,12 +22,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(demo, "PROSE_BYTES", 1_000_000)
         patch.setattr(demo, "VOCABULARY", 1024)
         patch.setattr(demo, "_SAMPLE_BYTES", 300_000)
-        demo_settings(folder)
+        demo.demo_settings(folder)
     return folder
 
 
 def test_the_corpus_is_real_text_of_two_kinds(root: Path) -> None:
-    corpus = ensure_corpus(root)
+    corpus = demo.ensure_corpus(root)
     modules = sorted(corpus["code"].rglob("*.py"))
     assert corpus["code"] / "json" / "decoder.py" in modules
     assert sum(path.stat().st_size for path in modules) > 5_000_000
@@ -43,7 +42,7 @@ def test_the_corpus_is_real_text_of_two_kinds(root: Path) -> None:
 def test_what_is_there_is_not_made_again(root: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
     said: list[str] = []
-    demo_settings(root, said.append)
+    demo.demo_settings(root, said.append)
     assert said == []
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()} == before
 
@@ -54,7 +53,7 @@ def test_a_corpus_without_its_stamp_is_made_again(root: Path, tmp_path: Path, mo
     (tmp_path / "corpus" / "prose").mkdir(parents=True)
     (tmp_path / "corpus" / "prose" / "half.jsonl").write_text('{"te')
     (tmp_path / "corpus" / "mine.txt").write_text("keep")
-    ensure_corpus(tmp_path)
+    demo.ensure_corpus(tmp_path)
     assert sorted(path.name for path in (tmp_path / "corpus").rglob("*") if path.is_file()) == [
         "__init__.py",
         "corpus.json",
@@ -67,7 +66,7 @@ def test_a_corpus_without_its_stamp_is_made_again(root: Path, tmp_path: Path, mo
 
 
 def test_the_tokenizer_is_trained_on_both_sources(root: Path) -> None:
-    folder = ensure_tokenizer(root, ensure_corpus(root))
+    folder = demo.ensure_tokenizer(root, demo.ensure_corpus(root))
     assert sorted(path.name for path in folder.iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     assert len(vocabulary) == 1024
@@ -76,12 +75,12 @@ def test_the_tokenizer_is_trained_on_both_sources(root: Path) -> None:
 
 def test_no_tokenizer_is_trained_where_none_is_wanted(root: Path, tmp_path: Path) -> None:
     (tmp_path / "corpus").symlink_to(root / "corpus")
-    assert "default_tokenizer" not in demo_settings(tmp_path, trained=False)
+    assert "default_tokenizer" not in demo.demo_settings(tmp_path, trained=False)
     assert not (tmp_path / "tokenizer").exists()
 
 
 def test_the_configuration_plans(root: Path) -> None:
-    plan = make_plan(resolve(load_config(demo_settings(root))))
+    plan = make_plan(resolve(load_config(demo.demo_settings(root))))
     assert plan.build.name == "demo"
     assert Path(plan.build.store) == root / "artifacts"
     assert [source.name for source in plan.build.sources] == ["code", "prose"]

@@ -52,7 +52,7 @@ from tokenlake.etl import (
     run_pending,
 )
 from tokenlake.etl.observability import RunTally
-from tokenlake.etl.packing.segments import Packed
+from tokenlake.etl.packing import Packed
 from tokenlake.runtime.store import Layout, LocalStore, open_store
 
 Config = dict[str, Any]

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.etl.packing.segments import learned, marked, plain
+from tokenlake.etl.packing import learned, marked, plain
 from tokenlake.etl.tokenizers import Spans
 from tokenlake.etl.tokenizers.offsets import byte_spans
 from tokenlake.etl.unit import Finish, Fitted

@@ -19,7 +19,7 @@ from tokenlake.etl.job import RowsOut
 from tokenlake.etl.plan import MixUnit, Plan, RepackUnit, choose_unit_rows, unit_identity
 from tokenlake.etl.tokenizers import TokenizerFiles
 from tokenlake.runtime.mixing import MIXTURE_ORDER, SourceMixture
-from tokenlake.runtime.mixing.lanes import choose_lanes
+from tokenlake.runtime.mixing.lane_count import choose_lanes
 from tokenlake.runtime.store import MIXED, MixtureOrder, WeightPoint, open_store
 from tokenlake.runtime.store.draws import open_mixture
 from tokenlake.runtime.store.mixture import MixtureSpec

@@ -31,7 +31,7 @@ from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.etl import InProcessPool, WorkerPool
 from tokenlake.etl.job import MixJob
 from tokenlake.etl.unit import OpenedParents, mix_steps
-from tokenlake.etl.unit.stored_rows import check_written
+from tokenlake.etl.unit.source_shares import check_written
 from tokenlake.runtime import schema
 from tokenlake.runtime.mixing import EpochOrder, MixtureStream, SourceMixture, constant
 from tokenlake.runtime.store import Account, Store, UnitRecord, open_store

@@ -16,10 +16,8 @@ from tokenlake import Pipeline, tokenize_and_save
 from tokenlake.errors import ConfigError, StoreError
 from tokenlake.etl import build_dataset
 from tokenlake.etl.export import FlatManifest
-from tokenlake.etl.export.directory import target_of
 from tokenlake.rowwise import ParquetShardedSource, create_writer, save_dataset
-from tokenlake.rowwise.save import save_iterator
-from tokenlake.runtime.store.object_store import ObjectStore
+from tokenlake.runtime.store import open_store
 
 ROWS = [{"id": i} for i in range(10)]
 
@@ -51,26 +49,28 @@ def test_what_is_saved_there_reads_back(where: Bucket):
     with pytest.raises(ConfigError, match=r"saved is not empty \(it holds '_tokenlake/manifest"):
         save_dataset(ROWS, url)
     where.put("saved", {"notes.txt": b"mine"})
-    save_iterator(iter(ROWS[:3]), url, "jsonl", overwrite=True)
+    save_dataset(iter(ROWS[:3]), url, "jsonl", overwrite=True)
     assert listed(where, "saved") == {
         "notes.txt",
         "train-00000-of-00001.jsonl",
         "_tokenlake/manifest.json",
     }
-    found = target_of(url).manifest()
-    assert found is not None and found.rows == 3
+    manifest = FlatManifest.from_bytes(where.everything("saved")["_tokenlake/manifest.json"])
+    assert manifest.rows == 3
 
 
 def test_an_interrupted_one_has_no_manifest_and_is_made_again(where: Bucket, monkeypatch: pytest.MonkeyPatch):
-    url, publish = where.address("broken").url, ObjectStore.publish
+    url = where.address("broken").url
+    bucket_store: Any = type(open_store(where.address("broken")))
+    publish = bucket_store.publish
 
-    def broken(self: ObjectStore, temp: Path, key: str, *rest: Any, **options: Any) -> Any:
+    def broken(self: Any, temp: Path, key: str, *rest: Any, **options: Any) -> Any:
         if key == "_tokenlake/manifest.json":
             raise StoreError("the line is cut")
         return publish(self, temp, key, *rest, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ObjectStore, "publish", broken)
+        patch.setattr(bucket_store, "publish", broken)
         with pytest.raises(StoreError, match="the line is cut"):
             save_dataset(ROWS, url)
     assert listed(where, "broken") == {"train-00000-of-00001.parquet", "_tokenlake/unfinished"}

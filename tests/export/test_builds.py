@@ -15,13 +15,11 @@ from tests.rowwise.sharded_support import check_flat
 from tests.seeds import promise
 from tokenlake import Catalog, export_version, verify
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.etl import build_dataset
+from tokenlake.etl import build_dataset, finished_build
 from tokenlake.etl.export import FlatManifest
-from tokenlake.etl.runner import finished_build
 from tokenlake.rowwise import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
 from tokenlake.runtime.loader import open as open_dataset
-from tokenlake.runtime.store import open_store
-from tokenlake.runtime.store.gc import gc
+from tokenlake.runtime.store import collect, open_store
 
 READERS = {"parquet": ParquetShardedSource, "arrow": ArrowShardedSource, "jsonl": JsonShardedSource}
 
@@ -74,7 +72,7 @@ def test_another_format_is_an_export_beside_the_version(tmp_path: Path, config: 
         assert (manifest.format, manifest.compression) == (format, compression or "none")
     store = open_store(tmp_path / "store")  # a store with exports is a store
     assert Catalog(store).datasets() == ["set"] and verify(store, "set", 1).ok
-    assert not gc(tmp_path / "store", grace=0).removed
+    assert not collect(store, grace=0).removed
 
 
 @promise(76, 78)

@@ -13,12 +13,13 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
+from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from tests.etl.outputs_support import build_here, settings
 from tokenlake import export_version
-from tokenlake.base.json_text import dump_json, json_values, text_form
 from tokenlake.errors import BadRecordError
+from tokenlake.etl.export import text_of
 from tokenlake.query import read_sequences
 from tokenlake.rowwise import save_dataset
 from tokenlake.runtime.store import open_store
@@ -77,11 +78,19 @@ NOT_IN_PARQUET: list[tuple[Any, Any, Any]] = [
 ]
 
 
+def saved_lines(folder: Path, rows: list[Any], schema: pa.Schema | None = None) -> list[Any]:
+    """Return the values of the JSON Lines file that rows are written to."""
+    save_dataset(rows, folder, "jsonl", schema=schema)
+    [path] = folder.glob("*.jsonl")
+    return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]
+
+
 @pytest.mark.parametrize(("kind", "value", "expected"), COLUMNS + NOT_IN_PARQUET, ids=str)
 def test_a_value_has_its_text_form_wherever_it_stands_in_a_column(kind: Any, value: Any, expected: Any):
-    column = pa.array([value, None], kind)
-    for at, some in ((0, column), (1, column.slice(1))):
-        assert json.loads(dump_json(json_values(some))) == [expected, None][at:]
+    batch = pa.RecordBatch.from_arrays([pa.array([value, None], kind)], names=["x"])
+    lines = [{"x": expected}, {"x": None}]
+    for first, part in ((0, batch), (1, batch.slice(1))):
+        assert [json.loads(line) for line in text_of(part).splitlines()] == lines[first:]
 
 
 def test_every_kept_field_is_exported_in_every_format(tmp_path: Path, tokenizer_dir: Path):
@@ -137,9 +146,7 @@ ROWS: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize("with_schema", [False, True])
 def test_python_rows_have_the_same_forms_as_columns(tmp_path: Path, value: Any, expected: Any, with_schema):
     schema = pa.schema([("x", pa.array([value]).type)]) if with_schema and _has_type(value) else None
-    save_dataset([{"x": value}], tmp_path / "out", "jsonl", schema=schema)
-    [path] = (tmp_path / "out").glob("*.jsonl")
-    assert json.loads(path.read_text()) == {"x": expected}
+    assert saved_lines(tmp_path / "out", [{"x": value}], schema) == [{"x": expected}]
 
 
 def _has_type(value: Any) -> bool:
@@ -163,6 +170,8 @@ JSON = st.recursive(
 )
 
 
-@given(JSON)
-def test_json_is_written_as_what_it_is(value: Any):
-    assert json.loads(dump_json(value, text_form)) == value
+@given(st.lists(JSON, min_size=1, max_size=20))
+@effort(max_examples=25, deadline=None)
+def test_json_is_written_as_what_it_is(tmp_path_factory: pytest.TempPathFactory, values: list[Any]):
+    rows = [{"x": value} for value in values]
+    assert saved_lines(tmp_path_factory.mktemp("json") / "out", rows) == rows

@@ -17,8 +17,7 @@ from tokenlake import Pipeline
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, VersionConflictError
 from tokenlake.etl import build_dataset
-from tokenlake.etl.export import FlatManifest
-from tokenlake.etl.export.push import push_directories
+from tokenlake.etl.export import FlatManifest, push_directories
 from tokenlake.rowwise import save_dataset
 
 # huggingface_hub's own call of its HTTP library.

@@ -24,9 +24,7 @@ import pytest
 
 from tokenlake import Catalog, verify
 from tokenlake.etl import BuildSession, Event, UnitStarted, WorkerPool, run_pending
-from tokenlake.etl.runner import result_of
 from tokenlake.runtime.store import UnitRecord, open_store
-from tokenlake.runtime.store.layout import version_number
 
 Role: TypeAlias = Literal["main", "unit", "worker"]
 Fault: TypeAlias = Literal["KILL", "EIO", "ENOSPC", "EDQUOT"]
@@ -103,9 +101,9 @@ def damage(store: Path) -> list[str]:
     catalog = Catalog(opened)
     for dataset in sorted(path.name for path in store.iterdir() if path.is_dir()):
         for folder in sorted((store / dataset).iterdir()):
-            number = version_number(folder.name)
-            if number is not None and (folder / "manifest.json").exists():
-                problems = verify(opened, dataset, number, deep=True, workers=1).problems
+            if re.fullmatch("v[1-9][0-9]*", folder.name) and (folder / "manifest.json").exists():
+                version = int(folder.name[1:])
+                problems = verify(opened, dataset, version, deep=True, workers=1).problems
                 wrong += [f"{dataset}/{folder.name}: {problem}" for problem in problems]
         if any((store / dataset).glob("v*/manifest.json")):
             catalog.versions(dataset)
@@ -329,8 +327,11 @@ def rebuild(config: dict[str, Any], pool: WorkerPool) -> tuple[tuple[str, str], 
 
     session = BuildSession.open(config, on_event=watch)
     run_pending(session, pool, on_event=watch)
-    result = result_of(session, session.commit(), 0.0)
-    return (result.status, f"v{result.version}"), begun
+    session.commit()
+    status = "exists" if session.found_committed else "built"
+    if "resumed" in session.how.values():
+        status = "resumed"
+    return (status, f"v{session.version}"), begun
 
 
 def changed(path: Path, inode: int) -> bool:

@@ -27,8 +27,7 @@ from tests.seeds import promise
 from tests.servers.s3 import KEY, SECRET
 from tokenlake import verify
 from tokenlake.etl import build_dataset
-from tokenlake.etl.shared_plan import WORK, leased_units, present_workers
-from tokenlake.runtime.store import Layout, StoreAddress, open_store
+from tokenlake.runtime.store import Layout, Store, StoreAddress, open_store
 
 UNITS = 64
 V1 = Layout("small", 1)
@@ -262,10 +261,9 @@ class _Crew:
 
     def _at_work(self) -> int | None:
         """Return the process id of a worker that holds a lease now."""
-        infos = list(self._store.list(V1.key(WORK)))
-        for unit in leased_units(infos):
+        for key in _notes(self._store, "lease-"):
             with suppress(Exception):
-                lease = json.loads(self._store.read(V1.key(f"{WORK}/lease-{unit:05d}.json")))
+                lease = json.loads(self._store.read(key))
                 return int(lease["worker"].rsplit("-", 2)[1])
         return None
 
@@ -277,11 +275,17 @@ class _Crew:
             process.wait()
 
 
+def _notes(store: Store, *kinds: str) -> list[str]:
+    """The keys of what workers note beside the records of runs: units that are leased, workers that are there."""
+    keys = [info.key for info in store.list(V1.key("runs/units"))]
+    return [key for key in keys if key.rpartition("/")[2].startswith(kinds)]
+
+
 def _survived(inputs: Inputs, where: StoreAddress, files: Files) -> bool:
     """Whether the version is the local one, whole, and nothing of the work is left."""
     store = open_store(where)
-    left = list(store.list(V1.key(WORK)))
-    assert not [*leased_units(left), *present_workers(left)], left
+    left = _notes(store, "lease-", "worker-")
+    assert not left, left
     return files == inputs.expected and verify(store, "small", 1).ok
 
 

@@ -85,12 +85,12 @@ def test_runs_of_work_units_build_for_a_run_and_outlive_its_death_and_each_other
         until(lambda: len(runs_of(worker, "work/units")) >= 3, "another is started in its place", 120)
         process_of(parent).kill()
         again = begin(worker, "tokenize/demo", **helped)
-        found = "are at this build already"
+        found = "already work on this build"
         until(lambda: any(found in line for line in _log(worker, again)), "it finds them", 120)
         silent = _running(worker)[0]
         stopped = process_of(silent)  # as on a machine that is gone: the server says that it runs
         with _standing_still(stopped):
-            lost = "nothing was heard of it for"
+            lost = "no sign of life for"
             until(lambda: any(lost in line for line in _log(worker, again)), "it is lost", 120)
             assert get(worker, f"flow_runs/{silent}")["state_type"] == "CRASHED"
     run = ended(worker, again)

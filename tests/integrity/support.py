@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from tokenlake import Manifest
 from tokenlake.etl import BuildSession, WorkerPool, run_pending
-from tokenlake.etl.planner import Configuration
 
 KINDS = ("flip", "truncate", "empty", "append", "remove")
 
@@ -52,7 +52,7 @@ def damage(path: Path, kind: str, dice: Random) -> None:
         stream.write(data)
 
 
-def build(config: Configuration, pool: WorkerPool) -> Manifest:
+def build(config: dict[str, Any] | Path, pool: WorkerPool) -> Manifest:
     """Build with workers that are there already: each takes a second to start."""
     session = BuildSession.open(config)
     run_pending(session, pool)

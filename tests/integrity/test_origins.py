@@ -17,7 +17,7 @@ from tests.store.support import build_store, copy_store
 from tokenlake import Manifest, verify
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError
-from tokenlake.etl.integrity.verify_config import config_problems
+from tokenlake.etl.integrity import config_problems
 from tokenlake.runtime.store import Layout, Store, open_store, seal
 
 FREE: Final = {

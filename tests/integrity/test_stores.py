@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import _thread
+import json
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,13 +21,11 @@ from tests.servers.s3 import KEY, SECRET
 from tests.store.remote_store_support import Served, files_of, serving
 from tests.store.support import copy_store
 from tokenlake import Catalog, VerifyReport, verify
-from tokenlake.base.threads import Stop, Stopped, in_order
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError
-from tokenlake.etl.integrity.findings import FILE_PROBLEMS
-from tokenlake.etl.integrity.verify import read_whole
+from tokenlake.etl.integrity import FILE_PROBLEMS
 from tokenlake.runtime import LogicalHasher
-from tokenlake.runtime.store import Layout, Store, open_store
+from tokenlake.runtime.store import Layout, LocalStore, Store, open_store, seal
 
 Found = set[tuple[str, str]]
 
@@ -163,15 +161,9 @@ def test_a_tag_of_a_version_that_was_replaced_or_is_gone(copy: Path) -> None:
     catalog = Catalog(open_store(copy))
     catalog.set_tag("plain", "prod", 1)
     tags = copy / "plain" / "tags"
-    shutil.copytree(copy / "texts" / "v1", copy / "texts" / "v2")
-    (copy / "texts" / "tags").mkdir()
-    other = tags / "prod.json"
-    from tokenlake.runtime.store.claims import Tag
-
-    (tags / "old.json").write_bytes(
-        Tag(dataset="plain", tag="old", version=7, manifest_sha256="0" * 64).to_bytes()
-    )
-    other.write_bytes(Tag(dataset="plain", tag="prod", version=1, manifest_sha256="0" * 64).to_bytes())
+    another_manifest = json.loads((tags / "prod.json").read_bytes()) | {"manifest_sha256": "0" * 64}
+    (tags / "prod.json").write_bytes(seal(another_manifest))
+    (tags / "old.json").write_bytes(seal(another_manifest | {"tag": "old", "version": 7}))
     assert check(copy) == {("../tags/old.json", "tag"), ("../tags/prod.json", "tag")}
 
 
@@ -212,57 +204,60 @@ def test_damage_elsewhere_is_found(lake: Store) -> None:
         }
 
 
-def test_a_file_that_grows_while_it_is_read_is_no_other_file(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "v1" / "x"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"x" * 10)
-    grown: list[int] = []
+def test_a_file_that_grows_while_it_is_read_is_not_read_for_ever(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = copy / "plain" / "v1" / "README.md"
+    card.chmod(0o644)
+    opened: list[str] = []
+    pieces: list[object] = []
+    open_file = LocalStore.open
 
-    def grow(count: int) -> None:
-        grown.append(count)
-        with path.open("ab") as sink:
-            sink.write(b"y" * 10)
+    def noted(self: LocalStore, key: str, **options: Any) -> Any:
+        opened.append(key)
+        return open_file(self, key, **options)
 
-    with read_whole(open_store(tmp_path), "a/v1/x", 10, keep=False, on_read=grow) as (_, found, _):
-        assert found is not None
-    assert len(grown) < 5
+    def grow(progress: object) -> None:
+        if opened[-1].endswith("README.md"):
+            pieces.append(progress)
+            assert len(pieces) < 5
+            with card.open("ab") as sink:
+                sink.write(b"y" * 10)
+
+    monkeypatch.setattr(LocalStore, "open", noted)
+    check(copy, workers=1, on_progress=grow)
+    assert pieces
+    assert check(copy) == {("README.md", "size")}
 
 
 # Threads
 
 
-def test_results_come_in_order_and_the_first_error_is_raised() -> None:
-    assert list(in_order(lambda item: item * 2, range(100), 4, stop=Stop())) == list(range(0, 200, 2))
+def test_an_interrupt_does_not_wait_for_what_hangs(lake: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread waits for a disk that never answers; the caller is interrupted, and the thread reads no more."""
+    answer = threading.Event()
+    waiting: list[threading.Thread] = []
+    steps: list[object] = []
+    open_file = LocalStore.open
 
-    def fail(item: int) -> int:
-        if item == 30:
-            raise IntegrityError("thirty")
-        return item
-
-    for threads in (1, 4):
-        with pytest.raises(IntegrityError, match="thirty"):
-            list(in_order(fail, range(100), threads, stop=Stop()))
-
-
-def test_an_interrupt_does_not_wait_for_what_hangs() -> None:
-    """One thread waits for what never comes, as for a network; the caller is interrupted all the same."""
-    stop, never, ended = Stop(), threading.Event(), threading.Event()
-
-    def work(item: int) -> None:
-        if item == 0:
-            never.wait()
-            try:
-                stop.check()
-            except Stopped:
-                ended.set()
-                raise
-        elif item == 1:
+    def open_or_hang(self: LocalStore, key: str, **options: Any) -> Any:
+        stream = open_file(self, key, **options)
+        if key.endswith("train-00000-00.parquet"):
+            waiting.append(threading.current_thread())
             _thread.interrupt_main()
+            answer.wait()
+        return stream
 
+    monkeypatch.setattr(LocalStore, "open", open_or_hang)
     with pytest.raises(KeyboardInterrupt):
-        list(in_order(work, [0, 1, 2], 2, stop=stop))
-    never.set()
-    assert ended.wait(60)
+        verify(lake, "plain", 1, workers=2, on_progress=steps.append)
+    (thread,) = waiting
+    assert thread.is_alive()
+    before = len(steps)
+    answer.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert len(steps) == before
 
 
 def test_an_interrupt_between_pieces_ends_the_verification(lake: Store) -> None:
@@ -284,8 +279,6 @@ def test_several_versions_and_all_of_them(copy: Path, capsys: pytest.CaptureFixt
     shard = copy / "left" / "v1" / "data" / "train-00000-00.parquet"
     shard.write_bytes(b"x" + shard.read_bytes()[1:])
     assert main(["verify", "--all", "--json", *store]) == 3
-    import json
-
     told = json.loads(capsys.readouterr().out)
     assert told["ok"] is False
     assert {report["dataset"] for report in told["reports"]} == {

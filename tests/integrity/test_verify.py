@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.builds import small_row_groups
 from tests.etl.outputs_support import build_here
 from tests.store.support import copy_store, settings, sha256, write_inputs
 from tokenlake import Catalog, Manifest, VerifyReport, verify
 from tokenlake.errors import NotFoundError
-from tokenlake.etl.integrity.findings import VerifyProgress
-from tokenlake.etl.unit import token_files
+from tokenlake.etl.integrity import VerifyProgress
 from tokenlake.runtime import LogicalHasher, open_writer
 from tokenlake.runtime.store import FileEntry, ShardEntry, open_store, seal
 
@@ -33,9 +33,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> P
     """Two sources, a unit each; two splits; a bad record; rows of 16 ids, five of them to a row group."""
     root = tmp_path_factory.mktemp("pristine")
     write_inputs(root)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(token_files, "ROW_GROUP_TOKENS", 5 * L)
-        patch.setattr(token_files, "_LEAST_TOKENS", 1)
+    with small_row_groups(5 * L):
         build_here(settings(root, tokenizer_dir) | {"pack": {"enabled": True, "seq_length": L}})
     return root / "store"
 

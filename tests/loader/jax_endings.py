@@ -22,7 +22,7 @@ import tokenlake as tl
 from tests.loader.jax_checks import check_batch, reference
 from tokenlake.base.threads import Prefetched
 from tokenlake.errors import IntegrityError
-from tokenlake.runtime.loader.jax import Placement
+from tokenlake.runtime.loader import Placement
 
 ROWS, LENGTH = 8, 32
 

@@ -19,7 +19,7 @@ from tests.loader.jax_checks import check_batch, reference
 from tests.sources.batch_digest import digest
 from tokenlake import LoaderRestore, LoaderSave
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.loader.orbax import LoaderHandler
+from tokenlake.runtime.loader import LoaderHandler
 
 ROWS = 16
 

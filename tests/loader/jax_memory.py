@@ -17,8 +17,8 @@ from jax.sharding import PartitionSpec as P
 
 import tokenlake as tl
 from tests.loader.jax_checks import reference
-from tokenlake.runtime.loader.jax import Placement
-from tokenlake.runtime.reading.pages import Blocks
+from tokenlake.runtime.loader import Placement
+from tokenlake.runtime.reading import Blocks
 
 LENGTH = 256
 

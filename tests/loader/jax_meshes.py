@@ -158,7 +158,7 @@ def _check_refusals(data: Any) -> None:
         (NamedSharding(line, P("data")), {"batch_size": {0: 8, 2: 20}}, "got 20, "),
         (NamedSharding(three, P(None, "seq")), {}, "rows into 3 equal parts, and rows have 32 ids"),
         (NamedSharding(line, P("data", None, None)), {}, "of 3 axes, .* a batch has two"),
-        (NamedSharding(AbstractMesh((8,), ("data",)), P("data")), {}, "names no devices"),
+        (NamedSharding(AbstractMesh((8,), ("data",)), P("data")), {}, "has no devices"),
         (P("data"), {}, "must be a jax.sharding.Sharding"),
         (line, {}, "got a Mesh, must be a jax.sharding.Sharding"),
         (NamedSharding(line, P("data")), {"host": (0, 2)}, "leave out host"),

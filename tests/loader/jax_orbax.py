@@ -18,7 +18,7 @@ import tokenlake as tl
 from tests.loader.jax_checks import check_batch, reference
 from tokenlake import LoaderRestore, LoaderSave
 from tokenlake.errors import ConfigError, NotFoundError
-from tokenlake.runtime.loader.orbax import LoaderHandler
+from tokenlake.runtime.loader import LoaderHandler
 
 ROWS = 16
 

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from tests.etl.outputs_support import build_here, notes, settings, write_jsonl
+from tests.reading.support import small_row_groups
 from tests.tokenizers.tokenizer_samples import sentencepiece
-from tokenlake.etl.unit import token_files
 
 LENGTH = 32
 _SECONDS = 120  # a worker takes a few; this ends what hangs, on any machine
@@ -137,9 +137,7 @@ def _build(root: Path) -> Path:
         (tokenizer / name).write_bytes(data)
     asked = [{"question": f"what is {i}", "answer": f"it is {i} " * (i % 3 + 1)} for i in range(300)]
     prompt = {"template": "{question} {answer}", "input_columns": ["question"], "label_column": "answer"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(token_files, "ROW_GROUP_TOKENS", 200)
-        patch.setattr(token_files, "_LEAST_TOKENS", 1)
+    with small_row_groups():
         for name, records, options in (
             ("large", notes(700), {}),
             ("small", notes(150), {}),

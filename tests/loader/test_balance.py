@@ -14,8 +14,6 @@ import tokenlake as tl
 from tests.loader.support import Batch, ids, same
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader import Document, explain_step, steps_of_document
-from tokenlake.runtime.loader.balance import dealt
-from tokenlake.runtime.loader.host_load import host_load
 
 Data = tl.Dataset | tl.Mixture
 SIZES = {0: 8, 3: 16, 5: 24}
@@ -25,6 +23,12 @@ def loader_of(data: Data, ranks: int | None = 4, **options: Any) -> tl.DataLoade
     balance = None if ranks is None else {"ranks": ranks}
     chosen: dict[str, Any] = {"batch_size": SIZES, "seed": 5, "balance": balance, "workers": 0, **options}
     return tl.DataLoader(data, **chosen)
+
+
+def dealt(data: Data, costs: np.ndarray[Any, Any], ranks: int) -> np.ndarray[Any, Any]:
+    """The row at each place of a batch whose rows have these costs."""
+    plan = tl.DataLoader(data, len(costs), epochs=None, balance={"ranks": ranks}).plan
+    return plan.dealt(plan.batch(0), costs)
 
 
 def costs(batch: Batch) -> np.ndarray[Any, Any]:
@@ -49,20 +53,22 @@ COSTS = st.integers(1, 6).flatmap(
 
 
 @given(COSTS)
-def test_every_row_has_a_place_and_no_rank_has_more_than_it_must(case: tuple[int, list[int]]):
+def test_every_row_has_a_place_and_no_rank_has_more_than_it_must(
+    learned: tl.Dataset, case: tuple[int, list[int]]
+):
     ranks, asked = case
     of_rows = np.array(asked, np.int64)
-    rows = dealt(of_rows, ranks)
+    rows = dealt(learned, of_rows, ranks)
     assert sorted(rows.tolist()) == list(range(len(asked)))
     parts = rows.reshape(ranks, -1)
     assert (np.diff(parts, axis=1) > 0).all()
     totals = of_rows[parts].sum(axis=1)
     # Each rank has one row of each round, and what rounds are apart inside adds up to no more than rows are.
     assert int(np.ptp(totals)) <= max(asked) - min(asked)
-    assert (dealt(of_rows * 3, ranks) == rows).all()
+    assert (dealt(learned, of_rows * 3, ranks) == rows).all()
 
 
-def test_ranks_cost_alike_where_documents_are_as_long_as_texts_are():
+def test_ranks_cost_alike_where_documents_are_as_long_as_texts_are(learned: tl.Dataset):
     """Lengths as of web pages (log-normal), greedily cut into rows of 8,192, dealt to 64 ranks of 8 rows."""
     chance = np.random.default_rng(3)
     found = list[float]()
@@ -71,7 +77,7 @@ def test_ranks_cost_alike_where_documents_are_as_long_as_texts_are():
         bounds = np.unique(np.concatenate([ends, np.arange(513) * 8192]))
         bounds = bounds[bounds <= 512 * 8192]
         of_rows = np.bincount(bounds[:-1] // 8192, np.diff(bounds) ** 2.0, 512).astype(np.int64)
-        totals = of_rows[dealt(of_rows, 64)].reshape(64, -1).sum(axis=1)
+        totals = of_rows[dealt(learned, of_rows, 64)].reshape(64, -1).sum(axis=1)
         found.append(totals.max() / totals.mean())
         assert of_rows.reshape(64, -1).sum(axis=1).max() > 1.2 * totals.mean()
     assert max(found) < 1.025
@@ -149,9 +155,11 @@ def test_what_was_in_a_batch_is_told_of_where_it_was_dealt_to(learned: tl.Datase
 
 
 def test_a_host_reads_what_decides_where_rows_go(learned: tl.Dataset):
-    dealt_to, kept = (host_load(loader_of(learned, ranks).plan, 4) for ranks in (4, None))
-    assert dealt_to.delivered == kept.delivered
-    assert dealt_to.groups >= len(learned.rows.group_rows) > kept.groups
+    loaders = [loader_of(learned, ranks, host=(0, 4)) for ranks in (4, None)]
+    balanced_rows, plain_rows = (sum(map(len, ids(loader))) for loader in loaders)
+    assert balanced_rows == plain_rows
+    balanced, plain = (loader.decoded.groups for loader in loaders)
+    assert balanced >= len(learned.rows.group_rows) > plain
 
 
 def test_what_does_not_fit_is_refused(learned: tl.Dataset, texts: tl.Dataset):
@@ -162,14 +170,18 @@ def test_what_does_not_fit_is_refused(learned: tl.Dataset, texts: tl.Dataset):
             "got 'atention', must be 'attention', a BatchBalance, or a mapping of ranks",
         ),
         (learned, {"balance": {"ranks": 0}}, "balance.ranks: got 0, must be a whole number from 1 on"),
-        (learned, {"balance": "attention"}, "nothing says into how many ranks batches are dealt"),
+        (learned, {"balance": "attention"}, "the number of ranks is not known"),
         (
             learned,
             {"balance": {"ranks": 3}},
             "got 3, which does not divide every batch size; .* a divisor of 8",
         ),
         (learned, {"balance": {"ranks": 2}, "host": (0, 4)}, "got 2, and host cuts batches into 4 parts"),
-        (texts, {"balance": {"ranks": 2}}, "of packed rows, and those of texts@v1/train are of many lengths"),
+        (
+            texts,
+            {"balance": {"ranks": 2}},
+            "needs packed rows, and those of texts@v1/train have many lengths",
+        ),
     ]
     for data, options, says in cases:
         with pytest.raises(ConfigError, match=says):

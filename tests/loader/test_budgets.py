@@ -144,11 +144,11 @@ def test_caps_that_do_not_fit_are_refused(sources: dict[str, tl.Dataset], texts:
         (lambda: tl.Mixture(sources, EVEN, max_repetitions=2), "without end; expected rows, epochs"),
         (
             lambda: tl.Mixture(sources, EVEN, epochs={"code": 1, "web": 1}),
-            "the end, and weights would do so again",
+            "the end of the mixture, and so would weights",
         ),
         (
             lambda: tl.Mixture(sources, epochs={"code": 1, "web": 1}, rows=9),
-            "the end, and rows would do so again",
+            "the end of the mixture, and so would rows",
         ),
         (lambda: tl.Mixture(sources, epochs={"code": 1}), "epochs: says nothing of web"),
         (
@@ -268,7 +268,7 @@ def test_weights_fed_back_move_no_batch_before_their_step(sources: dict[str, tl.
     with pytest.raises(ConfigError, match="is a single dataset; weights are of a mixture"):
         tl.DataLoader(sources["code"], 4).set_weights({"code": 1.0})
     ended = loader_of(tl.Mixture(sources, EVEN, rows=40))
-    with pytest.raises(ConfigError, match="step 10 is behind the first pass"):
+    with pytest.raises(ConfigError, match="step 10 is after the first pass"):
         ended.set_weights({"code": 0.5, "web": 0.5}, at=10)
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.base.arrays import Bools, Int32, Int64, offsets_of
-from tokenlake.runtime.loader import batch as batch_module
-from tokenlake.runtime.loader.batch import RowSegments, labels, targets
+from tokenlake.runtime.loader import RowSegments, labels, targets
+from tokenlake.runtime.loader import columns as columns_module
 
 Rows = list[list[int]]
-Given = tuple[Int32, Int64, int]
+Bools = npt.NDArray[np.bool_]
+Int32 = npt.NDArray[np.int32]
 
 
 @st.composite
@@ -29,9 +30,11 @@ def batches(draw: st.DrawFn) -> tuple[Rows, int]:
     return rows, length
 
 
-def _given(rows: Rows, length: int) -> Given:
-    lengths = np.array([one for row in rows for one in row], np.int32)
-    return lengths, offsets_of([len(row) for row in rows]), length
+def segments_of_rows(rows: Rows, length: int) -> RowSegments:
+    """The segments of rows of which each has a list of segment lengths."""
+    lengths = np.array([segment for row in rows for segment in row], np.int32)
+    offsets = np.cumsum([0, *map(len, rows)])
+    return RowSegments.of(lengths, offsets, length)
 
 
 def _slow(rows: Rows, length: int) -> tuple[list[list[int]], list[list[int]], list[list[bool]]]:
@@ -53,9 +56,9 @@ def _ids(shape: tuple[int, int]) -> Int32:
     return ids
 
 
-def _made(args: Given, ids: Int32, learned: Bools | None = None) -> dict[str, Int32 | Bools]:
+def _made(segments: RowSegments, ids: Int32, learned: Bools | None = None) -> dict[str, Int32 | Bools]:
     """All columns, written into arrays that held something else."""
-    segments, shape = RowSegments.of(*args), ids.shape
+    shape = ids.shape
     out = [np.full(shape, 77, np.int32) for _ in range(4)]
     mask = segments.loss_mask(learned, np.ones(shape, np.bool_))
     made = [
@@ -77,8 +80,8 @@ def test_columns_are_as_the_slow_way_says(batch: tuple[Rows, int], seed: int, ch
     shape = (len(rows), length)
     ids, learned = _ids(shape), np.random.default_rng(seed).random(shape) < 0.5
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_module, "_CHUNK", chunk)
-        made, unmasked = _made(_given(*batch), ids, learned), _made(_given(*batch), ids)
+        patch.setattr(columns_module, "_IDS_AT_ONCE", chunk)
+        made, unmasked = _made(segments_of_rows(*batch), ids, learned), _made(segments_of_rows(*batch), ids)
     assert made["segment_ids"].tolist() == number
     assert made["positions"].tolist() == place
     assert unmasked["loss_mask"].tolist() == follows
@@ -93,19 +96,19 @@ def test_columns_are_as_the_slow_way_says(batch: tuple[Rows, int], seed: int, ch
 def test_much_and_little_padding(padding: int) -> None:
     """Up to some padding it is written in another way than beyond."""
     rows = [[1] * (1024 - padding), [1024 - padding] if padding < 1024 else [], [900, 124]]
-    made = _made(_given(rows, 1024), _ids((3, 1024)))
+    made = _made(segments_of_rows(rows, 1024), _ids((3, 1024)))
     assert [made["segment_ids"].tolist(), made["positions"].tolist()] == list(_slow(rows, 1024)[:2])
 
 
 @pytest.mark.parametrize("row", [[70_000], [65_536, 4_464], [60_000], [1] * 70_000], ids=len)
 def test_rows_that_16_bits_cannot_count(row: list[int]) -> None:
-    made = _made(_given([row], 70_000), _ids((1, 70_000)))
+    made = _made(segments_of_rows([row], 70_000), _ids((1, 70_000)))
     assert [made["segment_ids"].tolist(), made["positions"].tolist()] == list(_slow([row], 70_000)[:2])
 
 
 def test_the_example_of_the_module() -> None:
     ids = np.array([[11, 12, 13, 14, 15, 16, 17, 0]], np.int32)
-    made = _made((np.array([3, 4], np.int32), np.array([0, 2]), 8), ids)
+    made = _made(segments_of_rows([[3, 4]], 8), ids)
     assert made["segment_ids"].tolist() == [[1, 1, 1, 2, 2, 2, 2, 0]]
     assert made["positions"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 0]]
     assert made["loss_mask"].tolist() == [[False, True, True, False, True, True, True, False]]

@@ -59,7 +59,7 @@ def test_vocabularies_of_different_sizes_have_no_common_size(ds: tl.Dataset, mon
     with pytest.raises(ConfigError, match=r"vocabularies of different sizes \(a 300, b 400\)"):
         _ = ds.vocab_size
     monkeypatch.setattr(type(ds), "manifest", replace(ds.manifest, tokenizer={}))
-    with pytest.raises(NotFoundError, match="does not say how large its vocabulary is"):
+    with pytest.raises(NotFoundError, match="does not record the size of its vocabulary"):
         _ = ds.vocab_size
 
 

@@ -20,13 +20,13 @@ from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.runtime.loader import (
     BatchPlan,
     Document,
+    ExplainedRow,
     LoaderOptions,
     explain_step,
+    files_of,
     restored,
     steps_of_document,
 )
-from tokenlake.runtime.loader.explain import ExplainedRow, files_of
-from tokenlake.runtime.loader.steps import BatchStep
 
 WARM_UP = {0: 4, 3: 8, 5: 12}
 
@@ -39,7 +39,7 @@ def mixed(ds: tl.Dataset, learned: tl.Dataset, **options: Any) -> tl.Mixture:
     return tl.Mixture({"a": ds, "b": learned}, {"a": 0.6, "b": 0.4}, block_size=10, **options)
 
 
-def batches(plan: BatchPlan, passes: int, most: int) -> Iterator[BatchStep]:
+def batches(plan: BatchPlan, passes: int, most: int) -> Iterator[Any]:
     """The batches of some passes, one after the other."""
     place = plan.steps.position(0)
     for _ in range(passes):
@@ -515,7 +515,7 @@ def test_a_document_is_found_by_a_field_that_was_kept(own_ids: str, name: str):
     ("asked", "said"),
     [
         ({"id": "doc-99"}, "no document of tokens@v1/train has the id 'doc-99'"),
-        ({"url": "x"}, "packed@v1/train has no column 'url', nor what it was made from: `additional_fields"),
+        ({"url": "x"}, "neither packed@v1/train nor its parents have a column 'url': `additional_fields"),
         ({"n": "many"}, "got 'many' for n, whose values in tokens@v1/train are of the type int64"),
         ({"n": 1, "id": "doc-1"}, "must be one field and its value"),
         (("b.jsonl", 0), "no input file of packed@v1/train is 'b.jsonl'; did you mean 'a.jsonl'"),
@@ -530,7 +530,7 @@ def test_a_batch_is_that_of_the_loader(own_ids: str):
     loader = tl.DataLoader(tl.open(own_ids, "packed"), batch_size=4, seed=5)
     assert tl.explain(loader, 3, 2) == explain_step(loader.plan, 3, 2)
     assert tl.explain(f"{own_ids}/packed@v1", 3, batch_size=4, seed=5) == explain_step(loader.plan, 3)
-    with pytest.raises(ConfigError, match="name a batch"):
+    with pytest.raises(ConfigError, match="give a batch"):
         tl.explain(loader)
     with pytest.raises(ConfigError, match="batch_size: got None"):
         tl.explain(own_ids, 3, name="packed")

@@ -10,8 +10,8 @@ import pytest
 
 import tokenlake as tl
 from tokenlake import BatchPadding
+from tokenlake.easydel import ResumeState
 from tokenlake.errors import TokenlakeError
-from tokenlake.rowwise.batches import ResumeState
 from tokenlake.runtime.loader import LoaderOptions, restored
 
 VALUES: list[Any] = [

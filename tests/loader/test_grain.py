@@ -23,7 +23,6 @@ grain: Any = lazily("grain")
 ocp: Any = lazily("orbax.checkpoint")
 flags: Any = lazily("absl.flags")
 experimental: Any = lazily("grain._src.python.testing.experimental")
-loader_grain: Any = lazily("tokenlake.runtime.loader.grain")
 
 OPTIONS: dict[str, Any] = {"batch_size": 8, "seed": 3}
 
@@ -44,7 +43,7 @@ def ids(batches: Any) -> list[Any]:
 
 
 def test_batches_are_those_of_the_loader(mixture: tl.Mixture):
-    dataset = loader_grain.grain_dataset(mixture, **OPTIONS)
+    dataset = tl.grain_dataset(mixture, **OPTIONS)
     for batch, wanted in zip(dataset, tl.DataLoader(mixture, **OPTIONS), strict=True):
         assert batch.keys() == wanted.keys()
         assert all(np.array_equal(batch[name], wanted[name]) for name in wanted)
@@ -53,8 +52,8 @@ def test_batches_are_those_of_the_loader(mixture: tl.Mixture):
 
 
 def test_grain_finds_the_same_after_every_checkpoint(learned: tl.Dataset, mixture: tl.Mixture):
-    experimental.assert_equal_output_after_checkpoint(loader_grain.grain_dataset(mixture, **OPTIONS))
-    dataset = loader_grain.grain_dataset(learned, **OPTIONS)
+    experimental.assert_equal_output_after_checkpoint(tl.grain_dataset(mixture, **OPTIONS))
+    dataset = tl.grain_dataset(learned, **OPTIONS)
     experimental.assert_equal_output_after_checkpoint(
         dataset.map(shifted).filter(lambda batch: batch["input_ids"][0, 0] % 2)
     )
@@ -65,7 +64,7 @@ def test_grain_finds_the_same_after_every_checkpoint(learned: tl.Dataset, mixtur
 def test_processes_of_grain_take_turns(learned: tl.Dataset):
     wanted = [(np.array(batch) + 1).tolist() for batch in ids(tl.DataLoader(learned, **OPTIONS))]
     options = grain.MultiprocessingOptions(num_workers=2)
-    iterator = iter(loader_grain.grain_dataset(learned, **OPTIONS).map(shifted).mp_prefetch(options))
+    iterator = iter(tl.grain_dataset(learned, **OPTIONS).map(shifted).mp_prefetch(options))
     try:
         head = ids(islice(iterator, 3))
         state = json.loads(json.dumps(iterator.get_state()))
@@ -78,14 +77,14 @@ def test_processes_of_grain_take_turns(learned: tl.Dataset):
 
 def test_slices_of_slices_are_every_nth_batch(learned: tl.Dataset):
     wanted = ids(tl.DataLoader(learned, 4))
-    dataset = loader_grain.grain_dataset(learned, 4)
+    dataset = tl.grain_dataset(learned, 4)
     dataset.set_slice(slice(1, None, 2))
     assert ids(dataset) == wanted[1::2]
     dataset.set_slice(slice(1, None, 3))
     assert ids(dataset) == wanted[1::2][1::3]
     state = iter(dataset).get_state()
     with pytest.raises(ConfigError, match=r"worker 3 of 6, this is 0 of 1"):
-        iter(loader_grain.grain_dataset(learned, 4)).set_state(state)
+        iter(tl.grain_dataset(learned, 4)).set_state(state)
     with pytest.raises(ConfigError, match="sequential_slice"):
         dataset.set_slice(slice(0, None, 2), sequential_slice=True)
     with pytest.raises(ConfigError, match="slice: got"):
@@ -95,18 +94,18 @@ def test_slices_of_slices_are_every_nth_batch(learned: tl.Dataset):
 def test_states_are_those_of_the_loader_too(learned: tl.Dataset):
     loader = tl.DataLoader(learned, **OPTIONS)
     list(islice(loader, 4))
-    iterator = iter(loader_grain.grain_dataset(learned, **OPTIONS))
+    iterator = iter(tl.grain_dataset(learned, **OPTIONS))
     iterator.set_state(loader.get_state())
     wanted = ids(loader)
     assert ids(iterator) == wanted
-    iterator.set_state(iter(loader_grain.grain_dataset(learned, **OPTIONS)).get_state())
+    iterator.set_state(iter(tl.grain_dataset(learned, **OPTIONS)).get_state())
     assert len(ids(iterator)) == len(wanted) + 4
     with pytest.raises(ConfigError, match="seed is 4 there and 3 here"):
-        iterator.set_state(iter(loader_grain.grain_dataset(learned, batch_size=8, seed=4)).get_state())
+        iterator.set_state(iter(tl.grain_dataset(learned, batch_size=8, seed=4)).get_state())
 
 
 def test_orbax_saves_and_restores_the_iterator(learned: tl.Dataset, tmp_path: Path):
-    dataset = loader_grain.grain_dataset(learned, **OPTIONS).map(shifted)
+    dataset = tl.grain_dataset(learned, **OPTIONS).map(shifted)
     iterator = iter(dataset)
     list(islice(iterator, 3))
     with ocp.CheckpointManager(tmp_path / "checkpoints") as manager:
@@ -121,7 +120,7 @@ def test_orbax_saves_and_restores_the_iterator(learned: tl.Dataset, tmp_path: Pa
 
 def test_threads_end_with_the_iterator(learned: tl.Dataset):
     before = set(threading.enumerate())
-    iterator = iter(loader_grain.grain_dataset(learned, 4))
+    iterator = iter(tl.grain_dataset(learned, 4))
     next(iterator)
     started = set(threading.enumerate()) - before
     assert started
@@ -132,10 +131,10 @@ def test_threads_end_with_the_iterator(learned: tl.Dataset):
 
 
 def test_rows_by_number_in_pipelines_of_grain(learned: tl.Dataset):
-    source = loader_grain.grain_source(learned, columns=["input_ids", "loss_mask"])
+    source = tl.grain_source(learned, columns=["input_ids", "loss_mask"])
     assert isinstance(source, grain.sources.RandomAccessDataSource)
     copy = pickle.loads(pickle.dumps(source))
-    assert repr(copy) == repr(source) != repr(loader_grain.grain_source(learned))
+    assert repr(copy) == repr(source) != repr(tl.grain_source(learned))
     rows = list(grain.MapDataset.source(copy).shuffle(seed=1))
     assert sorted(ids(rows)) == sorted(learned[:]["input_ids"].tolist())
     assert rows[0]["loss_mask"].dtype == np.bool_
@@ -156,9 +155,9 @@ def test_rows_by_number_in_pipelines_of_grain(learned: tl.Dataset):
 
 def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset, mixture: tl.Mixture):
     with pytest.raises(ConfigError, match="batch_size: got 0"):
-        loader_grain.grain_dataset(learned, 0)
+        tl.grain_dataset(learned, 0)
     with pytest.raises(ConfigError, match="rows of a mixture have no numbers"):
-        loader_grain.grain_source(mixture)  # pyright: ignore[reportArgumentType]
+        tl.grain_source(mixture)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_missing_grain_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch):
@@ -171,8 +170,8 @@ def test_a_missing_grain_is_named_with_its_install_line(monkeypatch: pytest.Monk
 
 
 def test_iterators_of_one_dataset_are_independent(learned: tl.Dataset):
-    dataset = loader_grain.grain_dataset(learned, **OPTIONS)
+    dataset = tl.grain_dataset(learned, **OPTIONS)
     pairs = list(zip(dataset, dataset, strict=True))
     assert ids(one for one, _ in pairs) == ids(two for _, two in pairs) == ids(dataset)
     with pytest.raises(ConfigError, match="grain_dataset has no option 'num_workers'"):
-        loader_grain.grain_dataset(learned, 8, num_workers=2)
+        tl.grain_dataset(learned, 8, num_workers=2)

@@ -11,7 +11,7 @@ import pytest
 from tests.reading.support import lake_of, rows_of
 from tests.store.support import copy_store
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.runtime.reading.group_cache import Decoded, batch_cache
+from tokenlake.runtime.reading import Decoded, batch_cache
 from tokenlake.runtime.store import Store, open_store
 
 

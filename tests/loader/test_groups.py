@@ -15,7 +15,7 @@ import pytest
 import tokenlake as tl
 from tests.loader.support import ids
 from tokenlake.errors import IntegrityError
-from tokenlake.runtime.loader.read_ahead import DecodedAhead
+from tokenlake.runtime.loader import DecodedAhead
 from tokenlake.runtime.reading import StoredRows
 
 

@@ -16,17 +16,11 @@ import pytest
 import tokenlake as tl
 from tests.lazily import lazily
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
-from tokenlake.runtime.loader import LoaderOptions
-from tokenlake.runtime.loader.hf_arrow import HfColumns
-from tokenlake.runtime.loader.host_reader import shared_reader
 from tokenlake.runtime.reading import StoredRows
 
 datasets: Any = lazily("datasets")
 torch: Any = lazily("torch")
 torch_data: Any = lazily("torch.utils.data")
-loader_grain: Any = lazily("tokenlake.runtime.loader.grain")
-loader_hf: Any = lazily("tokenlake.runtime.loader.hf")
-loader_torch: Any = lazily("tokenlake.runtime.loader.torch")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
@@ -116,15 +110,15 @@ def test_all_libraries_give_the_same_rows_in_the_same_order(learned: tl.Dataset,
     mixture = tl.Mixture({"a": learned, "b": tl.open(root, "plain")}, {"a": 0.6, "b": 0.4}, rows=33)
     for data in (learned, mixture):
         wanted = rows_of(tl.DataLoader(data, **OPTIONS))
-        assert rows_of(loader_torch.torch_dataset(data, **OPTIONS)) == wanted
-        assert rows_of(loader_grain.grain_dataset(data, **OPTIONS)) == wanted
-        assert ids(loader_hf.hf_dataset(data, **OPTIONS)) == wanted
+        assert rows_of(tl.torch_dataset(data, **OPTIONS)) == wanted
+        assert rows_of(tl.grain_dataset(data, **OPTIONS)) == wanted
+        assert ids(tl.hf_dataset(data, **OPTIONS)) == wanted
         assert rows_of(tl.AsyncDataLoader(data, 5, seed=3, shuffle_buffer_size=1, drop_last=False)) == wanted
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_of_torch_are_those_of_the_loader(learned: tl.Dataset, workers: int):
-    dataset = loader_hf.hf_dataset(learned, **OPTIONS, columns=["input_ids", "labels", "attention_mask"])
+    dataset = tl.hf_dataset(learned, **OPTIONS, columns=["input_ids", "labels", "attention_mask"])
     batches = list(torch_data.DataLoader(dataset, batch_size=5, num_workers=workers))
     wanted = list(tl.DataLoader(learned, **OPTIONS, columns=["input_ids", "labels"]))
     assert ids(batches) == ids(wanted)
@@ -139,12 +133,12 @@ def test_batches_of_torch_are_those_of_the_loader(learned: tl.Dataset, workers: 
 
 @pytest.mark.parametrize("cut", [0, 3, 5, 12])
 def test_a_state_of_datasets_goes_on_exactly(learned: tl.Dataset, cut: int):
-    dataset = loader_hf.hf_dataset(learned, **OPTIONS, epochs=2)
+    dataset = tl.hf_dataset(learned, **OPTIONS, epochs=2)
     wanted = rows_of(tl.DataLoader(learned, **OPTIONS, epochs=2))
     rows = iter(dataset)
     head = ids(islice(rows, cut))
     state = json.loads(json.dumps(dataset.state_dict()))
-    other = loader_hf.hf_dataset(learned, **OPTIONS, epochs=2)
+    other = tl.hf_dataset(learned, **OPTIONS, epochs=2)
     other.load_state_dict(state)
     assert head + ids(other) == wanted
 
@@ -164,12 +158,12 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_came_before_a_state_is_not_read_again(learned: tl.Dataset, decoded: list[int]):
-    dataset = loader_hf.hf_dataset(learned, **OPTIONS)
+    dataset = tl.hf_dataset(learned, **OPTIONS)
     rows = iter(dataset)
     list(islice(rows, 55))
     state = dataset.state_dict()
     del rows
-    other = loader_hf.hf_dataset(learned, **OPTIONS)
+    other = tl.hf_dataset(learned, **OPTIONS)
     other.load_state_dict(state)
     decoded.clear()
     assert len(list(other)) == len(learned) - 55
@@ -179,17 +173,18 @@ def test_what_came_before_a_state_is_not_read_again(learned: tl.Dataset, decoded
 def test_steps_of_one_of_several_workers_are_read_ahead(learned: tl.Dataset, decoded: list[int]):
     wanted = ids(tl.DataLoader(learned, **OPTIONS))
     groups = len(learned.rows.group_rows)
-    steps = loader_hf.HfSteps(
-        shared_reader(learned, LoaderOptions(**OPTIONS)), HfColumns.of(learned.rows, ["input_ids"], None)
-    )
+    dataset = tl.hf_dataset(learned, **OPTIONS, columns=["input_ids"])
     decoded.clear()
-    for step in range(1, len(wanted), 2):
-        assert ids(steps([step])) == wanted[step]
-    assert len(decoded) <= 2 * groups  # the second call tells the stride; from there on each once
+    # Each batch is a shard of ``datasets``; the second of two workers reads every second one.
+    share = dataset.shard(num_shards=2, index=1, contiguous=False)
+    assert ids(share) == [row for batch in wanted[1::2] for row in batch]
+    assert (
+        len(decoded) <= 2 * groups
+    )  # the second step shows the stride; after it each row group is decoded once
 
 
 def test_threads_end_with_a_loop_that_is_left(learned: tl.Dataset):
-    dataset = loader_hf.hf_dataset(learned, **OPTIONS)
+    dataset = tl.hf_dataset(learned, **OPTIONS)
     before, started = set(threading.enumerate()), set[threading.Thread]()
     for _ in islice(dataset, 7):
         started |= set(threading.enumerate()) - before
@@ -204,7 +199,7 @@ def test_transformers_keeps_the_segments_of_a_row_apart(learned: tl.Dataset):
     sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     config = LlamaConfig(vocab_size=tokens, **sizes, num_attention_heads=2, use_cache=False)
     model = LlamaForCausalLM(config).eval()
-    rows = list(loader_hf.hf_dataset(learned, 2, shuffle=False))[:2]
+    rows = list(tl.hf_dataset(learned, 2, shuffle=False))[:2]
     batch = default_data_collator(rows)
     assert default_data_collator([learned.to_hf()[row] for row in range(2)]).keys() == batch.keys()
     with torch.no_grad():
@@ -230,12 +225,12 @@ def test_wrong_arguments_are_refused(learned: tl.Dataset, texts: tl.Dataset):
         learned.to_hf(rename={"labels": "input_ids"})
     endless = tl.Mixture({"a": learned}, {"a": 1.0})
     with pytest.raises(ConfigError, match="must end"):
-        loader_hf.hf_dataset(endless, 4)
+        tl.hf_dataset(endless, 4)
     with pytest.raises(ConfigError, match=r"columns: got .*positions"):
-        loader_hf.hf_dataset(texts, 4, columns=["positions"])
+        tl.hf_dataset(texts, 4, columns=["positions"])
     for padding, more in (({"buckets": 2}, {"drop_last": True}), ({"buckets": 2, "equal_rows": True}, {})):
-        with pytest.raises(ConfigError, match="batches of one number of rows"):
-            loader_hf.hf_dataset(texts, 4, padding=padding, **more)
+        with pytest.raises(ConfigError, match="batches of a constant number of rows"):
+            tl.hf_dataset(texts, 4, padding=padding, **more)
 
 
 @pytest.mark.parametrize("full", ["drop_last", "pad_last"])
@@ -268,8 +263,8 @@ def test_missing_datasets_are_named_with_their_install_line(
 
 
 def test_loops_over_one_dataset_are_independent(learned: tl.Dataset):
-    dataset = loader_hf.hf_dataset(learned, **OPTIONS)
+    dataset = tl.hf_dataset(learned, **OPTIONS)
     pairs = list(zip(dataset, dataset, strict=True))
     assert ids(one for one, _ in pairs) == ids(two for _, two in pairs) == ids(dataset)
     with pytest.raises(ConfigError, match="hf_dataset has no option 'split'"):
-        loader_hf.hf_dataset(learned, 8, split="validation")
+        tl.hf_dataset(learned, 8, split="validation")

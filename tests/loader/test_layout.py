@@ -12,15 +12,13 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.loader import support
-from tests.loader.test_columns import batches
+from tests.loader.test_columns import batches, segments_of_rows
 from tokenlake import BatchLayout
-from tokenlake.base.arrays import offsets_of
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.loader.batch import RowSegments
-from tokenlake.runtime.loader.layout import _SPLITS
 
+SPLITS = ("contiguous", "head_tail", "per_document", "striped")
 COLUMNS = ("input_ids", "segment_ids", "positions", "loss_mask", "targets")
-CUTS = [{"context_parallel": 4, "split": split} for split in _SPLITS] + [
+CUTS = [{"context_parallel": 4, "split": split} for split in SPLITS] + [
     {"context_parallel": 16, "split": "head_tail"}
 ]
 
@@ -108,13 +106,12 @@ def test_the_order_of_a_row_is_that_of_the_table() -> None:
     assert order("striped") == [0, 4, 1, 5, 2, 6, 3, 7]
 
 
-@given(batches(), st.sampled_from([2, 4]), st.sampled_from(_SPLITS))
+@given(batches(), st.sampled_from([2, 4]), st.sampled_from(SPLITS))
 def test_an_order_has_each_id_once(given: Any, parts: int, split: Any) -> None:
     rows, _ = given
     length = 16
     rows = [row for row in rows if sum(row) <= length]
-    lengths = np.array([one for row in rows for one in row], np.int32)
-    segments = RowSegments.of(lengths, offsets_of([len(row) for row in rows]), length)
+    segments = segments_of_rows(rows, length)
     order = BatchLayout(context_parallel=parts, split=split).order(length, segments.runs, segments.row_runs)
     if order is not None:
         if order.ndim == 1:
@@ -126,8 +123,7 @@ def test_an_order_has_each_id_once(given: Any, parts: int, split: Any) -> None:
 @pytest.mark.parametrize("split", ["head_tail", "per_document", "striped"])
 def test_devices_have_as_much_to_do(split: Any) -> None:
     """Ids that causal attention inside documents looks at, of each device; contiguous parts are far from equal."""
-    lengths = np.array([2048] if split != "per_document" else [700, 348, 900, 100], np.int32)
-    segments = RowSegments.of(lengths, offsets_of([len(lengths)]), 2048)
+    segments = segments_of_rows([[700, 348, 900, 100] if split == "per_document" else [2048]], 2048)
     place = segments.positions(np.empty((1, 2048), np.int32))[0]
 
     def unevenness(which: Any) -> float:

@@ -15,7 +15,6 @@ from tests.loader.support import LENGTH, Batch, ids, same
 from tokenlake import hf_dataset
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader import explain_step
-from tokenlake.runtime.loader.batch import IGNORED
 
 Data = tl.Dataset | tl.Mixture
 SIZES = {0: 8, 3: 16, 5: 24}
@@ -47,8 +46,8 @@ def cut(whole: Batch, within: int) -> Batch:
             made["segment_ids"][row, place] = number if segment else 0
             made["positions"][row, place] = place - begin if segment else 0
     mask = made["loss_mask"]
-    made["labels"] = np.where(mask, made["input_ids"], IGNORED)
-    made["targets"] = np.concatenate([made["labels"][:, 1:], np.full((len(mask), 1), IGNORED)], axis=1)
+    made["labels"] = np.where(mask, made["input_ids"], -100)
+    made["targets"] = np.concatenate([made["labels"][:, 1:], np.full((len(mask), 1), -100)], axis=1)
     return made
 
 
@@ -204,12 +203,12 @@ def test_what_does_not_fit_is_refused(learned: tl.Dataset, texts: tl.Dataset):
             "got 12 from step 0 on, which does not divide the 32 ids .* a divisor, as 8, or keep_shape",
         ),
         (learned, {0: 8, 9: 64}, "got 64 from step 9 on, and rows of learned@v1/train have 32 ids"),
-        (learned, {5: 8}, "must say how many ids step 0 has"),
+        (learned, {5: 8}, "must give the number of ids of step 0"),
         (learned, 0, "lengths: got 0, must be a whole number of ids from 1 on"),
         (learned, "short", "lengths: got 'short', must be a whole number"),
         (learned, {"points": {0: 8}, "keep": True}, "must be a mapping of points and keep_shape"),
         (learned, {"points": {0: 8}, "keep_shape": 1}, "keep_shape: got 1, must be True or False"),
-        (texts, {0: 8}, "which is of packed rows, and those of texts@v1/train are of many lengths"),
+        (texts, {0: 8}, "which needs packed rows, and those of texts@v1/train have many lengths"),
     ]
     for data, lengths, says in cases:
         with pytest.raises(ConfigError, match=says):
@@ -221,8 +220,8 @@ def test_what_does_not_fit_is_refused(learned: tl.Dataset, texts: tl.Dataset):
     with pytest.raises(ConfigError, match="other numbers of rows than batch_size"):
         tl.torch_dataset(learned, 8, lengths=LENGTHS, rows=True)
     for wrong, says in (
-        (lambda: Curriculum.doubling(8, 24, until=9), "8 comes to 24 by no number of doublings"),
-        (lambda: Curriculum.linear(8, 24, until=9, multiple=3), "by no number of 3 ids at a time"),
+        (lambda: Curriculum.doubling(8, 24, until=9), "8 does not reach 24 by doublings"),
+        (lambda: Curriculum.linear(8, 24, until=9, multiple=3), "does not reach 24 by 3 ids at a time"),
         (
             lambda: Curriculum.linear(8, 4, until=9, multiple=1),
             "last: got 4, must be a whole number from 8 on",

@@ -11,7 +11,6 @@ import pytest
 import tokenlake as tl
 from tests.loader.support import ids, same
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing.mixture import Stop
 
 
 def as_written(store: str, sources: dict[str, tl.Dataset], **options: Any) -> tuple[tl.Mixture, Any]:
@@ -37,7 +36,7 @@ def test_mixing_while_reading_gives_what_the_flow_wrote(store: str, sources: dic
 
 @pytest.mark.parametrize("stop", ["restart", "first_exhausted", "all_exhausted"])
 @pytest.mark.parametrize("lanes", [1, 2, 4])
-def test_resuming_and_hosts_and_sizes_of_a_mixture(sources: dict[str, tl.Dataset], stop: Stop, lanes: int):
+def test_resuming_and_hosts_and_sizes_of_a_mixture(sources: dict[str, tl.Dataset], stop: Any, lanes: int):
     weights = {"code": 0.25, "web": 0.75}
     rows = 150 if stop == "restart" else None
     mixture = tl.Mixture(sources, weights, stop=stop, rows=rows, block_size=6)
@@ -145,7 +144,7 @@ def test_what_does_not_fit_is_refused(store: str, ds: tl.Dataset, sources: dict[
         ),
         (
             lambda: tl.DataLoader(tl.Mixture({**found, "web": tl.open(store, "pile.web.tokens")}, half), 8),
-            "expected datasets packed to one",
+            "expected datasets that are packed to one length",
         ),
     ]
     for make, message in cases:

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import tokenlake as tl
 from tests.loader.support import ids, same
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.runtime.reading.pages import Unfamiliar
+from tokenlake.runtime.reading import Unfamiliar
 
 Row = tuple[int, ...]
 ALL = ("input_ids", "attention_mask", "segment_ids", "positions", "loss_mask", "labels", "targets", "lengths")
@@ -210,11 +210,7 @@ def test_rows_that_are_too_long_are_named_or_cut_and_counted(texts: tl.Dataset, 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 4), st.sampled_from([1, 2, 8]))
 def test_chosen_buckets_have_the_least_padding(lengths: list[int], number: int, multiple: int):
-    from itertools import combinations
-
-    from tokenlake.runtime.loader.padding import least_padding
-
-    found = least_padding(np.bincount(lengths), number, multiple)
+    found = tl.BatchPadding(buckets=number, multiple=multiple).chosen(np.bincount(lengths))
 
     def padding(bounds: tuple[int, ...]) -> int:
         return sum(min(bound for bound in bounds if bound >= each) - each for each in lengths)
@@ -337,8 +333,8 @@ def test_buckets_and_mixtures_that_contradict_each_other_are_refused(texts: tl.D
     )
     for weights, stop, message in (
         (changing, "restart", "weights of the mixture change"),
-        ({"a": 0.5, "b": 0.5}, "first_exhausted", "ends at one place"),
-        ({"a": 1.0, "b": 0.0}, "restart", "b weighs 0"),
+        ({"a": 0.5, "b": 0.5}, "first_exhausted", "ends at one position"),
+        ({"a": 1.0, "b": 0.0}, "restart", "b has weight 0"),
     ):
         mixture = tl.Mixture({"a": texts, "b": texts}, weights, stop=stop, rows=90)
         with pytest.raises(ConfigError, match=message):

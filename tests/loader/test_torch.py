@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import pickle
 import shutil
 import sys
@@ -19,12 +18,10 @@ import tokenlake as tl
 from tests.lazily import lazily
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
 from tokenlake.runtime import loader
-from tokenlake.runtime.loader.per_process import PerProcess
 
 torch: Any = lazily("torch")
 torch_data: Any = lazily("torch.utils.data")
 stateful: Any = lazily("torchdata.stateful_dataloader")
-loader_torch: Any = lazily("tokenlake.runtime.loader.torch")
 
 # Workers are forked from a process where other tests have left threads; torchdata calls what torch deprecates.
 pytestmark = [
@@ -58,9 +55,17 @@ def end(*iterators: Any) -> None:
         iterator._shutdown_workers()
 
 
-def test_batches_are_those_of_the_loader_as_tensors(learned: tl.Dataset):
+@pytest.mark.parametrize(
+    ("integers", "wide"),
+    [
+        ("mixed", {"labels", "targets"}),
+        ("int64", {"input_ids", "segment_ids", "positions", "labels", "targets"}),
+        ("int32", set[str]()),
+    ],
+)
+def test_batches_are_those_of_the_loader_as_tensors(learned: tl.Dataset, integers: Any, wide: set[str]):
     names = ("input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets")
-    dataset = loader_torch.torch_dataset(learned, **OPTIONS, columns=names)
+    dataset = tl.torch_dataset(learned, **OPTIONS, columns=names, integers=integers)
     wanted = list(tl.DataLoader(learned, **OPTIONS, columns=names))
     batches = list(torch_data.DataLoader(dataset, batch_size=None))
     assert len(dataset) == len(batches) == len(wanted)
@@ -69,34 +74,22 @@ def test_batches_are_those_of_the_loader_as_tensors(learned: tl.Dataset):
             assert np.array_equal(batch[name].numpy(), right[name]), name
     types = {name: tensor.dtype for name, tensor in batches[0].items()}
     assert types.pop("loss_mask") == torch.bool
-    assert types.pop("labels") == types.pop("targets") == torch.int64
-    assert set(types.values()) == {torch.int32}
+    assert {name for name, kind in types.items() if kind == torch.int64} == wide
+    assert {kind for name, kind in types.items() if name not in wide} <= {torch.int32}
 
 
 def test_tensors_that_are_kept_are_never_written_again(learned: tl.Dataset):
     options: dict[str, Any] = {**OPTIONS, "epochs": 4, "columns": ["input_ids", "labels"]}
-    kept = list(loader_torch.torch_dataset(learned, **options, integers="int64"))
+    kept = list(tl.torch_dataset(learned, **options, integers="int64"))
     wanted = [
         (batch["input_ids"].tolist(), batch["labels"].tolist()) for batch in tl.DataLoader(learned, **options)
     ]
     assert [(batch["input_ids"].tolist(), batch["labels"].tolist()) for batch in kept] == wanted
 
 
-def test_integers_are_of_the_type_that_is_asked_for_and_copied_for_no_other():
-    array = np.arange(4, dtype=np.int32)
-    for rule, name, copied in [
-        ("mixed", "input_ids", False),
-        ("mixed", "labels", True),
-        ("int64", "x", True),
-    ]:
-        tensor = loader_torch._tensors({name: array}, rule)[name]
-        assert (tensor.data_ptr() != array.ctypes.data) == copied == (tensor.dtype == torch.int64)
-    assert loader_torch._tensors({"labels": array}, "int32")["labels"].data_ptr() == array.ctypes.data
-
-
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_share_out_steps_and_change_nothing_of_the_order(mixture: tl.Mixture, persistent: bool):
-    dataset = loader_torch.torch_dataset(mixture, **OPTIONS)
+    dataset = tl.torch_dataset(mixture, **OPTIONS)
     loader = torch_data.DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
     got = ids(loader)
     assert got == ids(loader) == expected(mixture)  # without set_epoch the same pass again
@@ -108,7 +101,7 @@ def test_workers_share_out_steps_and_change_nothing_of_the_order(mixture: tl.Mix
 
 
 def test_an_endless_run_in_one_worker(learned: tl.Dataset):
-    dataset = loader_torch.torch_dataset(learned, **OPTIONS, epochs=None)
+    dataset = tl.torch_dataset(learned, **OPTIONS, epochs=None)
     batches = iter(torch_data.DataLoader(dataset, batch_size=None, num_workers=1))
     wanted = iter(tl.DataLoader(learned, **OPTIONS, epochs=None))
     assert ids(islice(batches, 20)) == ids(islice(wanted, 20))
@@ -122,7 +115,7 @@ def test_an_endless_run_in_one_worker(learned: tl.Dataset):
 @pytest.mark.parametrize(("workers", "every", "rows"), [(0, 1, False), (2, 3, False), (2, 1, True)])
 def test_a_stateful_loader_goes_on_exactly(learned: tl.Dataset, workers: int, every: int, rows: bool):
     def loader() -> stateful.StatefulDataLoader[Any]:
-        dataset = loader_torch.torch_dataset(learned, **OPTIONS, rows=rows)
+        dataset = tl.torch_dataset(learned, **OPTIONS, rows=rows)
         size = OPTIONS["batch_size"] if rows else None
         return stateful.StatefulDataLoader(
             dataset,
@@ -147,7 +140,7 @@ def test_a_stateful_loader_goes_on_exactly(learned: tl.Dataset, workers: int, ev
 
 def test_persistent_workers_go_on_with_the_next_pass_after_a_state(learned: tl.Dataset):
     def loader() -> stateful.StatefulDataLoader[Any]:
-        dataset = loader_torch.torch_dataset(learned, **OPTIONS)
+        dataset = tl.torch_dataset(learned, **OPTIONS)
         return stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
 
     first = loader()
@@ -166,20 +159,20 @@ def test_persistent_workers_go_on_with_the_next_pass_after_a_state(learned: tl.D
 
 
 def test_a_state_of_other_workers_or_of_another_run_is_refused(learned: tl.Dataset):
-    state = iter(loader_torch.torch_dataset(learned, **OPTIONS)).state_dict()
+    state = iter(tl.torch_dataset(learned, **OPTIONS)).state_dict()
     with pytest.raises(ConfigError, match="of worker 1 of 4, this is 0 of 1; expected as many workers"):
-        iter(loader_torch.torch_dataset(learned, **OPTIONS)).load_state_dict({**state, "turn": [1, 4]})
+        iter(tl.torch_dataset(learned, **OPTIONS)).load_state_dict({**state, "turn": [1, 4]})
     with pytest.raises(ConfigError, match="seed is 3 there and 4 here"):
-        iter(loader_torch.torch_dataset(learned, batch_size=5, seed=4)).load_state_dict(state)
+        iter(tl.torch_dataset(learned, batch_size=5, seed=4)).load_state_dict(state)
     with pytest.raises(ConfigError, match="state of one worker"):
-        loader_torch.torch_dataset(learned, **OPTIONS).set_state(state)
+        tl.torch_dataset(learned, **OPTIONS).set_state(state)
 
 
 def test_the_state_of_a_run_is_that_of_the_loader_for_any_number_of_workers(learned: tl.Dataset):
     wanted = expected(learned, passes=2)
     step = len(wanted) - 4
     loader = tl.DataLoader(learned, **OPTIONS)
-    dataset = loader_torch.torch_dataset(learned, **OPTIONS)
+    dataset = tl.torch_dataset(learned, **OPTIONS)
     loader.set_state(dataset.state_after(step))
     assert ids(loader) == wanted[step:]
     dataset.set_state(dataset.state_after(step))
@@ -190,7 +183,7 @@ def test_the_state_of_a_run_is_that_of_the_loader_for_any_number_of_workers(lear
 
 
 def test_rows_come_in_the_order_of_batches(learned: tl.Dataset):
-    dataset = loader_torch.torch_dataset(learned, **OPTIONS, rows=True)
+    dataset = tl.torch_dataset(learned, **OPTIONS, rows=True)
     wanted = [row for batch in expected(learned) for row in batch]
     assert ids(dataset) == wanted
     assert len(dataset) == len(wanted)
@@ -200,14 +193,14 @@ def test_rows_come_in_the_order_of_batches(learned: tl.Dataset):
     again.load_state_dict(iterator.state_dict())
     assert ids(again) == wanted[13:]
     # rows of a host that a last, short batch has none of
-    parts = [loader_torch.torch_dataset(learned, 8, seed=3, rows=True, host=(index, 8)) for index in range(8)]
+    parts = [tl.torch_dataset(learned, 8, seed=3, rows=True, host=(index, 8)) for index in range(8)]
     assert [len(part) for part in parts] == [len(ids(part)) for part in parts]
     assert sum(len(part) for part in parts) == len(learned)
 
 
 def _rank(rank: int, file: Path, where: str, answers: Any) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
-    answers.put((rank, ids(loader_torch.torch_dataset(tl.open(where, "learned"), batch_size=6))))
+    answers.put((rank, ids(tl.torch_dataset(tl.open(where, "learned"), batch_size=6))))
     torch.distributed.destroy_process_group()
 
 
@@ -227,12 +220,12 @@ def test_processes_of_torch_distributed_read_their_rows(root: str, learned: tl.D
 def test_one_of_several_processes_must_know_which_it_is(learned: tl.Dataset, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(ConfigError, match="one of 4 processes"):
-        loader_torch.torch_dataset(learned, **OPTIONS)
-    assert ids(loader_torch.torch_dataset(learned, **OPTIONS, host=(0, 1))) == expected(learned)
+        tl.torch_dataset(learned, **OPTIONS)
+    assert ids(tl.torch_dataset(learned, **OPTIONS, host=(0, 1))) == expected(learned)
 
 
 def test_rows_by_number_with_a_sampler_in_workers(learned: tl.Dataset):
-    rows = loader_torch.torch_rows(learned, columns=["input_ids", "labels"])
+    rows = tl.torch_rows(learned, columns=["input_ids", "labels"])
     generator = torch.Generator().manual_seed(1)
     sampler = torch_data.RandomSampler(rows, generator=generator)
     batches = list(torch_data.DataLoader(pickle.loads(pickle.dumps(rows)), 7, sampler=sampler, num_workers=2))
@@ -253,7 +246,7 @@ def test_a_damaged_shard_is_named_where_its_batch_would_be(root: str, tmp_path: 
         data = bytearray(path.read_bytes())
         data[len(data) // 3] ^= 1
         path.write_bytes(data)
-    dataset = loader_torch.torch_dataset(tl.open(str(tmp_path / "store"), "learned"), 5)
+    dataset = tl.torch_dataset(tl.open(str(tmp_path / "store"), "learned"), 5)
     batches = iter(torch_data.DataLoader(dataset, batch_size=None, num_workers=1))
     with pytest.raises(IntegrityError, match=r"learned@v1: data/train-.*\.parquet: row group"):
         list(batches)
@@ -261,40 +254,46 @@ def test_a_damaged_shard_is_named_where_its_batch_would_be(root: str, tmp_path: 
 
 
 def test_nothing_that_is_open_travels_to_a_process(learned: tl.Dataset):
-    dataset = loader_torch.torch_dataset(learned, **OPTIONS)
+    dataset = tl.torch_dataset(learned, **OPTIONS)
     head = ids(islice(iter(dataset), 2))
     copy = pickle.loads(pickle.dumps(dataset))
     assert ids(islice(iter(copy), 2)) == head
     assert copy.reader.get().plan.sources[0] is not dataset.reader.get().plan.sources[0] is not learned.rows
 
 
-def test_a_forked_process_makes_its_own():
+def test_a_forked_process_makes_its_own(learned: tl.Dataset):
     fork = multiprocessing.get_context("fork")
     answers = fork.Queue()
-    each = PerProcess(os.getpid)
-    assert each.get() == each.get() == os.getpid()
-    process = fork.Process(target=lambda: answers.put(each.get()))
+    dataset = tl.torch_dataset(learned, **OPTIONS)
+    reader = dataset.reader.get()
+    assert dataset.reader.get() is reader
+
+    def answer() -> None:
+        own = dataset.reader.get()
+        answers.put([own is reader, own is dataset.reader.get()])
+
+    process = fork.Process(target=answer)
     process.start()
-    assert answers.get(timeout=60) == process.pid
+    assert answers.get(timeout=60) == [False, True]
     process.join()
 
 
 def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset, mixture: tl.Mixture):
     with pytest.raises(ConfigError, match="integers is 'int16', expected one of"):
-        loader_torch.torch_dataset(learned, 4, integers="int16")  # pyright: ignore[reportArgumentType]
+        tl.torch_dataset(learned, 4, integers="int16")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="data: got a str"):
-        loader_torch.torch_dataset(root, 4)  # pyright: ignore[reportArgumentType]
+        tl.torch_dataset(root, 4)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="workers: got -1"):
-        loader_torch.torch_dataset(learned, 4, workers=-1)
+        tl.torch_dataset(learned, 4, workers=-1)
     with pytest.raises(ConfigError, match="host: got"):
-        loader_torch.torch_dataset(learned, 4, host=(1, 3))
+        tl.torch_dataset(learned, 4, host=(1, 3))
     with pytest.raises(ConfigError, match="rows of a mixture have no numbers"):
-        loader_torch.torch_rows(mixture)  # pyright: ignore[reportArgumentType]
+        tl.torch_rows(mixture)  # pyright: ignore[reportArgumentType]
 
 
 def test_documents_by_number_have_their_own_lengths(texts: tl.Dataset):
     rows = pickle.loads(
-        pickle.dumps(loader_torch.torch_rows(texts, columns=["input_ids", "attention_mask", "lengths"]))
+        pickle.dumps(tl.torch_rows(texts, columns=["input_ids", "attention_mask", "lengths"]))
     )
     for at in (0, len(texts) - 1, 1):
         ids = texts[at]["input_ids"]
@@ -304,7 +303,7 @@ def test_documents_by_number_have_their_own_lengths(texts: tl.Dataset):
         texts[at]["input_ids"] for at in (2, 0)
     ]
     with pytest.raises(ConfigError, match="columns"):
-        loader_torch.torch_rows(texts, columns=["nonsense"])
+        tl.torch_rows(texts, columns=["nonsense"])
 
 
 def test_a_missing_torch_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch):
@@ -319,13 +318,13 @@ def test_a_missing_torch_is_named_with_its_install_line(monkeypatch: pytest.Monk
 def test_loops_over_one_dataset_are_independent(learned: tl.Dataset):
     """It keeps no place of its own, so that a second iterator takes nothing from the first one."""
     for rows in (False, True):
-        dataset = loader_torch.torch_dataset(learned, rows=rows, **OPTIONS)
+        dataset = tl.torch_dataset(learned, rows=rows, **OPTIONS)
         pairs = list(zip(dataset, dataset, strict=True))
         assert [one["input_ids"].tolist() for one, _ in pairs] == ids(two for _, two in pairs) == ids(dataset)
 
 
 def test_options_of_other_loaders_say_where_they_belong(learned: tl.Dataset):
     with pytest.raises(ConfigError, match=r"torch_dataset has no option 'split': .*tl\.open\(path, split="):
-        loader_torch.torch_dataset(learned, 8, split="validation")
+        tl.torch_dataset(learned, 8, split="validation")
     with pytest.raises(ConfigError, match=r"torch_dataset has no option 'sharding': .*tl\.DataLoader\("):
-        loader_torch.torch_dataset(learned, 8, sharding=None)
+        tl.torch_dataset(learned, 8, sharding=None)

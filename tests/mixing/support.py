@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenlake.base.arrays import Int64
-from tokenlake.runtime.mixing import LaneLayout
+from tokenlake.runtime.mixing import Int64, LaneLayout
 
 
 def position_of(layout: LaneLayout, lane: Int64, place: Int64) -> Int64:

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing import SourceMixture, constant
-from tokenlake.runtime.mixing.caps import SourceCaps, shortened
+from tokenlake.runtime.mixing import SourceCaps, SourceMixture, constant, shortened
 
 GROUPS = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 

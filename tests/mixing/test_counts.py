@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tokenlake import WeightScheduler
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.mixing import constant, counts_of
-from tokenlake.runtime.mixing.weights import in_units, normalized
 
 HALF = Fraction(1, 2)
 
@@ -85,8 +84,8 @@ def exact(weights: list[float]) -> list[Fraction]:
 
 
 def counted(weights: list[float]) -> list[Fraction]:
-    """The same in units of 2^-96, as they are counted."""
-    return [Fraction(units, 1 << 96) for units in in_units(normalized(weights))]
+    """The same in units of 2^-96, as they are counted: the share of the first row."""
+    return list(counts_of(constant(named(weights))).shares(1))
 
 
 class TestUnits:
@@ -94,13 +93,14 @@ class TestUnits:
     def test_weights_are_whole_numbers_of_units_that_sum_to_one(self, weights):
         units = counted(weights)
         assert sum(units) == 1
+        assert all((1 << 96) % unit.denominator == 0 for unit in units)
         for unit, weight in zip(units, exact(weights), strict=True):
             assert abs(unit - weight) < Fraction(1, 1 << 96)
             assert weight or not unit
 
     def test_what_is_left_over_goes_to_the_first_of_the_largest_remainders(self):
-        thirds = in_units(normalized([1 / 3] * 3))
-        assert [unit - (1 << 96) // 3 for unit in thirds] == [1, 0, 0]
+        thirds = counted([1 / 3] * 3)
+        assert [unit * (1 << 96) - (1 << 96) // 3 for unit in thirds] == [1, 0, 0]
 
 
 class TestRule:

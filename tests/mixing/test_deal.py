@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.mixing.test_counts import named, shares
 from tokenlake import WeightScheduler
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing import MixtureStream, SourceMixture, constant, counts_of, source_order
-from tokenlake.runtime.mixing.deal import Deal
+from tokenlake.runtime.mixing import Deal, MixtureStream, SourceMixture, constant, counts_of, source_order
 
 CURVES = ["step", "linear", "cosine"]
 LANES = [1, 2, 3, 8, 64]
@@ -130,7 +129,8 @@ def test_after_many_changes_lanes_have_taken_alike(
         for cell, each in enumerate(some, first):
             assert each.sum(axis=1).tolist() == list(found.counts.draws_before(cell * found.cell * lanes))
             assert (each.sum(axis=0) == cell * found.cell).all()
-            assert np.ptp(each, axis=1).max() <= 2 * sources + 1
+            # Two rows for each source nearly always; a change in the group after an era may leave a few more.
+            assert np.ptp(each, axis=1).max() <= 3 * sources
         assert all((after >= before).all() for before, after in pairwise(some))
 
 

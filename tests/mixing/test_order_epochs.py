@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing import EpochOrder, Int64, key_of, lane_bounds
+from tokenlake.runtime.mixing import EpochOrder, Int64, Permutation, key_of, lane_bounds
 from tokenlake.runtime.mixing import order as order_module
-from tokenlake.runtime.mixing.random import Permutation
 
 Row = tuple[int, int]
 
@@ -89,7 +88,7 @@ def test_many_epochs_of_few_row_groups_are_laid_out_together(
     order = _order([3, 0, 4, 2, 1], 2, 5)
     epoch = np.arange(1000) // 5
     expected = [_lane(order, each, 0) for each in range(200)]
-    monkeypatch.setattr(order_module, "_CELLS", cells)
+    monkeypatch.setattr(order_module, "_MOST_CELLS", cells)
     assert _rows(*order.at(epoch, 0, np.arange(1000) % 5)) == [row for rows in expected for row in rows]
     far = np.array([10**12, 3, 10**12, 0])
     assert _rows(*order.at(far, 0, np.full(4, 2)))[1:] == [

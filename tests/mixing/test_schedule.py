@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from tests.seeds import promise
 from tokenlake import WeightSchedulePoint, WeightScheduler
-from tokenlake.config.pipeline import MixStageConfig
+from tokenlake.config import MixStageConfig
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing import constant
-from tokenlake.runtime.mixing.schedule import INTERPOLATIONS
-from tokenlake.runtime.mixing.weights import row_weights
+from tokenlake.runtime.mixing import constant, row_weights
+
+INTERPOLATIONS = ["step", "linear", "cosine"]
 
 SEED = [
     WeightSchedulePoint(step=0, weights={"code": 0.2, "text": 0.8}),

@@ -15,10 +15,7 @@ from hypothesis import strategies as st
 
 from tests.seeds import promise
 from tokenlake.config import ResolvedPack
-from tokenlake.etl.packing import STRATEGIES
-from tokenlake.etl.packing import packer as packer_module
-from tokenlake.etl.packing.packer import Packer, join_documents, open_packer
-from tokenlake.etl.packing.segments import Packed
+from tokenlake.etl.packing import STRATEGIES, Packed, Packer, open_packer
 
 BOS, EOS, PAD, FILE = 7, 9, 0, 42
 
@@ -34,7 +31,7 @@ class Stream:
     limit: int | None
     key: int | None
 
-    def opened(self, strategy: str, group_rows: int = 3) -> Packer:
+    def opened(self, strategy: str, group_rows: int = 3, **options: int) -> Packer:
         pack = ResolvedPack(
             width=self.seq_length,
             strategy=strategy,
@@ -42,7 +39,7 @@ class Stream:
             num_packers=3,
             max_segments=self.limit,
         )
-        around: dict[str, Any] = {"prefix": (BOS,), "suffix": (EOS,), "shuffle_key": self.key}
+        around: dict[str, Any] = {"prefix": (BOS,), "suffix": (EOS,), "shuffle_key": self.key} | options
         return open_packer(pack, group_tokens=group_rows * self.seq_length, pad_id=PAD, **around)
 
     def document(self, index: int) -> npt.NDArray[np.int32]:
@@ -62,9 +59,9 @@ class Stream:
     def numbers(self) -> list[int]:
         return (np.cumsum(~np.array(self.again, np.bool_)) - 1).tolist()
 
-    def packed(self, strategy: str, together: int, group_rows: int = 3) -> list[Packed]:
+    def packed(self, strategy: str, together: int, group_rows: int = 3, **options: int) -> list[Packed]:
         """Give so many documents at a time; 0: each of them in windows of five ids."""
-        packer = self.opened(strategy, group_rows)
+        packer = self.opened(strategy, group_rows, **options)
         out = list(self._long(packer) if not together else self._together(packer, together))
         return [*out, *packer.finish()]
 
@@ -238,9 +235,7 @@ def test_greedy_rows_equal_the_token_by_token_walk_and_long_documents_come_in_pa
     stream: Stream, together: int
 ) -> None:
     plain = replace(stream, limit=None, key=None, again=[False] * len(stream.lengths))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packer_module, "_TOGETHER", together)
-        packed = plain.packed("greedy", 4)
+    packed = plain.packed("greedy", 4, copied_tokens=together)
     tokens = [token for document in plain.whole() for token in document]
     padding = -len(tokens) % plain.seq_length
     assert [int(token) for part in packed for token in part.input_ids] == tokens + [PAD] * padding
@@ -256,13 +251,15 @@ def test_greedy_rows_equal_the_token_by_token_walk_and_long_documents_come_in_pa
 
 
 @pytest.mark.parametrize(("prefix", "suffix"), [((), ()), ((1,), ()), ((), (2,)), ((1, 3), (2,))])
-def test_join_puts_prefix_and_suffix_around_each_document(
+def test_prefix_and_suffix_are_put_around_each_document(
     prefix: tuple[int, ...], suffix: tuple[int, ...]
 ) -> None:
     ids, offsets = np.arange(10, 16, dtype=np.int32), np.array([1, 3, 3, 6])
-    joined = join_documents(ids, offsets, np.array(prefix, np.int32), np.array(suffix, np.int32))
+    packer = open_packer(ResolvedPack(width=1), group_tokens=1, pad_id=PAD, prefix=prefix, suffix=suffix)
+    file, position = np.full(3, FILE), np.arange(3)
+    packed = [*packer.add(ids, offsets, file, position), *packer.finish()]
     expected = [*prefix, 11, 12, *suffix, *prefix, *suffix, *prefix, 13, 14, 15, *suffix]
-    assert joined.tolist() == expected
+    assert [token for part in packed for token in part.input_ids.tolist()] == expected
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.config import ResolvedPack
-from tokenlake.etl.packing import STRATEGIES
-from tokenlake.etl.packing.best_fit_decreasing import best_fit_decreasing
-from tokenlake.etl.packing.exact_fit import exact_fit
-from tokenlake.etl.packing.first_fit import first_fit
-from tokenlake.etl.packing.segments import Segments
-from tokenlake.etl.packing.strategies import plan_segments
+from tokenlake.etl.packing import (
+    STRATEGIES,
+    Segments,
+    assign_best_fit_decreasing,
+    assign_exact_fit,
+    assign_first_fit,
+    plan_segments,
+)
 
 Int64 = npt.NDArray[np.int64]
 Fit = Callable[[Int64, int, int | None], Int64]
@@ -109,13 +111,15 @@ def test_best_fit_decreasing_and_first_fit_equal_the_walk_item_by_item(
 ) -> None:
     capacity, given_sizes, most = problem
     sizes = np.array([size for size in given_sizes if size <= capacity], np.int64)
-    assert best_fit_decreasing(sizes, capacity, most).tolist() == by_the_book(
+    assert assign_best_fit_decreasing(sizes, capacity, most).tolist() == by_the_book(
         sizes, capacity, most, decreasing=True
     )
-    assert first_fit(sizes, capacity, most).tolist() == by_the_book(sizes, capacity, most, decreasing=False)
+    assert assign_first_fit(sizes, capacity, most).tolist() == by_the_book(
+        sizes, capacity, most, decreasing=False
+    )
 
 
-@pytest.mark.parametrize("fit", [best_fit_decreasing, first_fit, exact_fit])
+@pytest.mark.parametrize("fit", [assign_best_fit_decreasing, assign_first_fit, assign_exact_fit])
 @given(problem=SIZES)
 def test_bins_hold_no_more_than_they_can_and_are_numbered_without_gaps(
     fit: Fit, problem: tuple[int, list[int], int | None]

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import tokenlake
 from tests.seeds import promise
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.packing import STRATEGIES
-from tokenlake.etl.packing.rows import PackedRows
+from tokenlake.etl.packing import STRATEGIES, PackedRows
 
 EOS, PAD = 1, 0
 

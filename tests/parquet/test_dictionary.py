@@ -8,7 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tokenlake.runtime.parquet.identity_dictionary import MOST_ENTRIES, STEP, identity_dictionary
+from tokenlake.runtime.parquet import identity_dictionary
+
+STEP = 256
+"""The number of entries is a multiple of it, at most :data:`MOST_ENTRIES`."""
+
+MOST_ENTRIES = 1 << 16
 
 _CODEC: Any = pa.Codec("zstd")
 

@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.runtime.parquet import read_struct
-from tokenlake.runtime.parquet.thrift_writer import Written, thrift
+from tokenlake.runtime.parquet import read_struct, write_thrift
 
 _INT32, _INT64, _BINARY = 5, 6, 8
 _FIELDS = st.integers(1, 15)
@@ -17,6 +16,7 @@ _PLAIN = st.one_of(
     st.integers(-(1 << 63), (1 << 63) - 1).map(lambda value: (_INT64, value)),
     st.binary(max_size=300).map(lambda value: (_BINARY, value)),
 )
+Written = Any  # the type of a value, see write_thrift
 Typed = tuple[Written, Any]
 
 
@@ -43,7 +43,7 @@ _VALUES = st.recursive(
 @given(st.dictionaries(_FIELDS, _VALUES).map(_struct))
 def test_a_struct_is_read_as_it_was_written(written: Typed) -> None:
     kind, fields = written
-    data = thrift(kind, fields)
+    data = write_thrift(kind, fields)
     assert read_struct(b"before" + data + b"after", 6) == (fields, 6 + len(data))
 
 
@@ -51,6 +51,6 @@ def test_what_was_written_before_is_put_in_its_place() -> None:
     inner: Written = {1: _INT32, 2: [_BINARY]}
     value = {1: 7, 2: [b"a", b"bc"]}
     whole = {1: value, 2: [value, value]}
-    written = thrift(inner, value)
-    parts = {1: written, 2: [written, thrift(inner, {**value, 2: thrift([_BINARY], value[2])})]}
-    assert thrift({1: inner, 2: [inner]}, parts) == thrift({1: inner, 2: [inner]}, whole)
+    written = write_thrift(inner, value)
+    parts = {1: written, 2: [written, write_thrift(inner, {**value, 2: write_thrift([_BINARY], value[2])})]}
+    assert write_thrift({1: inner, 2: [inner]}, parts) == write_thrift({1: inner, 2: [inner]}, whole)

@@ -17,11 +17,8 @@ from hypothesis import strategies as st
 
 from tests.reading.shards import assert_same, earlier, groups_of, indexed, ours, packed_rows, stored
 from tests.seeds import promise
-from tokenlake.runtime import packed_schema
-from tokenlake.runtime.parquet import writer
-from tokenlake.runtime.parquet.writer import open_shard
-from tokenlake.runtime.reading.packed import IDS
-from tokenlake.runtime.schema import described
+from tokenlake.runtime import described, packed_schema
+from tokenlake.runtime.parquet import open_shard, writer
 
 
 def _arrow(data: bytes) -> pa.Table:
@@ -105,7 +102,7 @@ def test_segment_ids_are_indices_too() -> None:
     ids = np.arange(1 << 17, dtype=np.int32) % 60_000
     table = packed_rows(2, 1 << 16)
     columns = {
-        IDS: list(ids.reshape(2, -1)),
+        "input_ids": list(ids.reshape(2, -1)),
         "segment_ids": list((ids // 7000 + 1).reshape(2, -1)),
         "segment_lengths": table["segment_lengths"],
         "documents": table["documents"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import threading
 from pathlib import Path
@@ -14,10 +15,9 @@ from tests.builds import config_of
 from tests.lazily import lazily
 from tokenlake import load_config
 from tokenlake.base import termination
+from tokenlake.cli.app import main
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl import InProcessPool
-from tokenlake.runtime.store import Layout, StoreAddress, open_store
-from tokenlake.runtime.store.claims import unfinished
 
 engine: Any = lazily("tokenlake.runs.engine")
 interrupting: Any = lazily("tokenlake_flows.interrupts")
@@ -69,17 +69,46 @@ def test_an_engine_is_cancelled_though_a_callback_swallows_the_exception(capfd: 
     assert capfd.readouterr().err == ANSWER
 
 
-def test_an_engine_leaves_word_of_its_cancellation_at_once(tmp_path: Path, tokenizer_dir: Path) -> None:
+def test_a_signal_that_arrives_while_the_first_is_answered_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: Output
+) -> None:
+    """A second signal may arrive after the thread that cancels was made and before it has started."""
+    start_thread = threading.Thread.start
+
+    def start_interrupted(thread: threading.Thread) -> None:
+        if thread.name == "cancel":
+            signal.raise_signal(signal.SIGINT)
+        start_thread(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_interrupted)
+    interrupts = interrupting.Interrupts()
+    noting = Engine()
+    with pytest.raises(KeyboardInterrupt), interrupts.handled():
+        interrupts.set_engine(noting)
+        signal.raise_signal(signal.SIGINT)
+    assert noting.cancelled.wait(10)
+    assert capfd.readouterr().err == ANSWER
+
+
+def test_an_engine_leaves_word_of_its_cancellation_at_once(
+    tmp_path: Path, tokenizer_dir: Path, capsys: Output
+) -> None:
     """A second Ctrl-C may end the process before the engine is closed."""
     (tmp_path / "in.jsonl").write_text('{"text": "a lake holds water"}\n')
     config = config_of(tmp_path, tmp_path / "in.jsonl", tokenizer_dir, pack=16)
     running = engine.LocalEngine(load_config(config), pool=InProcessPool())
     session = running.session()
     running.cancel()
-    layout = Layout(session.dataset, session.version)
-    assert unfinished(open_store(StoreAddress.of(tmp_path / "store")), layout).state == "cancelled"
+    assert listed_state(tmp_path / "store", capsys) == "cancelled"
     session.failed(ConfigError("what the cancellation led to"))
-    assert unfinished(open_store(StoreAddress.of(tmp_path / "store")), layout).state == "cancelled"
+    assert listed_state(tmp_path / "store", capsys) == "cancelled"
+
+
+def listed_state(store: Path, capsys: Output) -> str:
+    """Return the state of the only version of a store, as `tokenlake ls` lists it."""
+    assert main(["ls", "--store", str(store), "--json"]) == 0
+    [line] = json.loads(capsys.readouterr().out)
+    return line["state"]
 
 
 def test_an_engine_that_comes_after_ctrl_c_is_not_begun() -> None:

@@ -15,7 +15,7 @@ from tests.proof.support import MIXTURES, ORDERS, delivered, mixture_of, plan_of
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader import BatchPlan
 from tokenlake.runtime.mixing import MixtureStream, SourceMixture, constant, source_order
-from tokenlake.runtime.proof.delivery import Delivery, deliveries_of, steps_of_rows
+from tokenlake.runtime.proof import Delivery, deliveries_of, steps_of_rows
 
 Steps = tuple[int, int]
 steps = st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: (min(pair), max(pair)))

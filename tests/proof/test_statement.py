@@ -31,14 +31,19 @@ from tests.proof.support import (
     state_at,
 )
 from tests.reading.support import lake_of
-from tokenlake.base.fingerprint import canonical_json
+from tokenlake.base import canonical_json
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.runtime.loader import Document, steps_of_document
-from tokenlake.runtime.proof.overlap import EvaluationSet
-from tokenlake.runtime.proof.rows import Takedown
-from tokenlake.runtime.proof.signature import private_key, public_key, verified
-from tokenlake.runtime.proof.statement import check_statement, prove_state
+from tokenlake.runtime.proof import (
+    EvaluationSet,
+    Takedown,
+    check_statement,
+    private_key,
+    prove_state,
+    public_key,
+    verified,
+)
 
 ALONE = Path(alone.__file__)
 
@@ -231,9 +236,9 @@ def test_another_key_state_store_list_and_form_are_refused(world: World, tmp_pat
         check_statement(
             world.statement, PUBLIC, swapped, takedown=Takedown.read(world.list), evaluation=world.sets
         )
-    with pytest.raises(ConfigError, match="takedown: the statement speaks of the list with"):
+    with pytest.raises(ConfigError, match="takedown: the statement is about the list with"):
         world.check(world.statement, takedown=Takedown.read(listed(tmp_path / "t.parquet", {"x": [1]})))
-    with pytest.raises(ConfigError, match="evaluation: the statement speaks of"):
+    with pytest.raises(ConfigError, match="evaluation: the statement is about"):
         world.check(world.statement, evaluation={})
 
 

@@ -14,10 +14,8 @@ import pytest
 
 from tokenlake import Manifest
 from tokenlake.runtime import open_writer, packed_schema
-from tokenlake.runtime.parquet import writer
-from tokenlake.runtime.parquet.writer import open_shard
-from tokenlake.runtime.reading import StoredRows
-from tokenlake.runtime.reading.packed import PackedGroup
+from tokenlake.runtime.parquet import open_shard, writer
+from tokenlake.runtime.reading import PackedGroup, StoredRows
 from tokenlake.runtime.store import ShardEntry, open_store
 
 OURS: dict[str, Any] = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,15 @@ PROMPT = {
 Row = dict[str, Any]
 
 
+@contextmanager
+def small_row_groups() -> Generator[None]:
+    """Build row groups of 200 ids, so that small datasets have many of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_files, "ROW_GROUP_TOKENS", 200)
+        patch.setattr(token_files, "_LEAST_TOKENS", 1)
+        yield
+
+
 def lake_of(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """The store that all tests of a process read; who damages it takes a copy."""
     return build_lake(tmp_path_factory.getbasetemp() / "lake")
@@ -53,9 +63,7 @@ def build_lake(root: Path) -> Store:
     judged = [{"prompt": f"say {i}", "chosen": f"yes {i}" * (i % 3 + 1), "rejected": "no"} for i in range(40)]
     pairs = write_jsonl(root / "judged.jsonl", judged)
     pack = {"enabled": True, "seq_length": LENGTH}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(token_files, "ROW_GROUP_TOKENS", 200)
-        patch.setattr(token_files, "_LEAST_TOKENS", 1)
+    with small_row_groups():
         _build(root, "plain", documents, pack=pack)
         _build(root, "learned", answers, pack=pack, prompt=PROMPT)
         _build(root, "texts", documents, additional_fields=["id", "text"])

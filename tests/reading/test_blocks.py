@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from tokenlake.runtime.reading.pages import Blocks
+from tokenlake.runtime.reading import Blocks
 
 
 def address(array: np.ndarray) -> int:

@@ -13,24 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from tests.reading.shards import ours, packed_rows, stored
 from tests.reading.support import BOS, LENGTH, chosen_rows, lake_of, placed, rows_of, table_of
 from tests.tokenizers.tokenizer_samples import sentencepiece
-from tokenlake.base.arrays import offsets_of
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.runtime import packed_schema
 from tokenlake.runtime.mixing import EpochOrder, LaneLayout
-from tokenlake.runtime.reading import StoredRows
-from tokenlake.runtime.reading import gather as runs
-from tokenlake.runtime.reading.gather import (
-    Part,
-    bit_array,
-    bit_rows,
-    move,
-    pieces_of,
-    take_documents,
-    take_packed,
-)
-from tokenlake.runtime.reading.group_cache import batch_cache
+from tokenlake.runtime.reading import StoredRows, batch_cache, copy_runs, take_documents, take_packed
 from tokenlake.runtime.store import Store
 
 Row = dict[str, Any]
@@ -80,8 +69,8 @@ def test_rows_without_a_mask_learn_all_but_padding_and_bos(lake: Store, bos_id: 
     bos = bos_id if with_bos else None
     batch = take_packed(sources, *placed(sources, source, row), read=batch_cache(1 << 20).read, bos_id=bos)
     expected = _stored(lake, sources, source, row)
-    for stored in expected:
-        stored.setdefault("loss_mask", _all_but_bos(stored, bos))
+    for expected_row in expected:
+        expected_row.setdefault("loss_mask", _all_but_bos(expected_row, bos))
     assert batch.to_pylist() == expected
     assert any(False in stored["loss_mask"][: sum(stored["segment_lengths"])] for stored in expected)
 
@@ -146,7 +135,7 @@ def test_segments_without_their_documents_are_damage(lake: Store) -> None:
     assert documents.value_lengths()[0] != documents.value_lengths()[1]
     wrong = batch.set_column(2, batch.schema.field(2), documents.take(pa.array([1, 0, 2, 3, 4, 5])))
     with pytest.raises(IntegrityError, match="numbers of segments"):
-        pieces_of(Part(rows, wrong, np.zeros(1, np.int64), np.zeros(1, np.int64)))
+        take_packed([rows], *np.zeros((3, 1), np.int64), read=lambda _: wrong)
 
 
 # Documents
@@ -157,19 +146,24 @@ def test_segments_without_their_documents_are_damage(lake: Store) -> None:
 def test_documents_come_as_stored_without_their_padding(
     lake: Store, names: tuple[str, ...], long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "LONG", long)
+    monkeypatch.setattr(copy_runs, "LONG", long)
     sources = [rows_of(lake, name, split) for name in names for split in ("train", "validation")]
     source, row = chosen_rows(sources, 200, seed=4)
     found = take_documents(sources, *placed(sources, source, row), read=batch_cache(1 << 20).read)
     expected = _stored(lake, sources, source, row)
     kept = [_unpadded(stored) for stored in expected]
-    assert found.offsets.tolist() == offsets_of([len(ids) for ids in kept]).tolist()
+    assert found.offsets.tolist() == _offsets([len(ids) for ids in kept])
     assert found.ids.tolist() == [token for ids in kept for token in ids]
     assert found.file.tolist() == [stored["file"] for stored in expected]
     assert found.position.tolist() == [stored["position"] for stored in expected]
     masks = [bit for stored in expected for bit in stored.get("loss_mask", ())]
     assert (found.learned is not None) == bool(masks)
     assert found.learned is None or found.learned.tolist() == masks
+
+
+def _offsets(lengths: list[int]) -> list[int]:
+    """Where runs of these lengths begin, end to end, and where the last ends."""
+    return [0, *np.cumsum(np.array(lengths, np.int64)).tolist()]
 
 
 def _unpadded(stored: Row) -> list[int]:
@@ -194,10 +188,10 @@ def test_documents_without_a_mask_learn_all_but_bos(lake: Store, bos_id: int, fe
     assert found.learned is not None
     expected: list[bool] = []
     begins = 0
-    for stored in _stored(lake, sources, source, row):
-        ids = _unpadded(stored)
+    for stored_row in _stored(lake, sources, source, row):
+        ids = _unpadded(stored_row)
         begins += ids[0] == bos_id
-        expected += stored.get("loss_mask", [ids[0] != bos_id, *[True] * (len(ids) - 1)])
+        expected += stored_row.get("loss_mask", [ids[0] != bos_id, *[True] * (len(ids) - 1)])
     assert found.learned.tolist() == expected
     assert begins
 
@@ -243,32 +237,58 @@ def test_rows_that_are_not_there_are_refused(
 
 
 @given(
-    st.lists(st.integers(0, 40), max_size=20), st.randoms(use_true_random=False), st.sampled_from([0, 10**9])
+    st.lists(st.integers(0, 40), min_size=1, max_size=20),
+    st.randoms(use_true_random=False),
+    st.sampled_from([0, 10**9]),
 )
 @settings(max_examples=50)
-def test_runs_are_moved_whole(lengths: list[int], dice: Any, long: int) -> None:
-    size, places = np.array(lengths, np.int64), list(range(len(lengths)))
-    dice.shuffle(places)
-    source = np.arange(size.sum(), dtype=np.int32)
-    target = np.empty(size.sum(), np.int32)
-    begin = np.empty(len(size), np.int64)
-    begin[places] = offsets_of(size[places])[:-1]
+def test_runs_are_moved_whole(lake: Store, lengths: list[int], dice: Any, long: int) -> None:
+    """Documents of any length, also of none, come in any order; any of the two ways of copying may be the faster."""
+    rows = replace_rows(rows_of(lake, "texts"), len(lengths))
+    offsets = _offsets(lengths)
+    ids = np.arange(offsets[-1], dtype=np.int32)
+    arrow: Any = pa
+    lists = arrow.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(ids))
+    numbers = pa.array(range(len(lengths)), pa.int64())
+    batch = pa.RecordBatch.from_arrays([lists, numbers, numbers], names=["input_ids", "file", "position"])
+    order = list(range(len(lengths)))
+    dice.shuffle(order)
+    none = np.zeros(len(order), np.int64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "LONG", long)
-        move(source, offsets_of(size)[:-1], target, begin, size)
-    expected = [source[first : first + n] for first, n in zip(offsets_of(size), lengths, strict=False)]
-    assert target.tolist() == [int(token) for place in places for token in expected[place]]
+        patch.setattr(copy_runs, "LONG", long)
+        found = take_documents([rows], none, none, np.array(order), read=lambda _: batch)
+    assert found.offsets.tolist() == _offsets([lengths[row] for row in order])
+    assert found.ids.tolist() == [
+        token for row in order for token in range(offsets[row], offsets[row] + lengths[row])
+    ]
+    assert found.position.tolist() == order
+
+
+def replace_rows(rows: StoredRows, number: int) -> StoredRows:
+    """The same dataset, with a first row group of so many rows."""
+    rows.group_rows = np.array([number, *rows.group_rows[1:]])
+    return rows
 
 
 @given(
     st.integers(1, 20).flatmap(lambda length: arrays.arrays(np.bool_, (5, length))),
     st.integers(0, 4),
+    st.sampled_from([0, 3, 8]),
 )
-def test_bits_travel_eight_in_a_byte(bits: npt.NDArray[np.bool_], first: int) -> None:
-    """Rows from any on, of any length, also one that bytes do not divide."""
+@settings(max_examples=50)
+def test_bits_travel_eight_in_a_byte(
+    tmp_path_factory: pytest.TempPathFactory, bits: npt.NDArray[np.bool_], first: int, before: int
+) -> None:
+    """Rows from any on, of any length, also one that bytes do not divide, and of bits that begin inside a byte."""
     length = bits.shape[1]
-    kind = pa.list_(pa.field("item", pa.bool_(), nullable=False), length)
-    column = pa.FixedSizeListArray.from_arrays(pa.array(bits.reshape(-1)), type=kind)
-    batch = pa.RecordBatch.from_arrays([column], names=["loss_mask"]).slice(first)
-    rows = bit_rows(batch, "loss_mask")
-    assert bit_array(np.ascontiguousarray(rows), length).to_pylist() == bits[first:].reshape(-1).tolist()
+    table = packed_rows(5, length, loss_mask=True)
+    flat = pa.array([True] * before + bits.reshape(-1).tolist()).slice(before)
+    column = pa.FixedSizeListArray.from_arrays(flat, type=table.schema.field("loss_mask").type)
+    table = table.set_column(3, table.schema.field("loss_mask"), column)
+    rows = stored(tmp_path_factory.mktemp("bits"), [ours(table[first:], 5)], length)
+    slice_of_rows = table.combine_chunks().to_batches()[0].slice(first)
+    number = len(bits) - first
+    none = np.zeros(number, np.int64)
+    for order in (np.arange(number), np.arange(number)[::-1]):
+        batch = take_packed([rows], none, none, order, read=lambda _: slice_of_rows)
+        assert batch.column("loss_mask").to_pylist() == bits[first:][order].tolist()

@@ -13,8 +13,7 @@ from tests.reading.support import LENGTH, lake_of, rows_of
 from tests.store.support import copy_store
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.runtime import packed_schema
-from tokenlake.runtime.reading.group_cache import Decoded, GroupCache
-from tokenlake.runtime.reading.packed import PackedGroup
+from tokenlake.runtime.reading import GroupCache, PackedGroup
 from tokenlake.runtime.store import Store, open_store
 
 
@@ -149,7 +148,9 @@ def test_a_cache_keeps_whatever_is_decoded(lake: Store) -> None:
     rows = rows_of(lake, "plain")
     group = cache.read((rows, 3))
     assert cache.read((rows, 3)) is group
-    assert cache.decoded == Decoded(hits=1, groups=1, rows=group.rows, bytes=group.nbytes)
+    decoded = cache.decoded
+    assert (decoded.hits, decoded.groups) == (1, 1)
+    assert (decoded.rows, decoded.bytes) == (group.rows, group.nbytes)
     assert cache.groups.held == group.nbytes
     cache.groups.invalidate((rows, 3))
     assert cache.groups.held == 0

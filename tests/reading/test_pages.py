@@ -19,20 +19,12 @@ from tests.reading.shards import another, assert_same, groups_of, ours, packed_r
 from tests.sources.parquet_by_hand import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, page, thrift, varint
 from tokenlake.errors import IntegrityError
 from tokenlake.runtime import packed_schema
-from tokenlake.runtime.parquet.thrift import Truncated
-from tokenlake.runtime.reading.packed import PackedReader
-from tokenlake.runtime.reading.pages import (
-    PLAIN_DICTIONARY,
-    DecodedPage,
-    PageHeader,
-    SeenLevels,
-    Unfamiliar,
-    decode_levels,
-    fixed_numbers,
-    list_numbers,
-    parse_header,
-)
-from tokenlake.runtime.reading.shard_file import OpenShards
+from tokenlake.runtime.parquet import PageHeader, parse_header
+from tokenlake.runtime.reading import SeenLevels, StoredRows, Unfamiliar, fixed_numbers, list_numbers
+from tokenlake.runtime.store import Store, open_store
+
+PLAIN_DICTIONARY = 2
+"""The encoding of indices in files of old writers."""
 
 # Headers
 
@@ -68,18 +60,53 @@ def test_a_header_of_another_form_is_not_ours(fields: dict[int, Any]) -> None:
 
 def test_a_header_that_is_cut_is_refused() -> None:
     for size in range(len(_HEADER)):
-        with pytest.raises(Truncated):
+        with pytest.raises(ValueError, match=r"after the last byte|are there"):
             parse_header(_HEADER[:size])
+
+
+# Columns by hand
+
+
+def _page(
+    values: Sequence[int],
+    repetition: bytes,
+    *,
+    definition: bytes | None = None,
+    size: int | None = None,
+    stored: bytes | None = None,
+) -> bytes:
+    if definition is None:
+        definition = varint(len(values) << 1) + b"\x01"
+    levels = b"".join(len(part).to_bytes(4, "little") + part for part in (repetition, definition))
+    body = levels + np.array(values, "<i4").tobytes()
+    packed: Any = pa.Codec("zstd").compress(body)
+    return page(DATA_PAGE, body, len(values), PLAIN, stored=stored or packed.to_pybytes(), size=size)
+
+
+def _fixed(*pages: bytes, rows: int = 2) -> list[list[int]]:
+    return fixed_numbers(memoryview(b"".join(pages)), rows, 3, SeenLevels(3)).tolist()
+
+
+_WHOLE = _page([1, 2, 3, 4, 5, 6], b"\x03\x36")  # 0 1 1 0 1 1
+_FIRST, _SECOND = _page([1, 2, 3, 4], b"\x03\x06"), _page([5, 6], b"\x04\x01")
 
 
 # Levels
 
 
+def _begins(repetition: bytes, count: int) -> list[int]:
+    """The values at which lists begin, by the repetition levels of a page of `count` values."""
+    numbers, offsets = list_numbers(memoryview(_page(range(count), repetition)), count)
+    assert numbers.tolist() == list(range(count))
+    assert offsets[-1] == count
+    return offsets[:-1].tolist()
+
+
 @st.composite
 def _runs(draw: st.DrawFn) -> tuple[list[int], bytes]:
-    """Levels, and one of the many ways to store them."""
-    levels: list[int] = []
-    data = b""
+    """Levels, and one of the many ways to store them; the first value begins a list."""
+    levels: list[int] = [0]
+    data = b"\x02\x00"
     for _ in range(draw(st.integers(1, 6))):
         if draw(st.booleans()):
             value, times = draw(st.integers(0, 1)), draw(st.integers(1, 300))
@@ -95,12 +122,14 @@ def _runs(draw: st.DrawFn) -> tuple[list[int], bytes]:
 @given(_runs())
 def test_levels_are_decoded_however_they_are_split_into_runs(case: tuple[list[int], bytes]) -> None:
     levels, data = case
-    assert decode_levels(data, len(levels)).tolist() == levels
+    assert _begins(data, len(levels)) == [at for at, level in enumerate(levels) if not level]
 
 
 @given(st.integers(1, 8), st.binary(min_size=1, max_size=1))
 def test_what_fills_the_last_byte_is_no_level(count: int, packed: bytes) -> None:
-    assert decode_levels(b"\x03" + packed, count).tolist() == [packed[0] >> bit & 1 for bit in range(count)]
+    levels = [0, *(packed[0] >> bit & 1 for bit in range(1, count))]
+    data = b"\x03" + bytes([packed[0] & 0xFE])
+    assert _begins(data, count) == [at for at, level in enumerate(levels) if not level]
 
 
 @pytest.mark.parametrize(
@@ -122,43 +151,32 @@ def test_what_fills_the_last_byte_is_no_level(count: int, packed: bytes) -> None
     ],
 )
 def test_levels_that_cannot_be_are_unfamiliar(data: bytes, count: int) -> None:
-    with pytest.raises(Unfamiliar):
-        decode_levels(data, count)
+    one_list = b"\x02\x00" + (varint((count - 1) << 1) + b"\x01" if count > 1 else b"")
+    assert _begins(one_list, count) == [0]
+    for repetition, definition in ((data, None), (one_list, data)):
+        with pytest.raises(Unfamiliar):
+            list_numbers(memoryview(_page(range(count), repetition, definition=definition)), count)
 
 
 def test_levels_of_rows_are_known_again_by_their_bytes_and_place() -> None:
+    """The second time levels that were right are not decoded; wrong ones are refused each time."""
     seen = SeenLevels(4)
-    # 0 1 1 1 0 1 1 1 | ones
-    repetition, definition, data = b"\x03\xee", b"\x10\x01", memoryview(b"")
+    numbers = range(8)
+    right, turned = b"\x03\xee", b"\x03\xdd"  # 0 1 1 1 0 1 1 1 and 1 0 1 1 1 0 1 1
     for _ in range(2):
-        seen.check(0, DecodedPage(8, repetition, definition, data, False))
-        for phase, count in ((1, 8), (0, 7)):
-            with pytest.raises(Unfamiliar):
-                seen.check(phase, DecodedPage(count, repetition, definition, data, False))
-        with pytest.raises(Unfamiliar, match="4 values"):
-            seen.check(0, DecodedPage(8, repetition, b"\x10\x00", data, False))
-    seen.check(3, DecodedPage(8, b"\x03\xdd", definition, data, False))  # 1 0 1 1 1 0 1 1
+        whole = fixed_numbers(memoryview(_page(numbers, right)), 2, 4, seen)
+        assert whole.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        with pytest.raises(Unfamiliar):  # the same bytes, of seven values
+            fixed_numbers(memoryview(_page(range(7), right, definition=b"\x10\x01")), 2, 4, seen)
+        with pytest.raises(Unfamiliar):  # the same bytes, one value later in a row
+            fixed_numbers(memoryview(_page([9], b"\x02\x00") + _page(numbers, right)), 3, 4, seen)
+        with pytest.raises(Unfamiliar, match="4 values"):  # one of them null
+            fixed_numbers(memoryview(_page(numbers, right, definition=b"\x10\x00")), 2, 4, seen)
+    pages = _page(range(3), b"\x03\x06") + _page(numbers, turned) + _page([8], b"\x02\x01")
+    assert fixed_numbers(memoryview(pages), 3, 4, seen).shape == (3, 4)
 
 
-# Columns by hand
-
-
-def _page(
-    values: Sequence[int], repetition: bytes, *, size: int | None = None, stored: bytes | None = None
-) -> bytes:
-    definition = varint(len(values) << 1) + b"\x01"
-    levels = b"".join(len(part).to_bytes(4, "little") + part for part in (repetition, definition))
-    body = levels + np.array(values, "<i4").tobytes()
-    packed: Any = pa.Codec("zstd").compress(body)
-    return page(DATA_PAGE, body, len(values), PLAIN, stored=stored or packed.to_pybytes(), size=size)
-
-
-def _fixed(*pages: bytes, rows: int = 2) -> list[list[int]]:
-    return fixed_numbers(memoryview(b"".join(pages)), rows, 3, SeenLevels(3)).tolist()
-
-
-_WHOLE = _page([1, 2, 3, 4, 5, 6], b"\x03\x36")  # 0 1 1 0 1 1
-_FIRST, _SECOND = _page([1, 2, 3, 4], b"\x03\x06"), _page([5, 6], b"\x04\x01")
+# Columns of several pages
 
 
 def test_rows_of_one_length_are_put_together_from_pages() -> None:
@@ -323,18 +341,26 @@ def test_segments_that_are_longer_than_a_row_are_damage(tmp_path: Path) -> None:
 # Where the bytes come from
 
 
-def test_streams_that_are_no_files_are_read_as_well() -> None:
+class _Streams:
+    """A store whose files lie in memory."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.opened: list[io.BytesIO] = []
+
+    def open(self, key: str, **_: Any) -> io.BytesIO:
+        self.opened.append(io.BytesIO(self._store.read(key)))
+        return self.opened[-1]
+
+
+def test_streams_that_are_no_files_are_read_as_well(tmp_path: Path) -> None:
     table = packed_rows(30, 8, loss_mask=True)
-    data, opened = ours(table, 7), list[io.BytesIO]()
-
-    def open_shard(shard: int) -> io.BytesIO:
-        opened.append(io.BytesIO(data))
-        return opened[-1]
-
-    reader = PackedReader(OpenShards(open_shard), 8)
+    manifest = stored(tmp_path, [ours(table, 7)], 8).manifest
+    streams: Any = _Streams(open_store(tmp_path))
+    rows = StoredRows(streams, manifest, "train")
     for index, batch in enumerate(groups_of(table, 7)):
-        assert_same(reader.read(0, index, len(batch), loss_mask=True), batch, loss_mask=True)
-    assert (len(opened), reader.through_arrow) == (1, frozenset())
+        assert_same(rows.packed(index, loss_mask=True), batch, loss_mask=True)
+    assert (len(streams.opened), rows.through_arrow) == (1, ())
 
 
 def test_few_files_stay_open(tmp_path: Path) -> None:
@@ -392,7 +418,7 @@ def test_a_file_that_is_replaced_is_read_anew_when_it_is_opened_again(tmp_path: 
     assert_same(rows.packed(1, loss_mask=False), groups_of(turned, 20)[1])
 
 
-# Memory that is used again: see test_reading_blocks.py
+# Memory that is used again: see test_blocks.py
 
 
 def test_rows_that_are_held_stay_what_they_are_while_others_are_decoded(tmp_path: Path) -> None:

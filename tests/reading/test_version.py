@@ -18,9 +18,7 @@ from tests.reading.support import lake_of, rows_of, table_of
 from tests.store.support import copy_store
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.query import read_sequences
-from tokenlake.runtime.reading import StoredRows
-from tokenlake.runtime.reading.shard_file import OpenShards
-from tokenlake.runtime.reading.version import open_rows
+from tokenlake.runtime.reading import OpenShards, StoredRows, open_rows
 from tokenlake.runtime.store import Store, open_store
 
 NAMES = ["plain", "learned", "texts", "answers", "left", "judged"]

@@ -109,7 +109,7 @@ def test_weights_that_fit_no_names_and_no_places_are_refused(folder):
     with pytest.raises(ConfigError, match=r"no weight for 'text', 'txt' is no source; did you mean 'text'\?"):
         DatasetMixture(named, mixture_weights={"code": 0.5, "txt": 0.5})
     plain = [parquet(folder), lines(folder)]
-    with pytest.raises(ConfigError, match="must be of just the sources dataset_0, dataset_1"):
+    with pytest.raises(ConfigError, match="expected a weight for each of dataset_0, dataset_1"):
         DatasetMixture(plain, mixture_weights={"a": 0.5, "b": 0.25, "c": 0.25})
     # Neither by name nor, since that would swap them, by place.
     with pytest.raises(ConfigError, match="no weight for 'dataset_0', 'dataset_2' is no source"):

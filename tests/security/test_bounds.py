@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tokenlake as tl
 from tests.servers.http import HttpServer
 from tests.store.support import copy_store, shared_store
 from tests.text.chat_samples import conversation, speaking, write, write_rows
@@ -17,9 +18,7 @@ from tokenlake import Catalog
 from tokenlake.cli.app import main
 from tokenlake.errors import BadRecordError, ConfigError, IntegrityError, WorkerError
 from tokenlake.etl import build_dataset
-from tokenlake.query.session import memory_bytes
 from tokenlake.runtime.store import close_filesystems, open_read_store, open_store
-from tokenlake.runtime.store.claims import stored_tag
 
 _PEAK = 700  # MB; unbounded, the queries take several GB
 
@@ -57,12 +56,20 @@ def test_a_query_that_wants_all_memory_is_refused(name: str, tmp_path: Path) -> 
     assert int(peak) < _PEAK
 
 
-def test_the_memory_of_queries_can_be_set() -> None:
-    assert memory_bytes({"TOKENLAKE_SQL_MEMORY": "8GB"}) == 8 << 30
-    assert 64 << 20 <= memory_bytes({}) < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def test_the_memory_of_queries_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def limit() -> str:
+        return tl.sql(tmp_path, "select current_setting('memory_limit') as most")["most"][0].as_py()
+
+    monkeypatch.setenv("TOKENLAKE_SQL_MEMORY", "8GB")
+    assert limit() == "8.0 GiB"
+    monkeypatch.delenv("TOKENLAKE_SQL_MEMORY")
+    number, unit = limit().split()
+    size = float(number) * {"MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}[unit]
+    assert 64 << 20 <= size < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for text in ("much", "1MB"):
+        monkeypatch.setenv("TOKENLAKE_SQL_MEMORY", text)
         with pytest.raises(ConfigError, match="TOKENLAKE_SQL_MEMORY"):
-            memory_bytes({"TOKENLAKE_SQL_MEMORY": text})
+            limit()
 
 
 def _swollen(path: Path, size: int) -> None:
@@ -88,7 +95,7 @@ def test_documents_of_any_size_are_not_read(tmp_path: Path, tokenizer_dir: Path)
     with pytest.raises(IntegrityError, match=r"claim.json: it has .* at most 16777216"):
         catalog.read_claim("small", 2)
     with pytest.raises(IntegrityError, match=r"prod.json: it has .* at most 16777216"):
-        stored_tag(store, "small", "prod")
+        catalog.tag("small", "prod")
     with pytest.raises(IntegrityError, match=r"ledger/.*: it has .* at most 268435456"):
         store.read(f"small/v2/ledger/{record.name}")
 

@@ -18,8 +18,6 @@ from tests.servers.s3 import KEY, SECRET
 from tests.store.support import copy_store, shared_store
 from tokenlake.errors import ConfigError
 from tokenlake.etl import build_dataset
-from tokenlake.etl.clean.cleaning import Cleaning
-from tokenlake.runtime.store.outputs import require_no_version_above, require_outside_stores
 
 app: Any = lazily("tokenlake.cli.app")
 observability: Any = lazily("tokenlake.etl.observability.metrics")
@@ -36,6 +34,11 @@ def store(tokenizer_dir: Path, tmp_path: Path) -> Path:
 def contents(folder: Path) -> dict[str, bytes]:
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def save(place: str | Path) -> None:
+    """Write an export, as users name its folder."""
+    tl.save_dataset([{"id": 1}], place, overwrite=True)
 
 
 PLACES = {
@@ -55,10 +58,11 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 def test_every_place_in_a_store_is_refused(store: Path, place: str) -> None:
     path, part = PLACES[place]
-    for spelling in (f"{store}/{path}", f"file://{store}/{path}"):
-        with pytest.raises(ConfigError, match=REFUSED) as caught:
-            require_outside_stores(spelling, "output_path")
-        assert caught.value.details["part"] == part
+    with pytest.raises(ConfigError, match=REFUSED) as caught:
+        save(f"{store}/{path}")
+    assert caught.value.details["part"] == part
+    with pytest.raises(ConfigError, match="file:// is not available"):
+        save(f"file://{store}/{path}")
 
 
 def test_links_into_a_store_are_refused(store: Path, tmp_path: Path) -> None:
@@ -66,7 +70,7 @@ def test_links_into_a_store_are_refused(store: Path, tmp_path: Path) -> None:
     (tmp_path / "direct").symlink_to(store / "small" / "v1" / "data")
     for path in ("link/v1/data", "link/new", "direct", "direct/new"):
         with pytest.raises(ConfigError, match=REFUSED):
-            require_outside_stores(tmp_path / path, "output_path")
+            save(tmp_path / path)
 
 
 def test_unfinished_removed_and_copied_versions_count(store: Path) -> None:
@@ -75,11 +79,11 @@ def test_unfinished_removed_and_copied_versions_count(store: Path) -> None:
     (store / "small" / "v1" / "claim.json").unlink(missing_ok=True)
     for path in ("small/v1/data", "small/v2/data"):
         with pytest.raises(ConfigError, match=REFUSED):
-            require_outside_stores(store / path, "output_path")
+            save(store / path)
     (store / "gone" / "v1").mkdir(parents=True)
     (store / "gone" / "v1" / "manifest.json").write_bytes(b'{"closed":true,"dataset":"gone"}')
     with pytest.raises(ConfigError, match=REFUSED):
-        require_outside_stores(store / "gone" / "v1" / "data", "output_path")
+        save(store / "gone" / "v1" / "data")
 
 
 def test_other_folders_are_no_stores(tmp_path: Path, store: Path) -> None:
@@ -88,9 +92,7 @@ def test_other_folders_are_no_stores(tmp_path: Path, store: Path) -> None:
     extension.mkdir(parents=True)
     (extension / "manifest.json").write_text('{"manifest_version": 3}')
     for path in ("project/out", "project/extension/v1/out", "out", "lake-2/out", "small/v1"):
-        require_outside_stores(tmp_path / path, "output_path")
-        require_no_version_above(tmp_path / path, "save.output_dir")
-    require_no_version_above(store, "save.output_dir")
+        save(tmp_path / path)
 
 
 Writer = Callable[[Path, str, Config], object]
@@ -118,7 +120,7 @@ def _report(store: Path, place: str, config: Config) -> None:
 
 
 def _list(store: Path, place: str, config: Config) -> None:
-    Cleaning(config | {"clean": {"output": f"{place}/exclude.parquet"}})
+    tl.clean_dataset(config | {"clean": {"output": f"{place}/exclude.parquet"}})
 
 
 def _metrics(store: Path, place: str, config: Config) -> None:
@@ -137,9 +139,24 @@ def _nested_store(store: Path, place: str, config: Config) -> None:
     build_dataset(config, workers=0)
 
 
+def _nested_store_by_url(store: Path, place: str, config: Config) -> None:
+    _nested_store(store, f"file://{place}", config)
+
+
 @pytest.mark.parametrize(
     "write",
-    [_export, _save, _writer, _tokenize, _report, _list, _metrics, _save_path, _nested_store],
+    [
+        _export,
+        _save,
+        _writer,
+        _tokenize,
+        _report,
+        _list,
+        _metrics,
+        _save_path,
+        _nested_store,
+        _nested_store_by_url,
+    ],
 )
 def test_every_writer_refuses_and_leaves_all_as_it_was(
     store: Path, tmp_path: Path, tokenizer_dir: Path, write: Writer
@@ -194,7 +211,7 @@ def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
         yield served
 
 
-def test_places_in_buckets(where: Bucket) -> None:
+def test_places_in_buckets(where: Bucket, tmp_path: Path, tokenizer_dir: Path) -> None:
     where.put("lake", {"small/v1/manifest.json": b"{}", "small/v1/data/train-00000-00.parquet": b"PAR1"})
     root = where.address("lake").url
     before = where.everything("lake")
@@ -205,7 +222,9 @@ def test_places_in_buckets(where: Bucket) -> None:
         with pytest.raises(ConfigError, match=r"has an empty, '\.' or '\.\.' part"):
             tl.save_dataset([{"id": 1}], f"{root}{path}", overwrite=True)
     assert where.everything("lake") == before
+    (tmp_path / "in.jsonl").write_text('{"text": "a river"}\n')
+    config = config_of(tmp_path, tmp_path / "in.jsonl", tokenizer_dir)
+    config["save"]["output_dir"] = f"{root}/small/v1/data"
     with pytest.raises(ConfigError, match=REFUSED):
-        require_no_version_above(f"{root}/small/v1/data", "save.output_dir")
-    require_no_version_above(root, "save.output_dir")
+        build_dataset(config, workers=0)
     tl.save_dataset([{"id": 1}], f"{root}-2")

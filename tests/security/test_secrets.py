@@ -21,9 +21,8 @@ from tests.no_job import no_job
 from tests.servers.http import HttpServer
 from tests.sources.remote_support import documents, jsonl, listed
 from tokenlake import load_config
+from tokenlake.base import provide_blocks, remember, resolve_options, scrub
 from tokenlake.base import secrets as references
-from tokenlake.base.secrets import HIDDEN, provide_blocks, remember, resolve_options, scrub
-from tokenlake.base.section import referenced_blocks
 from tokenlake.errors import ConfigError, SourceError, WorkerError, without_credentials
 from tokenlake.etl import WorkerPool, build_dataset
 from tokenlake.runtime.store import close_filesystems
@@ -35,6 +34,9 @@ requests: Any = lazily("tokenlake.runs.request")
 
 SECRET = "Bearer opensesame-7d1f0c55"
 PLANTED = "planted-5b1c77e09a"
+
+HIDDEN = "**********"
+"""What stands in a message in the place of a secret."""
 
 
 # What libraries make of a query before they put it in a message.
@@ -118,16 +120,19 @@ class TestResolving:
     def test_blocks_of_a_configuration(self) -> None:
         loaded = load_config(
             {
+                "name": "set",
+                "default_tokenizer": "gpt2",
                 "datasets": [
                     {
                         "data_files": "s3://a",
                         "storage_options": {"key": {"block": "one"}, "b": {"c": [{"block": "two"}]}},
                     },
                     {"data_files": "s3://b", "storage_options": {"key": {"block": "one"}}},
-                ]
+                ],
             }
         )
-        assert referenced_blocks(loaded) == ["one", "two"]
+        with engines.LocalEngine(loaded, workers=1) as engine:
+            assert engine.blocks == ("one", "two")
 
 
 class TestScrubbing:

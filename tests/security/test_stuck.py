@@ -14,7 +14,6 @@ from tests.no_job import no_job
 from tokenlake import Catalog
 from tokenlake.errors import ConfigError, WorkerError
 from tokenlake.etl import WorkerPool, build_dataset
-from tokenlake.etl.pool import patience
 from tokenlake.runtime.store import open_store
 
 FUNCTIONS = """
@@ -86,4 +85,4 @@ def test_the_pool_lives_on_with_another_worker() -> None:
 def test_a_time_that_is_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENLAKE_WORKER_SECONDS", text)
     with pytest.raises(ConfigError, match="TOKENLAKE_WORKER_SECONDS"):
-        patience()
+        WorkerPool(1)

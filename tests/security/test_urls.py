@@ -18,8 +18,7 @@ from tokenlake.errors import ConfigError, SourceError, StoreError, TokenlakeErro
 from tokenlake.etl import build_dataset
 from tokenlake.etl.sources import HubClient
 from tokenlake.rowwise import expand_data_files
-from tokenlake.runtime.store import close_filesystems, open_read_store, open_store
-from tokenlake.runtime.store.url import parse_url
+from tokenlake.runtime.store import close_filesystems, open_read_store, open_store, parse_url
 
 PUBLIC = "https://data.example.org"
 

@@ -6,8 +6,6 @@ import gzip
 import io
 import json
 from collections.abc import Mapping
-from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,10 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.servers.base import Fault, large
-from tests.sources.support import Source, one
+from tests.sources.support import Source
 from tokenlake.etl.sources import InputFile, list_inputs, read_range, split_file
-from tokenlake.etl.sources.input_bytes import LocalBytes
-from tokenlake.etl.sources.ranged_bytes import ReadAheadBytes
 
 Row = tuple[str, int, str]
 """Path, position, text."""
@@ -100,16 +96,8 @@ def require_resumed(server: Any, files: list[InputFile], texts: list[str], what:
     assert starts[0] < starts[1] < starts[2] == starts[3]
 
 
-class Far(ReadAheadBytes):
-    """A local file as if it lay on a server: every request is noted as (offset, size)."""
-
-    def __init__(self, path: Path) -> None:
-        self.near = LocalBytes(one(path))
-        self.reads: list[tuple[int, int]] = []
-        super().__init__(replace(self.near.file, url=f"far://server/{path.name}"), self._fetched)
-
-    def _fetched(self, start: int, size: int) -> Future[bytes]:
-        self.reads.append((start, size))
-        future: Future[bytes] = Future()
-        future.set_result(self.near.pread(size, start))
-        return future
+def bytes_asked_for(server: Any) -> list[int]:
+    """Return the size of each range that was asked for, and forget the requests."""
+    ranges = [request.range for request in server.requests("GET") if request.range]
+    server.log.clear()
+    return [last + 1 - first for first, last in ranges]

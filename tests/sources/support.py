@@ -7,6 +7,7 @@ import gzip
 import lzma
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,13 +16,20 @@ import pyarrow as pa
 from tokenlake.etl.sources import (
     FileRange,
     InputFile,
+    Parsed,
+    Predicate,
     RowBatch,
+    Want,
     list_inputs,
+    opened,
     read_range,
     read_rows,
+    reader_of,
     split_file,
 )
-from tokenlake.etl.sources.parsed import TextBatch
+
+TextBatch = Any
+"""A batch of :func:`read_range`: a :class:`RowBatch` that has the texts of its records as `text`, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +88,27 @@ def read(path: Path, unit_size: int = 128 << 20, **options: Any) -> list[TextBat
     """Read a file range by range."""
     parts, source = _ranges(path, unit_size, options)
     return [batch for part in parts for batch in read_range(part, source)]
+
+
+def parsed(path: Path, want: Want, predicate: Predicate | None = None, **options: Any) -> list[Any]:
+    """Read a file, or the ranges of it that `cuts` make, with the reader of its format.
+
+    Args:
+        options: `cuts`, byte offsets between ranges, and options of the source.
+    """
+    cuts = options.pop("cuts", ())
+    file = one(path, **options)
+    edges = [0, *sorted(min(cut, file.size) for cut in cuts), file.size]
+    ranges = [
+        FileRange(file=file, start=start, stop=stop, weight=stop - start) for start, stop in pairwise(edges)
+    ]
+    if file.has_blocks or not cuts:
+        ranges = split_file(file, 1 << 40)
+    blocks: list[Parsed] = []
+    with opened(file) as data:
+        for part in ranges:
+            blocks += reader_of(file.format)(part, data, want, predicate)
+    return blocks
 
 
 def rows(

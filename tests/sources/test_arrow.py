@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sources.remote_support import Far
-from tests.sources.support import COMPRESS, dicts, faults, one, positions, read, rows, texts, written
+from tests.servers.http import HttpServer
+from tests.sources.remote_support import bytes_asked_for
+from tests.sources.support import COMPRESS, dicts, faults, one, parsed, positions, read, rows, texts, written
 from tokenlake.errors import DamagedFileError
-from tokenlake.etl.sources import FileRange, Want, opened, split_file
-from tokenlake.etl.sources import arrow as ipc_decoder
-from tokenlake.etl.sources.arrow import read_arrow
-from tokenlake.etl.sources.arrow_messages import batch_starts, file_blocks, parse_message
+from tokenlake.etl.sources import Want, arrow_columns, split_file
+from tokenlake.rowwise import ArrowShardedSource
+from tokenlake.runtime.store import close_filesystems
 
 ROWS = 100
 LANGS = pa.array(["py", "en"] * (ROWS // 2)).dictionary_encode()
@@ -159,9 +159,9 @@ def test_a_batch_in_slices_has_the_same_texts(
     table = pa.table({"id": range(len(words)), "text": pa.array(words, kind)})
     path = write(tmp_path_factory.mktemp("slices") / "in.arrow", table)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ipc_decoder, "SLICED_BYTES", -1)
-        patch.setattr(ipc_decoder, "_SLICE_BYTES", piece[0])
-        patch.setattr(ipc_decoder, "_PIECE_ROWS", piece[1])
+        patch.setattr(arrow_columns, "SLICED_BYTES", -1)
+        patch.setattr(arrow_columns, "_SLICE_BYTES", piece[0])
+        patch.setattr(arrow_columns, "_SLICE_ROWS", piece[1])
         batches = read(path)
     assert texts(batches) == [word for word in words if word is not None]
     assert faults(batches) == [(n, None, "null_text") for n, word in enumerate(words) if word is None]
@@ -169,7 +169,7 @@ def test_a_batch_in_slices_has_the_same_texts(
 
 
 def test_bad_offsets_of_a_large_batch_are_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ipc_decoder, "SLICED_BYTES", -1)
+    monkeypatch.setattr(arrow_columns, "SLICED_BYTES", -1)
     path = write(tmp_path / "in.arrow", pa.table({"text": ["abc"] * 60}))
     data = path.read_bytes()
     offsets = np.arange(0, 93, 3, dtype="<i4").tobytes()
@@ -188,9 +188,15 @@ def test_a_dictionary_is_unfolded_in_pieces(tmp_path: Path) -> None:
     assert max(batch.rows.nbytes for batch in rows(path)) < 65 << 20
 
 
-def test_the_rows_before_every_batch_are_known_from_metadata(tmp_path: Path) -> None:
-    with opened(one(write(tmp_path / "in.arrow"))) as data:
-        assert batch_starts(data) == [0, 30, 60, 90, 100]
+def test_a_row_is_found_without_decoding_the_batches_before_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.arrow", pa.table({"text": [f"t{n}" for n in range(ROWS)]}))
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"t0t1t2", b"\xff" * 6))  # the first batch cannot be decoded
+    source = ArrowShardedSource(str(path))
+    (name,) = source.shard_names
+    for row in (30, 31, 59, 60, 99):
+        assert next(source.open_shard_at_row(name, row)) == {"text": f"t{row}"}
+    assert list(source.open_shard_at_row(name, 100)) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -198,25 +204,27 @@ def test_of_a_remote_file_only_what_is_wanted_is_read(tmp_path: Path, kind: str)
     noise = "".join(map(chr, np.random.default_rng(0).integers(33, 126, 1_000_000)))
     wide = [noise[n : n + 10_000] for n in range(0, 1_000_000, 10_000)]
     path = write(tmp_path / "in.arrow", pa.table({"wide": wide, "text": [f"t{n}" for n in range(100)]}), kind)
-    far = Far(path)
-    stop = 4 if kind == "file" else far.file.size
-    part = FileRange(file=far.file, start=0, stop=stop, weight=0)
-    blocks = list(read_arrow(part, far, Want(text="text"), None))
-    assert [t for block in blocks for t in block.text.to_pylist()] == [f"t{n}" for n in range(100)]  # type: ignore[union-attr]
+    with HttpServer({"in.arrow": path.read_bytes()}) as server:
+        blocks = parsed(f"{server.url}/in.arrow", Want(text="text"))
+        sizes = bytes_asked_for(server)
+    close_filesystems()
+    assert [text for block in blocks for text in block.text.to_pylist()] == [f"t{n}" for n in range(100)]
     if kind == "file":
-        assert len(far.reads) < 30
-        assert sum(size for _, size in far.reads) < 700_000  # the wide column is passed over
-    far.near.close()
+        assert len(sizes) < 30
+        assert sum(sizes) < 700_000  # the wide column is passed over
 
 
-@given(st.binary(max_size=80))
-def test_no_bytes_make_the_reader_of_messages_do_anything_but_refuse(data: bytes) -> None:
-    try:
-        message = parse_message(data)
-    except ValueError:
-        return
-    assert message.body >= 0
-    assert message.rows >= 0
+SCHEMA = pa.schema([("text", pa.string())]).serialize().to_pybytes()
+
+
+@given(metadata=st.binary(max_size=80), schema=st.sampled_from([b"", SCHEMA]))
+def test_no_bytes_make_the_reader_of_messages_do_anything_but_refuse(
+    tmp_path_factory: pytest.TempPathFactory, metadata: bytes, schema: bytes
+) -> None:
+    message = b"\xff\xff\xff\xff" + struct.pack("<i", len(metadata)) + metadata
+    path = written(tmp_path_factory.getbasetemp(), schema + message + bytes(64), "message.arrow")
+    with pytest.raises(DamagedFileError):
+        read(path)
 
 
 @given(
@@ -253,10 +261,11 @@ def test_a_footer_that_leaves_batches_out_is_damage(tmp_path: Path, kept: int) -
     path = tmp_path / "in.arrow"
     write(path, pa.table({"text": [f"t{n}" for n in range(40)]}), "file", chunk=20)
     data = path.read_bytes()
-    first = file_blocks(lambda size, offset: data[offset : offset + size], len(data)).batches[0]
-    at = (
-        data.index(struct.pack("<qi4xq", *first)) - 4
-    )  # the footer's vector of batches begins with their number
+    # The first batch begins behind the schema. The footer lists it as (offset, bytes of metadata, ...), behind the
+    # number of batches.
+    offset = 16 + struct.unpack_from("<i", data, 12)[0]
+    metadata = 8 + struct.unpack_from("<i", data, offset + 4)[0]
+    at = data.index(struct.pack("<qi", offset, metadata)) - 4
     assert data[at : at + 4] == b"\x02\0\0\0"
     path.write_bytes(data[:at] + kept.to_bytes(4, "little") + data[at + 4 :])
     with pytest.raises(DamagedFileError, match="its footer"):

@@ -11,18 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.sources.csv_reference import Unclosed, rows_of
-from tests.sources.support import PACK, dicts, faults, one, positions, read, rows, texts, written
+from tests.sources.support import PACK, dicts, faults, one, parsed, positions, read, rows, texts, written
 from tokenlake.errors import DamagedFileError
-from tokenlake.etl.sources import Parsed, Want, opened, split_file
-from tokenlake.etl.sources.csv import read_csv
+from tokenlake.etl.sources import Parsed, Want, split_file
 
 FOLDER = pytest.TempPathFactory
-
-
-def parse(path: Path, want: Want) -> list[Parsed]:
-    (part,) = split_file(one(path), 1)
-    with opened(part.file) as data:
-        return list(read_csv(part, data, want, None))
 
 
 def whole(blocks: list[Parsed]) -> list[dict[str, str]]:
@@ -59,9 +52,9 @@ def test_any_bytes_are_read_as_the_definition_says(
         rows, blank, crlf = rows_of(data, 44, limit)
     except Unclosed:
         with pytest.raises(DamagedFileError, match="the quote that opens a cell on line"):
-            parse(path, want)
+            parsed(path, want)
         return
-    found = parse(path, want)
+    found = parsed(path, want)
     expected = [(n, row) for n, row in enumerate(rows[1:])]
     good = [(n, row) for n, row in expected if len(row.cells) == 2 and not row.reasons]
     assert [n for block in found for n in block.positions.tolist()] == [n for n, _ in good]
@@ -84,7 +77,7 @@ def test_any_bytes_are_read_as_the_definition_says(
 def test_a_row_longer_than_a_block_and_the_limit_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(b'a,b\n1,"\n"\n2,"\n",' + b"x" * 5000 + b"\r\n3,4\n5\n")
-    found = parse(path, Want(text="b", max_record_bytes=999, block_bytes=16))
+    found = parsed(path, Want(text="b", max_record_bytes=999, block_bytes=16))
     (long, ragged) = [line for block in found for line in block.bad]
     assert (long.position, long.fault.reason, len(long.raw)) == (1, "record_too_long", 5006)
     assert long.fault.detail == "the row has 5006 bytes, max_record_bytes is 999 (line 4)"
@@ -112,7 +105,7 @@ def test_what_a_writer_wrote_is_read(
         end = data.draw(st.sampled_from(["\n", "\r\n"]))
         writer = csv.writer(file, delimiter=delimiter, quoting=every, lineterminator=end)
         writer.writerows([("x", "y.z", ""), *rows])
-    found = parse(path, Want(text="y.z", columns=("", "x"), delimiter=delimiter, block_bytes=block_bytes))
+    found = parsed(path, Want(text="y.z", columns=("", "x"), delimiter=delimiter, block_bytes=block_bytes))
     assert [line for block in found for line in block.bad] == []
     assert [text for block in found if block.text for text in block.text.to_pylist()] == [
         y for _, y, _ in rows
@@ -162,8 +155,8 @@ def test_quotes_inside_of_cells_between_tabs_are_characters(
 ) -> None:
     lines = ["\t".join(row) for row in [("id", "text"), *cells]]
     path = written(tmp_path_factory.mktemp("tabs"), ("\n".join(lines) + "\n").encode(), "in.tsv")
-    blocks = parse(path, Want(text=None, columns=("id", "text"), block_bytes=block))
-    assert not [bad for parsed in blocks for bad in parsed.bad]
+    blocks = parsed(path, Want(text=None, columns=("id", "text"), block_bytes=block))
+    assert not [bad for found in blocks for bad in found.bad]
     assert [(row["id"], row["text"]) for row in whole(blocks)] == cells
 
 

@@ -29,8 +29,8 @@ from tests.sources.parquet_by_hand import (
 )
 from tests.sources.support import faults, positions, read, rows, texts
 from tokenlake.errors import BadRecordError, DamagedFileError
-from tokenlake.etl.sources import columnar
-from tokenlake.runtime.reading import pages
+from tokenlake.etl.sources import unfolding
+from tokenlake.runtime.reading import unfolding as reading_unfolding
 
 WORDS = [f"document {n} " * (n % 7 + 1) for n in range(90)]
 GOOD = pa.table({"id": range(90), "text": WORDS})
@@ -273,7 +273,7 @@ ALL = [(case, suffix) for cases, suffix in ((PARQUET, "parquet"), (ARROW, "arrow
 def test_every_kind_of_damage_gets_its_policy_and_place(
     case: Case, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (pages, columnar):  # a sixteenth, to save the time of unfolding them
+    for module in (reading_unfolding, unfolding):  # a sixteenth, to save the time of unfolding them
         monkeypatch.setattr(module, "UNFOLDED_BYTES", 1 << 26)
     path = tmp_path / f"in.{suffix}"
     case.write(path)

@@ -10,7 +10,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,9 +17,7 @@ import pytest
 from tests.sources.damage_support import Damage, check, named
 from tests.sources.support import COMPRESS, PACK, Source, one, positions, read, texts, written, zstd
 from tokenlake.errors import DamagedFileError
-from tokenlake.etl.sources import byte_stream, opened, split_file
-from tokenlake.etl.sources.byte_stream import ByteStream
-from tokenlake.etl.sources.input_bytes import InputBytes
+from tokenlake.etl.sources import Want, byte_stream, opened, reader_of, split_file
 
 BODIES = {
     "jsonl": b'{"text":"a"}\n' * 500,
@@ -170,47 +167,39 @@ def test_what_is_small_or_allowed_may_unfold(tmp_path: Path, monkeypatch: pytest
         read(path, max_expansion=900.0)
 
 
-def test_the_defaults_allow_gzip_of_anything_up_to_256_megabytes() -> None:
+def test_the_defaults_allow_gzip_of_anything_up_to_256_megabytes(tmp_path: Path) -> None:
     assert byte_stream.FREE_BYTES == 256 << 20
-    assert InputBytes.max_expansion == Source().max_expansion == 1000.0
+    with opened(one(written(tmp_path, b"", "in.txt"))) as data:
+        assert data.max_expansion == Source().max_expansion == 1000.0
 
 
 # ---- how it reads ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("suffix", ["csv", "txt"])
 @pytest.mark.parametrize("end", PACK)
-def test_a_stream_fills_what_it_is_given(tmp_path: Path, end: str) -> None:
-    body = bytes(range(32, 127)) * 9000
-    path = written(tmp_path, PACK[end](body), f"in.txt{end}")
-    with opened(one(path)) as data:
-        source, room = ByteStream(data), bytearray(70_000)
-        got = source.read_into(memoryview(room))
-        rest = source.read(len(body))
-        assert (got, bytes(room) + rest) == (70_000, body)
-        assert source.read(1) == b""
-        assert source.consumed() == path.stat().st_size
-        assert source.consumed() == 0
+def test_a_stream_is_read_to_its_end_and_all_of_it_is_counted(tmp_path: Path, end: str, suffix: str) -> None:
+    lines = ["text", *(f"line {number}" for number in range(60_000))]
+    path = written(tmp_path, PACK[end]("\n".join(lines).encode()), f"in.{suffix}{end}")
+    batches = read(path, text_mode="lines")
+    assert texts(batches) == (lines if suffix == "txt" else lines[1:])
+    assert sum(batch.bytes_read for batch in batches) == path.stat().st_size
 
 
-def test_remote_bytes_are_asked_for_in_large_pieces(tmp_path: Path) -> None:
+def test_remote_bytes_are_asked_for_in_large_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squares = b"".join(b"%d " % (n * n) for n in range(500_000))
     path = written(tmp_path, gzip.compress(squares, 1), "in.txt.gz")
     asked: list[int] = []
+    (part,) = split_file(one(path), 1 << 30)
+    with opened(part.file) as data:
+        pread = data.pread
 
-    class Counted(InputBytes):
-        def __init__(self, data: InputBytes) -> None:
-            self.file, self._data = data.file, data
+        def counted(size: int, offset: int) -> bytes:
+            asked.append(size)
+            return pread(size, offset)
 
-        def read_into(self, view: memoryview, offset: int) -> int:
-            asked.append(len(view))
-            return self._data.read_into(view, offset)
-
-        def for_arrow(self) -> Any:
-            raise NotImplementedError
-
-    with opened(one(path)) as data:
-        source = ByteStream(Counted(data))
-        while source.read(1 << 20):
-            pass
+        monkeypatch.setattr(data, "pread", counted)
+        blocks = list(reader_of("text")(part, data, Want(text="text"), None))
+    assert [block.text.to_pylist() for block in blocks] == [[squares.decode()]]
     assert path.stat().st_size > 2 << 20
     assert len(asked) < 16  # a head, its pieces, and a few looks for the end

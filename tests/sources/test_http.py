@@ -28,8 +28,7 @@ from tests.sources.remote_support import (
 from tokenlake.errors import ConfigError, InputChangedError, SourceError, SourceNotFoundError
 from tokenlake.etl.sources import opened
 from tokenlake.rowwise import JsonShardedSource
-from tokenlake.runtime.store import close_filesystems
-from tokenlake.runtime.store.client import SECONDS_VARIABLE
+from tokenlake.runtime.store import client, close_filesystems
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def server() -> Iterator[HttpServer]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SECONDS_VARIABLE, "0.6")
+    monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "0.6")
 
 
 def urls(server: HttpServer, *names: str) -> list[str]:
@@ -250,16 +249,41 @@ class TestBreakdowns:
         assert len(list(source)) == 50
         assert {request.headers["authorization"] for request in server.log} == {"Bearer x"}
 
-    @pytest.mark.parametrize("status", [401, 403])
+    @pytest.mark.parametrize("status", [401, 403, 400, 404])
     def test_refusals_are_not_tried_again(self, server: HttpServer, status: int) -> None:
         files = listed(*serve(server, {"a.jsonl": jsonl(documents(50))}))
         server.log.clear()
         server.faults.append(Fault(status=status))
-        with pytest.raises(
-            SourceError, match=r"access is denied .*headers: \{Authorization: \{env: NAME\}\}"
-        ):
+        kind: type[Exception] = SourceError
+        message = r"access is denied .*headers: \{Authorization: \{env: NAME\}\}"
+        if status == 400:
+            message = "it cannot be read: .*400"
+        elif status == 404:
+            kind, message = InputChangedError, "the object is gone"
+        with pytest.raises(kind, match=message):
             read_rows_of(files)
         assert len(server.log) == 1
+
+    def test_the_number_of_tries_without_progress_is_bounded(
+        self, server: HttpServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(client, "_FIRST", 0.0)
+        files = listed(*serve(server, {"a.jsonl": jsonl(documents(50))}))
+        server.log.clear()
+        server.faults.extend([Fault(status=503)] * 100)
+        with pytest.raises(SourceError, match="tried 30 times"):
+            read_rows_of(files)
+        assert len(server.requests("GET")) == 30
+
+    def test_progress_starts_the_patience_anew(
+        self, server: HttpServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(client, "_FIRST", 0.0)
+        texts = documents(20_000)
+        files = listed(*serve(server, {"a.jsonl": jsonl(texts)}))
+        server.faults.extend([Fault(after=20_000, applies=large)] * 40)
+        assert [row[2] for row in read_rows_of(files, unit_size=1 << 30)] == texts
+        assert not server.faults
 
     def test_a_download_without_ranges_begins_again(self, server: HttpServer) -> None:
         texts = documents(3000)

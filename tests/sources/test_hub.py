@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +18,7 @@ import pytest
 from huggingface_hub import HfApi, HfFileSystem
 from huggingface_hub import constants as hub_constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.builds import config_of
@@ -35,10 +36,6 @@ from tokenlake.errors import (
 )
 from tokenlake.etl import build_dataset, make_plan
 from tokenlake.etl.sources import HubClient, InputFile, hub_client, read_range, split_file
-from tokenlake.etl.sources.card_layout import card_configs
-from tokenlake.etl.sources.hub_id import HubId, parse_id, parse_url
-from tokenlake.etl.sources.hub_layout import layout_of
-from tokenlake.etl.sources.hub_repo import hub_commits
 from tokenlake.rowwise.files import downloaded
 
 
@@ -132,9 +129,9 @@ NAMED = st.sets(st.builds(str.__add__, st.sampled_from(FOLDERS), st.sampled_from
 SHARDED = st.sampled_from([set[str](), set[str](), set[str](), *({shard} for shard in SHARDS)])
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.builds(set.union, NAMED, SHARDED))
-def test_names_mean_what_the_datasets_library_takes_them_for(stems: set[str]) -> None:
+def test_names_mean_what_the_datasets_library_takes_them_for(server: HubServer, stems: set[str]) -> None:
     theirs = pytest.importorskip("datasets.data_files")
     names = sorted(f"{stem}.csv" for stem in stems)
     with tempfile.TemporaryDirectory() as folder:
@@ -147,8 +144,12 @@ def test_names_mean_what_the_datasets_library_takes_them_for(stems: set[str]) ->
             patterns = {}
         found = theirs.DataFilesDict.from_patterns(patterns, base_path=folder)
         expected = {s: sorted({Path(p).relative_to(folder).as_posix() for p in found[s]}) for s in found}
-    layout = layout_of(names, None, "org/name")
-    assert (dict(layout.subsets["default"]) if layout else {}) == expected
+    server.repo("org/name", dict.fromkeys(names, b"text\nx\n"))
+    for split, files in expected.items():
+        assert paths("org/name", split=split) == files
+    with pytest.raises(ConfigError) as caught:
+        paths("org/name", split="nothing_like_it")
+    assert sorted(caught.value.details.get("splits", [])) == sorted(expected)
 
 
 def test_the_real_client_sees_the_same_hub(server: HubServer, tmp_path: Path) -> None:
@@ -250,9 +251,10 @@ def test_a_card_of_no_use_is_an_error(server: HubServer, configs: str, message: 
         paths("org/name")
 
 
-def test_a_card_without_front_matter_says_nothing() -> None:
-    assert card_configs("# A dataset\n---\nconfigs:\n", "org/name") == []
-    assert card_configs("---\nlicense: mit\n---\n", "org/name") == []
+@pytest.mark.parametrize("text", ["# A dataset\n---\nconfigs:\n", "---\nlicense: mit\n---\n"])
+def test_a_card_without_configs_says_nothing(server: HubServer, text: str) -> None:
+    server.repo("org/name", {"README.md": text, "x.jsonl": lines("1")})
+    assert paths("org/name") == ["x.jsonl"]
 
 
 def test_files_of_mixed_types_are_each_read_as_what_they_are(server: HubServer) -> None:
@@ -286,7 +288,6 @@ def test_the_commit_is_resolved_once_and_named_in_every_url(server: HubServer) -
         f"hf://datasets/org/name@{old}/train.jsonl",
         f"hf://datasets/org/name@{old}/train.parquet",
     ]
-    assert hub_commits(files) == {"web": {"org/name": old}}
     assert files[0].token == f"git:{blob_id(lines('old'))}"
     assert files[1].token.startswith("sha256:")
     repo.commit({"train.jsonl": lines("new")})
@@ -351,7 +352,7 @@ def test_a_loader_script_is_never_run_and_the_converted_branch_is_read(server: H
     }
     sha = converted(server, files, name__py="raise SystemExit", raw__csv="not\nthis\n")
     got = listed("org/name", subset="en")
-    assert hub_commits(got) == {"web": {"org/name": sha}}
+    assert all(file.url.startswith(f"hf://datasets/org/name@{sha}/") for file in got)
     assert [text for file in got for text in read(file)] == ["1", "2"]
     assert "because its loader script name.py is never run" in got[0].origin
     assert f"2 files of commit {sha} (refs/convert/parquet)" in got[0].origin
@@ -375,7 +376,9 @@ def test_formats_that_are_not_read_are_taken_from_the_converted_branch(server: H
     sha = converted(
         server, {"default/train/0000.parquet": parquet("x")}, metadata__csv="text\n", a__tar=b"tar"
     )
-    assert hub_commits(listed("org/name")) == {"web": {"org/name": sha}}
+    assert [file.url for file in listed("org/name")] == [
+        f"hf://datasets/org/name@{sha}/default/train/0000.parquet"
+    ]
     assert read_all("org/name") == ["x"]
     server.repo("org/tars", {"a.tar": b"tar", "b.tar": b"tar"})
     with pytest.raises(
@@ -477,25 +480,28 @@ def test_a_repository_that_holds_a_saved_dataset_is_read_by_what_it_says(server:
             paths(entry, split="test", **options)
 
 
-def test_ids_and_urls_are_read_as_the_hub_reads_them() -> None:
-    assert parse_id("org/name") == HubId("org/name", "main")
-    assert parse_id("name@a/b") == HubId("name", "a/b")
-    sha = "0" * 40
-    for revision in ("main", sha, "refs/convert/parquet", "refs/pr/3", "a/b"):
-        url = HubId("org/name", revision).url("x/y.csv")
-        assert parse_url(url) == (HubId("org/name", revision), "x/y.csv")
-    assert parse_url("hf://datasets/o/n@refs/convert/parquet/d/t/0.parquet") == (
-        HubId("o/n", "refs/convert/parquet"),
-        "d/t/0.parquet",
-    )
-    assert parse_url("hf://datasets/name@main/x.csv") == (HubId("name"), "x.csv")
-    assert parse_url("hf://datasets/o/n") == (HubId("o/n"), "")
-    for wrong in ("hf://datasets/name", "hf://org/name/x.csv", "hf://spaces/org/name/x"):
-        with pytest.raises(ConfigError, match=r"expected hf://datasets/org/name/path"):
-            parse_url(wrong)
-    for wrong in ("a/b/c", "/", "name@", "https://huggingface.co/datasets/a/b", "*.csv"):
+def test_ids_and_urls_are_read_as_the_hub_reads_them(server: HubServer) -> None:
+    for name in ("org/name", "name"):
+        repo = server.repo(name, {"x/y.jsonl": lines(f"{name} main")})
+        for revision in ("refs/convert/parquet", "refs/pr/3", "a/b"):
+            repo.commit({"x/y.jsonl": lines(f"{name} {revision}")}, revision)
+    assert read_all("org/name") == ["org/name main"]
+    for entry in ("name@a/b", "hf://datasets/name@a%2Fb"):
+        assert read_all(entry) == ["name a/b"]
+    for revision in ("main", "refs/convert/parquet", "refs/pr/3", "a/b"):
+        for name in ("org/name", "name"):
+            url = f"hf://datasets/{name}@{quote(revision, safe='')}/x/y.jsonl"
+            assert read_all(url, type=None) == [f"{name} {revision}"]
+    # References of the Hub may stand as they are, and of a folder all data is read.
+    assert read_all("hf://datasets/org/name@refs/convert/parquet/x/y.jsonl", type=None) == [
+        "org/name refs/convert/parquet"
+    ]
+    assert read_all("hf://datasets/org/name", type=None) == ["org/name main"]
+    with pytest.raises(ConfigError, match=r"expected hf://datasets/org/name/path"):
+        listed("hf://datasets/name", type=None)
+    for wrong in ("a/b/c", "name@", "https://huggingface.co/datasets/a/b", "*.csv"):
         with pytest.raises(ConfigError, match=r"not the id of a dataset"):
-            parse_id(wrong)
+            listed(wrong)
 
 
 def test_a_local_path_is_never_taken_for_an_id(

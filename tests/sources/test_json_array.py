@@ -6,20 +6,17 @@ import gzip
 import json
 import tempfile
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.sources.support import PACK, faults, one, positions, read, texts, written
+from tests.sources.support import PACK, faults, parsed, positions, read, texts, written
 from tokenlake.errors import DamagedFileError
-from tokenlake.etl.sources import Want, opened, split_file
-from tokenlake.etl.sources.json_array import BorderScanner, read_json_array
+from tokenlake.etl.sources import Want
 
 scalars = (
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(st.sampled_from('ab"\\,[]{}\né'), max_size=6)
@@ -42,18 +39,16 @@ def scratch() -> Iterator[Path]:
 
 def _read(path: Path, want: Want) -> dict[str, Any]:
     out: dict[str, Any] = {"texts": [], "bad": [], "objects": []}
-    (part,) = split_file(one(path), 1)
-    with opened(part.file) as data:
-        for parsed in read_json_array(part, data, want, None):
-            if parsed.text is not None:
-                out["texts"] += zip(parsed.positions.tolist(), parsed.text.to_pylist(), strict=True)
-            if parsed.rows is not None:
-                out["objects"] += zip(parsed.positions.tolist(), parsed.rows.objects, strict=True)
-            out["bad"] += [(bad.position, bad.line_index) for bad in parsed.bad]
+    for block in parsed(path, want, type="json"):
+        if block.text is not None:
+            out["texts"] += zip(block.positions.tolist(), block.text.to_pylist(), strict=True)
+        if block.rows is not None:
+            out["objects"] += zip(block.positions.tolist(), block.rows.objects, strict=True)
+        out["bad"] += [(bad.position, bad.line_index) for bad in block.bad]
     return out
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(elements, max_size=6), st.sampled_from([None, 0, 2]), st.booleans(), st.integers(1, 90))
 @example([{"text": "\\" * 50 + '"'}, {"text": "]"}], None, True, 7)
 def test_any_block_size_gives_the_elements_that_json_gives(
@@ -76,21 +71,14 @@ def test_any_block_size_gives_the_elements_that_json_gives(
         ]
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.lists(elements, max_size=5), st.lists(st.integers(0, 200), max_size=5))
-def test_borders_do_not_depend_on_how_the_bytes_come(array: list[Any], cuts: list[int]) -> None:
-    data = json.dumps(array)[1:].encode()
-    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    scanner = BorderScanner()
-    commas: list[int] = []
-    closes: list[int] = []
-    for start, stop in pairwise(sorted(set(edges))):
-        found = scanner.feed(data[start:stop])
-        commas += (found.commas + start).tolist()
-        closes += [] if found.close is None else [found.close + start]
-    assert closes == [len(data) - 1]
-    pieces = np.split(np.frombuffer(data[:-1], np.uint8), commas)
-    assert [json.loads(bytes(piece).lstrip(b", ")) for piece in pieces if array] == array
+def test_a_block_may_end_at_any_byte(scratch: Path) -> None:
+    array = [{"text": "\\" * 4 + '"'}, {"text": '[{"}]'}, {"text": ""}]
+    data = json.dumps(array).encode()
+    scratch.write_bytes(data)
+    for block_bytes in range(1, len(data) + 1):
+        found = _read(scratch, Want(text="text", block_bytes=block_bytes))
+        assert found["texts"] == [(index, element["text"]) for index, element in enumerate(array)]
+        assert found["bad"] == []
 
 
 @pytest.mark.parametrize("end", PACK)

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sources.support import Source, dicts, faults, one, positions, read, rows, texts, written
-from tokenlake import create_source
+from tokenlake import create_source, inspect
 from tokenlake.errors import BadRecordError, DamagedFileError, UnsuitableFileError
-from tokenlake.etl.introspection.sample import look
 from tokenlake.etl.sources import read_rows, split_file
 
 RECORDS = [{"text": "one"}, {"text": "two, [3] {4}", "tags": [{"a": 1}]}]
@@ -37,7 +36,7 @@ def test_the_only_list_of_objects_is_read(tmp_path: Path, layout: str, key: str,
         assert sum(batch.bytes_read for batch in read(path)) == len(data)
         packed = written(tmp_path, gzip.compress(data, mtime=0), "in.json.gz")
         assert dicts(rows(packed)) == RECORDS
-        assert look(one(path), None).rows == tuple(RECORDS)
+        assert inspect(str(path)).groups[0].sample == tuple(RECORDS)
         source = create_source({"name": "a", "data_files": str(path)})
         assert [row for name in source.shard_names for row in source.open_shard(name)] == RECORDS
 

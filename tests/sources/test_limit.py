@@ -17,8 +17,7 @@ from tests.builds import config_of
 from tests.sources.support import COMPRESS, PACK, Source, one, renamed, written
 from tokenlake.etl import build_dataset
 from tokenlake.etl.planner import most_in_range
-from tokenlake.etl.sources import FileRange, list_inputs, read_range, split_file
-from tokenlake.etl.sources.splits import RecordLimit, count_records
+from tokenlake.etl.sources import FileRange, RecordLimit, list_inputs, read_range, split_file
 
 FORMATS = ["jsonl", "jsonl.gz", "jsonl.zst", "lines.txt", "lines.txt.gz", "document.txt", "parquet"]
 FORMATS += ["csv", "tsv.gz", "json", "json.gz", "arrow", "arrows"]
@@ -109,13 +108,17 @@ def test_what_is_counted_is_what_is_read(
     path.write_bytes(b"\xef\xbb\xbf" * bom + b"\n".join(lines))
     source: Any = Source(text_mode="lines")
     file = one(path, text_mode="lines") if kind == "txt" else one(path)
-    for start, stop in ((0, file.size), (0, file.size // 2), (file.size // 2, file.size)):
-        part = FileRange(file=file, start=start, stop=stop, weight=stop - start)
-        read = sum(batch.rows_read for batch in read_range(part, source))
-        count, weight = count_records(part, source, most)
-        assert count == min(read, most)
-        assert 0 <= weight <= part.weight
-        assert most_in_range(part) >= read
+    for unit_size in (1 << 20, max(file.size // 2, 1), 7):
+        parts = split_file(file, unit_size)
+        reads = [sum(batch.rows_read for batch in read_range(part, source)) for part in parts]
+        assert all(most_in_range(part) >= read for part, read in zip(parts, reads, strict=True))
+        limit = RecordLimit(source, most, unit_size)
+        assert limit.take(file) == (sum(reads) >= most)
+        assert limit.left == max(most - sum(reads), 0)
+        (limited,) = limit.ranges
+        for part, whole, read in zip(limited, parts, reads, strict=False):
+            assert sum(batch.rows_read for batch in read_range(part, source)) == min(read, part.rows or read)
+            assert 0 <= part.weight <= whole.weight
 
 
 @pytest.mark.parametrize(("blanks", "records"), [((16 << 20) - 1, 2), (16 << 20, 2), (17 << 20, 3)])
@@ -123,9 +126,12 @@ def test_long_lines_count_as_the_reader_counts_them(tmp_path: Path, blanks: int,
     path = tmp_path / "x.jsonl"
     long = b'{"text": "' + b"x" * (17 << 20) + b'"}\n'
     path.write_bytes(b"\n" + long + b" " * blanks + b'\n{"text": "b"}\n')
-    (part,) = split_file(one(path), 1 << 30)
+    file = one(path)
+    (part,) = split_file(file, 1 << 30)
     source: Any = Source()
-    assert count_records(part, source, 9)[0] == records
+    limit = RecordLimit(source, 9, 1 << 30)
+    assert not limit.take(file)
+    assert limit.left == 9 - records
     assert sum(batch.rows_read for batch in read_range(part, source)) == records
 
 

@@ -18,15 +18,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.servers.http import HttpServer
 from tests.sources.parquet_by_hand import dictionary_bomb
-from tests.sources.remote_support import Far
-from tests.sources.support import Source, dicts, faults, one, positions, read, rows, texts
+from tests.sources.remote_support import bytes_asked_for
+from tests.sources.support import Source, dicts, faults, one, parsed, positions, read, rows, texts
 from tokenlake.errors import DamagedFileError
-from tokenlake.etl.sources import FileRange, Parsed, Want, opened, read_range, split_file
-from tokenlake.etl.sources.parquet import STEP_BYTES, PageSteps, read_parquet, row_group_starts
+from tokenlake.etl.sources import Want, read_range, split_file
+from tokenlake.etl.sources.parquet import PageSteps
 from tokenlake.etl.sources.where import ColumnRange
-from tokenlake.runtime.parquet import read_struct
-from tokenlake.runtime.reading.pages import PageHeader, walk_pages
+from tokenlake.rowwise import ParquetShardedSource
+from tokenlake.runtime.parquet import PageHeader, read_struct, walk_pages
+from tokenlake.runtime.store import close_filesystems
 
 
 def _view_type() -> pa.DataType:
@@ -160,12 +162,6 @@ def test_row_groups_that_were_read_hold_no_memory_until_cycles_are_looked_for(tm
 
 
 # ---- columns -----------------------------------------------------------------------------------------
-
-
-def parsed(path: Path, want: Want, predicate: Any = None) -> list[Parsed]:
-    (part,) = split_file(one(path), 1 << 30)
-    with opened(part.file) as data:
-        return list(read_parquet(part, data, want, predicate))
 
 
 @pytest.mark.parametrize("options", [
@@ -324,15 +320,14 @@ def test_a_remote_file_is_read_in_few_and_large_reads(tmp_path: Path) -> None:
     path = write(
         tmp_path / "in.parquet", table, row_group_size=250, data_page_size=1 << 16, compression="none"
     )
-    far = Far(path)
-    for columns, most in (((), 12), (("id",), 30)):
-        far.reads.clear()
-        part = FileRange(file=far.file, start=0, stop=4, weight=0)
-        blocks = list(read_parquet(part, far, Want(text="text", columns=columns), None))
-        assert [t for block in blocks for t in block.text.to_pylist()] == table["text"].to_pylist()  # type: ignore[union-attr]
-        assert len(far.reads) <= most
-        assert sum(size for _, size in far.reads) < 1.1 * far.file.size
-    far.near.close()
+    with HttpServer({"in.parquet": path.read_bytes()}) as server:
+        for columns, most in (((), 14), (("id",), 32)):
+            blocks = parsed(f"{server.url}/in.parquet", Want(text="text", columns=columns))
+            sizes = bytes_asked_for(server)
+            assert [text for block in blocks for text in block.text.to_pylist()] == table["text"].to_pylist()
+            assert len(sizes) <= most
+            assert sum(sizes) < 1.1 * path.stat().st_size
+    close_filesystems()
 
 
 @pytest.mark.parametrize("write_page_checksum", [True, False])
@@ -386,17 +381,12 @@ def test_seeking_a_row_group_takes_no_time(tmp_path: Path) -> None:
         pa.table({"text": [f"text {n}" for n in range(200_000)]}),
         row_group_size=2000,
     )
-    file = one(path)
-    with opened(file) as data:
-        starts = row_group_starts(data)
-        assert starts == list(range(0, 200_001, 2000))
-        began = time.process_time()
-        group = int(np.searchsorted(starts, 150_123, side="right")) - 1
-        part = FileRange(file=file, start=group, stop=group + 1, weight=0)
-        (block,) = read_parquet(part, data, Want(text="text"), None)
-        assert time.process_time() - began < 0.5  # some milliseconds; a whole read takes as many times more
-    assert block.text is not None
-    assert block.text[150_123 - starts[group]].as_py() == "text 150123"
+    source = ParquetShardedSource(str(path))
+    (name,) = source.shard_names
+    began = time.process_time()
+    row = next(source.open_shard_at_row(name, 150_123))
+    assert time.process_time() - began < 0.5  # some milliseconds; a whole read takes as many times more
+    assert row == {"text": "text 150123"}
 
 
 @given(
@@ -421,7 +411,7 @@ def test_steps_cover_all_rows_and_stay_within_their_bound(
         assert rows >= 1
         indexed = any(kind in (2, 8) for _, _, kind in pages)
         if indexed and all(kind in (2, 8) for _, _, kind in pages):
-            assert rows == 1 or rows * entry <= 16 * STEP_BYTES
+            assert rows == 1 or rows * entry <= 128 << 20
         chunk.advance(min(rows, total - done))
         done += rows
 

@@ -14,9 +14,9 @@ from tests.sources.remote_support import documents, jsonl, parquet
 from tokenlake import Pipeline, create_source
 from tokenlake.errors import ConfigError
 from tokenlake.etl import build_dataset
-from tokenlake.etl.sources.kept_blocks import VARIABLE
 from tokenlake.runtime.store import close_filesystems
 
+VARIABLE = "TOKENLAKE_REMOTE_CACHE"
 TEXTS = documents(3_000)
 
 

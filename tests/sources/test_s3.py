@@ -27,7 +27,6 @@ from tokenlake.errors import ConfigError, InputChangedError, SourceError, Source
 from tokenlake.etl import build_dataset
 from tokenlake.etl.sources import opened
 from tokenlake.runtime.store import close_filesystems
-from tokenlake.runtime.store.client import SECONDS_VARIABLE
 
 TREE = {
     "raw/a.jsonl": b"{}",
@@ -231,7 +230,7 @@ class TestReading:
             listed("s3://tree/raw/a.jsonl", storage_options=options)
 
     def test_the_patience_is_bounded(self, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(SECONDS_VARIABLE, "1.5")
+        monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "1.5")
         server.faults.extend([Fault(status=503)] * 100)
         with pytest.raises(SourceError, match=r"cannot be read: tried \d+ times"):
             paths(server, "s3://tree/raw/a*.jsonl")

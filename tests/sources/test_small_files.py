@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.sources.support import Source, faults, inputs, normalized, positions, texts
 from tokenlake.errors import InputChangedError
 from tokenlake.etl.sources import FileRange, read_range, split_file
-from tokenlake.etl.sources.records import SMALL, groups_of, read_together
+from tokenlake.etl.sources.small_files import groups_of, read_together
 
 GOOD = [b'{"text": "a"}', b'{"text": "\\u00e9\\n", "x": 1}', '{"a": [1], "text": "é∎"}'.encode(), b""]
 ODD = [
@@ -92,7 +92,7 @@ def test_what_must_be_seen_in_its_own_file_is_left_to_it(tmp_path: Path, content
 def test_only_small_whole_plain_files_are_grouped_and_all_in_order(tmp_path: Path) -> None:
     line = b'{"text": "%s"}\n'
     parts = whole(
-        tmp_path / "in", [line % (b"x" * (SMALL if at in (3, 50) else 40 + at)) for at in range(60)]
+        tmp_path / "in", [line % (b"x" * (1 << 16 if at in (3, 50) else 40 + at)) for at in range(60)]
     )
     groups = list(groups_of(parts, source()))
     assert [part for group in groups for part in group] == parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.sources.support import (
     faults,
     normalized,
     one,
+    parsed,
     positions,
     read,
     renamed,
@@ -24,9 +26,7 @@ from tests.sources.support import (
     written,
 )
 from tokenlake.errors import DamagedFileError, InputChangedError
-from tokenlake.etl.sources import FileRange, Want, opened, read_range, split_file
-from tokenlake.etl.sources.lines import read_blocks
-from tokenlake.etl.sources.plain_text import read_text
+from tokenlake.etl.sources import FileRange, Want, read_range
 
 # ---- documents --------------------------------------------------------------------------------------
 
@@ -80,12 +80,9 @@ def test_any_partition_of_text_lines_gives_the_same_lines(
 ) -> None:
     data = (text + ending).encode()
     path = written(tmp_path_factory.getbasetemp(), data, "lines.txt")
-    found: list[str] = []
-    file = one(path, text_mode="lines")
-    with opened(file) as source:
-        for part in split_file(file, unit_size):
-            for parsed in read_text(part, source, Want(text="text", block_bytes=block_bytes), None):
-                found += parsed.text.to_pylist()
+    want = Want(text="text", block_bytes=block_bytes)
+    blocks = parsed(path, want, text_mode="lines", cuts=range(unit_size, len(data), unit_size))
+    found = [line for block in blocks for line in block.text.to_pylist()]
     expected = [line.removesuffix("\r") for line in (text + ending).split("\n")[:-1]]
     expected += [] if not data or data.endswith(b"\n") else [(text + ending).split("\n")[-1]]
     assert found == [line for line in expected if line]
@@ -113,14 +110,15 @@ def test_a_wrong_checksum_of_gzip_is_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [1, 7, 100, 5000])
-def test_blocks_of_a_stream_are_those_of_the_plain_file(tmp_path: Path, block_bytes: int) -> None:
+def test_records_of_a_stream_are_those_of_the_plain_file(tmp_path: Path, block_bytes: int) -> None:
     data = b"".join(RECORDS[:200]) + b"no end"
     path = written(tmp_path, gzip.compress(data), "in.jsonl.gz")
-    part = FileRange(file=one(path), start=0, stop=path.stat().st_size, weight=path.stat().st_size)
-    with opened(part.file) as source:
-        found = list(read_blocks(part, source, 1 << 20, block_bytes))
-    assert b"".join(bytes(block.data or b"")[: block.size] for block in found) == data
-    assert [block.offset for block in found] == [sum(b.size for b in found[:n]) for n in range(len(found))]
+    blocks = parsed(path, Want(text="text", block_bytes=block_bytes))
+    starts = list(accumulate(map(len, RECORDS[:200]), initial=0))
+    assert [position for block in blocks for position in block.positions.tolist()] == starts[:-1]
+    assert [bad.position for block in blocks for bad in block.bad] == starts[-1:]
+    assert sum(block.lines for block in blocks) == 201
+    assert sum(block.bytes_read for block in blocks) == path.stat().st_size
 
 
 # ---- inputs that change -----------------------------------------------------------------------------

@@ -13,8 +13,8 @@ import pytest
 
 from tests.sources.support import read, rows
 from tokenlake.errors import DamagedFileError
-from tokenlake.etl.sources import columnar
-from tokenlake.runtime.reading import pages
+from tokenlake.etl.sources import unfolding
+from tokenlake.runtime.reading import unfolding as reading_unfolding
 
 ROWS = 20_000
 ENTRY = "x" * (64 << 10)
@@ -24,7 +24,7 @@ LIMIT = 1 << 26
 
 @pytest.fixture(autouse=True)
 def _small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pages, columnar):
+    for module in (reading_unfolding, unfolding):
         monkeypatch.setattr(module, "UNFOLDED_BYTES", LIMIT)
 
 

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.etl.sources import Row, Rows
+from tokenlake.etl.sources import Predicate, Row, Rows
 from tokenlake.etl.sources import rows as rows_module
-from tokenlake.etl.sources.where import ColumnRange, Predicate
+from tokenlake.etl.sources.column_ranges import ColumnRange
 
 ROWS = pa.record_batch(
     {
@@ -530,7 +530,7 @@ def test_where_statistics_rule_a_predicate_out_no_record_meets_it(sql: str, rows
 
 def test_a_process_that_used_a_predicate_ends_without_a_word() -> None:
     code = (
-        "from tokenlake.etl.sources.where import Predicate; from tokenlake.etl.sources.rows import Rows; "
+        "from tokenlake.etl.sources import Predicate, Rows; "
         "print(Predicate('a > 1').judge(Rows(objects=[{'a': 1}, {'a': 2}])).mask)"
     )
     done = subprocess.run(

@@ -8,15 +8,13 @@ import io
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, final
+from typing import Any, BinaryIO, Literal, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.runtime.store import Leftover, Link, Store
-from tokenlake.runtime.store.base import ObjectInfo, caught
-from tokenlake.runtime.store.writes import Outcome, Put
+from tokenlake.runtime.store import Leftover, Link, ObjectInfo, Store
 
+Outcome = Literal["created", "equal", "replaced"]
 Step = Callable[[str, str], None]
 See = Callable[[Hashable], None]
 #: Actions, or actions on files of a name, that are worth a stop; None: all.
@@ -99,7 +97,13 @@ class MemoryStore(Store):
         return found
 
     def link_all(self, links: Sequence[Link]) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
-        return [caught(partial(self._link, link)) for link in links]
+        results: builtins.list[Outcome | NotFoundError | IntegrityError] = []
+        for link in links:
+            try:
+                results.append(self._link(link))
+            except (NotFoundError, IntegrityError) as error:
+                results.append(error)
+        return results
 
     def _link(self, link: Link) -> Outcome:
         data = self.read(link.source)
@@ -131,7 +135,7 @@ class MemoryStore(Store):
     def temp(self, prefix: str) -> Path:
         raise StoreError("the store in memory takes no files")
 
-    def _put(self, puts: Sequence[Put]) -> builtins.list[Outcome]:
+    def _put(self, puts: Sequence[Any]) -> builtins.list[Outcome]:
         raise StoreError("the store in memory takes no files")
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tokenlake import Manifest
+from tokenlake import Catalog, Manifest
 from tokenlake.etl import build_dataset
-from tokenlake.runtime.store import Account, ShardEntry, Store, UnitRecord
+from tokenlake.runtime.store import Account, ShardEntry, Store, UnitRecord, seal
 
 SEQ_LENGTH = 64
 
@@ -117,6 +117,17 @@ def a_manifest(**changes: Any) -> Manifest:
     plain |= {"seq_length": None, "files": (), "inputs": ()}
     plain |= {name: {} for name in ("config", "tokenizer", "other_files", "accounts", "produced_by")}
     return Manifest(**plain | changes)
+
+
+def claimed(catalog: Catalog, fingerprint: str, **meta: Any) -> tuple[int, str]:
+    """Claim the version of ``code`` that builds a fingerprint; return its number and its status."""
+    claim = catalog.claim("code", fingerprint, meta)
+    return claim.version, claim.status
+
+
+def closing_note(dataset: str, version: int) -> bytes:
+    """Return the bytes that take the place of the manifest of a number that is closed."""
+    return seal({"format_version": 1, "dataset": dataset, "version": version, "closed": True})
 
 
 def sha256(data: bytes) -> str:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,7 @@ from tests.store.remote_store_support import Served, files_of, require_same_rows
 from tests.store.support import sha256 as sha
 from tests.store.support import wait_for
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
-from tokenlake.runtime.store import ReadStore, Store
-from tokenlake.runtime.store.shard_cache import ShardCache
-from tokenlake.runtime.store.writes import ByteTarget
+from tokenlake.runtime.store import ReadStore, ShardCache, Store
 
 MIB = 1 << 20
 
@@ -37,8 +36,8 @@ class Origin:
     def __init__(self) -> None:
         self.fetched: list[bytes] = []
 
-    def of(self, data: bytes, sent: bytes | None = None) -> Callable[[ByteTarget], None]:
-        def fetch(target: ByteTarget) -> None:
+    def of(self, data: bytes, sent: bytes | None = None) -> Callable[[Any], None]:
+        def fetch(target: Any) -> None:
             self.fetched.append(data)
             target.restart()
             target.write(data if sent is None else sent)
@@ -58,7 +57,7 @@ def served(lake: Store) -> Iterator[Served]:
         yield served
 
 
-def opened(cache: ShardCache, origin: Origin | Callable[[ByteTarget], None], data: bytes) -> bytes:
+def opened(cache: ShardCache, origin: Origin | Callable[[Any], None], data: bytes) -> bytes:
     fetch = origin.of(data) if isinstance(origin, Origin) else origin
     stream = cache.open(sha(data), len(data), fetch, "shard")
     assert stream is not None
@@ -129,7 +128,7 @@ class TestKeeping:
     def test_a_disk_that_is_full_before_the_end(self, tmp_path: Path, origin: Origin) -> None:
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-        def fetch(target: ByteTarget) -> None:
+        def fetch(target: Any) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
             try:
                 origin.of(shard(1))(target)
@@ -154,7 +153,7 @@ class TestDamage:
     def test_what_is_sent_wrong_once_is_asked_for_again(self, tmp_path: Path, origin: Origin) -> None:
         sent = [shard(9), shard(1)]
 
-        def fetch(target: ByteTarget) -> None:
+        def fetch(target: Any) -> None:
             origin.of(shard(1), sent.pop(0))(target)
 
         assert opened(ShardCache(tmp_path), fetch, shard(1)) == shard(1)
@@ -169,7 +168,7 @@ class TestDamage:
         assert len(origin.fetched) == 2
 
     def test_a_failing_fetch_leaves_nothing(self, tmp_path: Path, origin: Origin) -> None:
-        def fetch(target: ByteTarget) -> None:
+        def fetch(target: Any) -> None:
             target.write(b"half")
             raise NotFoundError("gone")
 
@@ -216,7 +215,7 @@ class TestThreads:
     def test_one_fetches_and_the_others_wait(self, tmp_path: Path, origin: Origin) -> None:
         cache, go = ShardCache(tmp_path), threading.Event()
 
-        def fetch(target: ByteTarget) -> None:
+        def fetch(target: Any) -> None:
             origin.of(shard(1))(target)
             go.wait(120)
 
@@ -231,7 +230,7 @@ class TestThreads:
     def test_who_waits_goes_on_after_a_failure(self, tmp_path: Path, origin: Origin) -> None:
         cache, go, failed = ShardCache(tmp_path), threading.Event(), threading.Event()
 
-        def fail(target: ByteTarget) -> None:
+        def fail(target: Any) -> None:
             failed.set()
             go.wait(120)
             raise NotFoundError("gone")
@@ -249,7 +248,7 @@ class TestThreads:
         cache, together = ShardCache(tmp_path, 400), threading.Barrier(4)
 
         def read(number: int) -> bytes:
-            def fetch(target: ByteTarget) -> None:
+            def fetch(target: Any) -> None:
                 together.wait(120)  # nobody gets past it alone
                 origin.of(shard(number))(target)
 
@@ -262,7 +261,7 @@ class TestThreads:
         cache = ShardCache(tmp_path, 150)
         inner: list[object] = []
 
-        def fetch(target: ByteTarget) -> None:
+        def fetch(target: Any) -> None:
             with pytest.warns(RuntimeWarning, match="150 bytes of cache_bytes are taken"):
                 inner.append(cache.open(sha(shard(2)), 100, origin.of(shard(2)), "b"))
             origin.of(shard(1))(target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -18,7 +19,6 @@ from tests.servers.base import Fault, Request
 from tests.store.remote_store_support import Served, serving
 from tests.store.support import sha256 as sha
 from tests.store.support import wait_for
-from tokenlake.runtime.store.file_locks import locked
 
 SIZE = 50_000
 SHARDS = {f"shard-{number}": bytes([number]) * SIZE for number in range(6)}
@@ -88,8 +88,13 @@ def served(running: Served) -> Served:
 
 def kept(folder: Path) -> dict[str, int]:
     # Locked, room is neither made nor taken; a file may still get its name, after which we look again.
-    with locked(folder), contextlib.suppress(FileNotFoundError):
-        return {path.name: path.stat().st_size for path in folder.iterdir()}
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            return {path.name: path.stat().st_size for path in folder.iterdir()}
+    finally:
+        os.close(descriptor)
     return kept(folder)
 
 

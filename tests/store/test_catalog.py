@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.store.support import a_manifest, a_record
+from tests.store.support import a_manifest, a_record, claimed, closing_note
 from tokenlake import Catalog, Manifest
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.runtime.store import Claim, Layout, Store, VersionInfo, open_store, seal
-from tokenlake.runtime.store.claims import MOST_BYTES, ClaimResult, State, closing_note, is_closing_note
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 
@@ -50,8 +50,10 @@ def test_datasets_and_versions(store: Store, tmp_path: Path) -> None:
     for dataset, version in (("code", 1), ("code", 10), ("code", 2), ("prose", 3)):
         commit(store, dataset, version)
     catalog.claim("code", B, {})
-    for strange in ("Upper", "empty", ".hidden", "code/v01", "code/vx", "code/v12", "only/v1/data"):
+    for strange in ("Upper", "empty", ".hidden", "code/v12", "only/v1/data"):
         (tmp_path / strange).mkdir(parents=True)
+    for strange in ("v0", "v01", "vx", "v", "v1 ", "1"):
+        store.put_new(f"code/{strange}/claim.json", b"{")
     (tmp_path / "file").touch()
     assert catalog.datasets() == ["code", "prose"]
     assert catalog.versions("code") == [
@@ -151,9 +153,11 @@ def test_swapped_and_foreign_ledger_records_are_refused(store: Store) -> None:
     with pytest.raises(IntegrityError, match=r"ledger/00000.json: unit is 1; expected 0"):
         Catalog(store).ledger("code", 1)
     store.delete(layout.ledger(0))
-    store.put_new(layout.key("ledger/notes.txt"), b"x")
-    with pytest.raises(IntegrityError, match=r"notes\.txt"):
-        Catalog(store).ledger("code", 1)
+    for strange in ("notes.txt", "000001.json"):
+        store.put_new(layout.key(f"ledger/{strange}"), b"x")
+        with pytest.raises(IntegrityError, match=strange):
+            Catalog(store).ledger("code", 1)
+        store.delete(layout.key(f"ledger/{strange}"))
 
 
 # Claims
@@ -161,16 +165,16 @@ def test_swapped_and_foreign_ledger_records_are_refused(store: Store) -> None:
 
 def test_claims_are_new_then_resumed_then_committed(store: Store) -> None:
     catalog = Catalog(store)
-    assert catalog.claim("code", A, {"by": "x"}) == ClaimResult(1, "new")
-    assert catalog.claim("code", A, {"by": "y"}) == ClaimResult(1, "resumed")
-    assert catalog.claim("code", B, {}) == ClaimResult(2, "new")
-    assert catalog.claim("code", A, {}) == ClaimResult(1, "resumed")
+    assert claimed(catalog, A, by="x") == (1, "new")
+    assert claimed(catalog, A, by="y") == (1, "resumed")
+    assert claimed(catalog, B) == (2, "new")
+    assert claimed(catalog, A) == (1, "resumed")
     commit(store, "code", 2, B)
-    assert catalog.claim("code", B, {}) == ClaimResult(2, "committed")
-    assert catalog.claim("code", A, {}) == ClaimResult(1, "resumed")
+    assert claimed(catalog, B) == (2, "committed")
+    assert claimed(catalog, A) == (1, "resumed")
     commit(store, "code", 1, A)
-    assert catalog.claim("code", A, {}) == ClaimResult(1, "committed")
-    assert catalog.claim("code", C, {}) == ClaimResult(3, "new")
+    assert claimed(catalog, A) == (1, "committed")
+    assert claimed(catalog, C) == (3, "new")
     claim = catalog.read_claim("code", 1)
     assert claim == Claim(dataset="code", version=1, fingerprint=A, meta={"by": "x"})
 
@@ -180,18 +184,18 @@ def test_a_committed_version_wins_over_a_claim_of_an_equal_fingerprint(store: St
         claim = Claim(dataset="code", version=version, fingerprint=A, meta={})
         store.put_new(Layout("code", version).claim, claim.to_bytes())
     commit(store, "code", 1)
-    assert Catalog(store).claim("code", A, {}) == ClaimResult(1, "committed")
+    assert claimed(Catalog(store), A) == (1, "committed")
 
 
 def test_a_version_without_its_claim_is_known_by_its_manifest(store: Store) -> None:
     commit(store, "code", 4, B)
-    assert Catalog(store).claim("code", B, {}) == ClaimResult(4, "committed")
-    assert Catalog(store).claim("code", A, {}) == ClaimResult(5, "new")
+    assert claimed(Catalog(store), B) == (4, "committed")
+    assert claimed(Catalog(store), A) == (5, "new")
 
 
 def test_a_version_folder_without_claim_and_manifest_is_free(store: Store) -> None:
     store.temp("code/v1")  # as a crash before the claim leaves it
-    assert Catalog(store).claim("code", A, {}) == ClaimResult(1, "new")
+    assert claimed(Catalog(store), A) == (1, "new")
 
 
 def test_whoever_loses_the_race_looks_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +211,7 @@ def test_whoever_loses_the_race_looks_again(store: Store, monkeypatch: pytest.Mo
         return real(self, key, data)
 
     monkeypatch.setattr(type(store), "put_new", put_new)
-    assert catalog.claim("code", A, {}) == ClaimResult(3, "resumed")
+    assert claimed(catalog, A) == (3, "resumed")
 
 
 def test_losing_for_ever_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,11 +249,11 @@ def test_only_dataset_names_are_claimed(store: Store, tmp_path: Path, name: str)
 # ---- what becomes of claims ------------------------------------------------------------------------------
 
 
-def claim(state: State = "building") -> Claim:
+def claim(state: Any = "building") -> Claim:
     return Claim(dataset="code", version=1, fingerprint=A, meta={}, state=state)
 
 
-def turn(store: Store, state: State, version: int = 1) -> None:
+def turn(store: Store, state: Any, version: int = 1) -> None:
     found = Catalog(store).stored_claim("code", version)
     assert found is not None
     store.swap(Layout("code", version).claim, found[0].turned(state).to_bytes(), found[1])
@@ -262,7 +266,7 @@ def test_a_fresh_claim_says_nothing_of_its_state() -> None:
 
 
 @pytest.mark.parametrize("state", ["building", "committing", "swept"])
-def test_states_survive_writing(state: State) -> None:
+def test_states_survive_writing(state: Any) -> None:
     assert Claim.from_bytes(claim(state).to_bytes()) == claim(state)
     assert claim().turned(state) == claim(state)
 
@@ -275,31 +279,40 @@ def test_no_other_state_is_read(state: object) -> None:
 
 def test_who_resumes_and_who_begins_anew(store: Store) -> None:
     catalog = Catalog(store)
-    assert catalog.claim("code", A, {}) == ClaimResult(1, "new")
+    assert claimed(catalog, A) == (1, "new")
     turn(store, "committing")
-    assert catalog.claim("code", A, {}) == ClaimResult(1, "resumed")
+    assert claimed(catalog, A) == (1, "resumed")
     turn(store, "swept")
-    assert catalog.claim("code", A, {}) == ClaimResult(2, "new")
-    assert catalog.claim("code", B, {}) == ClaimResult(3, "new")
+    assert claimed(catalog, A) == (2, "new")
+    assert claimed(catalog, B) == (3, "new")
     turn(store, "swept", 3)
-    assert catalog.claim("code", B, {}) == ClaimResult(4, "new")
+    assert claimed(catalog, B) == (4, "new")
     commit(store, "code", 2, A)
-    assert catalog.claim("code", A, {}) == ClaimResult(2, "committed")
+    assert claimed(catalog, A) == (2, "committed")
     assert catalog.versions("code") == [VersionInfo(2, True), VersionInfo(4, False)]
     assert [str(info) for info in catalog.versions("code", swept=True)] == [
         *("v1 (swept)", "v2", "v3 (swept)", "v4 (unfinished)")
     ]
 
 
-def test_a_closing_note_is_one_of_its_own_number_alone() -> None:
-    layout = Layout("code", 1)
-    note = closing_note(layout)
-    assert is_closing_note(note, layout)
-    assert not is_closing_note(note, Layout("code", 2))
-    assert not is_closing_note(note, Layout("prose", 1))
-    assert len(closing_note(Layout("x" * 64, 999_999_999))) <= MOST_BYTES
-    for bad in (b"", note[:-1], note + b" ", note.replace(b"true", b"1"), claim("swept").to_bytes()):
-        assert not is_closing_note(bad, layout)
+def test_a_closing_note_is_one_of_its_own_number_alone(store: Store) -> None:
+    catalog, key = Catalog(store), Layout("code", 1).manifest
+    note = closing_note("code", 1)
+    store.put_new(key, note)
+    assert catalog.versions("code", swept=True) == [VersionInfo(1, False, swept=True)]
+    with pytest.raises(NotFoundError, match=r"code@v1 .* was removed"):
+        catalog.manifest("code", 1)
+    others = (closing_note("code", 2), closing_note("prose", 1), claim("swept").to_bytes())
+    for bad in (*others, b"", note[:-1], note + b" ", note.replace(b"true", b"1")):
+        overwrite(store, key, bad)
+        assert catalog.versions("code", swept=True) == [VersionInfo(1, True)]
+        with pytest.raises(IntegrityError, match=key):
+            catalog.manifest("code", 1)
+
+
+def test_the_longest_closing_note_is_short_enough(store: Store) -> None:
+    store.put_new(Layout("x" * 64, 999_999_999).manifest, closing_note("x" * 64, 999_999_999))
+    assert [info.swept for info in Catalog(store).versions("x" * 64, swept=True)] == [True]
 
 
 def test_ls_shows_what_was_swept_when_asked(

@@ -12,18 +12,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import tokenlake
 from tests.builds import config_of
 from tokenlake.errors import StoreError
-from tokenlake.etl import build_dataset
-from tokenlake.etl.sources.bad_records import BadRecord
-from tokenlake.etl.unit.parts import PartWriter
-from tokenlake.etl.unit.quarantine import QuarantineWriter
-from tokenlake.runtime.store import HashingFile, Layout, LocalStore, new_temp_name
+from tokenlake.etl import BuildSession, InProcessPool, build_dataset
+from tokenlake.runtime.store import HashingFile, LocalStore, new_temp_name
+
+POOL: Any = InProcessPool()
 
 
 def failing(code: int, *, after: int = 0) -> Callable[..., None]:
@@ -94,43 +93,59 @@ def test_every_folder_that_is_made_is_durable_in_the_one_above(
     assert synced == [str(folder) for folder in above]
 
 
+@pytest.fixture
+def config(tmp_path: Path, tokenizer_dir: Path) -> dict[str, Any]:
+    """A build of one unit with one bad record, which is put into quarantine."""
+    (tmp_path / "in.jsonl").write_text('{"text": "one"}\n{"text": null}\n')
+    plain = config_of(tmp_path, tmp_path / "in.jsonl", tokenizer_dir)
+    return plain | {"source": {"on_bad_record": "quarantine", "max_bad_fraction": 0.5}}
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob(".tmp*")]
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["a shard", "the file of bad records"])
 def test_a_file_that_cannot_be_opened_leaves_no_temporary_name(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    before: int, config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.open
+    real, opened = os.open, list[str]()
 
-    def refused(path: str | Path, flags: int, mode: int = 0o777) -> int:
-        if flags & os.O_TRUNC:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        return real(path, flags, mode)
+    def refused(path: str | Path, flags: int, mode: int = 0o777, **more: Any) -> int:
+        if flags & os.O_TRUNC and ".tmp-" in str(path):
+            opened.append(str(path))
+            if len(opened) > before:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, flags, mode, **more)
 
+    session = BuildSession.open(config)
     monkeypatch.setattr(os, "open", refused)
-    layout, rows = Layout("d", 1), pa.record_batch({"x": pa.array([1])})
-    writer = PartWriter(store, layout, "train", 0, rows.schema, 1 << 20)
     with pytest.raises(StoreError, match=r"cannot open .*: Input/output error\. The disk failed"):
-        writer.write(rows, tokens=1, documents=1)
-    bad = BadRecord(
-        file="f", file_id=1, position=0, line=None, reason="null_text", detail="it is null", raw=b"x"
-    )
-    quarantine = QuarantineWriter(store, layout, 0)
-    quarantine.add([bad])
-    with pytest.raises(StoreError, match="cannot open"):
-        quarantine.publish()
-    quarantine.discard()
-    assert temporary(store) == []
+        session.run_unit(0, POOL)
+    assert leftovers(tmp_path) == []
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to tell a descriptor's file")
 def test_a_part_is_given_up_on_a_disk_that_stays_full(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = pa.record_batch({"x": pa.array([1])})
-    writer = PartWriter(store, Layout("d", 1), "train", 0, rows.schema, 1 << 20)
-    writer.write(rows, tokens=1, documents=1)
-    monkeypatch.setattr(os, "write", failing(errno.ENOSPC))
+    real = os.write
+    begun: set[str] = set()
+
+    def full(descriptor: int, data: Any) -> int:
+        """Fail on the second write to a Parquet file of the store."""
+        path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if path in begun:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if path.startswith(str(tmp_path)) and bytes(data[:4]) == b"PAR1":
+            begun.add(path)
+        return real(descriptor, data)
+
+    session = BuildSession.open(config)
+    monkeypatch.setattr(os, "write", full)
     with pytest.raises(StoreError, match=r"No space left on device after \d+ bytes\. Free space"):
-        writer.finish()
-    writer.discard()
-    assert temporary(store) == []
+        session.run_unit(0, POOL)
+    assert leftovers(tmp_path) == []
 
 
 def test_a_file_size_limit_names_its_remedy(tmp_path: Path) -> None:

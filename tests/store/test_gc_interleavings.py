@@ -12,15 +12,22 @@ from typing import Any, Final, cast
 import pytest
 
 from tests.store.memory_store import MemoryStore, Stops, Walk, explore
-from tests.store.support import a_record, a_shard, sha256
+from tests.store.support import a_record, a_shard, closing_note, sha256
 from tokenlake import Catalog, DatasetConfig, Manifest, PipelineConfig
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import VersionConflictError
 from tokenlake.etl.commit import commit_version, publish_preamble
 from tokenlake.etl.plan import Plan
-from tokenlake.runtime.store import Account, Claim, Layout, Store, UnitRecord, collect, shard_path
-from tokenlake.runtime.store.claims import is_closing_note
-from tokenlake.runtime.store.gc import GcReport
+from tokenlake.runtime.store import (
+    Account,
+    Claim,
+    GcReport,
+    Layout,
+    Store,
+    UnitRecord,
+    collect,
+    shard_path,
+)
 
 A = "a" * 64
 DATA = b"one token"
@@ -94,7 +101,7 @@ def visible(objects: Mapping[str, bytes]) -> dict[int, Manifest]:
     for key, data in objects.items():
         if key.endswith("/manifest.json"):
             layout = Layout("d", int(key.split("/")[1][1:]))
-            if not is_closing_note(data, layout):
+            if data != closing_note(layout.dataset, layout.version):
                 found[layout.version] = Manifest.from_bytes(data, key)
     return found
 

@@ -18,21 +18,21 @@ from hypothesis import strategies as st
 
 from tests.store.support import a_manifest, a_record, a_shard
 from tokenlake import Manifest
-from tokenlake.base.fingerprint import canonical_json, file_id
+from tokenlake.base import canonical_json, file_id
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.runtime.store import (
     MIXED,
     Account,
     FileEntry,
+    InputEntry,
     InputFileEntry,
     Parent,
+    QuarantineEntry,
     ShardEntry,
     UnitRecord,
     seal,
     shard_path,
 )
-from tokenlake.runtime.store.layout import quarantine_path
-from tokenlake.runtime.store.ledger import InputEntry, QuarantineEntry, Totals, inputs_fingerprint
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 COUNT = st.integers(0, 1 << 50)
@@ -93,7 +93,7 @@ def once(key: str) -> Any:
 @st.composite
 def records(draw: st.DrawFn) -> UnitRecord:
     unit, source = draw(st.integers(0, 99_999)), draw(TEXT.filter(lambda name: name != MIXED))
-    bad = QuarantineEntry(path=quarantine_path(unit), bytes=9, sha256=draw(HEX64), rows=1)
+    bad = QuarantineEntry(path=f"quarantine/{unit:05d}.parquet", bytes=9, sha256=draw(HEX64), rows=1)
     return UnitRecord(
         unit=unit,
         fingerprint=draw(HEX64),
@@ -183,10 +183,15 @@ def test_derived_values() -> None:
     manifest = small()
     other = replace(manifest.files[0], path="data/validation-00000-00.parquet", split="validation", rows=5)
     manifest = replace(manifest, files=(*manifest.files, other))
-    assert manifest.totals == Totals(files=2, bytes=200, rows=8, tokens=40, documents=4)
+    assert asdict(manifest.totals) == {"files": 2, "bytes": 200, "rows": 8, "tokens": 40, "documents": 4}
     assert {name: totals.rows for name, totals in manifest.splits.items()} == {"train": 3, "validation": 5}
     assert manifest.account == manifest.accounts["c"]
-    assert manifest.lineage.inputs_fingerprint == inputs_fingerprint(reversed(manifest.inputs))
+    second = replace(manifest.inputs[0], path="q", file_id=file_id("c", "q"))
+    one, other = (
+        replace(manifest, inputs=(manifest.inputs[0], second)),
+        replace(manifest, inputs=(second, manifest.inputs[0])),
+    )
+    assert one.lineage == other.lineage != manifest.lineage
 
 
 # Damage

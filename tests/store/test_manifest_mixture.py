@@ -12,12 +12,18 @@ import pytest
 
 from tests.store.support import a_manifest, a_record, a_shard
 from tokenlake import Manifest
-from tokenlake.base.fingerprint import file_id
+from tokenlake.base import file_id
 from tokenlake.errors import AccountError, IntegrityError
-from tokenlake.runtime.store import MIXED, Account, MixtureOrder, Parent, UnitRecord, WeightPoint, seal
-from tokenlake.runtime.store.draws import open_mixture, outcomes, settings_of
-from tokenlake.runtime.store.ledger import InputEntry
-from tokenlake.runtime.store.mixture import MixedSource, MixtureRecord
+from tokenlake.runtime.store import (
+    MIXED,
+    Account,
+    InputEntry,
+    MixtureOrder,
+    Parent,
+    UnitRecord,
+    WeightPoint,
+    seal,
+)
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -36,6 +42,8 @@ ORDER = MixtureOrder(
 )
 DRAWN = {"b": 390, "a": 203}
 """Ids drawn: 39 rows of b, 29 of a, as if all rows of a source were alike."""
+ASKED = {"b": 39 / 68, "a": 29 / 68}
+"""Shares of the 68 rows that the weights ask for."""
 
 
 def account(name: str) -> Account:
@@ -50,52 +58,61 @@ ACCOUNTS = {name: account(name) for name in ROWS}
 PACKED = Account(sequences=83, slots=664, pad=3)
 
 
-def source(name: str, **changes: Any) -> MixedSource:
-    found = outcomes(open_mixture(record_of({}).spec), record_of({}).spec)[name]
-    return replace(
-        blank(name), full_epochs=found.full_epochs, unread_rows=found.unread, asked=found.asked, **changes
-    )
-
-
-def blank(name: str) -> MixedSource:
+def source(name: str) -> dict[str, Any]:
+    """A source as the manifest records it; no row is left out, and each was drawn three times or more."""
     rows = ACCOUNTS[name].rows_read
-    return MixedSource(
-        dataset=f"{name}.tokens",
-        version=3,
-        split="train",
-        window=4,
-        rows=ROWS[name],
-        tokens=TOKENS[name],
-        drawn_rows=rows,
-        drawn_tokens=DRAWN[name],
-        full_epochs=0,
-        unread_rows=0,
-        asked=0.0,
-        asked_tokens=None,
-        achieved_rows=rows / 68,
-        achieved_tokens=DRAWN[name] / 593,
-    )
-
-
-def record_of(sources: dict[str, MixedSource]) -> MixtureRecord:
-    whole = {name: sources.get(name, blank(name)) for name in ROWS}
-    return MixtureRecord(level="documents", weights_by="rows", order=ORDER, rows=PACKED, sources=whole)
+    return {
+        "dataset": f"{name}.tokens",
+        "version": 3,
+        "split": "train",
+        "window": 4,
+        "rows": ROWS[name],
+        "tokens": TOKENS[name],
+        "drawn_rows": rows,
+        "drawn_tokens": DRAWN[name],
+        "full_epochs": 3,
+        "unread_rows": 0,
+        "asked": ASKED[name],
+        "asked_tokens": None,
+        "achieved_rows": rows / 68,
+        "achieved_tokens": DRAWN[name] / 593,
+        "partial_rows": rows - 3 * ROWS[name],
+        "partial_tokens": DRAWN[name] - 3 * TOKENS[name],
+    }
 
 
 def mixed() -> Manifest:
     """A manifest of a mixture that closes."""
-    mixture = record_of({name: source(name) for name in ROWS})
-    return a_manifest(
+    order = ORDER.to_json()
+    points = [[point.step, [point.weights[name] for name in ROWS]] for point in ORDER.points]
+    settings = {
+        **order,
+        "level": "documents",
+        "weights_by": "rows",
+        "splits": dict.fromkeys(ROWS, "train"),
+        "names": list(ROWS),
+        "points": points,
+    }
+    plain = a_manifest(
         kind="packed",
         dataset="m",
         fingerprint="f" * 64,
         seq_length=8,
-        config={"mix": settings_of(mixture)},
+        config={"mix": settings},
         files=(a_shard(rows=83, tokens=661, documents=68),),
         accounts=ACCOUNTS,
         parents=tuple(Parent(dataset=f"{name}.tokens", version=3, sha256="c" * 64) for name in ROWS),
-        mixture=mixture,
     )
+    mixture = {
+        "level": "documents",
+        "weights_by": "rows",
+        "order": order,
+        "rows": {"sequences": PACKED.sequences, "slots": PACKED.slots, "pad": PACKED.pad},
+        "names": list(ROWS),
+        "sources": {name: source(name) for name in ROWS},
+    }
+    account = Account.total([*ACCOUNTS.values(), PACKED]).to_json()
+    return Manifest.from_bytes(seal(plain.to_json() | {"mixture": mixture, "account": account}))
 
 
 def unit() -> UnitRecord:
@@ -215,24 +232,40 @@ def test_a_row_that_was_drawn_but_not_counted_is_found(name: str) -> None:
         replace(manifest, accounts={**manifest.accounts, name: less}).check()
 
 
-def test_tokens_that_no_number_of_epochs_holds_are_found() -> None:
+def with_drawn_tokens(name: str, tokens: int) -> Manifest:
+    """The manifest of a mixture that drew another number of tokens of a source, otherwise balanced; checked."""
     manifest = mixed()
     assert manifest.mixture is not None
-    one = manifest.accounts["a"]
-    more = replace(one, tokens=one.tokens + 60, content_packed=one.content_packed + 60)
-    sources = dict(manifest.mixture.sources)
-    drawn = sources["a"].drawn_tokens + 60
-    sources["a"] = replace(sources["a"], drawn_tokens=drawn)
-    file = replace(manifest.files[0], tokens=721, rows=91)
-    mixture = replace(manifest.mixture, sources=sources, rows=Account(sequences=91, slots=728, pad=7))
-    broken = replace(manifest, files=(file,), accounts={**manifest.accounts, "a": more}, mixture=mixture)
-    with pytest.raises(AccountError, match=r"source 'a' of the mixture.*epochs of 49 tokens"):
-        broken.check()
+    drawn = {source: DRAWN[source] for source in ROWS} | {name: tokens}
+    total = sum(drawn.values())
+    accounts = dict(manifest.accounts)
+    accounts[name] = replace(accounts[name], tokens=tokens, content_packed=tokens)
+    sources = {
+        source: replace(
+            manifest.mixture.sources[source],
+            drawn_tokens=drawn[source],
+            achieved_tokens=drawn[source] / total,
+        )
+        for source in ROWS
+    }
+    # Rows of 8 slots hold all tokens and one EOS for each of the 68 documents.
+    rows = -(-(total + 68) // 8)
+    packed = Account(sequences=rows, slots=8 * rows, pad=8 * rows - total - 68)
+    file = replace(manifest.files[0], tokens=total + 68, rows=rows)
+    mixture = replace(manifest.mixture, sources=sources, rows=packed)
+    other = replace(manifest, files=(file,), accounts=accounts, mixture=mixture)
+    other.check()
+    return other
 
 
 def test_epochs_are_counted_where_lanes_have_unequal_rows() -> None:
-    found = outcomes(open_mixture(record_of({}).spec), record_of({}).spec)
-    # Lanes of b have 5 rows each, and give 20 and 19; those of a have 3 and 4 rows, and give 14 and 15.
-    assert (found["b"].rows, found["b"].full_epochs, found["b"].epochs) == (39, 3, 4)
-    assert (found["a"].rows, found["a"].full_epochs, found["a"].epochs) == (29, 3, 5)
-    assert found["a"].unread == found["b"].unread == 0
+    """Lanes of b have 5 rows each and give 20 and 19; those of a have 3 and 4 rows and give 15 and 14.
+
+    So every row is drawn 3 times at least, and one of a may be drawn 5 times: up to 245 of its tokens are possible.
+    """
+    assert with_drawn_tokens("a", 245).account.tokens == 390 + 245
+    for name, tokens in (("a", 246), ("a", 146), ("b", 401), ("b", 299)):
+        with pytest.raises(
+            AccountError, match=rf"source '{name}' of the mixture.*epochs of {TOKENS[name]} tokens"
+        ):
+            with_drawn_tokens(name, tokens)

@@ -252,7 +252,7 @@ class TestProcesses:
 
 _LEAVE = """
 import sys
-from tokenlake.runtime.store.object_store import scratch_of
+from tokenlake.runtime.store.scratch import scratch_of
 path = scratch_of(sys.argv[1]).temp("corpus/v1")
 path.write_bytes(b"12345")
 print(path)
@@ -410,7 +410,7 @@ def test_an_interrupt_before_the_wait_for_an_upload_ends_it_too(
 
     def interrupted(work: Any, loop: Any) -> Any:
         future = submit(work, loop)
-        if work.__name__ == "whole":  # the upload, to its end
+        if work.__name__ == "run_to_its_end":  # the upload
             assert sent.wait(120)
             raise KeyboardInterrupt
         return future

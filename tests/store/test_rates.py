@@ -15,14 +15,8 @@ from tests.servers.hub import HubServer
 from tests.sources.remote_support import documents, everything, jsonl, listed
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.etl.sources import HubClient
-from tokenlake.runtime.store import client, objects, rates
-from tokenlake.runtime.store.rates import (
-    NoAnswerError,
-    RateFloor,
-    SlowServerError,
-    answered_in_time,
-    least_rate,
-)
+from tokenlake.runtime.store import RateFloor, client, objects, rates
+from tokenlake.runtime.store.rates import answered_in_time
 
 DATA = jsonl(documents(200))
 
@@ -62,11 +56,10 @@ def drained(body: Body, *, meanwhile: float = 0.0) -> int:
 def test_a_byte_a_second_is_given_up_after_one_window() -> None:
     body = Body(*[(1.0, 1)] * 10_000)
     with pytest.raises(
-        SlowServerError, match=r"sent 1 bytes a second for 30 seconds, expected at least 1000"
-    ) as error:
+        ConnectionError, match=r"sent 1 bytes a second for 30 seconds, expected at least 1000"
+    ):
         drained(body)
     assert body.now == rates.WINDOW
-    assert (error.value.rate, error.value.floor) == (1.0, 1000.0)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +81,6 @@ def test_the_time_that_the_reader_takes_does_not_count() -> None:
 
 
 def test_the_floor_is_configured_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert least_rate() == 1000.0
     monkeypatch.setenv(rates.VARIABLE, "0")
     assert drained(Body(*[(1.0, 1)] * 100)) == 100
     monkeypatch.setenv(rates.VARIABLE, "0.5")
@@ -98,7 +90,7 @@ def test_the_floor_is_configured_like_the_others(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(
             ConfigError, match=r"TOKENLAKE_MIN_RATE: got .*expected a number of bytes a second"
         ):
-            least_rate()
+            RateFloor()
 
 
 def test_a_timeout_of_what_was_asked_stays_what_it_is() -> None:
@@ -111,7 +103,7 @@ def test_a_timeout_of_what_was_asked_stays_what_it_is() -> None:
 
     with pytest.raises(TimeoutError, match="of a socket"):
         asyncio.run(ask(60.0))
-    with pytest.raises(NoAnswerError, match="did not answer within"):
+    with pytest.raises(ConnectionError, match="did not answer within"):
         asyncio.run(ask(0.0))
 
 
@@ -147,7 +139,7 @@ def test_a_slow_server_is_not_tried_again_for_ever(
 
     def add(floor: RateFloor, size: int, seconds: float) -> None:
         if id(floor) in begun:
-            raise SlowServerError(1.0, 1e15, 30.0)
+            raise rates.SlowServerError(1.0, 1e15, 30.0)
         begun.add(id(floor))
 
     monkeypatch.setattr(RateFloor, "add", add)

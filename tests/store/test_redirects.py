@@ -8,13 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.runtime.store.redirects import (
+from tokenlake.runtime.store import (
     HttpOrigin,
     RedirectRefusedError,
-    private_kind,
     require_allowed_addresses,
     require_allowed_redirect,
 )
+
+#: An address of the server that redirects, and where it redirects to.
+SERVER = ["8.8.8.8"]
+TARGET = HttpOrigin.of("http://x/")
+REFUSED = "redirects to http://x"
 
 PRIVATE = [
     "0.0.0.0",
@@ -56,33 +60,42 @@ PRIVATE = [
 PUBLIC = ["8.8.8.8", "93.184.216.34", "2606:2800:220:1::1", "64:ff9b::8.8.8.8", "::ffff:8.8.8.8"]
 
 
+def is_public(address: str) -> bool:
+    """Whether a public server may redirect to an address."""
+    try:
+        require_allowed_addresses(SERVER, [address], TARGET)
+    except RedirectRefusedError as error:
+        assert REFUSED in str(error)
+        return False
+    return True
+
+
 @pytest.mark.parametrize("address", PRIVATE)
 def test_private_addresses(address: str) -> None:
-    assert private_kind(address) is not None
-    with pytest.raises(RedirectRefusedError, match="redirects to http://x"):
-        require_allowed_addresses(["8.8.8.8"], ["8.8.8.8", address], HttpOrigin.of("http://x/"))
+    assert not is_public(address)
+    with pytest.raises(RedirectRefusedError, match=REFUSED):
+        require_allowed_addresses(SERVER, ["8.8.8.8", address], TARGET)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses(address: str) -> None:
-    assert private_kind(address) is None
-    require_allowed_addresses(["8.8.8.8"], [address], HttpOrigin.of("http://x/"))
+    assert is_public(address)
     with pytest.raises(RedirectRefusedError, match="a private network only to itself"):
-        require_allowed_addresses(["10.0.0.1"], [address], HttpOrigin.of("http://x/"))
+        require_allowed_addresses(["10.0.0.1"], [address], TARGET)
 
 
 @given(st.ip_addresses(v=4))
 def test_an_address_in_another_is_judged_as_itself(address: ipaddress.IPv4Address) -> None:
-    is_public = private_kind(str(address)) is None
+    is_itself_public = is_public(str(address))
     for prefix in (0xFFFF << 32, 0x64FF9B << 96):
         carried = ipaddress.IPv6Address(prefix | int(address))
-        assert (private_kind(str(carried)) is None) == is_public
-    assert private_kind(str(ipaddress.IPv6Address(0x2002 << 112 | int(address) << 80))) is not None
+        assert is_public(str(carried)) == is_itself_public
+    assert not is_public(str(ipaddress.IPv6Address(0x2002 << 112 | int(address) << 80)))
 
 
 @given(st.ip_addresses(v=4))
 def test_only_what_ipaddress_calls_global_is_public(address: ipaddress.IPv4Address) -> None:
-    if private_kind(str(address)) is None:
+    if is_public(str(address)):
         assert address.is_global and not address.is_multicast
 
 

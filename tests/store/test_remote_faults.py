@@ -15,7 +15,6 @@ from tokenlake import Catalog
 from tokenlake.errors import IntegrityError, StoreError
 from tokenlake.runtime.reading import StoredRows
 from tokenlake.runtime.store import Store
-from tokenlake.runtime.store.client import SECONDS_VARIABLE
 
 NAME = "learned"
 
@@ -128,7 +127,7 @@ def test_a_missing_shard(served: Served, lake: Store) -> None:
 
 
 def test_a_storage_that_stays_broken(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SECONDS_VARIABLE, "0.4")
+    monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "0.4")
     store = served.open()
     rows = rows_at(store, NAME)
     served.break_down(*[Fault(status=503)] * 50)
@@ -142,7 +141,7 @@ def test_a_storage_that_stays_broken(served: Served, monkeypatch: pytest.MonkeyP
 
 
 def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SECONDS_VARIABLE, "0.4")
+    monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "0.4")
     with serving("http", {}) as served:
         store = served.open()
     with pytest.raises(StoreError, match=r"cannot be reached: tried .*TOKENLAKE_RETRY_SECONDS"):

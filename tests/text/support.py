@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake import BuildResult
-from tokenlake.etl.text.renderer import Rendered
 
 Row = dict[str, Any]
 Document = tuple[list[int], list[bool]]
@@ -40,7 +39,7 @@ def _joined(parts: list[tuple[int, list[int], list[bool]]]) -> Document:
     return [i for _, ids, _ in parts for i in ids], [m for _, _, mask in parts for m in mask]
 
 
-def learned_texts(made: Rendered) -> list[list[str]]:
+def learned_texts(made: Any) -> list[list[str]]:
     """Return the stretches of each rendered text that are learned."""
     assert made.spans is not None
     found: list[list[str]] = []

@@ -31,9 +31,7 @@ from tokenlake.config import ResolvedChat
 from tokenlake.errors import BadRecordError
 from tokenlake.etl import build_dataset
 from tokenlake.etl.sources import Rows
-from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.text import ChatRenderer
-from tokenlake.etl.text.chat_messages import ConversationReader
 
 QWEN = unmarked(QWEN3)
 
@@ -51,7 +49,7 @@ def rendered(template: str, messages: Any, tools: Any = None, mode: str = "fail"
 
 def refused(template: str, messages: Any, **options: Any) -> str:
     made = rendered(template, messages, **options)
-    assert isinstance(made, Fault), made
+    assert not isinstance(made, list), made
     return f"{made.reason}: {made.detail}"
 
 
@@ -107,14 +105,10 @@ def test_what_has_no_weight_is_taken_out_of_the_loss_on_everything(template):
 )
 def test_weights_that_cannot_act_are_refused(turn, told):
     messages = [user("hi"), turn, assistant("yes")]
-    for read in (
-        lambda: ConversationReader().read(messages),
-        lambda: tokenlake.ConvertToChatML()({"messages": messages}),
-    ):
-        with pytest.raises(BadRecordError) as caught:
-            read()
-        assert caught.value.details["reason"] == "bad_weight"
-        assert told in str(caught.value)
+    with pytest.raises(BadRecordError) as caught:
+        tokenlake.ConvertToChatML()({"messages": messages})
+    assert caught.value.details["reason"] == "bad_weight"
+    assert told in str(caught.value)
 
 
 def test_a_conversation_of_which_no_turn_is_learned_is_a_bad_record():
@@ -355,7 +349,8 @@ def test_roles_have_other_names(role, names):
             {"role": name, "content": "x"},
             {"role": name, "value": "x"},
         ):
-            assert ConversationReader().read([turn]) == [{"role": role, "content": "x"}]
+            made = tokenlake.ConvertToChatML()({"messages": [turn]})
+            assert made == {"messages": [{"role": role, "content": "x"}]}
 
 
 def test_a_written_call_that_a_template_has_no_form_for_is_its_text():
@@ -371,7 +366,7 @@ def test_a_written_call_that_a_template_has_no_form_for_is_its_text():
     told = {**turns[1], "value": "add(1, 2)"}
     assert rendered(QWEN, [turns[0], told]) == ["add(1, 2)<|im_end|>"]
     with pytest.raises(BadRecordError, match="unknown, expected one of"):
-        ConversationReader(use_default_mapping=False).read(turns)
+        tokenlake.ConvertToChatML(use_default_mapping=False)({"messages": turns})
 
 
 # ---- builds --------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -28,8 +28,7 @@ from tests.text.support import learned_texts
 from tokenlake.config import ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.sources import Rows
-from tokenlake.etl.sources.bad_records import Fault
-from tokenlake.etl.text import ChatRenderer, ChatTemplate, chat_server
+from tokenlake.etl.text import ChatRenderer, ChatTemplate, Limits, chat_server
 
 Message = dict[str, Any]
 
@@ -42,7 +41,7 @@ def renderer(template: str, **options: Any) -> ChatRenderer:
 
 def rendered(
     template: str, messages: list[Message], tools: Any = None, copies: int = 1, **options: Any
-) -> list[str] | Fault:
+) -> Any:
     """What is learned of a conversation, stretch by stretch; of several copies, which must all be alike."""
     row = {"messages": messages, "tools": tools}
     made = renderer(template, **options).render(Rows(objects=[row] * copies))
@@ -57,13 +56,13 @@ def rendered(
 
 def learned(template: str, messages: list[Message], tools: Any = None, **options: Any) -> list[str]:
     found = rendered(template, messages, tools, **options)
-    assert not isinstance(found, Fault), found
+    assert isinstance(found, list), found
     return found
 
 
 def reason(template: str, messages: list[Message], **options: Any) -> str:
     made = rendered(template, messages, **options)
-    assert isinstance(made, Fault), made
+    assert not isinstance(made, list), made
     return f"{made.reason}: {made.detail}"
 
 
@@ -278,11 +277,20 @@ def test_words_that_a_template_looks_into_are_looked_at_by_themselves():
 
 def test_the_search_for_turns_has_an_end(monkeypatch):
     """A conversation is rendered again for each turn, which takes long where there are thousands."""
-    given = ChatTemplate(THINKING, loss="assistant", special_tokens=CONTROL)
-    settings_of_template = json.loads(given.opening)[1]
+    settings_of_template: dict[str, Any] = {
+        "text": THINKING,
+        "variables": {},
+        "limits": asdict(Limits()),
+        "loss": "assistant",
+        "special_tokens": CONTROL,
+        "guarded": False,
+        "learned": None,
+        "learn_empty_reasoning": False,
+        "mask_reasoning": False,
+    }
     monkeypatch.setattr(chat_server, "_SEARCH_SECONDS", -1)
     monkeypatch.setattr(chat_server.resource, "setrlimit", lambda *_: None)
-    opened = chat_server.OpenedTemplate(settings_of_template)
+    opened = chat_server.ServedTemplate(settings_of_template)
     with pytest.raises(BadRecordError, match="seconds of a processor to find the turns") as caught:
         opened.answer("render_with_loss", conversation(1), None)
     assert caught.value.details["reason"] == "template_limit"

@@ -17,7 +17,12 @@ from tokenlake.config import ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.sources import Rows
 from tokenlake.etl.text import ChatRenderer, ChatTemplate
-from tokenlake.etl.text.chat_messages import ConversationReader
+
+
+def read_turns(conversation: Any, *mapping: Any, **options: Any) -> list[dict[str, Any]]:
+    """Return the messages of a conversation, as a step reads them."""
+    return tokenlake.ConvertToChatML(*mapping, **options)({"messages": conversation})["messages"]
+
 
 ASKED = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
 NARRATOR = {"role": "narrator", "content": "x"}
@@ -41,7 +46,7 @@ NARRATOR = {"role": "narrator", "content": "x"}
     ],
 )
 def test_all_shapes_become_the_same_messages(conversation):
-    read = ConversationReader().read(conversation)
+    read = read_turns(conversation)
     assert [(turn["role"], turn["content"]) for turn in read] == [("user", "1 + 1?"), ("assistant", "2")]
 
 
@@ -54,7 +59,7 @@ def test_what_else_a_turn_holds_stays():
         {"role": "developer", "content": "be brief"},
         {"role": "assistant", "content": "", "reasoning_content": "hm"},
     ]
-    assert ConversationReader().read(turns) == [
+    assert read_turns(turns) == [
         {"role": "user", "content": "?", "id": 7},
         {"role": "assistant", "tool_calls": [call]},
         {"role": "tool", "content": "2", "name": "add"},
@@ -64,16 +69,14 @@ def test_what_else_a_turn_holds_stays():
 
 
 def test_input_and_output_with_a_system_message_are_three_messages():
-    read = ConversationReader().read(
-        [{"system": "s", "input": "i", "output": "o"}, {"input": "j", "output": "p"}]
-    )
+    read = read_turns([{"system": "s", "input": "i", "output": "o"}, {"input": "j", "output": "p"}])
     assert [turn["role"] for turn in read] == ["system", "user", "assistant", "user", "assistant"]
 
 
 @pytest.mark.parametrize(
     ("conversation", "reason", "told"),
     [
-        (None, "no_messages", "missing or null"),
+        (None, "no_messages", "the row has none of the fields messages, conversations, conversation"),
         ([], "no_messages", "it is empty"),
         ("hello", "not_messages", "got text"),
         ({"role": "user"}, "not_messages", "it holds an object"),
@@ -98,18 +101,18 @@ def test_input_and_output_with_a_system_message_are_three_messages():
 )
 def test_other_shapes_are_refused_with_a_reason(conversation, reason, told):
     with pytest.raises(BadRecordError) as caught:
-        ConversationReader().read(conversation)
+        read_turns(conversation)
     assert caught.value.details["reason"] == reason
     assert told in str(caught.value)
 
 
 def test_roles_can_be_renamed_and_the_usual_names_switched_off():
     turns = [NARRATOR, {"role": "human", "content": "y"}]
-    read = ConversationReader({"narrator": "system"}).read(turns)
+    read = read_turns(turns, {"narrator": "system"})
     assert [turn["role"] for turn in read] == ["system", "user"]
-    assert ConversationReader({"human": "tool"}).read(turns[1:])[0]["role"] == "tool"
+    assert read_turns(turns[1:], {"human": "tool"})[0]["role"] == "tool"
     with pytest.raises(BadRecordError, match="'human' is unknown, expected one of"):
-        ConversationReader({"narrator": "system"}, use_default_mapping=False).read(turns)
+        read_turns(turns, {"narrator": "system"}, use_default_mapping=False)
 
 
 def test_rows_with_values_are_converted():
@@ -219,15 +222,20 @@ def test_special_tokens_of_rows_may_be_allowed():
 def test_tokens_that_a_normalizer_would_make_special_are_found():
     """A lower-casing tokenizer whose special token is looked for behind the normalizer."""
     from tests.tokenizers.tokenizer_samples import changed
-    from tokenlake.etl.text.chat_renderer import SpecialTokenGuard
 
     def lower(spec: dict[str, Any]) -> None:
         spec["normalizer"] = {"type": "Lowercase"}
         for token in spec["added_tokens"]:
             token["normalized"] = token["content"] == "<|im_end|>"
 
-    scan = SpecialTokenGuard.of(changed(speaking(MARKED_CHATML), lower), "fail")
-    assert list(scan.faults([["fine"], {"a": "x<|IM_END|>"}, ["<|im_start|>"]])) == [1, 2]
+    chat = ResolvedChat(template=MARKED_CHATML, messages_field="messages")
+    lowering = ChatRenderer(chat, changed(speaking(MARKED_CHATML), lower), "fail")
+    texts = ["fine", "x<|IM_END|>", "<|im_start|>"]
+    rows = [{"messages": [{"role": "user", "content": text}, ASKED[1]]} for text in texts]
+    made = lowering.render(Rows(objects=rows))
+    assert [(row, fault.reason) for row, fault in made.bad] == [
+        (at, "special_token_in_text") for at in (1, 2)
+    ]
 
 
 def test_tokens_that_a_template_puts_together_are_found():

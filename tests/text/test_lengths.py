@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,25 +16,21 @@ from tests.seeds import promise
 from tests.tokenizer_reference import needs_stages, open_backend
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake import LengthManager
-from tokenlake.base.arrays import Ragged
-from tokenlake.base.columns import IGNORED
+from tokenlake.data_pipeline import ContentDistributionMode, LengthManagerConfig
 from tokenlake.errors import ConfigError
-from tokenlake.etl.text import SIDES, STRATEGIES
-from tokenlake.etl.text.budgets import BUDGET_STRATEGIES, BudgetStrategy, ContentDistributionMode, allocate
-from tokenlake.etl.text.lengths import LengthManagerConfig
-from tokenlake.etl.text.padding import pad
-from tokenlake.etl.text.truncation import Side
+from tokenlake.etl.text import SIDES, STRATEGIES, allocate
 from tokenlake.etl.tokenizers import Encoder
-from tokenlake.etl.tokenizers.files import TOKENIZER_JSON
 
+STRATEGIES_OF_BUDGETS = ("equal", "proportional", "ratio", "priority", "adaptive")
+IGNORED = -100
 LENGTHS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 50), max_size=6)
 TOTAL = st.integers(-3, 200)
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[dict[str, int], int, BudgetStrategy, dict[str, Any]]:
+def questions(draw: st.DrawFn) -> tuple[dict[str, int], int, Any, dict[str, Any]]:
     lengths = draw(LENGTHS)
-    strategy = draw(st.sampled_from(BUDGET_STRATEGIES))
+    strategy = draw(st.sampled_from(STRATEGIES_OF_BUDGETS))
     extra: dict[str, Any] = {}
     if strategy == "ratio":
         ratio = st.floats(0, 10) | st.integers(0, 3)
@@ -103,7 +100,7 @@ def test_who_comes_later_gets_nothing_until_who_comes_first_has_all(
         ("priority", {"priority": ["b", "a"]}, {"a": 0, "b": 90, "c": 0}),
     ],
 )
-def test_what_each_strategy_means(strategy: BudgetStrategy, extra: dict[str, Any], expected: dict[str, int]):
+def test_what_each_strategy_means(strategy: Any, extra: dict[str, Any], expected: dict[str, int]):
     assert allocate({"a": 10, "b": 100, "c": 50}, 90, strategy, **extra) == expected
 
 
@@ -150,17 +147,24 @@ HOW = st.sampled_from(
 )
 
 
-def ragged(rows: list[list[int]]) -> Ragged:
-    return Ragged(
-        np.array([token for row in rows for token in row], np.int32), np.cumsum([0, *map(len, rows)])
-    )
+FILES = samples.sentencepiece()
+
+
+def padded(rows: Any, loss: Any = None, *, strategy: str = "longest", pad_id: int = 0, **options: Any) -> Any:
+    """Pad rows of ids as a manager does that has these options."""
+    shared = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    return padding_manager(padding=strategy, pad_id=pad_id, **{"max_length": 12, **shared}).pad(rows, loss)
+
+
+@functools.cache
+def padding_manager(**options: Any) -> LengthManager:
+    return LengthManager(FILES, **options)
 
 
 @given(ROWS, HOW, st.sampled_from(SIDES), st.integers(0, 9), st.randoms(use_true_random=False))
-def test_every_row_comes_back_once(rows: list[list[int]], how: Any, side: Side, pad_id: int, random: Any):
-    given_rows = ragged(rows)
-    learned = np.array([random.random() < 0.5 for _ in given_rows.ids], np.bool_)
-    made = pad(given_rows, pad_id=pad_id, side=side, loss=learned, **how)
+def test_every_row_comes_back_once(rows: list[list[int]], how: Any, side: str, pad_id: int, random: Any):
+    learned = [[random.random() < 0.5 for _ in row] for row in rows]
+    made = padded(rows, learned, pad_id=pad_id, padding_side=side, **how)
     seen: list[int] = []
     for rectangle in made:
         assert rectangle.input_ids.shape == rectangle.attention_mask.shape == rectangle.labels.shape
@@ -174,11 +178,16 @@ def test_every_row_comes_back_once(rows: list[list[int]], how: Any, side: Side, 
             assert rectangle.attention_mask[at].tolist() == mask.tolist()
             assert rectangle.input_ids[at][mask == 1].tolist() == rows[row]
             assert set(rectangle.input_ids[at][mask == 0].tolist()) <= {pad_id}
-            own = learned[given_rows.offsets[row] : given_rows.offsets[row + 1]]
-            assert rectangle.labels[at][mask == 1].tolist() == np.where(own, rows[row], IGNORED).tolist()
+            labels = np.where(learned[row], rows[row], IGNORED)
+            assert rectangle.labels[at][mask == 1].tolist() == labels.tolist()
             assert set(rectangle.labels[at][mask == 0].tolist()) <= {IGNORED}
     assert sorted(seen) == list(range(len(rows)))
     assert [each.rows.tolist() for each in made] == [sorted(each.rows.tolist()) for each in made]
+
+
+@pytest.mark.parametrize("strategy", ["none", "longest", "max_length", "buckets"])
+def test_no_rows_make_no_rectangle(strategy: str):
+    assert padded([], [], strategy=strategy) == padded([], strategy=strategy) == []
 
 
 @given(ROWS.filter(bool))
@@ -186,7 +195,7 @@ def test_widths(rows: list[list[int]]):
     longest = max(map(len, rows))
 
     def widths(**how: Any) -> list[int]:
-        return [each.width for each in pad(ragged(rows), pad_id=0, **how)]
+        return [each.width for each in padded(rows, **how)]
 
     assert widths(strategy="longest") == [longest]
     assert widths(strategy="max_length", max_length=20) == [20]
@@ -204,18 +213,17 @@ def test_widths(rows: list[list[int]]):
         ({"strategy": "buckets", "boundaries": [1, 2]}, "row 1 has 3 tokens, the widest rectangle holds 2"),
         ({"strategy": "buckets", "boundaries": [4, 3]}, "expected ascending numbers"),
         ({"strategy": "buckets", "boundaries": []}, "expected ascending numbers"),
-        ({"strategy": "most"}, "strategy is 'most'"),
-        ({"side": "top"}, "side is 'top'"),
+        ({"strategy": "most"}, "padding is 'most'"),
+        ({"padding_side": "top"}, "padding_side is 'top'"),
     ],
 )
 def test_what_cannot_be_padded_is_an_error(how: Any, message: str):
     with pytest.raises(ConfigError, match=message):
-        pad(ragged([[1], [2, 3, 4]]), pad_id=0, **how)
+        padded([[1], [2, 3, 4]], **how)
 
 
 # ---- all of it with a tokenizer --------------------------------------------------------------------------
 
-FILES = samples.sentencepiece()
 TEXTS = st.lists(st.text(max_size=60) | st.sampled_from(samples.hard_texts()), max_size=4)
 
 
@@ -280,7 +288,7 @@ def test_rows_of_like_length_share_a_bucket():
 
 @needs_stages
 def test_an_object_will_do_as_the_tokenizer():
-    backend = open_backend(FILES.files[TOKENIZER_JSON])
+    backend = open_backend(FILES.json_bytes)
     expected = Encoder(FILES, engine="tokenizers").encode(samples.large(["Some text"])).ids
     (found,) = LengthManager(backend).truncate(["Some text"])
     assert np.array_equal(found.ids, expected)
@@ -320,6 +328,6 @@ def test_a_configuration_makes_the_manager_that_its_options_make():
     assert [each.text for each in made.fit(columns).values()] == [
         each.text for each in plain.fit(columns).values()
     ]
-    assert tuple(ContentDistributionMode) == BUDGET_STRATEGIES
+    assert tuple(ContentDistributionMode) == STRATEGIES_OF_BUDGETS
     wrong = LengthManager.from_config(LengthManagerConfig(max_length=0), FILES).unwrap_err()
     assert "max_length is 0" in str(wrong)

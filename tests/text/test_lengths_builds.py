@@ -18,12 +18,11 @@ from tests.builds import config_of as settings
 from tests.tokenizer_reference import ReferenceTokenizer, needs_offsets
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake import verify
-from tokenlake.base.fingerprint import file_id
 from tokenlake.cli.app import main
 from tokenlake.config import ResolvedTokenizer
 from tokenlake.etl import BuildSession, InProcessPool, build_dataset
 from tokenlake.etl.reports.dataset import expected_lengths, length_policy, remarks
-from tokenlake.etl.text.truncation import truncate
+from tokenlake.etl.text import truncate
 from tokenlake.runtime.store import Account, open_store
 
 Key = tuple[int, int]
@@ -92,12 +91,13 @@ def joined(parts: Iterable[list[int]]) -> list[int]:
     return [token for ids in parts for token in ids]
 
 
-def inputs(config: Config) -> dict[Key, str]:
+def inputs(config: Config, manifest: Any) -> dict[Key, str]:
     found: dict[Key, str] = {}
+    ids = {entry.path: entry.file_id for entry in manifest.inputs}
     for path in sorted(Path(config["datasets"][0]["data_files"]).iterdir()):
         at = 0
         for line in path.read_bytes().splitlines(keepends=True):
-            found[file_id("s", path.name), at] = json.loads(line)["text"]
+            found[ids[path.name], at] = json.loads(line)["text"]
             at += len(line)
     return found
 
@@ -149,11 +149,14 @@ def test_truncated_documents(tmp_path: Path, tokenizer: Path, pack: bool, strate
     manifest, folder = built(config)
     backend, bos, eos = reference(tokenizer), around(tokenizer), eos_of(tokenizer, pack=pack)
     found = {key: joined(ids for _, ids in parts) for key, parts in pieces(manifest, folder).items()}
-    whole = {key: backend.encode(text, add_special_tokens=False).ids for key, text in inputs(config).items()}
+    whole = {
+        key: backend.encode(text, add_special_tokens=False).ids
+        for key, text in inputs(config, manifest).items()
+    }
     room = LIMIT - len(bos)
     assert found == {
         key: [*bos, *(expected_cut(backend, text, room, strategy, side)), *eos]
-        for key, text in inputs(config).items()
+        for key, text in inputs(config, manifest).items()
         if text
     }
     account = manifest.account
@@ -172,7 +175,7 @@ def test_split_documents(tmp_path: Path, tokenizer: Path, pack: bool):
     account = manifest.account
     found = pieces(manifest, folder)
     total = 0
-    for key, text in inputs(config).items():
+    for key, text in inputs(config, manifest).items():
         if not text:
             continue
         parts = rejoined(found[key]) if pack else [ids for _, ids in found[key]]
@@ -214,7 +217,10 @@ def test_dropped_documents(tmp_path: Path, tokenizer: Path, pack: bool):
     config = config_of(tmp_path, tokenizer, pack=pack, long_documents="drop")
     manifest, folder = built(config)
     backend, bos = reference(tokenizer), around(tokenizer)
-    whole = {key: backend.encode(text, add_special_tokens=False).ids for key, text in inputs(config).items()}
+    whole = {
+        key: backend.encode(text, add_special_tokens=False).ids
+        for key, text in inputs(config, manifest).items()
+    }
     room = LIMIT - len(bos)
     long = {key for key, ids in whole.items() if len(ids) > room}
     assert set(pieces(manifest, folder)) == {key for key, ids in whole.items() if 0 < len(ids) <= room}
@@ -231,7 +237,10 @@ def test_kept_documents_lose_nothing(tmp_path: Path, tokenizer: Path, pack: bool
     config = config_of(tmp_path, tokenizer, pack=pack)
     bos, eos = around(tokenizer), eos_of(tokenizer, pack=pack)
     found = {key: joined(ids for _, ids in parts) for key, parts in pieces(manifest, folder).items()}
-    whole = {key: backend.encode(text, add_special_tokens=False).ids for key, text in inputs(config).items()}
+    whole = {
+        key: backend.encode(text, add_special_tokens=False).ids
+        for key, text in inputs(config, manifest).items()
+    }
     assert found == {key: [*bos, *ids, *eos] for key, ids in whole.items() if ids}
     assert manifest.account.dropped == {}
 

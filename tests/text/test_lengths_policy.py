@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
-from typing import Any, get_args
+from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +15,11 @@ from tests.tokenizers import tokenizer_samples as samples
 from tokenlake import PipelineConfig
 from tokenlake.config import ResolvedTokenizer, source_identity
 from tokenlake.config.resolve import resolve
-from tokenlake.config.stages import TruncationSide, TruncationStrategy
 from tokenlake.errors import ConfigError
-from tokenlake.etl.packing.segments import LOSS, learned, marked, plain
-from tokenlake.etl.text import SIDES, STRATEGIES
-from tokenlake.etl.text.truncation import continuing_tokens, pieces
+from tokenlake.etl.packing import LOSS, learned, marked, plain
+from tokenlake.etl.text import SIDES, STRATEGIES, continuing_tokens, pieces
 from tokenlake.etl.tokenizers import Encoder, TokenizerFiles
 from tokenlake.etl.unit.finish import Finish
-from tokenlake.etl.unit.fitted import Fitted
 from tokenlake.etl.unit.length_policy import Lengths
 
 # ---- in a configuration: inheritance, contradictions, identity -------------------------------------------
@@ -53,8 +50,13 @@ def policy_of(*args: Any, **options: Any) -> tuple[str, str, str]:
 
 
 def test_every_strategy_of_the_library_can_be_configured():
-    assert ("none", *get_args(TruncationStrategy)) == STRATEGIES
-    assert set(get_args(TruncationSide)) == set(SIDES)
+    for strategy, side in product(STRATEGIES[1:], SIDES):
+        options = {"truncation_strategy": strategy, "truncation_side": side}
+        assert policy_of(**options) == ("truncate", strategy, side)
+    with pytest.raises(ValueError, match="must be 'simple', 'word', 'sentence' or 'smart'"):
+        policy_of(truncation_strategy="none")
+    with pytest.raises(ValueError, match="must be 'left' or 'right'"):
+        policy_of(truncation_side="none")
 
 
 def test_a_source_goes_before_the_stage():
@@ -178,7 +180,7 @@ def ragged(documents: list[Any], *, rendered: bool, masked: bool) -> tuple[Any, 
     return ids, np.cumsum([0, *map(len, rows)])
 
 
-def rows_of(fitted: Fitted) -> list[list[int]]:
+def rows_of(fitted: Any) -> list[list[int]]:
     return [row.tolist() for row in np.split(fitted.ids, fitted.offsets[1:-1])] if len(fitted.origin) else []
 
 

@@ -17,7 +17,7 @@ from tests.text import preference_support as support
 from tests.text.preference_support import Reference
 from tests.text.support import Row, table
 from tests.tokenizers.tokenizer_samples import save
-from tokenlake import BuildResult, Catalog, load_config, verify
+from tokenlake import BuildResult, Catalog, PreferenceRows, load_config, verify
 from tokenlake import sql as query
 from tokenlake.cli.app import main
 from tokenlake.config.resolve import resolve
@@ -25,7 +25,6 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl import BuildSession, build_dataset, make_plan
 from tokenlake.etl.integrity import RowCheck, RowRules
 from tokenlake.etl.plan import estimate, total
-from tokenlake.etl.text.preference import PreferenceRows
 from tokenlake.etl.tokenizers import TokenizerFiles
 from tokenlake.runtime import LogicalHasher, open_writer
 from tokenlake.runtime.store import open_store

@@ -12,13 +12,14 @@ from tests.seeds import promise
 from tests.text import preference_support as support
 from tests.text.preference_support import Reference, prompt_columns, together
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
+from tokenlake import PreferenceRows
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.text.preference import PreferenceRows, shared_text
 from tokenlake.etl.tokenizers import TokenizerFiles
 
 Row = dict[str, Any]
 PAIR: Row = {"prompt": "What is two and two?", "chosen": " Four, of course.", "rejected": " Five."}
 END = "<|im_end|>"
+PROMPTS = PreferenceRows("grpo", byte_level(), trainer="trl")
 TEXT = st.text(st.sampled_from("ab é日 \n.,12'<s>"), min_size=1, max_size=12)
 
 
@@ -159,17 +160,27 @@ def test_a_token_across_the_border_belongs_to_the_answer() -> None:
     ],
 )
 def test_texts_share_whole_words(left: str, right: str, prompt: str) -> None:
-    assert left[: shared_text(left, right)] == prompt == right[: shared_text(right, left)]
+    assert shared_prompt(left, right) == prompt == shared_prompt(right, left)
+
+
+def shared_prompt(left: str, right: str) -> str:
+    """Return the prompt that is taken from two answers without one, "" where they do not begin alike."""
+    try:
+        (row,) = PROMPTS.expand({"chosen": left, "rejected": right})
+    except BadRecordError as error:
+        assert error.details["reason"] in ("no_prompt", "empty_prompt", "empty_answer", "equal_answers")
+        return ""
+    return row["prompt"]
 
 
 @given(st.text("ab c.\n", max_size=20), st.text("ab c.\n", max_size=9), st.text("ab c.\n", max_size=9))
 def test_what_texts_share_is_in_both(head: str, left: str, right: str) -> None:
     left, right = head + left, head + right
-    size = shared_text(left, right)
-    assert left[:size] == right[:size]
-    assert size == shared_text(right, left)
+    prompt = shared_prompt(left, right)
+    assert left.startswith(prompt) and right.startswith(prompt)
+    assert prompt == shared_prompt(right, left)
     if left.strip() and right.strip():
-        assert left[size:].strip() and right[size:].strip()
+        assert left[len(prompt) :].strip() and right[len(prompt) :].strip()
 
 
 @promise(277)

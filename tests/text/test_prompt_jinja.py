@@ -13,14 +13,12 @@ from tests.builds import config_of
 from tests.seeds import promise
 from tests.text.support import documents, learned_texts
 from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece
+from tokenlake import PromptEngine
 from tokenlake.config import PromptConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl import build_dataset
 from tokenlake.etl.sources import Rows
-from tokenlake.etl.text import PromptRenderer
-from tokenlake.etl.text.labeller import resolved_prompt
-from tokenlake.etl.text.prompt_engine import PromptEngine
-from tokenlake.etl.text.prompt_renderer import is_program, open_prompt
+from tokenlake.etl.text import PromptRenderer, open_prompt, resolved_prompt
 
 CASES = "{% if hint %}Hint: {{ hint | trim }}\n{% endif %}Q: {{ q }}\nA: {{ a }}\nend"
 SECTION = {
@@ -63,7 +61,8 @@ def fault(made: Any, row: dict[str, Any]) -> tuple[str, str]:
     ],
 )
 def test_a_template_is_a_program_where_it_is_more_than_columns(template: str, program: bool) -> None:
-    assert is_program(template) is program
+    made = open_prompt(resolved_prompt({"template": template}), sentencepiece(), "literal")
+    assert isinstance(made, PromptRenderer) is not program
 
 
 @promise(116)

@@ -15,14 +15,9 @@ from hypothesis import strategies as st
 import tokenlake as tl
 from tests.text.support import learned_texts
 from tests.tokenizers.tokenizer_samples import sentencepiece
-from tokenlake.config import PromptConfig
-from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.errors import ConfigError
 from tokenlake.etl.sources import Rows
-from tokenlake.etl.text import PromptRenderer
-from tokenlake.etl.text.labeller import resolved_prompt
-from tokenlake.etl.text.prompt_renderer import ChatPromptRenderer
-from tokenlake.etl.text.renderer import Rendered
+from tokenlake.etl.text import open_prompt, resolved_prompt
 from tokenlake.etl.tokenizers import TokenizerFiles
 
 ALPACA = "Below.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n{output}"
@@ -30,12 +25,11 @@ PLAIN = {"template": "Q: {q}\nA: {a} end", "label_column": "a"}
 words = st.text(st.characters(codec="utf-8"), max_size=9)
 
 
-def renderer(mode: str = "literal", **changes: Any) -> PromptRenderer:
-    prompt = ResolvedPrompt(**PromptConfig(**changes).model_dump())
-    return PromptRenderer(prompt, sentencepiece(), mode)
+def renderer(mode: str = "literal", **changes: Any) -> Any:
+    return open_prompt(resolved_prompt(changes), sentencepiece(), mode)
 
 
-def reasons(made: Rendered) -> dict[int, str]:
+def reasons(made: Any) -> dict[int, str]:
     return {index: fault.reason for index, fault in made.bad}
 
 
@@ -212,12 +206,12 @@ def with_template(template: str | None) -> TokenizerFiles:
     )
 
 
-def render(template: str, rows: list[dict[str, Any]], mode: str = "literal", **changes: Any) -> Rendered:
+def render(template: str, rows: list[dict[str, Any]], mode: str = "literal", **changes: Any) -> Any:
     prompt = resolved_prompt({**CHAT, **changes})
-    return ChatPromptRenderer(prompt, with_template(template), mode).render(Rows(objects=rows))
+    return open_prompt(prompt, with_template(template), mode).render(Rows(objects=rows))
 
 
-def learned(made: Rendered) -> list[str]:
+def learned(made: Any) -> list[str]:
     """Return the one stretch of each text that is learned."""
     found = learned_texts(made)
     assert {len(each) for each in found} <= {1}
@@ -259,7 +253,7 @@ def test_system_message_and_examples_are_turns_before_and_not_learned(template: 
 
 def test_columns_and_objects_give_the_same() -> None:
     prompt = resolved_prompt({**CHAT, "examples": [{"q": "one", "a": "eins"}]})
-    renderer = ChatPromptRenderer(prompt, with_template(MARKED), "literal")
+    renderer: Any = open_prompt(prompt, with_template(MARKED), "literal")
     rows = [{**row, "a": str(row["a"])} for row in ROWS]
     objects, columns = (
         renderer.render(Rows(objects=rows)),
@@ -294,7 +288,7 @@ def test_a_row_that_cannot_be_a_conversation_is_bad() -> None:
 
 def test_what_a_chat_cannot_be_made_of_is_said() -> None:
     with pytest.raises(ConfigError, match="has no chat template"):
-        ChatPromptRenderer(resolved_prompt(CHAT), with_template(None), "literal")
+        open_prompt(resolved_prompt(CHAT), with_template(None), "literal")
     with pytest.raises(ConfigError, match=r"prompt\.examples\.0: the column 'q' spells out a special token"):
         render(MARKED, ROWS, examples=[{"q": "<s>", "a": "x"}])
 

@@ -12,22 +12,18 @@ from hypothesis import strategies as st
 from tests.text.support import learned_texts
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.config import PromptConfig
-from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.errors import ConfigError
 from tokenlake.etl.sources import Rows
-from tokenlake.etl.text import PromptRenderer
-from tokenlake.etl.text.prompt_template import PromptPiece, parse_template
+from tokenlake.etl.text import PromptRenderer, resolved_prompt
 
 ROW = {"q": "what?", "a": "that"}
 QA = {"template": "{q} {a}", "label_column": "a"}
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 
 
-def rendered(template: str, row: dict[str, Any] = ROW, columns: tuple[str, ...] = ("q", "a")) -> str:
-    return "".join(
-        piece.text if piece.column is None else row[piece.column]
-        for piece in parse_template(template, columns)
-    )
+def rendered(template: str, row: dict[str, Any] = ROW, columns: tuple[str, ...] = ()) -> str:
+    """Render a row by a template that may use some columns; none given: any."""
+    return text_and_learned(row, template=template, input_columns=columns)[0]
 
 
 @pytest.mark.parametrize(
@@ -106,23 +102,20 @@ def test_a_template_of_jinja_gives_what_jinja_gives(parts: list[str]) -> None:
 )
 def test_anything_else_in_braces_is_an_error_that_says_so(template: str, words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)) as caught:
-        parse_template(template, ("q", "a"))
+        opened(template=template, input_columns=["q", "a"])
     assert caught.value.field_path == "prompt.template"
     assert caught.value.expected and caught.value.got
 
 
 def test_columns_may_have_any_name_that_the_configuration_names() -> None:
-    assert parse_template("{my question} {a.b}", ("my question", "a.b")) == (
-        PromptPiece(column="my question"),
-        PromptPiece(" "),
-        PromptPiece(column="a.b"),
-    )
+    columns = ("my question", "a.b")
+    assert rendered("{my question} {a.b}", {"my question": "x", "a.b": "y"}, columns) == "x y"
     with pytest.raises(ConfigError, match=re.escape("'{my question}'")):
-        parse_template("{my question}")
+        opened(template="{my question}")
 
 
-def config(**changes: Any) -> ResolvedPrompt:
-    return ResolvedPrompt(**PromptConfig(**changes).model_dump())
+def opened(**changes: Any) -> PromptRenderer:
+    return PromptRenderer(resolved_prompt(changes), sentencepiece(), "literal")
 
 
 @pytest.mark.parametrize(
@@ -169,11 +162,11 @@ def test_a_section_that_contradicts_itself_is_refused_when_it_is_read(
 )
 def test_a_template_that_does_not_fit_its_columns_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
-        PromptRenderer(config(**changes), sentencepiece(), "literal")
+        opened(**changes)
 
 
 def text_and_learned(row: dict[str, Any], **changes: Any) -> tuple[str, list[str]]:
-    made = PromptRenderer(config(**changes), sentencepiece(), "literal").render(Rows(objects=[row]))
+    made = opened(**changes).render(Rows(objects=[row]))
     assert made.bad == ()
     return str(made.text[0].as_py()), learned_texts(made)[0]
 
@@ -236,19 +229,15 @@ def test_a_completion_is_its_inputs_and_the_label() -> None:
 
 def test_a_special_token_of_the_templates_own_makes_it_one_of_control_tokens() -> None:
     for template, control in (("<s>{q}{a}", True), ("{q}{a}", False), ("{q}<|endoftext|>{a}", False)):
-        made = PromptRenderer(config(template=template, label_column="a"), sentencepiece(), "literal")
+        made = opened(template=template, label_column="a")
         assert made.control_tokens is control
-    spelled = config(template="{q}<|endoftext|>{a}", label_column="a")
+    spelled = resolved_prompt({"template": "{q}<|endoftext|>{a}", "label_column": "a"})
     assert PromptRenderer(spelled, byte_level(), "literal").control_tokens
     with pytest.raises(ConfigError, match=r"separator: spells a special token"):
-        PromptRenderer(
-            config(format_type="completion", input_columns=["q"], label_column="a", separator="</s>"),
-            sentencepiece(),
-            "literal",
-        )
+        opened(format_type="completion", input_columns=["q"], label_column="a", separator="</s>")
 
 
 def test_letters_and_digits_of_names_are_any_scripts() -> None:
-    assert rendered("{frage_1} {ответ}", {"frage_1": "x", "ответ": "y"}, ()) == "x y"
+    assert rendered("{frage_1} {ответ}", {"frage_1": "x", "ответ": "y"}) == "x y"
     with pytest.raises(ConfigError, match=re.escape("'{1}'")):
-        parse_template("{1}")
+        opened(template="{1}")

@@ -13,10 +13,9 @@ import tokenlake as tl
 from tests.seeds import promise
 from tests.text.preference_support import Reference, chatml, llama
 from tests.tokenizers.tokenizer_samples import from_spec, sentencepiece
-from tokenlake.base.arrays import Ragged, offsets_of
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.text.preference_ids import Joiner
-from tokenlake.etl.text.transform import Example, MapTransform
+from tokenlake.etl.text import Joiner
+from tokenlake.transforms import Example
 
 Row = dict[str, Any]
 PAIR: Row = {"prompt": "What is two and two?", "chosen": " Four, of course.", "rejected": " Five."}
@@ -67,8 +66,9 @@ def test_what_is_cut_is_counted(
     documents: list[tuple[list[int], list[int]]], prompt: int, answer: int
 ) -> None:
     texts = [run for one, two in documents for run in (one, one + two)]
-    runs = Ragged(np.array([id for run in texts for id in run], np.int32), offsets_of(list(map(len, texts))))
-    joined = Joiner("kto", (1,), 2, 0, "keep", prompt, answer).join(runs.ids, runs.offsets)
+    ids = np.array([id for run in texts for id in run], np.int32)
+    offsets = np.cumsum([0, *map(len, texts)])
+    joined = Joiner("kto", (1,), 2, 0, "keep", prompt, answer).join(ids, offsets)
     assert (joined.parts["prompt"].lengths <= prompt).all() and joined.parts["prompt"].begins_with((1,)).all()
     assert (joined.parts["completion"].lengths <= answer).all()
     written = sum(len(part.ids) for part in joined.parts.values())
@@ -140,5 +140,5 @@ def test_a_function_of_a_row_is_a_transform() -> None:
     def loud(row: Example) -> Example:
         return {**row, "text": row["text"].upper()}
 
-    assert (MapTransform(loud) >> tl.DropFields(["id"]))({"text": "a", "id": 1}) == {"text": "A"}
+    assert (tl.MapTransform(loud) >> tl.DropFields(["id"]))({"text": "a", "id": 1}) == {"text": "A"}
     assert tl.MapTransform(lambda row: None).expand({"text": "a"}) == ()

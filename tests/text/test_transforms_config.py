@@ -21,11 +21,9 @@ from tokenlake import DatasetConfig, PipelineConfig, load_config
 from tokenlake.config import dump_yaml, source_identity
 from tokenlake.config.pipeline import json_schema
 from tokenlake.config.resolve import resolve, resolve_source
-from tokenlake.config.resolved import ResolvedSource, ResolvedTexts
-from tokenlake.config.texts import callable_name
-from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.errors import ConfigError
 from tokenlake.etl.sources import Rows
-from tokenlake.etl.text.steps import BUILT_IN, Guarded, load_callable, open_callable, open_chain, sealed
+from tokenlake.etl.text import open_chain, sealed
 
 policy: Any = lazily("tokenlake.runs.policy")
 
@@ -53,8 +51,15 @@ def config(steps: object) -> PipelineConfig:
     )
 
 
-def texts(steps: object) -> ResolvedTexts:
-    return resolve(config(steps)).sources[0].texts
+def texts(steps: object = (), **dataset: Any) -> Any:
+    loaded = load_config(
+        {
+            "name": "x",
+            "default_tokenizer": "t",
+            "datasets": [{"data_files": "x", "transforms": steps, **dataset}],
+        }
+    )
+    return resolve(loaded).sources[0].texts
 
 
 def test_every_step_loads_validates_dumps_and_opens() -> None:
@@ -69,7 +74,7 @@ def test_every_step_loads_validates_dumps_and_opens() -> None:
 
 def test_the_plain_form_goes_through_json_and_is_identity() -> None:
     source = resolve(config(STEPS)).sources[0]
-    assert msgspec.convert(json.loads(json.dumps(asdict(source))), ResolvedSource) == source
+    assert msgspec.convert(json.loads(json.dumps(asdict(source))), type(source)) == source
     other = resolve(config([*STEPS[1:], STEPS[0]])).sources[0]
     assert source_identity(source)["texts"] != source_identity(other)["texts"]
     assert texts([{"drop": "a"}]) == texts([{"drop": ["a"]}])
@@ -162,9 +167,18 @@ def _local() -> Callable[[Any], Any]:
     ],
 )
 def test_a_function_that_others_can_import_has_a_name(function: Any, name: str) -> None:
-    assert callable_name(function) == name
+    found = resolved_texts(function)
+    assert found.functions == (name,)
     if callable(function):
-        assert load_callable(name) == function
+        (row,) = open_chain(found).expand({"x": "a"})
+        assert row == {"x": function("a")}
+
+
+def resolved_texts(function: Any) -> Any:
+    """Return the settings of a dataset, one field of which goes through a function."""
+    mapped = {"map": {"field": "x", "function": function}}
+    dataset = DatasetConfig(data_files="x", transforms=(mapped,))  # pyright: ignore[reportArgumentType]
+    return resolve_source(PipelineConfig(datasets=(dataset,)), dataset).texts
 
 
 @pytest.mark.parametrize(
@@ -191,11 +205,11 @@ def test_what_a_notebook_defines_or_a_module_has_replaced_is_refused(monkeypatch
 
     replaced.__qualname__ = "module_function"
     with pytest.raises(ConfigError, match="does not import back"):
-        callable_name(replaced)
+        resolved_texts(replaced)
     replaced.__module__ = "__main__"
     monkeypatch.setattr(sys.modules["__main__"], "module_function", replaced, raising=False)
     with pytest.raises(ConfigError, match="workers do not run again"):
-        callable_name(replaced)
+        resolved_texts(replaced)
 
 
 def test_names_are_collected_from_everywhere_once() -> None:
@@ -225,23 +239,23 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_code_is_known_by_the_file_that_defines_it(module: Path) -> None:
     name = f"{module.stem}:f"
-    plain = ResolvedTexts(format_callback=name)
+    plain = texts(format_callback=name)
     first = sealed(plain)
     assert first.callables[0][0] == name
     assert "callables" not in plain.identity() and first.identity() != plain.identity()
-    assert msgspec.convert(json.loads(json.dumps(asdict(first))), ResolvedTexts) == first
+    assert msgspec.convert(json.loads(json.dumps(asdict(first))), type(first)) == first
     module.write_text("def f(row):\n    return None\n")
     assert sealed(plain).callables != first.callables
-    assert sealed(ResolvedTexts(format_callback="builtins:len")).callables == (("builtins:len", BUILT_IN),)
-    assert sealed(ResolvedTexts()).callables == ()
+    assert sealed(texts(format_callback="builtins:len")).callables == (("builtins:len", "built-in"),)
+    assert sealed(texts()).callables == ()
 
 
 def test_other_code_than_the_planned_is_never_run(module: Path) -> None:
     name = f"{module.stem}:f"
-    planned = sealed(ResolvedTexts(format_callback=name))
-    assert isinstance(open_callable(name, planned), Guarded)
+    planned = sealed(texts(format_callback=name))
+    assert len(open_chain(planned).steps) == 1
     module.write_text("def f(row):\n    return None  # edited\n")
-    edited = sealed(ResolvedTexts(format_callback=name))
+    edited = sealed(texts(format_callback=name))
     # this process still has the old code, whatever the file says by now
     with pytest.raises(ConfigError, match=f"the code of '{name}' is not what was planned"):
         open_chain(edited)
@@ -252,14 +266,14 @@ def test_other_code_than_the_planned_is_never_run(module: Path) -> None:
 
 
 def test_exceptions_of_a_function_make_bad_records_and_others_do_not() -> None:
-    guarded = Guarded("m:f", json.loads)
-    assert guarded("1") == 1
-    with pytest.raises(BadRecordError, match="m:f raised JSONDecodeError: Expecting value"):
-        guarded("x")
-    with pytest.raises(KeyboardInterrupt):
-        Guarded("m:f", _interrupt)(None)
-    with pytest.raises(MemoryError):
-        Guarded("m:f", _no_memory)(None)
+    made = open_chain(resolved_texts("json:loads")).on_rows(Rows(objects=[{"x": "1"}, {"x": "y"}]))
+    assert made.rows.objects == [{"x": 1}]
+    ((row, fault),) = made.bad
+    assert (row, fault.reason) == (1, "callable_raised")
+    assert fault.detail.startswith("json:loads raised JSONDecodeError: Expecting value")
+    for function, error in ((_interrupt, KeyboardInterrupt), (_no_memory, MemoryError)):
+        with pytest.raises(error):
+            open_chain(resolved_texts(function)).expand({"x": None})
 
 
 def _interrupt(value: Any) -> None:

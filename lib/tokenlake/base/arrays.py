@@ -1,8 +1,13 @@
 """Arrays of numpy and Arrow: values over bytes that are already there, columns level by level, and runs end to end.
 
-Documents in a batch, answers of a pair, pieces of a document: whatever has many lengths is one array and its offsets
-(:class:`Ragged`). How runs are taken out, joined, cut and made rectangular comes down to :func:`places`, which says
-where the values of runs lie.
+Documents in a batch, answers of a pair and pieces of a document have many lengths. They are one array and its offsets
+(:class:`Ragged`): run i is ``ids[offsets[i]:offsets[i + 1]]``. Taking runs out, joining, cutting and padding them uses
+:func:`places`, the indices of all values of some runs. For runs of the lengths 2 and 3 that start at 10 and 40:
+
+    1. offsets of the runs   offsets_of([2, 3])                     = [0, 2, 5]
+    2. shift of each run     start - offsets[:-1] = [10, 40] - [0, 2] = [10, 38]
+    3. shift of each value   repeat(shift, lengths)                 = [10, 10, 38, 38, 38]
+    4. index of each value   shift + arange(5)                      = [10, 11, 40, 41, 42]
 """
 
 from __future__ import annotations
@@ -25,21 +30,28 @@ UInt64 = npt.NDArray[np.uint64]
 Int64s = Int64
 
 Pread = Callable[[int, int], bytes]
-"""(size, offset) -> bytes, fewer only at the end of the file."""
+"""Function of a size and an offset that returns bytes, fewer only at the end of the file."""
 
 STRINGS: Final = frozenset({pa.string(), pa.large_string(), pa.string_view()})
 """Arrow's types of text."""
 
-_ARROW: Final[Any] = pa  # the stubs know neither buffers of numpy arrays nor what from_buffers returns
+_ARROW: Final[Any] = pa  # the stubs lack buffers of numpy arrays and the type of from_buffers
 
 
 @final
 class RandomAccessFile(io.RawIOBase):
-    """A file of so many bytes as Python and Arrow want one; it has a place of its own."""
+    """A file object of Python and Arrow over a function that reads at an offset.
+
+    Args:
+        size: Size of the file in bytes.
+        pread: Function that reads bytes at an offset.
+    """
 
     def __init__(self, size: int, pread: Pread) -> None:
         super().__init__()
-        self._size, self._pread, self._at = size, pread, 0
+        self._size = size
+        self._pread = pread
+        self._position = 0
 
     def readable(self) -> bool:
         return True
@@ -52,16 +64,19 @@ class RandomAccessFile(io.RawIOBase):
         return self._size
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        self._at = max(offset + (0, self._at, self._size)[whence], 0)
-        return self._at
+        origin = (0, self._position, self._size)[whence]
+        self._position = max(origin + offset, 0)
+        return self._position
 
     def read(self, size: int | None = -1, /) -> bytes:
-        left = max(self._size - self._at, 0)
-        data = self._pread(left if size is None or size < 0 else min(size, left), self._at)
-        self._at += len(data)
+        remaining = max(self._size - self._position, 0)
+        if size is None or size < 0:
+            size = remaining
+        data = self._pread(min(size, remaining), self._position)
+        self._position += len(data)
         return data
 
     def readinto(self, buffer: Any, /) -> int:
@@ -98,7 +113,7 @@ def taken(text: pa.LargeStringArray, rows: Int64s) -> pa.LargeStringArray:
 
 
 def concat(arrays: Sequence[pa.LargeStringArray]) -> pa.LargeStringArray:
-    """Return the texts of all arrays in one whose offset is 0; copies unless there is just one like that."""
+    """Return the texts of all arrays in one array with the offset 0; a single array with that offset is not copied."""
     if len(arrays) == 1 and not arrays[0].offset:
         return arrays[0]
     return _ARROW.concat_arrays(arrays)
@@ -110,12 +125,23 @@ def string_buffers(text: pa.LargeStringArray) -> tuple[Int64, npt.NDArray[np.uin
     if offsets is None or not len(text):
         return np.zeros(len(text) + 1, np.int64), np.empty(0, np.uint8)
     starts = np.frombuffer(memoryview(offsets), np.int64, len(text) + 1, text.offset * 8)
-    return starts, np.empty(0, np.uint8) if data is None else np.frombuffer(memoryview(data), np.uint8)
+    if data is None:
+        return starts, np.empty(0, np.uint8)
+    return starts, np.frombuffer(memoryview(data), np.uint8)
 
 
 def blocks(offsets: Int64, size: int) -> Iterator[tuple[int, int]]:
-    """Yield pieces of n rows (first, last exclusive) of at most `size` items by their offsets, or of one row."""
-    first, count = 0, len(offsets) - 1
+    """Yield pieces of n rows, each of at most `size` items or of one row.
+
+    Args:
+        offsets: Offsets of the rows' items, int64[n + 1].
+        size: Largest number of items of a piece.
+
+    Yields:
+        First row of the piece, and the row after its last one.
+    """
+    first = 0
+    count = len(offsets) - 1
     while first < count:
         last = int(np.searchsorted(offsets, int(offsets[first]) + size, "right")) - 1
         last = min(max(last, first + 1), count)
@@ -124,7 +150,7 @@ def blocks(offsets: Int64, size: int) -> Iterator[tuple[int, int]]:
 
 
 def mask_of(keep: Bools) -> pa.BooleanArray:
-    """Return bool[n] as an array; `pa.array` would import pandas where that is installed, 0.2 s."""
+    """Return bool[n] as an Arrow array; `pa.array` would import pandas if it is installed, which takes 0.2 s."""
     bits = _ARROW.py_buffer(np.packbits(keep, bitorder="little"))
     return _ARROW.BooleanArray.from_buffers(pa.bool_(), len(keep), [None, bits])
 
@@ -135,14 +161,16 @@ def select(text: pa.LargeStringArray, keep: npt.NDArray[np.bool_]) -> pa.LargeSt
 
 
 def is_ascii(text: pa.LargeStringArray) -> bool:
-    """Whether every byte of the array is ASCII (30 GB/s)."""
+    """Return whether every byte of the array is ASCII (30 GB/s)."""
     offsets, data = string_buffers(text)
     used = data[offsets[0] : offsets[-1]]
-    return not used.size or int(used.max()) < 0x80
+    if not used.size:
+        return True
+    return int(used.max()) < 0x80
 
 
 def is_utf8(text: pa.Array[Any]) -> bool:
-    """Say whether all texts, nested ones too, are valid UTF-8: 25 GB/s on ASCII, 1.4 GB/s on anything else."""
+    """Return whether all texts, nested ones too, are valid UTF-8: 25 GB/s on ASCII, 1.4 GB/s on other text."""
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:
@@ -171,7 +199,7 @@ def dtype_of(number: pa.DataType) -> np.dtype[Any]:
     Unlike ``to_pandas_dtype``, which raises in pyarrow below 26 where pandas is not installed.
 
     Raises:
-        TypeError: for any other type.
+        TypeError: It is another type.
     """
     dtype = _DTYPES.get(number.id)
     if dtype is None:
@@ -180,13 +208,18 @@ def dtype_of(number: pa.DataType) -> np.dtype[Any]:
 
 
 def values(array: Any) -> npt.NDArray[Any]:
-    """Return the values of an Arrow array of numbers or bits without nulls, a view of them but for bits.
+    """Return the values of an Arrow array of numbers or bits without nulls; a view, except for bits.
 
-    As its ``to_numpy``, which first imports pandas where that is installed: most of the time to a first batch.
+    It replaces ``to_numpy``, which first imports pandas if it is installed: most of the time to a first batch.
+
+    Raises:
+        ValueError: The array has nulls.
     """
     if array.null_count:
         raise ValueError(f"{array.null_count} nulls; expected none")
-    data, first, count = array.buffers()[1], array.offset, len(array)
+    data = array.buffers()[1]
+    first = array.offset
+    count = len(array)
     if pa.types.is_boolean(array.type):
         bits = np.frombuffer(data, np.uint8) if count else np.zeros(0, np.uint8)
         return np.unpackbits(bits, count=first + count, bitorder="little")[first:].view(np.bool_)
@@ -205,17 +238,18 @@ _NUMBERS: Final = frozenset({pa.int32().id, pa.int64().id})
 
 Values = npt.NDArray[Any]
 Level = tuple[int, Values | None, Values | None]
-"""How many values a level of a column has, the values (None: they are in the levels below), which are null."""
+"""Number of values of a level of a column; the values (None if the levels below hold them); indices of its nulls."""
 
 
 def levels_of(array: Any) -> list[Level]:
-    """Return the levels that make up a column, in a fixed order.
+    """Return the levels of a column, in a fixed order.
 
-    A list has its lengths (int32, but where all lists have one), then the levels of its values; a struct none of its
-    own, then those of each field; text and bytes have their lengths (int64), then their bytes. A null is zero, an empty
-    list or an empty text.
+    A list has its lengths (int32, unless all lists have the same length), then the levels of its values. A struct has
+    no values itself, then the levels of each field. Text and bytes have their lengths (int64), then their bytes. The
+    value of a null is zero, an empty list or an empty text.
     """
-    kind, form = array.type, array.type.id
+    kind = array.type
+    form = kind.id
     if form == _DICTIONARY:
         return levels_of(array.dictionary_decode())
     nulls = np.flatnonzero(values(array.is_null())) if array.null_count else None
@@ -225,8 +259,11 @@ def levels_of(array: Any) -> list[Level]:
     if form in _LISTS:
         return [(len(array), _lengths(array, nulls, "<i4"), nulls), *levels_of(array.flatten())]
     if form == _STRUCT:
-        children = array.flatten() if nulls is not None else map(array.field, range(kind.num_fields))
-        return own + [level for child in children for level in levels_of(child)]
+        # `flatten` applies the nulls of the struct to its fields; `field` does not copy.
+        fields = map(array.field, range(kind.num_fields)) if nulls is None else array.flatten()
+        for field in fields:
+            own += levels_of(field)
+        return own
     return _flat(array, nulls)
 
 
@@ -236,8 +273,8 @@ class FlatRows:
     """Rows whose columns are taken apart, by their names, in the order of their schema.
 
     Attributes:
-        count: how many rows.
-        levels: of each column, as :func:`levels_of` returns them.
+        count: Number of rows.
+        levels: Column -> its levels, as :func:`levels_of` returns them.
     """
 
     count: int
@@ -245,7 +282,7 @@ class FlatRows:
 
     @classmethod
     def of(cls, rows: pa.RecordBatch) -> Self:
-        """Take rows apart; what can be a view is one."""
+        """Take rows apart, without copies where that is possible."""
         names = zip(rows.schema.names, rows.columns, strict=True)
         return cls(len(rows), {name: levels_of(column) for name, column in names})
 
@@ -254,8 +291,9 @@ class FlatRows:
 
 
 def _flat(array: Any, nulls: Values | None) -> list[Level]:
-    """The level, or two, of an array that is not nested."""
-    kind, types = array.type, pa.types
+    """Return the level, or the two levels, of an array that is not nested."""
+    kind = array.type
+    types = pa.types
     if kind.id in _NUMBERS and nulls is None:
         return [(len(array), values(array), nulls)]
     if kind in STRINGS:
@@ -272,6 +310,7 @@ def _flat(array: Any, nulls: Values | None) -> list[Level]:
 
 
 def _bytes(array: Any, nulls: Values | None) -> list[Level]:
+    """Return the lengths and the bytes of an array of byte strings."""
     if nulls is not None:
         array = array.fill_null(b"")
     size = len(array)
@@ -284,6 +323,7 @@ def _bytes(array: Any, nulls: Values | None) -> list[Level]:
 
 
 def _lengths(array: Any, nulls: Values | None, kind: str) -> Values:
+    """Return the lengths of lists as a NumPy type, 0 for nulls."""
     lengths = np.diff(values(array.offsets)).astype(kind)
     if nulls is not None:
         lengths[nulls] = 0
@@ -291,7 +331,7 @@ def _lengths(array: Any, nulls: Values | None, kind: str) -> Values:
 
 
 def offsets_of(lengths: npt.ArrayLike) -> Int64:
-    """Return where each of n runs begins, and the last ends: int64[n + 1] from 0."""
+    """Return the start of each of n runs that follow one another, and the end of the last: int64[n + 1] from 0."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
@@ -299,15 +339,15 @@ def lengths_between(begins: Sequence[Sequence[int]], ends: Sequence[int]) -> Int
     """Return the length of each run of n wholes, one whole after the other: int64[runs].
 
     Args:
-        begins: where the runs of each whole begin, ascending.
-        ends: where each whole ends.
+        begins: Starts of the runs of each whole, ascending.
+        ends: End of each whole.
     """
+    # The differences of all edges are the lengths, except from the end of a whole to the start of the next.
     edges = chain.from_iterable((*begin, end) for begin, end in zip(begins, ends, strict=True))
     lengths = np.diff(np.fromiter(edges, np.int64))
-    last = (
-        np.cumsum([len(begin) + 1 for begin in begins], dtype=np.int64) - 1
-    )  # from it on another whole begins
-    return np.delete(lengths, last[:-1])
+    edge_counts = [len(begin) + 1 for begin in begins]
+    last_edges = np.cumsum(edge_counts, dtype=np.int64) - 1
+    return np.delete(lengths, last_edges[:-1])
 
 
 def places(start: Int64, lengths: Int64) -> Int64:
@@ -320,54 +360,69 @@ def cut_runs(lengths: npt.ArrayLike, offsets: Int64, every: int) -> tuple[Int64,
     """Cut the runs of rows at every multiple of `every` in their row.
 
     Args:
-        lengths: of the runs, one row after the other, int[n], at least 1.
-        offsets: which are each row's, int64[rows + 1].
-        every: at which places of a row runs are cut.
+        lengths: Length of each run, at least 1, one row after the other, int[n].
+        offsets: Offsets of each row's runs, int64[rows + 1].
+        every: Distance of the cuts in a row.
 
     Returns:
-        lengths of the pieces, the row of each, and which stretch of `every` places of it each lies in, int64[m] all.
+        Length of each piece, its row, and the number of its stretch of `every` places in the row, each int64[m].
     """
-    ends = offsets_of(lengths)
+    edges = offsets_of(lengths)
     row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    start, stop = (bounds - ends[offsets[row]] for bounds in (ends[:-1], ends[1:]))
-    first = start // every
-    pieces = (stop - 1) // every - first + 1
-    stretch = places(first, pieces)
-    begin, end = np.repeat(start, pieces), np.repeat(stop, pieces)
-    cut = np.minimum(end, (stretch + 1) * every) - np.maximum(begin, stretch * every)
-    return cut, np.repeat(row, pieces), stretch
+    # Places of each run in its row.
+    row_start = edges[offsets[row]]
+    start = edges[:-1] - row_start
+    stop = edges[1:] - row_start
+    # A run has a piece in each stretch from that of its first place to that of its last.
+    first_stretch = start // every
+    piece_count = (stop - 1) // every - first_stretch + 1
+    stretch = places(first_stretch, piece_count)
+    piece_start = np.maximum(np.repeat(start, piece_count), stretch * every)
+    piece_stop = np.minimum(np.repeat(stop, piece_count), (stretch + 1) * every)
+    return piece_stop - piece_start, np.repeat(row, piece_count), stretch
 
 
 def grouped(values: Int64) -> tuple[Int64, Int64, Int64]:
-    """Bring equal values together.
+    """Group equal values.
 
-    As ``np.unique`` with counts, which first imports ``numpy.ma``: a tenth of the time to a first batch.
+    It replaces ``np.unique`` with counts, which first imports ``numpy.ma``: a tenth of the time to a first batch.
 
     Returns:
-        an order that sorts the values and leaves equal ones as they came, int64[n]; the k distinct values, ascending;
-        and where each begins in that order and the last ends, int64[k + 1].
+        An order that sorts the values and keeps the order of equal ones, int64[n]; the k distinct values, ascending;
+        and the start of each value in that order, with the end of the last, int64[k + 1].
     """
     order = np.argsort(values, kind="stable")
+    if not len(values):
+        return order, values[order], np.zeros(1, np.int64)
     ascending = values[order]
-    first = np.flatnonzero(np.diff(ascending)) + 1 if len(values) else np.zeros(0, np.int64)
-    offsets = np.concatenate([[0], first, [len(values)]]) if len(values) else np.zeros(1, np.int64)
-    return order, ascending[offsets[:-1]], offsets.astype(np.int64)
+    later_starts = np.flatnonzero(np.diff(ascending)) + 1
+    offsets = np.concatenate([[0], later_starts, [len(values)]]).astype(np.int64)
+    return order, ascending[offsets[:-1]], offsets
 
 
 def cells(lengths: Int64, width: int, *, left: bool) -> Bools:
-    """Return which cells of n rows of `width` hold a value, padding being on the right or left: bool[n, width]."""
-    place = np.arange(width)
-    return place >= (width - lengths)[:, None] if left else place < lengths[:, None]
+    """Return the cells of n rows that hold a value and not padding: bool[n, width].
+
+    Args:
+        lengths: Number of values of each row, int64[n].
+        width: Number of cells of a row.
+        left: True if the padding is on the left.
+    """
+    column = np.arange(width)
+    if left:
+        return column >= (width - lengths)[:, None]
+    return column < lengths[:, None]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """n runs.
+    """n runs of ids, of any lengths.
 
     Attributes:
-        ids: int32[total].
-        offsets: int64[n + 1] from 0; run i is ``ids[offsets[i]:offsets[i + 1]]``.
+        ids: Ids of all runs, one run after the other, int32[total].
+        offsets: Start of each run and the end of the last, int64[n + 1] from 0; run i is
+            ``ids[offsets[i]:offsets[i + 1]]``.
     """
 
     ids: Int32
@@ -378,7 +433,7 @@ class Ragged:
 
     @property
     def lengths(self) -> Int64:
-        """int64[n]."""
+        """Length of each run, int64[n]."""
         return np.diff(self.offsets)
 
     @classmethod
@@ -389,14 +444,19 @@ class Ragged:
 
     @classmethod
     def alike(cls, run: npt.ArrayLike, times: Bools | int) -> Self:
-        """Return `run` where `times` (bool[n]) is true and nothing elsewhere; a number: so many times."""
-        there = np.ones(times, np.bool_) if isinstance(times, int) else times
-        values = np.asarray(run, np.int32)
-        return cls(np.tile(values, int(there.sum())), offsets_of(there * np.int64(len(values))))
+        """Return n equal runs.
+
+        Args:
+            run: Ids of the run.
+            times: Number of runs; or bool[n], false for an empty run.
+        """
+        is_filled = np.ones(times, np.bool_) if isinstance(times, int) else times
+        ids = np.asarray(run, np.int32)
+        return cls(np.tile(ids, int(is_filled.sum())), offsets_of(is_filled * np.int64(len(ids))))
 
     @classmethod
     def filled(cls, value: int, lengths: Int64) -> Self:
-        """Return runs of one value, `lengths` (int64[n])."""
+        """Return runs of one value with the lengths `lengths`, int64[n]."""
         return cls(np.full(int(lengths.sum()), value, np.int32), offsets_of(lengths))
 
     @classmethod
@@ -404,18 +464,21 @@ class Ragged:
         """Return for each i the i-th runs of all parts, one after the other."""
         if len(parts) == 1:
             return parts[0]
-        sizes = np.array([part.lengths for part in parts])
-        offsets = offsets_of(sizes.sum(axis=0))
-        ids, rest = np.empty(offsets[-1], np.int32), np.ones(offsets[-1], np.bool_)
-        begin = offsets[:-1].copy()
+        part_lengths = np.array([part.lengths for part in parts])
+        offsets = offsets_of(part_lengths.sum(axis=0))
+        ids = np.empty(offsets[-1], np.int32)
+        # All parts but the largest are written at their places. The largest fills the rest in one masked assignment,
+        # which costs a third.
+        is_free = np.ones(offsets[-1], np.bool_)
+        start = offsets[:-1].copy()
         largest = int(np.argmax([len(part.ids) for part in parts]))
-        for index, (part, lengths) in enumerate(zip(parts, sizes, strict=True)):
+        for index, (part, lengths) in enumerate(zip(parts, part_lengths, strict=True)):
             if index != largest:
-                at = places(begin, lengths)
-                ids[at], rest[at] = part.ids, False
-            begin += lengths
-        # A mask costs a third of what places cost.
-        ids[rest] = parts[largest].ids
+                indices = places(start, lengths)
+                ids[indices] = part.ids
+                is_free[indices] = False
+            start += lengths
+        ids[is_free] = parts[largest].ids
         return cls(ids, offsets)
 
     def select(self, mask: Bools) -> Self:
@@ -425,35 +488,42 @@ class Ragged:
         return self.taken(self.ids, self.offsets[:-1][mask], self.offsets[1:][mask])
 
     def inserted(self, others: Self, at: Int64) -> Self:
-        """Return the runs with `others` between them, so that these end up at the places `at` (ascending)."""
-        before = at - np.arange(len(at))  # how many of these runs come before each of them
-        pieces = np.split(self.ids, self.offsets[before])
-        pairs = zip(pieces, [*others.rows(), others.ids[:0]], strict=True)
-        lengths = np.insert(self.lengths, before, others.lengths)
-        return type(self)(np.concatenate([piece for pair in pairs for piece in pair]), offsets_of(lengths))
+        """Return the runs with other runs inserted.
+
+        Args:
+            others: Runs to insert.
+            at: Position of each of them in the result, ascending, int64[k].
+        """
+        runs_before = at - np.arange(len(at))  # number of own runs before each inserted one
+        own_pieces = np.split(self.ids, self.offsets[runs_before])
+        pieces: list[Int32] = []
+        for own_piece, other in zip(own_pieces, [*others.rows(), others.ids[:0]], strict=True):
+            pieces += (own_piece, other)
+        lengths = np.insert(self.lengths, runs_before, others.lengths)
+        return type(self)(np.concatenate(pieces), offsets_of(lengths))
 
     def cut(self, most: Int64) -> Self:
-        """Return the first ids of each run, `most` (int64[n]) or fewer."""
-        start, lengths = self.offsets[:-1], self.lengths
-        return (
-            self
-            if (lengths <= most).all()
-            else self.taken(self.ids, start, start + np.minimum(lengths, most))
-        )
+        """Return the first ids of each run, at most `most` (int64[n]) of them."""
+        lengths = self.lengths
+        if (lengths <= most).all():
+            return self
+        start = self.offsets[:-1]
+        return self.taken(self.ids, start, start + np.minimum(lengths, most))
 
     def end(self, most: Int64) -> Self:
-        """Return the last ids of each run, `most` (int64[n]) or fewer."""
-        stop, lengths = self.offsets[1:], self.lengths
-        return (
-            self if (lengths <= most).all() else self.taken(self.ids, stop - np.minimum(lengths, most), stop)
-        )
+        """Return the last ids of each run, at most `most` (int64[n]) of them."""
+        lengths = self.lengths
+        if (lengths <= most).all():
+            return self
+        stop = self.offsets[1:]
+        return self.taken(self.ids, stop - np.minimum(lengths, most), stop)
 
     def holds(self, value: int) -> Bools:
-        """Return which runs hold a value: bool[n]."""
+        """Return the runs that hold a value: bool[n]."""
         return self.counts(self.ids == value) > 0
 
     def counts(self, mask: Bools) -> Int64:
-        """Return how many ids of each run are marked by `mask` (bool[total]): int64[n]."""
+        """Return the number of ids of each run that `mask` (bool[total]) marks: int64[n]."""
         return np.diff(offsets_of(mask)[self.offsets])
 
     def rows(self) -> list[Int32]:
@@ -461,43 +531,56 @@ class Ragged:
         return [self.ids[start:stop] for start, stop in pairwise(self.offsets.tolist())]
 
     def rectangle(self, width: int, fill: int, *, left: bool) -> tuple[Int32, Bools]:
-        """Return n rows of `width`, none of which may be longer: int32[n, width], and bool, which cells hold ids."""
-        here = cells(self.lengths, width, left=left)
-        ids = np.full(here.shape, fill, np.int32)
-        ids[here] = self.ids
-        return ids, here
+        """Return the runs as padded rows.
+
+        Args:
+            width: Length of a row; no run may be longer.
+            fill: Id of the padding.
+            left: True to pad on the left.
+
+        Returns:
+            The rows, int32[n, width], and bool[n, width], true for the ids of the runs.
+        """
+        holds_id = cells(self.lengths, width, left=left)
+        ids = np.full(holds_id.shape, fill, np.int32)
+        ids[holds_id] = self.ids
+        return ids, holds_id
 
     def begins_with(self, run: Sequence[int]) -> Bools:
-        """Return which runs begin with `run`: bool[n]."""
+        """Return the runs that begin with `run`: bool[n]."""
         return self._holds_at(self.offsets[:-1], run)
 
     def ends_with(self, run: Sequence[int]) -> Bools:
-        """Return which runs end with `run`: bool[n]."""
+        """Return the runs that end with `run`: bool[n]."""
         return self._holds_at(self.offsets[1:] - len(run), run)
 
     def _holds_at(self, start: Int64, run: Sequence[int]) -> Bools:
-        same = self.lengths >= len(run)
+        """Return the runs that hold the ids of `run` from `start` on, an index of each run: bool[n]."""
+        is_equal = self.lengths >= len(run)
+        if not len(self.ids):
+            return is_equal & (len(run) == 0)
         for index, value in enumerate(run):
-            # Where the run is too short the place is another's, or nobody's: any will do.
-            at = np.clip(start + index, 0, max(len(self.ids) - 1, 0))
-            same = same & (self.ids[at] == value if len(self.ids) else False)
-        return same
+            # In a run that is too short the index belongs to another run, or to none; its result is false already.
+            indices = np.clip(start + index, 0, len(self.ids) - 1)
+            is_equal = is_equal & (self.ids[indices] == value)
+        return is_equal
 
 
 def common_prefix(left: Ragged, right: Ragged) -> Int64:
-    """Return how many ids two runs begin with alike, for each pair: int64[n]."""
+    """Return the length of the common beginning of two runs, for each pair: int64[n]."""
     lengths = np.minimum(left.lengths, right.lengths)
-    a = Ragged.taken(left.ids, left.offsets[:-1], left.offsets[:-1] + lengths)
-    b = Ragged.taken(right.ids, right.offsets[:-1], right.offsets[:-1] + lengths)
-    differs = np.flatnonzero(a.ids != b.ids)
-    row = np.searchsorted(a.offsets, differs, side="right") - 1
-    rows, first = np.unique(row, return_index=True)
-    lengths[rows] = differs[first] - a.offsets[rows]
+    left_cut = Ragged.taken(left.ids, left.offsets[:-1], left.offsets[:-1] + lengths)
+    right_cut = Ragged.taken(right.ids, right.offsets[:-1], right.offsets[:-1] + lengths)
+    # The first difference of a pair ends its common beginning.
+    differences = np.flatnonzero(left_cut.ids != right_cut.ids)
+    pair_of_difference = np.searchsorted(left_cut.offsets, differences, side="right") - 1
+    pairs, first = np.unique(pair_of_difference, return_index=True)
+    lengths[pairs] = differences[first] - left_cut.offsets[pairs]
     return lengths
 
 
 def total_lengths(parts: Sequence[Ragged]) -> Int64:
-    """Return the lengths of the i-th runs of all parts together: int64[n]."""
+    """Return the sum of the lengths of the i-th runs of all parts: int64[n]."""
     total = np.zeros(len(parts[0]), np.int64)
     for part in parts:
         total += part.lengths

@@ -18,41 +18,70 @@ Options = TypeVar("Options", bound="DataclassInstance")
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
-    """Return the member of `known` that looks most like `word`, or None when nothing does.
+    """Return the member of `known` that looks most like `word`, or None if none looks like it.
 
     Letter case, and the choice between ``-``, ``_`` and a space, do not count.
     """
-    by_plain = {_plain(name): name for name in known}
-    close = get_close_matches(_plain(word), by_plain, n=1, cutoff=0.6)
-    return by_plain[close[0]] if close else None
+    names = {_plain(name): name for name in known}
+    matches = get_close_matches(_plain(word), names, n=1, cutoff=0.6)
+    if not matches:
+        return None
+    return names[matches[0]]
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"``, or nothing when no known word is near."""
-    found = nearest(word, known)
-    return f"; did you mean {found!r}?" if found is not None else ""
+    """Return ``"; did you mean 'x'?"``, or an empty text if no known word is near."""
+    name = nearest(word, known)
+    if name is None:
+        return ""
+    return f"; did you mean {name!r}?"
 
 
 def require_one_of(name: str, value: object, allowed: Sequence[object]) -> None:
-    """Raise a ConfigError, with what was expected and the nearest of it, unless an argument is one of `allowed`."""
-    if not isinstance(value, Hashable) or value not in allowed:
-        expected = f"one of {', '.join(map(repr, allowed))}"
-        near = did_you_mean(value, [each for each in allowed if isinstance(each, str)])
-        told = f"{name} is {value!r}, expected {expected}{near}"
-        raise ConfigError(told, field_path=name, expected=expected, got=repr(value))
+    """Check that an argument is one of several values.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Value of the argument.
+        allowed: Allowed values.
+
+    Raises:
+        ConfigError: It is another value. The message has the allowed ones and the nearest match.
+    """
+    if isinstance(value, Hashable) and value in allowed:
+        return
+    expected = f"one of {', '.join(map(repr, allowed))}"
+    words = [word for word in allowed if isinstance(word, str)]
+    message = f"{name} is {value!r}, expected {expected}{did_you_mean(value, words)}"
+    raise ConfigError(message, field_path=name, expected=expected, got=repr(value))
 
 
 def expected(what: str, got: object, must: str) -> ConfigError:
-    """Return the error for an argument that is not what it must be; a value of some size is told by its type."""
-    plain = got is None or isinstance(got, str | int | float)
-    shown = f"{got!r:.80}" if plain else f"a {type(got).__name__}"
+    """Return the error for a wrong argument.
+
+    Args:
+        what: Name of the argument.
+        got: Value of the argument; the message has the type of a large value.
+        must: Description of the allowed values.
+    """
+    is_short = got is None or isinstance(got, str | int | float)
+    shown = f"{got!r:.80}" if is_short else f"a {type(got).__name__}"
     return ConfigError(f"{what}: got {shown}, must be {must}", got=shown)
 
 
 def whole_number(what: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """Return `value` as an int; ConfigError unless it is a whole number from `least` to `most`.
+    """Return a whole number as an int.
 
     An integer of NumPy is a whole number; a boolean, a float and an array are none.
+
+    Args:
+        what: Name of the argument, for the message.
+        value: Value of the argument.
+        least: Smallest allowed number; None for any.
+        most: Largest allowed number; None for any.
+
+    Raises:
+        ConfigError: It is no whole number, or outside the limits.
     """
     number: int | None = None
     if not isinstance(value, bool):
@@ -60,16 +89,27 @@ def whole_number(what: str, value: Any, least: int | None = None, most: int | No
             number = index(value)
         except TypeError:
             number = None
-    if number is None or (least is not None and number < least) or (most is not None and number > most):
-        allowed = "" if least is None else f" from {least} on" if most is None else f" from {least} to {most}"
-        raise expected(what, value, f"a whole number{allowed}")
-    return number
+    is_too_small = number is not None and least is not None and number < least
+    is_too_large = number is not None and most is not None and number > most
+    if number is not None and not is_too_small and not is_too_large:
+        return number
+    limits = ""
+    if least is not None:
+        limits = f" from {least} on" if most is None else f" from {least} to {most}"
+    raise expected(what, value, f"a whole number{limits}")
 
 
 def bounded_number(what: str, value: Any, least: int, most: int) -> int:
-    """Return `value` as an int; ConfigError unless it is a whole number from `least` to `most`.
+    """Return a whole number as an int; as :func:`whole_number`, for a limit that is too large to name in every error.
 
-    As :func:`whole_number`, for a limit so large that only an error about it needs to name it.
+    Args:
+        what: Name of the argument, for the message.
+        value: Value of the argument.
+        least: Smallest allowed number.
+        most: Largest allowed number, which only an error about it names.
+
+    Raises:
+        ConfigError: It is no whole number, or outside the limits.
     """
     number = whole_number(what, value, least)
     return whole_number(what, number, least, most)
@@ -95,19 +135,32 @@ def plain_integers(value: Any) -> Any:
 
 
 def arguments_of(kind: type[Options], name: str, asked: Any, words: Mapping[str, Options]) -> Options:
-    """Read an option: an instance, one of `words`, or a mapping of arguments; ConfigError where it is none of these."""
+    """Return an option that has arguments of its own.
+
+    Args:
+        kind: Class of the result.
+        name: Name of the option, for the message.
+        asked: Value of the option: an instance, one of the words, or a mapping of the arguments.
+        words: Words that stand for an instance.
+
+    Raises:
+        ConfigError: It has another form.
+    """
     if isinstance(asked, kind):
         return asked
     if isinstance(asked, str) and asked in words:
         return words[asked]
     names = [field.name for field in fields(kind)]
-    if not isinstance(asked, Mapping) or not all(each in names for each in cast("Mapping[str, Any]", asked)):
-        others = "".join(f"{word!r}, " for word in words)
-        raise ConfigError(
-            f"{name}: got {asked!r}, must be {others}a {kind.__name__}, or a mapping of {', '.join(names)}"
-        )
-    return kind(**cast("Mapping[str, Any]", asked))
+    if isinstance(asked, Mapping):
+        arguments = cast("Mapping[str, Any]", asked)
+        if all(argument in names for argument in arguments):
+            return kind(**arguments)
+    alternatives = "".join(f"{word!r}, " for word in words)
+    raise ConfigError(
+        f"{name}: got {asked!r}, must be {alternatives}a {kind.__name__}, or a mapping of {', '.join(names)}"
+    )
 
 
 def _plain(word: object) -> str:
+    """Return a word without the differences that do not count."""
     return str(word).casefold().replace("-", "_").replace(" ", "_")

@@ -27,7 +27,7 @@ from typing import Any, Final, Literal, TypeAlias, final, get_args
 ColumnType: TypeAlias = str | dict[str, Any]
 """A type that travels in jobs, stands in manifests and is part of identity: a name (``int64``, ``large_string``,
 ``timestamp[us, tz=UTC]``; as Arrow spells it), ``{"list": type}`` or ``{"struct": [[name, type], ...]}``. ``json``
-stands for values of no one type: each is JSON text; ``null`` is what is known of a column that has held no value yet.
+stands for values of several types: each is JSON text. ``null`` is the type of a column without a value so far.
 """
 
 JSON: Final = "json"
@@ -37,7 +37,7 @@ RESERVED: Final = frozenset(
     {"input_ids", "attention_mask", "loss_mask", "labels", "file", "position"}
     | {"split", "shard", "row", "filename", "file_row_number"}
 )
-"""Names, in lower case, that a kept field cannot have: columns of every row, and what views in SQL add to them."""
+"""Names, in lower case, that a kept field cannot have: columns of every row, and those that SQL views add."""
 
 Method = Literal["dpo", "orpo", "cpo", "reward", "kto", "bco", "grpo"]
 Trainer = Literal["easydel", "trl"]
@@ -48,7 +48,7 @@ METHODS: Final[tuple[Method, ...]] = get_args(Method)
 TRAINERS: Final[tuple[Trainer, ...]] = get_args(Trainer)
 
 IGNORED: Final = -100
-"""The label of what is not learned."""
+"""Label of a token that does not count toward the loss."""
 
 
 @final
@@ -57,9 +57,10 @@ class TrainerColumn:
     """A column of a preference dataset.
 
     Attributes:
-        holds: ``ids``; ``mask`` (1 for each id); ``labels`` (the last part's ids, the rest :data:`IGNORED`); ``label``
-            (whether the answer is good); ``text`` (of the prompt).
-        parts: whose ids, one after the other.
+        name: Name of the column.
+        holds: Content of the column: ``ids``; ``mask`` (1 for each id); ``labels`` (the last part's ids, the rest
+            :data:`IGNORED`); ``label`` (true for a good answer); ``text`` (of the prompt).
+        parts: Parts of the row whose ids it holds, one after the other.
     """
 
     name: str
@@ -77,12 +78,14 @@ def parts_of(method: Method) -> tuple[Part, ...]:
         return ("prompt",)
     if method == "reward":
         return ("chosen", "rejected")
-    return ("prompt", "completion") if method in ("kto", "bco") else ("prompt", "chosen", "rejected")
+    if method in ("kto", "bco"):
+        return ("prompt", "completion")
+    return ("prompt", "chosen", "rejected")
 
 
 @cache
 def text_weights(method: Method) -> tuple[int, ...]:
-    """Return, for each text of a document, how often it counts so that every part counts once.
+    """Return the weight of each text of a document in its number of tokens, so that every part counts once.
 
     The texts are the prompt and then the prompt with each answer; for reward, which has no prompt, the whole texts.
     """
@@ -94,33 +97,41 @@ def text_weights(method: Method) -> tuple[int, ...]:
 
 @cache
 def columns_for(method: Method, trainer: Trainer) -> tuple[TrainerColumn, ...]:
-    """Return the columns that the trainer of a method reads, in their order."""
-    answers: tuple[Part, ...] = tuple(part for part in parts_of(method) if part != "prompt")
-    label = [TrainerColumn("label", "label")] if answers == ("completion",) else []
+    """Return the columns that the trainer of a method reads, in their order; the module's table lists them."""
     if method == "grpo":
         if trainer == "trl":
             return TrainerColumn("prompt", "text"), TrainerColumn("prompt_input_ids", "ids", ("prompt",))
         return _masked("input_ids", "attention_mask", ("prompt",))
+
+    columns: list[TrainerColumn] = []
+    parts = parts_of(method)
+    answers: list[Part] = [part for part in parts if part != "prompt"]
     if trainer == "trl" and method in ("dpo", "kto", "reward"):
-        return (*(TrainerColumn(f"{part}_ids", "ids", (part,)) for part in parts_of(method)), *label)
-    if method == "reward":
-        pairs = (_masked(f"input_ids_{part}", f"attention_mask_{part}", (part,)) for part in answers)
-        return tuple(column for pair in pairs for column in pair)
-    columns = [*_masked("prompt_input_ids", "prompt_attention_mask", ("prompt",))]
-    for part in answers:
-        both: tuple[Part, ...] = ("prompt", part)
-        columns += _masked(f"{part}_input_ids", f"{part}_attention_mask", both)
-        columns.append(TrainerColumn(f"{part}_labels", "labels", both))
-    return (*columns, *label)
+        # The answers alone beside the prompt.
+        columns += [TrainerColumn(f"{part}_ids", "ids", (part,)) for part in parts]
+    elif method == "reward":
+        for part in answers:
+            columns += _masked(f"input_ids_{part}", f"attention_mask_{part}", (part,))
+    else:
+        # Prompt and answer together, with a mask and labels.
+        columns += _masked("prompt_input_ids", "prompt_attention_mask", ("prompt",))
+        for part in answers:
+            both: tuple[Part, ...] = ("prompt", part)
+            columns += _masked(f"{part}_input_ids", f"{part}_attention_mask", both)
+            columns.append(TrainerColumn(f"{part}_labels", "labels", both))
+    if answers == ["completion"]:
+        columns.append(TrainerColumn("label", "label"))
+    return tuple(columns)
 
 
 def _masked(ids: str, mask: str, parts: tuple[Part, ...]) -> tuple[TrainerColumn, TrainerColumn]:
+    """Return a column of ids and its attention mask."""
     return TrainerColumn(ids, "ids", parts), TrainerColumn(mask, "mask", parts)
 
 
 @cache
 def id_weights(method: Method, trainer: Trainer) -> dict[str, int]:
-    """Return the columns of ids and how often each counts, so that every part of a row counts once."""
+    """Return the weight of each column of ids in the number of tokens, so that every part of a row counts once."""
     columns = [column for column in columns_for(method, trainer) if column.holds == "ids"]
     repeated = [column.parts[:-1] for column in columns]
     return {column.name: 1 - repeated.count(column.parts) for column in columns}

@@ -3,7 +3,8 @@
 ::
 
     files = CompactTuple(InputFile, found)     # some 70 bytes each in place of 700
-    first, some = files[0], files[1000:2000]   # made anew each time: equal, not the same
+    first = files[0]                           # a new object at each access: equal, not the same
+    some = files[1000:2000]
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _BLOCK: Final = 256  # values that are packed, and unpacked, together
 
 @final
 class CompactTuple(Sequence[T]):
-    """A tuple whose values are kept packed, in blocks, and are unpacked when they are asked for.
+    """A tuple whose values are kept in compressed blocks, and are unpacked on access.
 
     Args:
-        kind: of the values: a frozen dataclass, a NamedTuple or a tuple of these, of plain values.
-        values: taken one after the other, so that they need never all be there.
+        kind: Type of the values: a frozen dataclass, a NamedTuple or a tuple of these, of plain values.
+        values: Values, which are read one after the other, so that they are never all in memory.
     """
 
     __slots__ = ("_blocks", "_kind", "_last", "_length")
@@ -42,8 +43,8 @@ class CompactTuple(Sequence[T]):
         self._blocks: list[tuple[int, bytes]] = []
         self._length = 0
         self._last: tuple[int, list[T]] = (-1, [])
-        each = iter(values)
-        while block := list(islice(each, _BLOCK)):
+        iterator = iter(values)
+        while block := list(islice(iterator, _BLOCK)):
             self._blocks.append(_packed(block))
             self._length += len(block)
 
@@ -61,14 +62,15 @@ class CompactTuple(Sequence[T]):
     def __getitem__(self, index: slice) -> tuple[T, ...]: ...
 
     def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
-        wanted = range(self._length)[index]
-        if not isinstance(wanted, int):
-            return tuple(self._each(wanted))
+        position = range(self._length)[index]
+        if not isinstance(position, int):
+            return tuple(self._values_at(position))
         number, block = self._last
-        if number != wanted // _BLOCK:
-            number = wanted // _BLOCK
-            self._last = number, block = number, self._block(number)
-        return block[wanted % _BLOCK]
+        if number != position // _BLOCK:
+            number = position // _BLOCK
+            block = self._block(number)
+            self._last = (number, block)
+        return block[position % _BLOCK]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CompactTuple | tuple | list) and tuple(self) == tuple(other)
@@ -76,15 +78,18 @@ class CompactTuple(Sequence[T]):
     def __repr__(self) -> str:
         return f"CompactTuple({tuple(self)!r})"
 
-    def _each(self, wanted: range) -> Iterator[T]:
-        at, block = -1, list[T]()
-        for index in wanted:
-            if index // _BLOCK != at:
-                at = index // _BLOCK
-                block = self._block(at)
-            yield block[index % _BLOCK]
+    def _values_at(self, positions: range) -> Iterator[T]:
+        """Yield the values at positions; each block is unpacked once."""
+        number = -1
+        block: list[T] = []
+        for position in positions:
+            if position // _BLOCK != number:
+                number = position // _BLOCK
+                block = self._block(number)
+            yield block[position % _BLOCK]
 
     def _block(self, number: int) -> list[T]:
+        """Return the values of a block."""
         size, data = self._blocks[number]
         raw = _CODEC.decompress(data, decompressed_size=size, asbytes=True)
         try:
@@ -94,7 +99,7 @@ class CompactTuple(Sequence[T]):
 
 
 def _packed(values: list[Any]) -> tuple[int, bytes]:
-    """Return the size of values as JSON, and that compressed."""
+    """Return the size of values as JSON, and the compressed JSON."""
     try:
         raw = msgspec.json.encode(values)
     except UnicodeEncodeError:  # the name of a file may be no UTF-8

@@ -44,16 +44,17 @@ def canonical_members(fields: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def joined(members: Mapping[str, bytes]) -> bytes:
-    """Return the canonical form of an object, made of those of its values: parts that repeat are written once."""
+    """Return the canonical form of an object from those of its values, so that repeated values are encoded once."""
     with _refusing():
-        pieces = [
-            part for key, text in sorted(members.items()) for part in (b",", _key_text(key), b":", text)
-        ]
+        pieces: list[bytes] = []
+        for key, text in sorted(members.items()):
+            pieces += (b",", _key_text(key), b":", text)
         return b"".join((b"{", *pieces[1:], b"}"))
 
 
 @contextmanager
 def _refusing() -> Generator[None]:
+    """Turn errors of encoding into a ConfigError."""
     try:
         yield
     except (TypeError, ValueError, RecursionError) as error:
@@ -64,7 +65,7 @@ def _refusing() -> Generator[None]:
 
 
 def canonical_text(obj: Any) -> str:
-    """Return the text of :func:`canonical_json` for what was parsed from JSON; nothing is checked or translated."""
+    """Return the text of :func:`canonical_json` for values that were parsed from JSON, without checks."""
     return _CANONICAL.encode(obj)
 
 
@@ -73,19 +74,20 @@ def _key_text(key: str) -> bytes:  # of the few keys that documents have
     return canonical_text(key).encode()
 
 
-def _check_keys(obj: Any, where: str) -> None:
-    # json.dumps turns {1: x} into {"1": x}: two values would share an id.
+def _check_keys(obj: Any, path: str) -> None:
+    """Raise ConfigError for a key that is no string: json.dumps turns {1: x} into {"1": x}, which would share an id."""
     if isinstance(obj, Mapping):
         for key, value in cast("Mapping[Any, Any]", obj).items():
             if not isinstance(key, str):
-                told = f"{where} has the key {key!r}; expected string keys only, so write {str(key)!r}"
-                raise ConfigError(told)
+                raise ConfigError(
+                    f"{path} has the key {key!r}; expected string keys only, so write {str(key)!r}"
+                )
             if isinstance(value, (dict, list, tuple)):
-                _check_keys(value, f"{where}.{key}")
+                _check_keys(value, f"{path}.{key}")
     elif isinstance(obj, (list, tuple)):
         for index, value in enumerate(cast("list[Any]", obj)):
             if isinstance(value, (dict, list, tuple)):
-                _check_keys(value, f"{where}[{index}]")
+                _check_keys(value, f"{path}[{index}]")
 
 
 def fingerprint(obj: Any) -> str:
@@ -96,7 +98,7 @@ def fingerprint(obj: Any) -> str:
 def file_id(source: str, path: str) -> int:
     """Return the id of an input file: xxh3_64 of ``source``, NUL, ``path``, as a signed int64.
 
-    It is what the ``file`` field of the provenance columns holds; the manifest's ``inputs`` is the table.
+    The ``file`` field of the provenance columns holds it; the manifest's ``inputs`` lists the files.
     """
     try:
         raw = f"{source}\0{path}".encode()

@@ -51,9 +51,10 @@ def dump_json(
     """Return a value as JSON text in UTF-8, integers of any size with all their digits.
 
     Args:
-        default: as of ``orjson.dumps``.
-        option: as of ``orjson.dumps``.
-        keeps_infinity: write infinities as numbers that are read as infinity again, not as null.
+        value: Value to write.
+        default: Function of ``orjson.dumps`` for values that JSON has no form for.
+        option: Flags of ``orjson.dumps``.
+        keeps_infinity: True to write infinities as numbers that are read as infinity again, not as null.
 
     Raises:
         TypeError: JSON has no form for a value, also not by `default`, or it is nested too deeply.
@@ -86,10 +87,10 @@ def _with_fragments(value: Any, *, keeps_infinity: bool) -> Any:
 
 
 def text_form(value: Any) -> Any:
-    """Return the form in the table of this module of a Python value that JSON does not know.
+    """Return the JSON form of a Python value that JSON has no type for, by the table of this module.
 
     Raises:
-        TypeError: there is none.
+        TypeError: The table has no form for its type.
     """
     match value:
         case datetime.datetime():
@@ -133,13 +134,19 @@ def _without_zeros(text: str) -> str:
 
 
 def _duration_text(count: int, ticks: int) -> str:
-    """Return so many ticks, of which a second has `ticks`, as an ISO 8601 duration."""
+    """Return an ISO 8601 duration.
+
+    Args:
+        count: Number of ticks.
+        ticks: Number of ticks in a second.
+    """
     sign = "-" if count < 0 else ""
     seconds, fraction = divmod(abs(count), ticks)
     return f"{sign}PT{seconds}{_fraction(fraction, ticks)}S"
 
 
 def _time_text(count: int, ticks: int) -> str:
+    """Return a time of day from the number of ticks since midnight, of which a second has `ticks`."""
     seconds, fraction = divmod(count, ticks)
     hours, seconds = divmod(seconds, _HOUR)
     minutes, seconds = divmod(seconds, _MINUTE)
@@ -147,7 +154,7 @@ def _time_text(count: int, ticks: int) -> str:
 
 
 def _fraction(count: int, ticks: int) -> str:
-    """Return a fraction of a second with its point, nothing for none."""
+    """Return a fraction of a second with its point; empty for a whole second."""
     if not count:
         return ""
     digits = len(str(ticks)) - 1
@@ -156,7 +163,8 @@ def _fraction(count: int, ticks: int) -> str:
 
 def json_values(column: Any) -> list[Any]:
     """Return the values of an Arrow array as Python values that ``orjson.dumps`` writes in the forms of this module."""
-    types, kind = _ARROW.types, column.type
+    types = _ARROW.types
+    kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         return json_values(column.storage)
     if types.is_dictionary(kind):
@@ -173,9 +181,11 @@ def json_values(column: Any) -> list[Any]:
 
 
 def _is_any_list(kind: Any) -> bool:
+    """Return whether a type is one of Arrow's five types of lists."""
     types = _ARROW.types
-    views = types.is_list_view(kind) or types.is_large_list_view(kind)
-    return views or types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    is_view = types.is_list_view(kind) or types.is_large_list_view(kind)
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return is_view or is_list
 
 
 def _list_values(column: Any) -> list[Any]:
@@ -194,8 +204,10 @@ def _list_values(column: Any) -> list[Any]:
 
 
 def _map_values(column: Any) -> list[Any]:
+    """Return maps as lists of pairs; the keys and the values of all of them are converted at once."""
     offsets = column.offsets.to_pylist()
-    first, last = offsets[0], offsets[-1]
+    first = offsets[0]
+    last = offsets[-1]
     keys = json_values(column.keys.slice(first, last - first))
     items = json_values(column.items.slice(first, last - first))
     pairs = list(zip(keys, items, strict=True))
@@ -206,6 +218,7 @@ def _map_values(column: Any) -> list[Any]:
 
 
 def _struct_values(column: Any) -> list[Any]:
+    """Return structs as dicts; the values of each field are converted at once."""
     names = [column.type.field(index).name for index in range(column.type.num_fields)]
     fields = [json_values(field) for field in column.flatten()]
     valid = column.is_valid().to_pylist()
@@ -219,33 +232,45 @@ def _struct_values(column: Any) -> list[Any]:
 
 
 def _flat_values(column: Any) -> list[Any]:
-    """Return values of a type that holds no others."""
-    types, kind = _ARROW.types, column.type
+    """Return the values of a column whose type holds no other values."""
+    types = _ARROW.types
+    kind = column.type
     if types.is_timestamp(kind) or types.is_date(kind):
         return _instants(column)
+    # Times and durations are integers in Arrow; Python's own types would lose their nanoseconds.
     if types.is_time(kind):
-        return [None if count is None else _time_text(count, _TICKS[kind.unit]) for count in _counts(column)]
+        ticks = _TICKS[kind.unit]
+        return _converted(_counts(column), lambda count: _time_text(count, ticks))
     if types.is_duration(kind):
-        return [
-            None if count is None else _duration_text(count, _TICKS[kind.unit]) for count in _counts(column)
-        ]
+        ticks = _TICKS[kind.unit]
+        return _converted(_counts(column), lambda count: _duration_text(count, ticks))
     if types.is_decimal(kind):
-        return [None if value is None else _decimal_of(value, kind.scale) for value in column.to_pylist()]
+        is_whole = kind.scale <= 0
+        return _converted(column.to_pylist(), lambda value: _decimal_of(value, is_whole))
     if types.is_float16(kind):
         return column.cast(pa.float32()).to_pylist()
     if types.is_interval(kind):
-        return [None if value is None else _interval_text(*value) for value in column.to_pylist()]
+        return _converted(column.to_pylist(), lambda value: _interval_text(*value))
     values = column.to_pylist()
     if any(isinstance(value, bytes) for value in values):
-        return [None if value is None else text_form(value) for value in values]
+        return _converted(values, text_form)
     return values
 
 
-def _decimal_of(value: decimal.Decimal, scale: int) -> Any:
-    return orjson.Fragment(f"{value:f}") if scale <= 0 else f"{value:f}"
+def _converted(values: list[Any], convert: Callable[[Any], Any]) -> list[Any]:
+    """Return values in another form; null stays None."""
+    return [None if value is None else convert(value) for value in values]
+
+
+def _decimal_of(value: decimal.Decimal, is_whole: bool) -> Any:
+    """Return a decimal as a number with all its digits if it is whole, otherwise as text."""
+    if is_whole:
+        return orjson.Fragment(f"{value:f}")
+    return f"{value:f}"
 
 
 def _interval_text(months: int, days: int, nanoseconds: int) -> str:
+    """Return a calendar interval as an ISO 8601 duration."""
     sign = "-" if nanoseconds < 0 else ""
     seconds, fraction = divmod(abs(nanoseconds), _TICKS["ns"])
     return f"P{months}M{days}DT{sign}{seconds}{_fraction(fraction, _TICKS['ns'])}S"
@@ -269,8 +294,9 @@ def _instants(column: Any) -> list[Any]:
         counts = column.view(pa.int64()).fill_null(0)
     instants = counts.to_numpy().view(f"datetime64[{unit}]")
     texts = np.datetime_as_string(instants, unit="D" if is_date else unit, casting="unsafe").tolist()
-    end = "Z" if not is_date and kind.tz is not None else ""
+    suffix = "" if is_date or kind.tz is None else "Z"
     valid = column.is_valid().to_pylist()
     return [
-        _without_zeros(text) + end if is_valid else None for text, is_valid in zip(texts, valid, strict=True)
+        _without_zeros(text) + suffix if is_valid else None
+        for text, is_valid in zip(texts, valid, strict=True)
     ]

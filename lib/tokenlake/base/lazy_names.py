@@ -1,4 +1,4 @@
-"""Public names that are loaded when they are first used, and what to install where that fails.
+"""Public names that are loaded when they are first used, or an error with the line that installs a missing package.
 
 A stub beside a module lists its names: type checkers read that file, and the module does, so that each stands once.
 """
@@ -17,27 +17,33 @@ _OURS: Final = "tokenlake"
 
 
 def stub_names(module: str) -> dict[str, str]:
-    """Return name -> where it is defined, as ``module:name``, as the stub beside a module says.
+    """Return name -> place of its definition as ``module:name``, from the stub beside a module.
 
     Args:
-        module: path of the module, whose name ends in ``.py``; lines of its stub are
+        module: Path of the module, which ends in ``.py``. Lines of its stub are
             ``from MODULE import NAME as PUBLIC``.
     """
+    places: dict[str, str] = {}
     # pathlib would double the time of an import.
     with open(f"{module}i", encoding="utf-8") as stub:  # noqa: PTH123
-        return {words[5]: f"{words[1]}:{words[3]}" for words in map(str.split, stub) if len(words) == 6}
+        for line in stub:
+            words = line.split()
+            if len(words) == 6:
+                _from, home, _import, name, _as, public = words
+                places[public] = f"{home}:{name}"
+    return places
 
 
 def load(home: str, public: str, extra: str) -> Any:
-    """Return what is defined at ``module:name``.
+    """Return the object that is defined at ``module:name``.
 
     Args:
-        home: place of the definition, as ``module:name``.
-        public: name by which it was asked for, for the message.
-        extra: extra of Tokenlake that installs what the module needs.
+        home: Place of the definition, as ``module:name``.
+        public: Public name of the object, for the message.
+        extra: Extra of Tokenlake that installs the packages of the module.
 
     Raises:
-        MissingExtraError: a package is missing; the message has the line that installs it.
+        MissingExtraError: A package is missing; the message has the line that installs it.
     """
     module, _, name = home.partition(":")
     with naming_extra(public, extra):
@@ -49,8 +55,8 @@ def naming_extra(public: str, extra: str) -> Generator[None]:
     """Say which extra installs the package that an import misses.
 
     Args:
-        public: Name of what is imported, for the message.
-        extra: Extra of Tokenlake that installs what it needs.
+        public: Public name of the import, for the message.
+        extra: Extra of Tokenlake that installs the packages of the import.
 
     Raises:
         MissingExtraError: A package is missing; the message has the line that installs it.
@@ -68,14 +74,14 @@ def naming_extra(public: str, extra: str) -> Generator[None]:
 
 
 def lazy_names(package: str, homes: Mapping[str, str], extra: str) -> Callable[[str], Any]:
-    """Return a function of a name that returns its value.
+    """Return the ``__getattr__`` of a package with lazy names.
 
-    It raises AttributeError for another name, and MissingExtraError where a package is missing.
+    It raises AttributeError for another name, and MissingExtraError if a package is missing.
 
     Args:
-        package: whose names they are.
-        homes: each name and where it is defined, as ``module:name``.
-        extra: of Tokenlake, which installs what the modules need.
+        package: Name of the package.
+        homes: Name -> place of its definition, as ``module:name``.
+        extra: Extra of Tokenlake that installs the packages of the modules.
     """
 
     def value_of(name: str) -> Any:
@@ -89,7 +95,13 @@ def lazy_names(package: str, homes: Mapping[str, str], extra: str) -> Callable[[
 def lazy_package(
     package: str, file: str, extra: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose stub lists its names; see `lazy_names`."""
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose stub lists its names.
+
+    Args:
+        package: Name of the package.
+        file: Path of its ``__init__.py``.
+        extra: Extra of Tokenlake that installs the packages of its modules.
+    """
     homes = stub_names(file)
 
     def listed() -> list[str]:
@@ -99,7 +111,7 @@ def lazy_package(
 
 
 def public_name(name: str) -> Any:
-    """Return what `tokenlake` has by that name: the ``__getattr__`` of other paths to the same names."""
-    if name.startswith("_"):  # what the import system asks of every module
+    """Return the object of a public name of `tokenlake`: the ``__getattr__`` of other paths to the same names."""
+    if name.startswith("_"):  # the import system asks every module for such names
         raise AttributeError(name)
     return getattr(import_module("tokenlake"), name)

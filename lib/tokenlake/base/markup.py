@@ -30,24 +30,29 @@ class Html:
 
 
 Part: TypeAlias = Html | str
-"""What stands in a tag: markup, or text that is to be escaped."""
+"""Content of an element: markup, or text that is escaped."""
 
 
 def tag(name: str, *parts: Part, **attributes: str | float | bool) -> Html:
     """Make an element; control characters in texts are made visible.
 
     Args:
-        name: of the element.
-        parts: what it holds.
-        attributes: by their names; ``class_`` stands for ``class``, ``aria_hidden`` for ``aria-hidden``. True: without
-            a value; False: left out.
+        name: Name of the element.
+        parts: Content of the element.
+        attributes: Attributes by name; ``class_`` stands for ``class``, ``aria_hidden`` for ``aria-hidden``. True is an
+            attribute without a value, False none.
     """
-    told = "".join(
-        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{_escaped(_written(value))}"')
-        for key, value in attributes.items()
-        if value is not False
-    )
-    return Html(f"<{name}{told}>" if name in _VOID else f"<{name}{told}>{together(parts).text}</{name}>")
+    written: list[str] = []
+    for key, value in attributes.items():
+        attribute = key.rstrip("_").replace("_", "-")
+        if value is True:
+            written.append(f" {attribute}")
+        elif value is not False:
+            written.append(f' {attribute}="{_escaped(_written(value))}"')
+    opening = f"<{name}{''.join(written)}>"
+    if name in _VOID:
+        return Html(opening)
+    return Html(f"{opening}{together(parts).text}</{name}>")
 
 
 def together(parts: Iterable[Part]) -> Html:
@@ -56,28 +61,36 @@ def together(parts: Iterable[Part]) -> Html:
 
 
 def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], sides: Sequence[str]) -> Html:
-    """Return a table; without a line of headings where all are empty.
+    """Return a table; without a line of headings if all headings are empty.
 
     Args:
-        heads: one for each column.
-        rows: their cells as text.
-        sides: ``left`` or ``right``, the class of each column's cells.
+        heads: Heading of each column.
+        rows: Cells of each row, as text.
+        sides: ``left`` or ``right`` for each column, the class of its cells.
     """
-    named = [tag("th", head, class_=side) for head, side in zip(heads, sides, strict=True)]
-    head = [tag("thead", tag("tr", *named))] if any(heads) else []
-    body = [
-        tag("tr", *(tag("td", cell, class_=side) for cell, side in zip(row, sides, strict=True)))
-        for row in rows
-    ]
-    return tag("table", *head, tag("tbody", *body))
+    parts: list[Html] = []
+    if any(heads):
+        parts.append(tag("thead", _table_row("th", heads, sides)))
+    parts.append(tag("tbody", *[_table_row("td", row, sides) for row in rows]))
+    return tag("table", *parts)
+
+
+def _table_row(cell_tag: str, cells: Sequence[str], sides: Sequence[str]) -> Html:
+    """Return a row of a table."""
+    elements = [tag(cell_tag, cell, class_=side) for cell, side in zip(cells, sides, strict=True)]
+    return tag("tr", *elements)
 
 
 def named_facts(
     title: str, facts: Mapping[str, object], heads: Sequence[str] = (), rows: Sequence[Sequence[str]] = ()
 ) -> str:
-    """Return what a notebook shows of an object: its title, facts by name, and a table of `rows` if there are any.
+    """Return the HTML of an object in a notebook: its title, its facts, and a table of rows if there are any.
 
-    Facts that are None or "" are left out, integers have commas; of more than 20 rows the first are shown.
+    Args:
+        title: Title, in bold.
+        facts: Values by name. None and "" are left out, integers have commas.
+        heads: Headings of the table.
+        rows: Rows of the table; the first 20 are shown.
     """
     lines = [(name, _fact(value)) for name, value in facts.items() if value not in (None, "")]
     parts = [tag("b", title), grid(("", ""), lines, ("left", "left"))]
@@ -101,7 +114,7 @@ def _written(value: str | float) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters made visible: data must not drive the reader's terminal.
+    """Return a text with visible control characters: data must not control the reader's terminal.
 
     Line ends and tabs stay. Also escaped: the C1 range, the marks that reorder text, and halves of surrogate pairs,
     which no file of text can hold.
@@ -110,6 +123,7 @@ def printable(text: str) -> str:
 
 
 def _visible() -> dict[int, str]:
+    """Return the escapes of control characters: the C0 and C1 ranges, marks that reorder text, and surrogates."""
     controls = [
         *range(0x20),
         *range(0x7F, 0xA0),
@@ -120,15 +134,19 @@ def _visible() -> dict[int, str]:
         *range(0x2066, 0x206A),
         *range(0xD800, 0xE000),
     ]
-    return {c: f"\\x{c:02x}" if c < 256 else f"\\u{c:04x}" for c in controls if chr(c) not in "\n\t"}
+    escapes: dict[int, str] = {}
+    for code in controls:
+        if chr(code) not in "\n\t":
+            escapes[code] = f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    return escapes
 
 
 VISIBLE: Final[Any] = _visible()
-"""What :func:`printable` writes for each of these characters."""
+"""Control character -> its text in :func:`printable`."""
 
 
 def printable_json(text: str) -> str:
-    """JSON with the same characters escaped as JSON does; itself it escapes only what lies below the space."""
+    """Return JSON with the same characters escaped; ``json`` itself escapes only characters below the space."""
     return text.translate(_IN_JSON)
 
 
@@ -136,7 +154,7 @@ _IN_JSON: Final[Any] = {code: f"\\u{code:04x}" for code in VISIBLE if code > 0x2
 
 
 def one_line(text: str) -> str:
-    """``text`` as :func:`printable` shows it, its line ends and tabs made visible, too."""
+    """Return a text as :func:`printable` does, with visible line ends and tabs."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal, Self, cast, final
+from typing import Any, ClassVar, Final, Literal, Self, final
 
 from tokenlake.base.threads import start_thread
 from tokenlake.errors import ConfigError, MissingExtraError
@@ -25,11 +25,16 @@ class Metric:
     """One figure.
 
     Attributes:
-        name: as Prometheus names it, with its unit and without ``_total``.
-        kind: ``counter`` for what only grows, else ``gauge``.
-        help: what it is, in a sentence.
-        value: now.
-        labels: of what it is.
+        name: Name in Prometheus' form, with its unit and without ``_total``.
+        kind: ``counter`` for a figure that only grows, otherwise ``gauge``.
+        help: Description in a sentence.
+        value: Present value.
+        labels: Labels that tell one figure of the name from another.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> tl.Metric("rows", "counter", "Rows that were delivered.", 8.0).labels
+        {}
     """
 
     name: str
@@ -40,7 +45,7 @@ class Metric:
 
 
 Read = Callable[[], Iterable[Metric]]
-"""Returns figures as they are now; called from other threads."""
+"""Function that returns the current figures; other threads call it."""
 
 
 @final
@@ -64,28 +69,32 @@ class MetricsExport:
         """Export nothing yet.
 
         Args:
-            read: returns the figures, such as ``loader.metrics``.
-            file: text in Prometheus' format, replaced as a whole; None: no file.
-            opentelemetry: hand them to OpenTelemetry's global meter provider, by the meter ``tokenlake``.
-            interval: seconds between two versions of the file; the last one is written at the end of the block.
-            labels: further ones of every figure, which tell one export from another.
+            read: Function that returns the figures, such as ``loader.metrics``.
+            file: Path of a text file in Prometheus' format, which is replaced as a whole; None for no file.
+            opentelemetry: True to give the figures to OpenTelemetry's global meter provider, by its meter
+                ``tokenlake``.
+            interval: Seconds between two versions of the file; the last one is written at the end of the block.
+            labels: Further labels of every figure, which tell one export from another.
 
         Raises:
-            ConfigError: the figures are to go nowhere, or the interval is not above 0.
+            ConfigError: Neither `file` nor `opentelemetry` is given, or the interval is not above 0.
             MissingExtraError: prometheus-client or opentelemetry-api is not installed.
         """
         if file is None and not opentelemetry:
             raise ConfigError("MetricsExport: neither file nor opentelemetry is given; expected one of them")
         if not interval > 0:
             raise ConfigError(f"MetricsExport: interval: got {interval!r}, expected seconds above 0")
-        self._read, self._labels = read, dict(labels or {})
-        self._file, self._interval = None if file is None else os.fspath(file), interval
+        self._read = read
+        self._labels = dict(labels or {})
+        self._file = None if file is None else os.fspath(file)
+        self._interval = interval
         self._registry: Any = None
         if file is not None:
             self._registry = _prometheus().CollectorRegistry(auto_describe=False)
             self._registry.register(self)
         self._meter: Any = _opentelemetry().get_meter("tokenlake") if opentelemetry else None
-        self._ended, self._thread = threading.Event(), cast("threading.Thread | None", None)
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def __iter__(self) -> Iterator[Metric]:
         """Yield the figures as they are now, with the labels of this export."""
@@ -98,9 +107,9 @@ class MetricsExport:
         core = _prometheus().metrics_core
         families: dict[str, Any] = {}
         for metric in self:
-            made = core.CounterMetricFamily if metric.kind == "counter" else core.GaugeMetricFamily
-            new = made(metric.name, metric.help, labels=list(metric.labels))
-            family = families.setdefault(metric.name, new)
+            family_class = core.CounterMetricFamily if metric.kind == "counter" else core.GaugeMetricFamily
+            new_family = family_class(metric.name, metric.help, labels=list(metric.labels))
+            family = families.setdefault(metric.name, new_family)
             family.add_metric(list(metric.labels.values()), metric.value)
         yield from families.values()
 
@@ -113,7 +122,7 @@ class MetricsExport:
         if self._meter is not None:
             _Instruments.show(self, self._meter)
         if self._file is not None:
-            self.write()  # what is wrong with the path is said at once
+            self.write()  # a wrong path is an error here, not in the thread
             self._thread = start_thread(self._run, end=self._ended.set, name="tokenlake-metrics")
         return self
 
@@ -133,36 +142,42 @@ class _Instruments:
     """OpenTelemetry's instruments live as long as their provider: each is made once, and asks all open exports."""
 
     _lock: ClassVar = threading.Lock()
-    _open: ClassVar = list[MetricsExport]()
-    _made: ClassVar = set[tuple[int, str]]()
+    _exports: ClassVar = list[MetricsExport]()
+    """Open exports."""
+
+    _created: ClassVar = set[tuple[int, str]]()
+    """Meter's id and name of each instrument."""
 
     @classmethod
     def show(cls, export: MetricsExport, meter: Any) -> None:
+        """Add an export, and create instruments for its figures that have none."""
         with cls._lock:
-            cls._open.append(export)
+            cls._exports.append(export)
             for metric in export:
-                if (id(meter), metric.name) not in cls._made:
-                    cls._made.add((id(meter), metric.name))
-                    make = getattr(meter, f"create_observable_{metric.kind}")
-                    make(metric.name, callbacks=[cls._asked(metric.name)], description=metric.help)
+                instrument = (id(meter), metric.name)
+                if instrument not in cls._created:
+                    cls._created.add(instrument)
+                    create = getattr(meter, f"create_observable_{metric.kind}")
+                    create(metric.name, callbacks=[cls._observer(metric.name)], description=metric.help)
 
     @classmethod
     def hide(cls, export: MetricsExport) -> None:
+        """Remove an export."""
         with cls._lock:
-            cls._open[:] = [one for one in cls._open if one is not export]
+            cls._exports[:] = [other for other in cls._exports if other is not export]
 
     @classmethod
-    def _asked(cls, name: str) -> Callable[[Any], list[Any]]:
+    def _observer(cls, name: str) -> Callable[[Any], list[Any]]:
+        """Return the callback of an instrument: it reads a figure of all open exports."""
         observation = _opentelemetry().Observation
 
         def observe(options: Any) -> list[Any]:
+            observations: list[Any] = []
             with cls._lock:
-                return [
-                    observation(metric.value, dict(metric.labels))
-                    for export in cls._open
-                    for metric in export
-                    if metric.name == name
-                ]
+                for export in cls._exports:
+                    figures = [metric for metric in export if metric.name == name]
+                    observations += [observation(figure.value, dict(figure.labels)) for figure in figures]
+            return observations
 
         return observe
 

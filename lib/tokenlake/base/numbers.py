@@ -39,7 +39,7 @@ def rate(bytes_: float, seconds: float) -> str:
 
 
 def percent(part: float, whole: float, digits: int = 2) -> str:
-    """``part / whole`` as ``99.87%``; ``-`` for an empty whole. Never rounds up to 100 what is below it."""
+    """``part / whole`` as ``99.87%``; ``-`` for an empty whole. A share below 100% is never rounded up to it."""
     if not whole:
         return "-"
     shown = f"{100 * part / whole:.{digits}f}"

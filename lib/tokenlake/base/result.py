@@ -1,4 +1,4 @@
-"""A value or an error, handed back instead of raised: what the calls of the second system return.
+"""A value or an error that is returned instead of raised, by the classes of :mod:`tokenlake.data_pipeline`.
 
 An analogy: a parcel with a label that says whether the thing or an apology is inside. Whoever opens it without reading
 the label, by :meth:`Result.unwrap`, gets the apology thrown at them.
@@ -36,7 +36,8 @@ class Result(Generic[T_co, E_co]):
         """Return the value.
 
         Raises:
-            the error itself, where there is one; TokenlakeError for one that is no exception.
+            BaseException: The error itself.
+            TokenlakeError: The error is no exception.
         """
         match self:
             case Ok(value):
@@ -50,7 +51,7 @@ class Result(Generic[T_co, E_co]):
         """Return the error.
 
         Raises:
-            TokenlakeError: there is a value.
+            TokenlakeError: The result is a value.
         """
         if isinstance(self, Err):
             return cast("Err[E_co]", self).error
@@ -59,30 +60,40 @@ class Result(Generic[T_co, E_co]):
         raise TokenlakeError(f"unwrap_err was called on Ok({shown}); ask is_err() first")
 
     def unwrap_or(self, default: Any) -> Any:
-        """Return the value, or `default` where there is none."""
+        """Return the value, or `default` for an error."""
         return self.unwrap() if self.is_ok() else default
 
     def map(self, function: Callable[[Any], U]) -> Result[U, E_co]:
         """Return the result with `function` applied to the value; an error stays as it is."""
-        return Ok(function(self.unwrap())) if self.is_ok() else cast("Result[U, E_co]", self)
+        if self.is_err():
+            return cast("Result[U, E_co]", self)
+        return Ok(function(self.unwrap()))
 
     def map_err(self, function: Callable[[Any], U]) -> Result[T_co, U]:
         """Return the result with `function` applied to the error; a value stays as it is."""
-        return cast("Result[T_co, U]", self) if self.is_ok() else Err(function(self.unwrap_err()))
+        if self.is_ok():
+            return cast("Result[T_co, U]", self)
+        return Err(function(self.unwrap_err()))
 
     def and_then(self, function: Callable[[Any], Result[U, Any]]) -> Result[U, Any]:
-        """Return what `function`, which may fail, makes of the value; an error stays as it is."""
-        return function(self.unwrap()) if self.is_ok() else cast("Result[U, Any]", self)
+        """Return the result of a function of the value, which may fail; an error stays as it is."""
+        if self.is_err():
+            return cast("Result[U, Any]", self)
+        return function(self.unwrap())
 
     flat_map = and_then
 
     def or_else(self, function: Callable[[Any], Result[Any, U]]) -> Result[Any, U]:
-        """Return what `function` makes of the error, perhaps a value; a value stays as it is."""
-        return cast("Result[Any, U]", self) if self.is_ok() else function(self.unwrap_err())
+        """Return the result of a function of the error, which may be a value; a value stays as it is."""
+        if self.is_ok():
+            return cast("Result[Any, U]", self)
+        return function(self.unwrap_err())
 
     def unwrap_or_else(self, function: Callable[[Any], Any]) -> Any:
-        """Return the value, or what `function` makes of the error."""
-        return self.unwrap() if self.is_ok() else function(self.unwrap_err())
+        """Return the value, or the result of a function of the error."""
+        if self.is_ok():
+            return self.unwrap()
+        return function(self.unwrap_err())
 
 
 @final
@@ -102,7 +113,7 @@ class Err(Result[Never, E_co]):
 
 
 def attempt(function: Callable[[], T]) -> Result[T, TokenlakeError]:
-    """Return what `function` returns, or the error of Tokenlake that it raises; any other error is raised."""
+    """Return the result of a function, or the error of Tokenlake that it raises; any other error is raised."""
     try:
         return Ok(function())
     except TokenlakeError as error:
@@ -140,5 +151,5 @@ def map_err(result: Result[T, E], function: Callable[[E], U]) -> Result[T, U]:
 
 
 def flat_map(result: Result[T, Any], function: Callable[[T], Result[U, Any]]) -> Result[U, Any]:
-    """Return what `function`, which may fail, makes of the value."""
+    """Return the result of a function of the value, which may fail."""
     return result.and_then(function)

@@ -1,10 +1,10 @@
-"""References to secrets, resolved where a secret is used and at no other place.
+"""References to secrets, resolved only where a secret is used.
 
-Options travel with ``{"env": NAME}`` and ``{"block": NAME}`` left in them. The process that opens a file
-system resolves them at that moment, and what comes out goes nowhere but into that file system. Values of
-Prefect blocks are handed over beforehand by whoever has Prefect (:func:`provide_blocks`): the library has none.
+Options keep their references, ``{"env": NAME}`` and ``{"block": NAME}``, until a process opens a file system with them.
+It resolves them then, and gives the secrets to that file system only. The flows hand over the values of Prefect blocks
+beforehand (:func:`provide_blocks`): the library does not know Prefect.
 
-Whatever was resolved here is remembered, so that :func:`scrub` can take it out of messages of others.
+Every secret that was resolved here is remembered, so that :func:`scrub` can remove it from messages of other libraries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, unquote, unquote_plus
 from tokenlake.errors import SIGNED, ConfigError, without_credentials
 
 HIDDEN: Final = "**********"
-"""What stands in a message where a secret was."""
+"""Text that replaces a secret in a message."""
 
 # Options of fsspec, the Hub and the clouds whose values are credentials; `pad_token` is not one of them.
 CREDENTIAL: Final = re.compile(
@@ -30,10 +30,12 @@ CREDENTIAL: Final = re.compile(
     re.IGNORECASE,
 )
 TOKEN_WORDS: Final = frozenset({"anon", "cloud", "google_default"})
-"""Values of the option `token` that say where gcsfs finds one, and are none."""
+"""Values of the option `token` that name a place where gcsfs finds a token, and are no secrets."""
 
-_SHORTEST: Final = 4  # a shorter value would take ordinary words out of messages
-# Of the parts of a signed query those that are in every one.
+_SHORTEST: Final = 4
+"""Length of the shortest secret that is hidden; a shorter one would remove ordinary words from messages."""
+
+# Parts of a signed query that every such query has.
 _PLAIN: Final = re.compile(r"algorithm|date|expires|signedheaders", re.IGNORECASE)
 
 _BLOCKS: dict[str, str] = {}
@@ -47,36 +49,39 @@ def provide_blocks(values: Mapping[str, str]) -> None:
 
 
 def provided_blocks() -> dict[str, str]:
-    """Return what :func:`provide_blocks` was given; for the pipe to a worker process, and nothing else."""
+    """Return the values of blocks by name; only for the pipe to a worker process."""
     return dict(_BLOCKS)
 
 
 def resolve_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `options` with every reference replaced by the secret that it names.
+    """Return options with every reference replaced by the secret that it names.
 
     Raises:
-        ConfigError: a variable is not set, or nobody handed over the block.
+        ConfigError: A variable is not set, or the value of a block was not handed over.
     """
-    found = {key: _resolved(item) for key, item in options.items()}
-    remember(_credentials(found))
-    return found
+    resolved = {key: _resolved(item) for key, item in options.items()}
+    remember(_credentials(resolved))
+    return resolved
 
 
 def remember(secrets: Iterable[str]) -> None:
-    """Have :func:`scrub` hide these from now on; of the query of a signed URL its parts, too."""
+    """Make :func:`scrub` hide these secrets from now on, and the secret parts of the query of a signed URL."""
     for secret in secrets:
-        signed = parse_qsl(secret.lstrip("?&")) if "&" in secret else []
-        found = [text for name, text in signed if SIGNED.search(name) and not _PLAIN.search(name)]
-        _KNOWN.update(text for text in (secret, *found) if len(text) >= _SHORTEST)
+        texts = [secret]
+        if "&" in secret:
+            for name, value in parse_qsl(secret.lstrip("?&")):
+                if SIGNED.search(name) and not _PLAIN.search(name):
+                    texts.append(value)
+        _KNOWN.update(text for text in texts if len(text) >= _SHORTEST)
 
 
 def known_secrets() -> frozenset[str]:
-    """Return what is remembered here, for whoever looks for it in what is about to leave this machine."""
+    """Return the remembered secrets, for a search of files that are about to leave this machine."""
     return frozenset(_KNOWN)
 
 
 def hide(message: str) -> str:
-    """Return `message` without the secrets that are known here, however a library has quoted them."""
+    """Return a message without the remembered secrets, in any spelling that a library may give them."""
     for secret in sorted(_KNOWN, key=len, reverse=True):
         message = _spellings(secret).sub(HIDDEN, message)
     return message
@@ -89,16 +94,17 @@ def scrub(message: str) -> str:
 
 @cache
 def _spellings(secret: str) -> re.Pattern[str]:
-    """A secret in a URL, JSON, HTML or Python: as it is, or its text with each character quoted or not."""
+    """Return a pattern of a secret as a URL, JSON, HTML or Python spells it: each character may be quoted."""
     plain = unquote(secret)
-    texts = {secret, plain, unquote(plain), unquote_plus(secret)}
-    return re.compile(
-        "|".join("".join(map(_spelling, text)) for text in sorted(texts, key=len, reverse=True) if text)
-    )
+    texts = {secret, plain, unquote(plain), unquote_plus(secret)} - {""}
+    longest_first = sorted(texts, key=len, reverse=True)
+    patterns = ["".join(map(_spelling, text)) for text in longest_first]
+    return re.compile("|".join(patterns))
 
 
 @cache
 def _spelling(character: str) -> str:
+    """Return a pattern of the spellings of a character."""
     if character.isascii() and character.isalnum():
         return character
     encoded = "".join(f"%(?:25)*(?i:{byte:02x})" for byte in character.encode("utf-8", "surrogatepass"))
@@ -113,30 +119,47 @@ def _spelling(character: str) -> str:
     return f"(?:{'|'.join([*map(re.escape, sorted(written, key=len, reverse=True)), encoded, *also])})"
 
 
+def _variable(name: str) -> str:
+    """Return the value of an environment variable, and remember it as a secret.
+
+    Raises:
+        ConfigError: It is not set, or empty.
+    """
+    value = os.environ.get(name)
+    if not value:
+        state = "is not set" if value is None else "is empty"
+        raise ConfigError(
+            f"storage_options: {{env: {name}}} names an environment variable that {state} in this process; "
+            f"set {name} where the build and its workers run",
+            variable=name,
+        )
+    remember([value])
+    return value
+
+
+def _block(name: str) -> str:
+    """Return the value of a block.
+
+    Raises:
+        ConfigError: It was not handed over.
+    """
+    if name not in _BLOCKS:
+        raise ConfigError(
+            f"storage_options: {{block: {name}}} names a Prefect block, and only a flow loads those; run the "
+            "build as a flow (`tokenlake run`, or a deployment), or write {env: NAME}",
+            block=name,
+        )
+    return _BLOCKS[name]
+
+
 def _resolved(value: Any) -> Any:
+    """Return a value of options with every reference in it replaced by its secret."""
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, Any]", value)
         if set(entries) == {"env"}:
-            name = str(entries["env"])
-            found = os.environ.get(name)
-            if not found:
-                state = "is empty" if found == "" else "is not set"
-                raise ConfigError(
-                    f"storage_options: {{env: {name}}} names an environment variable that {state} in this process; "
-                    f"set {name} where the build and its workers run",
-                    variable=name,
-                )
-            remember([found])
-            return found
+            return _variable(str(entries["env"]))
         if set(entries) == {"block"}:
-            name = str(entries["block"])
-            if name not in _BLOCKS:
-                raise ConfigError(
-                    f"storage_options: {{block: {name}}} names a Prefect block, and only a flow loads those; run the "
-                    "build as a flow (`tokenlake run`, or a deployment), or write {env: NAME}",
-                    block=name,
-                )
-            return _BLOCKS[name]
+            return _block(str(entries["block"]))
         return {key: _resolved(item) for key, item in entries.items()}
     if isinstance(value, list | tuple):
         return [_resolved(item) for item in cast("list[Any]", value)]

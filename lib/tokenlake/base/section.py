@@ -76,15 +76,15 @@ DATASET_NAME: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
 
 
 def problem(message: str) -> PydanticCustomError:
-    """Return an error that a validator raises and that reaches the person word for word."""
+    """Return an error for validators, whose message the user reads unchanged."""
     # No context is given, so braces in the message are never taken for placeholders.
     return PydanticCustomError(_OURS, cast("Any", message))
 
 
 def shown(value: object) -> str:
-    """Return `value` as a message quotes it: at most 80 characters; of a container only what it is.
+    """Return a value as a message quotes it: at most 80 characters; of a container only its type.
 
-    Somewhere in a container may be a secret.
+    A container may hold a secret.
     """
     if isinstance(value, Mapping):
         return "a mapping"
@@ -102,13 +102,16 @@ def path_of(location: tuple[int | str, ...]) -> str:
 
 
 def _sentence(details: ErrorDetails, known: Collection[str], hidden: Collection[str]) -> str:
-    """Return the message of one error in our words.
+    """Return the message of one error of pydantic in our words.
 
     Args:
-        known: the keys of the section.
-        hidden: the keys whose values may be secrets and are never quoted.
+        details: Error of pydantic.
+        known: Keys of the section.
+        hidden: Keys whose values may be secrets and are never quoted.
     """
-    kind, value, place = details["type"], details["input"], details["loc"]
+    kind = details["type"]
+    value = details["input"]
+    place = details["loc"]
     if kind in (_OURS, UNKNOWN_KEY):
         return details["msg"]
     if kind == "extra_forbidden":
@@ -119,8 +122,10 @@ def _sentence(details: ErrorDetails, known: Collection[str], hidden: Collection[
     rule = _RULES.get(kind) or re.sub(r"^\w+ should", "must", details["msg"])
     if place and str(place[0]) in hidden:
         return f"{rule} (the value is not shown)"
-    near = did_you_mean(value, _QUOTED.findall(rule)) if kind == "literal_error" else ""
-    return f"got {shown(value)}, {rule}{near}"
+    guess = ""
+    if kind == "literal_error":
+        guess = did_you_mean(value, _QUOTED.findall(rule))
+    return f"got {shown(value)}, {rule}{guess}"
 
 
 class Section(BaseModel):
@@ -145,12 +150,16 @@ class Section(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        found = handler(schema)
-        properties = handler.resolve_ref_schema(found)["properties"]
+        """Add the texts under the fields as their descriptions; the example of a docstring is for Python only."""
+        json_schema = handler(schema)
+        section = handler.resolve_ref_schema(json_schema)
+        if "description" in section:
+            section["description"] = section["description"].partition("\n\nExample:")[0]
+        properties = section["properties"]
         for name, text in field_texts(cls).items():
             if name in properties:
                 properties[name].setdefault("description", text)
-        return found
+        return json_schema
 
     @model_validator(mode="wrap")
     @classmethod
@@ -173,21 +182,21 @@ class Section(BaseModel):
 def field_texts(section: type[Section]) -> dict[str, str]:
     """Return the texts under the fields of a section, those of its bases too.
 
-    Pydantic would read them as well, but whenever a process begins: a fifth of what importing a configuration costs.
+    Pydantic could read them as well, but in every process: a fifth of the time to import a configuration.
     """
-    found: dict[str, str] = {}
-    for each in section.__mro__[: section.__mro__.index(Section)]:
-        [tree] = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+    texts: dict[str, str] = {}
+    for model in section.__mro__[: section.__mro__.index(Section)]:
+        [tree] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
         for field, text in pairwise(cast("ast.ClassDef", tree).body):
             match field, text:
                 case (
                     ast.AnnAssign(target=ast.Name(id=name)),
                     ast.Expr(value=ast.Constant(value=str() as written)),
                 ):
-                    found.setdefault(name, inspect.cleandoc(written))
+                    texts.setdefault(name, inspect.cleandoc(written))
                 case _:
                     pass
-    return found
+    return texts
 
 
 def _index(value: object) -> object:
@@ -318,7 +327,7 @@ DataFiles = Annotated[Files | dict[str, Files], BeforeValidator(_data_files)]
 
 
 REDACTED: Final = HIDDEN
-"""What stands in a dump where a literal secret was."""
+"""Text that replaces a literal secret in a dump."""
 
 LITERALS_REFUSED: Final = "literal_secrets_refused"
 """Key of the validation context under which a file or an override may not spell out a secret."""
@@ -415,7 +424,12 @@ def _guard(key: str, value: Any, info: ValidationInfo, *, secret: bool) -> Any:
 
 
 def _dumped(value: Any, literal: Callable[[str], str]) -> Any:
-    """Return options as JSON: references as a file has them (``{"env": NAME}``), of literal secrets what is asked."""
+    """Return options as JSON.
+
+    Args:
+        value: Options, or a part of them. References are written as in a file (``{"env": NAME}``).
+        literal: Function of a literal secret that returns its text in the result.
+    """
 
     def dumped(item: Any) -> Any:
         if isinstance(item, SecretStr):
@@ -426,9 +440,9 @@ def _dumped(value: Any, literal: Callable[[str], str]) -> Any:
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as JSON: references as a file has them (``{"env": NAME}``), literal secrets spelled out.
+    """Return options as JSON, with references as in a file (``{"env": NAME}``) and literal secrets in full.
 
-    For the pipe to a worker process of this machine, and nothing else.
+    Only for the pipe to a worker process of this machine.
     """
 
     def spelled_out(secret: str) -> str:
@@ -465,7 +479,7 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 def literal_secrets(value: object) -> list[str]:
     """Return the dotted keys of a configuration that hold a secret itself rather than a reference to it.
 
-    Whatever leaves the process with a configuration (the parameters of a flow, say) must find none.
+    A configuration that leaves the process, such as the parameters of a flow, must hold none.
     """
     return [path for path, leaf in _leaves(value) if isinstance(leaf, SecretStr)]
 
@@ -477,4 +491,5 @@ def references(value: object) -> Iterator[EnvSecret | BlockSecret]:
 
 def referenced_blocks(value: object) -> list[str]:
     """Return the names of all Prefect blocks that a configuration refers to, each once."""
-    return list(dict.fromkeys(each.block for each in references(value) if isinstance(each, BlockSecret)))
+    blocks = [reference.block for reference in references(value) if isinstance(reference, BlockSecret)]
+    return list(dict.fromkeys(blocks))

@@ -1,4 +1,4 @@
-"""From a YAML file, a mapping or a section to a validated section, or to one error with every problem.
+"""Load a section from a YAML file or a mapping: validated, or one error that lists every problem.
 
 Overrides (``--set pack.seq_length=512``) change single keys: a key is a dotted path, in which a dataset is named by its
 position or its name; a value is YAML (``true``, ``[a, b]``, ``{env: HF_TOKEN}``).
@@ -29,11 +29,15 @@ _TEXT_MEANS: Final[dict[int | str, str]] = {"tokenizer": "name_or_path", "defaul
 def apply_overrides(
     data: Mapping[str, Any], overrides: Sequence[str]
 ) -> tuple[dict[str, Any], list[tuple[int | str, ...]]]:
-    """Return `data` with every override applied in order, and the places that changed; `data` itself stays as it is.
+    """Return a configuration with overrides applied in order, and the places that changed.
+
+    Args:
+        data: Configuration, which is not changed.
+        overrides: Texts ``key=value``.
 
     Raises:
-        ConfigError: an override is not ``key=value``, or its path leads into something that is no section. Its detail
-            `override` says which one.
+        ConfigError: An override is not ``key=value``, or its path leads into a value that has no keys. Its detail
+            `override` names the override.
     """
     changed: Any = dict(data)
     places: list[tuple[int | str, ...]] = []
@@ -41,48 +45,74 @@ def apply_overrides(
         key, separator, text = (part.strip() for part in override.partition("="))
         parts = key.split(".")
         if not separator or not all(parts):
-            own = f"override {override!r}"
-            raise ConfigError(f"{own}: must be key=value, such as pack.seq_length=512", override=own)
-        own = f"override of {key}"
+            name = f"override {override!r}"
+            raise ConfigError(f"{name}: must be key=value, such as pack.seq_length=512", override=name)
+        name = f"override of {key}"
         try:
-            changed, place = _with(changed, parts, parse_yaml(text, own).data, key)
+            changed, place = _with(changed, parts, parse_yaml(text, name).data, key)
         except ConfigError as error:
-            error.details["override"] = own
+            error.details["override"] = name
             raise
         places.append(place)
     return changed, places
 
 
 def _with(node: Any, parts: list[str], value: Any, key: str) -> tuple[Any, tuple[int | str, ...]]:
-    """Return `node` with `value` at the end of the path `parts`, and that path with entries of lists by position.
+    """Return a copy of a configuration, or of a part of it, with another value at a path.
 
-    What is on the path is copied.
+    Args:
+        node: Configuration or part; only the values on the path are copied.
+        parts: Path of the value.
+        value: New value.
+        key: Key of the override, for messages.
+
+    Returns:
+        The copy, and the path with entries of lists by position.
+
+    Raises:
+        ConfigError: The path leads to no entry of a list, or into a value that has no keys.
     """
     if not parts:
         return value, ()
-    at: int | str = parts[0]
+    index: int | str = parts[0]
     if isinstance(node, list | tuple):
         copy: Any = list(cast("list[Any]", node))
-        names: list[str] = []
-        for position, item in enumerate(copy):
-            named = item.get("name") if isinstance(item, Mapping) else getattr(item, "name", None)
-            names.append(f"dataset_{position}" if named is None else str(named))
-        if parts[0] not in names and not (parts[0].isdecimal() and int(parts[0]) < len(names)):
-            raise ConfigError(
-                f"override of {key}: no entry {parts[0]!r}{did_you_mean(parts[0], names)} "
-                f"(there are {len(names)}: {', '.join(names) or 'none'}; a number counts from 0)"
-            )
-        at = names.index(parts[0]) if parts[0] in names else int(parts[0])
-        child = copy[at]
+        index = _position_of(parts[0], copy, key)
+        child = copy[index]
     elif node is None or isinstance(node, Mapping | Section):
         copy = dict(cast("Mapping[str, Any]", node or {}))
-        child = copy.get(at)
+        child = copy.get(index)
     else:
         raise ConfigError(f"override of {key}: {'.'.join(parts)!r} leads into a value that has no keys")
-    if len(parts) > 1 and isinstance(child, str) and at in _TEXT_MEANS:
-        child = {_TEXT_MEANS[at]: child}
-    copy[at], place = _with(child, parts[1:], value, key)
-    return copy, (at, *place)
+    if len(parts) > 1 and isinstance(child, str) and index in _TEXT_MEANS:
+        child = {_TEXT_MEANS[index]: child}
+    copy[index], place = _with(child, parts[1:], value, key)
+    return copy, (index, *place)
+
+
+def _position_of(word: str, entries: list[Any], key: str) -> int:
+    """Return the position of a dataset in a list: a name comes before a number.
+
+    Args:
+        word: Name or position of the dataset.
+        entries: List of datasets.
+        key: Key of the override, for the message.
+
+    Raises:
+        ConfigError: The list has no such entry.
+    """
+    names: list[str] = []
+    for position, entry in enumerate(entries):
+        name = entry.get("name") if isinstance(entry, Mapping) else getattr(entry, "name", None)
+        names.append(f"dataset_{position}" if name is None else str(name))
+    if word in names:
+        return names.index(word)
+    if word.isdecimal() and int(word) < len(names):
+        return int(word)
+    raise ConfigError(
+        f"override of {key}: no entry {word!r}{did_you_mean(word, names)} "
+        f"(there are {len(names)}: {', '.join(names) or 'none'}; a number counts from 0)"
+    )
 
 
 def load_section(
@@ -92,16 +122,16 @@ def load_section(
     *,
     example: str,
 ) -> tuple[_S, YamlFile | None]:
-    """Return the section that `source` and `overrides` describe, and the file that it came from.
+    """Return the section of a file, a mapping or a model with overrides, and the file that it came from.
 
     Args:
-        model: of the whole file; where it has a `name`, a file's stem is the default one.
-        source: path of a YAML file, a mapping, or the section itself.
-        overrides: ``key=value`` texts.
-        example: of a file, for the message about one that is no mapping.
+        model: Model of the whole file. If it has a `name`, a file's stem is the default one.
+        source: Path of a YAML file, a mapping, or the section itself.
+        overrides: Texts ``key=value``.
+        example: Example of a file, for the message about one that is no mapping.
 
     Raises:
-        ConfigError: anything is wrong; the message has a line for each problem.
+        ConfigError: Any option is wrong; the message has a line for each problem.
     """
     if isinstance(source, model) and not overrides:
         return source, None
@@ -110,7 +140,16 @@ def load_section(
 
 
 def read_document(model: type[_S], source: object, example: str) -> tuple[Mapping[str, Any], YamlFile | None]:
-    """Return a configuration before validation, and the file that it came from."""
+    """Return a configuration before validation, and the file that it came from.
+
+    Args:
+        model: Model of the whole file.
+        source: Path of a YAML file, a mapping, or the section itself.
+        example: Example of a file, for the message about one that is no mapping.
+
+    Raises:
+        ConfigError: The file cannot be read, is not YAML, or is no mapping.
+    """
     if isinstance(source, model):
         return dict(source), None
     if isinstance(source, Mapping):
@@ -121,41 +160,62 @@ def read_document(model: type[_S], source: object, example: str) -> tuple[Mappin
         got = "nothing" if file.root is None else "something else"
         raise ConfigError(f"{path}: got {got}, must be a mapping of keys, such as {example}", file=str(path))
     data = cast("dict[str, Any]", file.data)
-    named = "name" in model.model_fields
-    if named and data.get("name") is None and re.fullmatch(DATASET_NAME, path.stem):
+    needs_name = "name" in model.model_fields and data.get("name") is None
+    if needs_name and re.fullmatch(DATASET_NAME, path.stem):
         data = {**data, "name": path.stem}
     return data, file
 
 
 def config_text(path: Path) -> str:
-    """Return the text of a configuration's file, or so much of it that it is refused for its size."""
+    """Return the text of a configuration's file; of one that is too large, enough for it to be refused.
+
+    Raises:
+        ConfigError: The file does not exist, or cannot be read as UTF-8.
+    """
     try:
         with path.open("rb") as file:
-            # A byte more than is allowed: what is behind it, of a device perhaps, is never read.
+            # One byte more than is allowed; the rest, of a device perhaps, is never read.
             return file.read(MAX_BYTES + 1).decode("utf-8-sig")
     except FileNotFoundError:
-        folder, told = path.parent, f" (nor a folder {path.parent})"
-        if folder.is_dir():
-            files = {item.name for item in folder.iterdir() if item.suffix in (".yaml", ".yml")}
-            near = nearest(path.name, files)
-            told = f"; did you mean {str(folder / near)!r}?" if near else ""
-        raise ConfigError(f"{path}: no such file{told}", file=str(path)) from None
+        raise ConfigError(f"{path}: no such file{_near_file(path)}", file=str(path)) from None
     except (OSError, ValueError) as error:
         # ValueError: bytes that are not UTF-8, or a name that no file can have.
         raise ConfigError(f"{path}: cannot be read as a UTF-8 text file: {error}", file=str(path)) from None
 
 
+def _near_file(path: Path) -> str:
+    """Return the end of a message about a missing file: a configuration of a similar name, or the missing folder."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f" (nor a folder {folder})"
+    files = {file.name for file in folder.iterdir() if file.suffix in (".yaml", ".yml")}
+    name = nearest(path.name, files)
+    return f"; did you mean {str(folder / name)!r}?" if name else ""
+
+
 def validate_section(
     model: type[_S], data: Mapping[str, Any], file: YamlFile | None, overrides: Sequence[str]
 ) -> _S:
+    """Return the validated section of a configuration with overrides.
+
+    Args:
+        model: Model of the section.
+        data: Configuration before validation.
+        file: File that it came from; None for a mapping from Python code.
+        overrides: Texts ``key=value``.
+
+    Raises:
+        ConfigError: Any option is wrong. The message has a line for each problem; the details `overridden` and `lines`
+            tell problems of overrides from those of the file.
+    """
     changed, places = apply_overrides(data, overrides)
     context = {LITERALS_REFUSED: True} if file is not None or overrides else {}
     try:
         return model.model_validate(changed, context=context)
     except ValidationError as error:
         problems: list[str] = []
-        overridden: list[str] = []  # the problems of what overrides say
-        lines: list[int] = []  # of the file, for the other problems
+        overridden: list[str] = []  # problems of values that overrides set
+        lines: list[int] = []  # lines of the file with the other problems
         for details in error.errors():
             location = details["loc"]
             message = details["msg"]
@@ -166,23 +226,26 @@ def validate_section(
                     message = f"unknown key{place}"
             line = None if file is None else file.line_of(location)
             is_overridden = any(location[: len(place)] == place for place in places)
-            where = ""
+            origin = ""
             if is_overridden:
-                where = " (override)"
+                origin = " (override)"
             elif line is not None:
-                where = f" (line {line})"
-            problem = f"{path_of(location)}{where}: {message}" if location else message
+                origin = f" (line {line})"
+            problem = f"{path_of(location)}{origin}: {message}" if location else message
             problems.append(problem)
             if is_overridden:
                 overridden.append(problem)
             elif line is not None:
                 lines.append(line)
-        found = problems_error(ConfigError, problems, file and file.name)
-        found.details |= {"overridden": overridden, "lines": lines}
-        raise found from None
+        listed = problems_error(ConfigError, problems, None if file is None else file.name)
+        listed.details |= {"overridden": overridden, "lines": lines}
+        raise listed from None
 
 
 def problems_error(kind: type[ConfigError], problems: list[str], file: str | None = None) -> ConfigError:
     """Return one error that lists all problems of a configuration, which may come from a file."""
-    told = [f"{len(problems)} problems in the configuration", *problems] if len(problems) > 1 else problems
-    return kind((f"{file}: " if file else "") + "\n  ".join(told), file=file, problems=problems)
+    lines = list(problems)
+    if len(problems) > 1:
+        lines.insert(0, f"{len(problems)} problems in the configuration")
+    prefix = f"{file}: " if file else ""
+    return kind(prefix + "\n  ".join(lines), file=file, problems=problems)

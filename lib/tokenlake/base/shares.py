@@ -8,13 +8,13 @@ from fractions import Fraction
 from typing import Final
 
 EXACT_SUM: Final = 1e-6
-"""Weights whose sum is as near to 1 are taken as they are written."""
+"""Largest distance of a sum from 1 for weights that are used as they are written."""
 _ROUNDED_SUM: Final = 1.5e-3  # three thirds, written as 0.333
 _ROUNDED_PERCENT: Final = 0.15
 
 
 def shares_of(weights: Mapping[str, float]) -> dict[str, float] | None:
-    """Return weights as shares that sum to 1; None where it is not clear what they mean.
+    """Return weights as shares that sum to 1; None if their meaning is not clear.
 
     Weights are one of::
 
@@ -34,10 +34,10 @@ def shares_of(weights: Mapping[str, float]) -> dict[str, float] | None:
     is_ratio = 1.0 < total < math.inf and all(float(weight).is_integer() for weight in weights.values())
     if not (is_rounded or is_percentage or is_ratio):
         return None
-    whole = sum(Fraction(weight) for weight in weights.values())
-    return {name: float(Fraction(weight) / whole) for name, weight in weights.items()}
+    exact_total = sum(Fraction(weight) for weight in weights.values())
+    return {name: float(Fraction(weight) / exact_total) for name, weight in weights.items()}
 
 
 def wrong_sum(name: str, total: float) -> str:
-    """Say that numbers must sum to 1. Twelve digits show what is missing without the noise of binary fractions."""
+    """Return the message about numbers that must sum to 1, with twelve digits of the sum."""
     return f"{name} must sum to 1.0, got {float(f'{total:.12g}')}"

@@ -1,4 +1,4 @@
-"""SIGTERM as a request to end: it does what the first Ctrl-C does, and the exit code tells the two apart.
+"""SIGTERM as a request to end: it acts like the first Ctrl-C, with another exit code.
 
 A scheduler that wants its machine back, ``systemctl stop`` and ``kill`` send SIGTERM. By default it ends a Python
 process at once, and nothing is written about the build that it ran. The command line installs :func:`terminate`, which
@@ -25,7 +25,7 @@ _REQUESTED: Final = threading.Event()
 
 
 def terminate(number: int, frame: FrameType | None) -> None:
-    """Note that the process is to end, and do what Ctrl-C does; a handler of SIGTERM."""
+    """Record that the process must end, and call the handler of Ctrl-C; a handler of SIGTERM."""
     _REQUESTED.set()
     interrupt = signal.getsignal(signal.SIGINT)
     # A shell starts its background jobs with SIGINT ignored. SIGTERM must still end them.
@@ -35,13 +35,13 @@ def terminate(number: int, frame: FrameType | None) -> None:
 
 
 def handle_termination() -> None:
-    """Have SIGTERM handled by :func:`terminate`, from the main thread, for the life of the process."""
+    """Install :func:`terminate` as the handler of SIGTERM, from the main thread, until the process ends."""
     signal.signal(signal.SIGTERM, terminate)
     _HANDLED.set()
 
 
 def is_requested() -> bool:
-    """Say whether SIGTERM has asked this process to end."""
+    """Return whether SIGTERM has asked this process to end."""
     return _REQUESTED.is_set()
 
 

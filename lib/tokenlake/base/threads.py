@@ -37,9 +37,9 @@ def start_thread(work: Callable[[], None], *, end: Callable[[], None], name: str
     """Start a daemon thread.
 
     Args:
-        work: what it does; it returns soon after `end` was called.
-        end: asks it to; called at exit, perhaps more than once.
-        name: of the thread.
+        work: Function that the thread runs; it returns soon after `end` was called.
+        end: Function that asks for an end; called at exit, perhaps more than once.
+        name: Name of the thread.
     """
     thread = threading.Thread(target=work, name=name, daemon=True)
     _RUNNING[thread] = end
@@ -48,7 +48,7 @@ def start_thread(work: Callable[[], None], *, end: Callable[[], None], name: str
 
 
 def available_cpus() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -98,13 +98,18 @@ def in_order(
     ``concurrent.futures``: hashing terabytes must not keep a cancelled program alive. One thread is the caller's.
 
     Args:
-        stop: `function` looks at it now and then, and any error, or Ctrl-C, asks for it at once.
+        function: Function of an item.
+        items: Items, in order.
+        threads: Largest number of threads.
+        stop: Request to end that `function` checks now and then; any error, or Ctrl-C, sets it at once.
     """
     if threads <= 1 or len(items) <= 1:
         yield from map(function, items)
         return
     results: dict[int, Future[R]] = {number: Future() for number in range(len(items))}
-    numbers, errors, ended = itertools.count(), list[BaseException](), stop or Stop()
+    numbers = itertools.count()
+    errors: list[BaseException] = []
+    ended = stop or Stop()
 
     def work() -> None:
         # next() of a count is one step of the interpreter: no two threads get the same number
@@ -128,7 +133,7 @@ def in_order(
                 wait([future], _LOOK)
                 if stop is not None and errors:
                     raise errors[0]
-            yield results.pop(number).result()  # what was handed over is not kept
+            yield results.pop(number).result()  # a delivered result is not kept
     except BaseException:
         ended.ask()
         raise
@@ -146,10 +151,10 @@ class Prefetched(Generic[Drawn, Made]):
     is closed or forgotten.
 
     Args:
-        items: closed with this iterator, if they can be.
-        make: called by the threads, for several items at once where there are several threads.
-        workers: how many threads.
-        ahead: results that are ready ahead, at most; 0: none, and no thread.
+        items: Iterator of items, which is closed with this one if it has a method `close`.
+        make: Function of an item; several threads call it at the same time.
+        workers: Number of threads.
+        ahead: Largest number of results that are ready ahead; 0 for none, and no thread.
     """
 
     def __init__(
@@ -177,11 +182,12 @@ class Prefetched(Generic[Drawn, Made]):
             raise
 
     def close(self) -> None:
-        """Stop the threads and wait for them; what is being drawn is drawn to its end."""
+        """Stop the threads and wait for them; an item that is being drawn is drawn to its end."""
         self._queue.close()
         for thread in self._threads:
             thread.join()
-        if (close := getattr(self._queue.items, "close", None)) is not None:
+        close = getattr(self._queue.items, "close", None)
+        if close is not None:
             close()  # once no thread draws
 
     def __del__(self) -> None:
@@ -191,11 +197,15 @@ class Prefetched(Generic[Drawn, Made]):
 @final
 class _Queue(Generic[Drawn, Made]):
     def __init__(self, items: Iterator[Drawn], make: Callable[[Drawn], Made], ahead: int) -> None:
-        self.items, self._make, self._ahead = items, make, ahead
-        self._drawing, self._changed = threading.Lock(), threading.Condition()
+        self.items = items
+        self._make = make
+        self._ahead = ahead
+        self._drawing = threading.Lock()  # held while an item is drawn
+        self._changed = threading.Condition()  # of the fields below
         self._promised: deque[Future[Made]] = deque()
-        self._unread = 0  # promises left, less those that were taken and kept
-        self._ended = self._closed = False
+        self._unread = 0  # number of promises whose results were not delivered yet
+        self._ended = False  # the items have ended
+        self._closed = False  # no more results are wanted
 
     def work(self) -> None:
         """Draw and make until there is nothing more to do."""
@@ -245,7 +255,7 @@ class _Queue(Generic[Drawn, Made]):
             self._changed.notify_all()
 
     def _promise(self) -> Future[Made] | None:
-        """Leave a promise once there is room for it; None where nothing more comes."""
+        """Append a promise once there is room for it; None if no more items come."""
         with self._changed:
             self._changed.wait_for(lambda: self._unread < self._ahead or self._ended or self._closed)
             if self._ended or self._closed:

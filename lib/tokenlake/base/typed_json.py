@@ -1,7 +1,7 @@
 """JSON decoded into types. Each type is taken apart by one thread at a time.
 
-msgspec keeps on a dataclass what it found out of its fields when it first met it. Another thread that meets the class
-in the midst of that takes what is half done for whole, and the process ends with SIGSEGV (seen with msgspec 0.22; two
+msgspec stores an analysis of the fields on a dataclass when it first meets it. Another thread that meets the class
+meanwhile uses the incomplete analysis, and the process ends with SIGSEGV (seen with msgspec 0.22; two
 units that finish at once are two threads that decode their first record).
 """
 
@@ -18,17 +18,20 @@ _DECODERS: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """Return the decoder of a type, which all threads share."""
-    if (found := _DECODERS.get(kind)) is None:
+    shared = _DECODERS.get(kind)
+    if shared is None:
         with _LOCK:
-            found = _DECODERS.setdefault(kind, msgspec.json.Decoder(kind))
-    return found
+            shared = _DECODERS.setdefault(kind, msgspec.json.Decoder(kind))
+    return shared
 
 
 def converted(value: Any, kind: Any, *, str_keys: bool = False) -> Any:
     """Return plain JSON as a value of a type; errors are those of :func:`msgspec.convert`.
 
     Args:
-        str_keys: whether keys of mappings are texts whatever their type, as in JSON.
+        value: Plain JSON.
+        kind: Type of the result.
+        str_keys: True if all keys of mappings are texts, as in JSON.
     """
-    decoder(kind)  # which takes the type apart
+    decoder(kind)  # which analyses the type under the lock
     return msgspec.convert(value, kind, str_keys=str_keys)

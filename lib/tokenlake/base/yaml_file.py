@@ -1,8 +1,8 @@
-"""YAML that says where things are: safe types only, duplicate keys refused, line numbers kept.
+"""YAML with line numbers: safe types only, duplicate keys refused.
 
-A file may come from anywhere (a configuration in a bucket, a card of the Hub), so that what it may cost is bounded
-before anything is made of it: its size, its depth, what its anchors unfold to (nine lines can stand for a billion
-values), and the length of what would become a number.
+A file may come from anywhere (a configuration in a bucket, a card of the Hub), so its cost is bounded before it is
+parsed: its size, its depth, the number of values that its anchors unfold to (nine lines can stand for a billion
+values), and the length of its numbers.
 """
 
 from __future__ import annotations
@@ -15,30 +15,41 @@ import yaml
 from tokenlake.errors import ConfigError
 
 MAX_BYTES: Final = 4 << 20
-"""Of a file; parsing takes some two seconds for each MiB."""
+"""Largest number of characters of a file; parsing takes some two seconds for each MiB."""
+
 MAX_DEPTH: Final = 100
+"""Largest depth of nested values."""
+
 MAX_VALUES: Final = 1_000_000
-"""Of a file whose anchors are unfolded."""
+"""Largest number of values of a file whose anchors are unfolded."""
+
 _MAX_NUMBER: Final = 400  # characters; a number to the base of 60 is made in quadratic time
 _TEXT: Final = "tag:yaml.org,2002:str"
 
 
 @dataclass(frozen=True, slots=True)
 class YamlFile:
-    """A parsed file: its data, and its nodes for :meth:`line_of`."""
+    """A parsed file.
+
+    Attributes:
+        name: Path of the file, for messages.
+        data: Values of the file.
+        root: Node of the document, from which :meth:`line_of` finds lines; None for an empty file.
+    """
 
     name: str
     data: Any
     root: yaml.Node | None
 
     def line_of(self, location: tuple[int | str, ...]) -> int | None:
-        """Return the 1-based line of the deepest part of `location` that is in the file, or None."""
-        node, line = self.root, None
+        """Return the line of a value, counted from 1, or of the deepest part of its location that the file has."""
+        node = self.root
+        line: int | None = None
         for part in location:
-            found = None if node is None else _entry(node, part)
-            if found is None:
+            entry = None if node is None else _entry(node, part)
+            if entry is None:
                 break
-            key, node = found
+            key, node = entry
             line = key.start_mark.line + 1
         return line
 
@@ -46,8 +57,12 @@ class YamlFile:
 def parse_yaml(text: str, name: str) -> YamlFile:
     """Parse one YAML document.
 
+    Args:
+        text: Text of the document.
+        name: Path of its file, for messages.
+
     Raises:
-        ConfigError: the text is not YAML, has two equal keys in a mapping, contains itself, or is larger or deeper
+        ConfigError: The text is not YAML, has two equal keys in a mapping, contains itself, or is larger or deeper
             than any configuration.
     """
     if len(text) > MAX_BYTES:
@@ -66,11 +81,15 @@ def parse_yaml(text: str, name: str) -> YamlFile:
         finally:
             loader.dispose()
     except (yaml.YAMLError, ValueError, TypeError) as error:
-        # ValueError: a scalar like 2024-13-45 that looks like a date and is none; TypeError: << of what is no mapping.
-        mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        where = name if mark is None else f"{name}:{mark.line + 1}:{mark.column + 1}"
-        lines = [] if mark is None else [mark.line + 1]
-        raise ConfigError(f"{where}: not YAML: {what or error}", file=name, lines=lines) from None
+        # ValueError: a scalar like 2024-13-45 that looks like a date and is none; TypeError: << of a value that is no
+        # mapping.
+        problem = getattr(error, "problem", None) or error
+        mark = getattr(error, "problem_mark", None)
+        if mark is None:
+            raise ConfigError(f"{name}: not YAML: {problem}", file=name, lines=[]) from None
+        line = mark.line + 1
+        place = f"{name}:{line}:{mark.column + 1}"
+        raise ConfigError(f"{place}: not YAML: {problem}", file=name, lines=[line]) from None
     except RecursionError:
         raise _too_deep(name) from None
     return YamlFile(name, data, root)
@@ -81,33 +100,33 @@ def _too_deep(name: str) -> ConfigError:
 
 
 def _values_of(node: yaml.Node, name: str, above: tuple[int, ...], known: dict[int, int]) -> int:
-    """Return how many values a node stands for, its aliases written out.
+    """Return the number of values that a node stands for, with its aliases written out.
 
     Args:
-        above: ids of the nodes that it is in.
-        known: id of a node -> how many; an alias is the node that it names.
+        node: Node to count.
+        name: Path of the file, for messages.
+        above: Ids of the nodes that contain it.
+        known: Id of a node -> its number of values. An alias is the node that it names.
 
     Raises:
-        ConfigError: these are too many, the node is too deep or in itself, or two of its keys are equal.
+        ConfigError: The values are too many, the node is too deep or in itself, or two of its keys are equal.
     """
     number = node.start_mark.line + 1
     place = f"{name}:{number}"
+    # A node that contains itself has no end; one that was counted before is an alias.
     if id(node) in above:
         raise ConfigError(f"{place}: this anchor contains itself", file=name, lines=[number])
     if id(node) in known:
         return known[id(node)]
     if len(above) > MAX_DEPTH:
         raise _too_deep(name)
+    # The values of a node are itself and those of its children.
     children: list[yaml.Node] = []
     if isinstance(node, yaml.MappingNode):
-        children = [part for pair in cast("list[tuple[yaml.Node, yaml.Node]]", node.value) for part in pair]
-        lines: dict[tuple[str, str], int] = {}
-        for key in (key for key in children[::2] if isinstance(key, yaml.ScalarNode)):
-            line, spelled = key.start_mark.line + 1, (str(key.tag), str(key.value))
-            if spelled in lines:
-                told = f"key {key.value!r} is already on line {lines[spelled]}"
-                raise ConfigError(f"{name}:{line}: {told}", file=name, lines=[line])
-            lines[spelled] = line
+        entries = cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
+        _require_different_keys(entries, name)
+        for key, value in entries:
+            children += [key, value]
     elif isinstance(node, yaml.SequenceNode):
         children = node.value
     elif node.tag != _TEXT and len(node.value) > _MAX_NUMBER:
@@ -119,15 +138,35 @@ def _values_of(node: yaml.Node, name: str, above: tuple[int, ...], known: dict[i
     inside = (*above, id(node))
     total = 1 + sum(_values_of(child, name, inside, known) for child in children)
     if total > MAX_VALUES:
-        told = f"{place}: its anchors unfold to more than {MAX_VALUES:,} values"
-        raise ConfigError(told, file=name, lines=[number])
+        message = f"{place}: its anchors unfold to more than {MAX_VALUES:,} values"
+        raise ConfigError(message, file=name, lines=[number])
     known[id(node)] = total
     return total
 
 
+def _require_different_keys(entries: list[tuple[yaml.Node, yaml.Node]], name: str) -> None:
+    """Raise ConfigError, with both lines, if a mapping has the same key twice."""
+    lines: dict[tuple[str, str], int] = {}
+    for key, _ in entries:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        spelling = (str(key.tag), str(key.value))
+        line = key.start_mark.line + 1
+        if spelling in lines:
+            message = f"key {key.value!r} is already on line {lines[spelling]}"
+            raise ConfigError(f"{name}:{line}: {message}", file=name, lines=[line])
+        lines[spelling] = line
+
+
 def _entry(node: yaml.Node, part: int | str) -> tuple[yaml.Node, yaml.Node] | None:
+    """Return the key and the value of an entry of a mapping; of a list the entry itself as both; None for no entry."""
     if isinstance(node, yaml.MappingNode):
-        entries = cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
-        return next(((key, value) for key, value in entries if key.value == str(part)), None)
-    items = cast("list[yaml.Node]", node.value) if isinstance(node, yaml.SequenceNode) else []
-    return (items[part], items[part]) if isinstance(part, int) and part < len(items) else None
+        for key, value in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
+            if key.value == str(part):
+                return key, value
+        return None
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+        items = cast("list[yaml.Node]", node.value)
+        if part < len(items):
+            return items[part], items[part]
+    return None

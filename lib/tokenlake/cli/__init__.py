@@ -23,7 +23,7 @@ COMMANDS: Final = {
         "Write a commented configuration for your data, and say what comes next.",
     ),
     "inspect": ("inspect:inspect", BUILD, "Look into raw data, and propose a configuration for it."),
-    "plan": ("build:plan", BUILD, "Show what a run would do: inputs, units, tokens, output files."),
+    "plan": ("plan:plan", BUILD, "Show what a run would do: inputs, units, tokens, output files."),
     "clean": ("build:clean", BUILD, "List documents to leave out: duplicates, poor text, evaluation sets."),
     "run": ("run:run", BUILD, "Build a dataset version, or resume an interrupted build."),
     "work": ("build:work", BUILD, "Build units of a planned build, on any machine that reaches its store."),

@@ -1,4 +1,4 @@
-"""The ``tokenlake`` command: its arguments, how errors are told, and the standard streams of the process."""
+"""The ``tokenlake`` command: its arguments, its error messages, and the standard streams of the process."""
 
 from __future__ import annotations
 
@@ -65,11 +65,12 @@ class Failure:
     """How a command failed.
 
     Attributes:
-        type: name of the error's class.
-        code: the exit code.
-        hint: what to do, a line each.
-        details: for programs, as the error has them.
-        trace: the traceback of a bug.
+        type: Name of the error's class.
+        message: Message of the error.
+        code: Exit code.
+        hint: Instructions, one on each line.
+        details: Details of the error, for programs.
+        trace: Traceback of a bug.
     """
 
     type: str
@@ -82,16 +83,18 @@ class Failure:
     @property
     def place(self) -> str | None:
         """``file:line``, or the option or field that is wrong; None where the error names neither."""
-        known = self.details
-        file, line = known.get("file"), known.get("line", known.get("row"))
+        file = self.details.get("file")
         if file is not None:
+            line = self.details.get("line", self.details.get("row"))
             return str(file) if line is None else f"{file}:{line}"
-        named = (known.get(name) for name in ("field_path", "option", "key", "url"))
-        return next((str(value) for value in named if value), None)
+        for name in ("field_path", "option", "key", "url"):
+            if self.details.get(name):
+                return str(self.details[name])
+        return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``--json`` prints in one line on stderr."""
-        found = {
+        """Return the object that ``--json`` prints in one line on stderr."""
+        record: dict[str, Any] = {
             "type": self.type,
             "message": self.message,
             "place": self.place,
@@ -99,7 +102,9 @@ class Failure:
             "exit_code": self.code,
             "details": self.details,
         }
-        return found | ({"traceback": self.trace} if self.trace else {})
+        if self.trace:
+            record["traceback"] = self.trace
+        return record
 
 
 def _with_termination(result: int | Failure) -> int | Failure:
@@ -110,7 +115,7 @@ def _with_termination(result: int | Failure) -> int | Failure:
 
 
 def _run(tokens: Sequence[str]) -> int | Failure:
-    """Do what the arguments say, until Ctrl-C or SIGTERM."""
+    """Run the command of the arguments, until Ctrl-C or SIGTERM."""
     try:
         return _called(tokens)
     except KeyboardInterrupt:
@@ -148,14 +153,15 @@ def _called(tokens: Sequence[str]) -> int | Failure:
         command, message = usage(error)
         return Failure("UsageError", message, 2, f"{command} --help  lists arguments and options")
     except TokenlakeError as error:
-        told = to_json(error)
-        message, _, hint = told["message"].partition("\n\n")  # what stands apart in its message
-        return Failure(told["type"], message, error.exit_code, textwrap.dedent(hint), told["details"])
+        record = to_json(error)
+        # A message may end with instructions, after an empty line.
+        message, _, hint = record["message"].partition("\n\n")
+        return Failure(record["type"], message, error.exit_code, textwrap.dedent(hint), record["details"])
     except ImportError as error:
         return _missing_module(error)
     except MemoryError as error:  # Arrow's is one, too
-        why = f" ({error})" if str(error) else ""
-        return Failure("MemoryError", f"there is not enough memory{why}; finished units are kept", 1)
+        details = f" ({error})" if str(error) else ""
+        return Failure("MemoryError", f"there is not enough memory{details}; finished units are kept", 1)
     except Exception as error:
         return _refusal_of_the_system(error) or _bug(error)
 
@@ -185,7 +191,7 @@ _SHORT_OF: Final = frozenset({errno.EAGAIN, errno.ENOMEM})
 
 
 def _refusal_of_the_system(error: Exception) -> Failure | None:
-    """Return what to say of an error with which the system refuses memory, a thread or a process; else None."""
+    """Return the failure for an error with which the system refuses memory, a thread or a process; otherwise None."""
     is_refused = isinstance(error, OSError) and error.errno in _SHORT_OF
     if not is_refused and not (isinstance(error, RuntimeError) and str(error) == _NO_THREAD):
         return None
@@ -207,10 +213,15 @@ def _unloadable(error: ImportError) -> Failure:
     )
 
 
-def _missing_module(error: ImportError, what: str = "this command", extra: str = "etl") -> Failure:
-    """A module of ours that cannot be imported is a bug, somebody else's is an extra to install."""
-    # cyclopts wraps what a command's module raises while it is imported
-    # and NumPy what its compiled part raises
+def _missing_module(error: ImportError, user: str = "this command", extra: str = "etl") -> Failure:
+    """Return the failure for a missing module: a bug for one of ours, otherwise a package to install.
+
+    Args:
+        error: Error of the import.
+        user: Part of Tokenlake that needs the module, for the message.
+        extra: Extra of Tokenlake that installs it.
+    """
+    # cyclopts wraps errors of importing a command's module, and NumPy those of its compiled part.
     cause: BaseException = error
     while isinstance(cause.__cause__ or cause.__context__, ImportError):
         cause = cast("ImportError", cause.__cause__ or cause.__context__)
@@ -220,12 +231,13 @@ def _missing_module(error: ImportError, what: str = "this command", extra: str =
     package = (missing or "tokenlake").partition(".")[0]
     if package == "tokenlake":
         return _bug(error)
-    message = f"{what} needs {package}, which is not installed"
+    message = f"{user} needs {package}, which is not installed"
     code = MissingExtraError.exit_code
     return Failure("MissingExtraError", message, code, f"pip install 'tokenlake[{extra}]'")
 
 
 def _bug(error: Exception) -> Failure:
+    """Return the failure for an error that is a bug, with its traceback."""
     from tokenlake.base.secrets import scrub  # not above: `--help` needs no configurations
 
     return Failure(

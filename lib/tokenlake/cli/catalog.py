@@ -19,13 +19,14 @@ from tokenlake.etl.reports.difference import difference_tables, headings, senten
 from tokenlake.etl.reports.terminal import print_tables, stdout
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.catalog import tag as set_tag
-from tokenlake.runtime.store.claims import Tag, TagChange, unfinished
 from tokenlake.runtime.store.diff import diff as compare
 from tokenlake.runtime.store.gc import GcReport
 from tokenlake.runtime.store.gc import gc as collect
 from tokenlake.runtime.store.layout import RUNS, Layout
 from tokenlake.runtime.store.remove import Kept, remove_version
+from tokenlake.runtime.store.runs import unfinished
 from tokenlake.runtime.store.schemes import default_store
+from tokenlake.runtime.store.tags import Tag, TagChange
 
 _LISTED = (
     label("dataset"),
@@ -53,7 +54,7 @@ def ls(
     A version that is still being built has no figures: readers see it once it is committed. Its state is `running` if
     something changed in the last ten minutes, `failed` if its last run recorded an error, otherwise `idle`. To resume
     it, run its build again. The version numbers that gc or rm removed are not used again. A version whose manifest is
-    damaged is `unreadable`; what is wrong with it is said on stderr, and `tokenlake verify` has the whole picture.
+    damaged is `unreadable`; the reason is printed on stderr, and `tokenlake verify` lists all damage.
 
     Args:
         name: Only this dataset.
@@ -61,47 +62,84 @@ def ls(
     """
     catalog = catalog_of(store)
     names = catalog.datasets(swept=swept) if name is None else [name]
-    lines = [line for each in names for line in _lines(catalog, each, swept)]
+    records: list[dict[str, Any]] = []
+    for dataset in names:
+        records += _version_records(catalog, dataset, swept)
     if json:
-        print_json(lines)
-    elif lines:
-        columns = (*_LISTED, label("tags")) if any(line["tags"] for line in lines) else _LISTED
-        for line in lines:
-            line |= {"version": f"v{line['version']}", "tags": ", ".join(line["tags"]), "state": _state(line)}
-        print_tables([Table.of(columns, lines)])
+        print_json(records)
+    elif records:
+        _print_versions(records)
     else:
         note(f"no datasets in {catalog.store.url} yet: `tokenlake run CONFIG` builds one")
     return 0
 
 
-def _lines(catalog: Catalog, name: str, swept: bool) -> Iterator[dict[str, Any]]:
+def _print_versions(records: list[dict[str, Any]]) -> None:
+    """Print versions as a table; tags have a column only if there are any."""
+    has_tags = any(record["tags"] for record in records)
+    lines: list[dict[str, Any]] = []
+    for record in records:
+        as_text = {
+            "version": f"v{record['version']}",
+            "tags": ", ".join(record["tags"]),
+            "state": _state_in_words(record),
+        }
+        lines.append(record | as_text)
+    columns = (*_LISTED, label("tags")) if has_tags else _LISTED
+    print_tables([Table.of(columns, lines)])
+
+
+def _version_records(catalog: Catalog, name: str, swept: bool) -> Iterator[dict[str, Any]]:
+    """Yield a record for each version of a dataset.
+
+    Args:
+        catalog: Catalog of the store.
+        name: Name of the dataset.
+        swept: True to include the version numbers that gc or rm removed.
+    """
     infos = catalog.versions(name, swept=swept)
-    tags = [] if all(info.swept for info in infos) else _readable_tags(catalog, name)
+    tags_by_version: dict[int, list[str]] = {}
+    if not all(info.swept for info in infos):
+        for tag in _readable_tags(catalog, name):
+            tags_by_version.setdefault(tag.version, []).append(tag.tag)
     for info in infos:
-        line: dict[str, Any] = {"dataset": name, "version": info.version, "state": "committed"}
         layout = Layout(name, info.version)
+        record: dict[str, Any] = {"dataset": name, "version": info.version}
         if info.swept:
-            yield line | {"state": "swept", "tags": []}
+            yield record | {"state": "swept", "tags": []}
             continue
-        if info.committed:
-            manifest = catalog.readable_manifest(layout, note_unreadable)
-            if manifest is None:
-                named = [tag.tag for tag in tags if tag.version == info.version]
-                yield line | {"state": "unreadable", "tags": named}
-                continue
-            # How long ago the last run of it ended, by the storage's clock, where this says so.
-            stored = catalog.store.list(layout.key(RUNS))
-            changes = [each.modified for each in stored if each.modified is not None]
-            seconds = max(0.0, time.time() - max(changes)) if changes else None
-            line |= {"kind": manifest.kind, **asdict(manifest.totals), "seconds_since_change": seconds}
-        else:
-            found = unfinished(catalog.store, layout)
-            line |= {"state": found.state, "units_done": found.units}
-            line |= {"seconds_since_change": found.seconds, "error": found.error}
-        yield line | {"tags": [tag.tag for tag in tags if tag.version == info.version]}
+        record |= (
+            _committed_figures(catalog, layout) if info.committed else _unfinished_figures(catalog, layout)
+        )
+        yield record | {"tags": tags_by_version.get(info.version, [])}
+
+
+def _committed_figures(catalog: Catalog, layout: Layout) -> dict[str, Any]:
+    """Return the state, the kind and the totals of a committed version; of an unreadable one the state alone."""
+    manifest = catalog.readable_manifest(layout, note_unreadable)
+    if manifest is None:
+        return {"state": "unreadable"}
+    # The end of the last run, by the storage's clock, where the storage says so.
+    run_files = catalog.store.list(layout.key(RUNS))
+    changes = [file.modified for file in run_files if file.modified is not None]
+    seconds = max(0.0, time.time() - max(changes)) if changes else None
+    figures = asdict(manifest.totals)
+    return {"state": "committed", "kind": manifest.kind, **figures, "seconds_since_change": seconds}
+
+
+def _unfinished_figures(catalog: Catalog, layout: Layout) -> dict[str, Any]:
+    """Return the state of a version that is not committed, its finished units, and the error of its last run."""
+    build = unfinished(catalog.store, layout)
+    return {
+        "state": build.state,
+        "units_done": build.units,
+        "seconds_since_change": build.seconds,
+        "error": build.error,
+    }
 
 
 def _readable_tags(catalog: Catalog, name: str) -> list[Tag]:
+    """Return the tags of a dataset; none, with a note, if they are damaged."""
     try:
         return catalog.tags(name)
     except IntegrityError as error:
@@ -109,20 +147,23 @@ def _readable_tags(catalog: Catalog, name: str) -> list[Tag]:
         return []
 
 
-def _state(line: dict[str, Any]) -> str:
-    """``idle for 3 days, 7 units done``; ``failed 5 minutes ago: the first line of its error, 7 units done``."""
-    seconds = line.get("seconds_since_change")
-    if "units_done" not in line:
-        return line["state"] if seconds is None else f"{line['state']} {numbers.age(seconds)} ago"
-    error = line["error"]
+def _state_in_words(record: dict[str, Any]) -> str:
+    """``idle for 3 days; 7 units done``; ``failed 5 minutes ago: the first line of its error; 7 units done``."""
+    state = record["state"]
+    seconds = record.get("seconds_since_change")
+    if "units_done" not in record:
+        return state if seconds is None else f"{state} {numbers.age(seconds)} ago"
     age = "an unknown time" if seconds is None else numbers.age(seconds)
-    said = {
-        "running": f"running, last change {age} ago",
-        "idle": f"idle for {age}",
-        "cancelled": f"cancelled {age} ago",
-        "failed": f"failed {age} ago: {textwrap.shorten(error or '', _SHOWN_ERROR, placeholder=' ...')}",
-    }
-    return f"{said[line['state']]}; {numbers.plural(line['units_done'], 'unit')} done"
+    if state == "idle":
+        words = f"idle for {age}"
+    elif state == "running":
+        words = f"running, last change {age} ago"
+    elif state == "failed":
+        error = textwrap.shorten(record["error"] or "", _SHOWN_ERROR, placeholder=" ...")
+        words = f"failed {age} ago: {error}"
+    else:
+        words = f"{state} {age} ago"
+    return f"{words}; {numbers.plural(record['units_done'], 'unit')} done"
 
 
 def diff(
@@ -147,20 +188,20 @@ def diff(
         files: List every shard that differs.
         exit_code: Exit with 1 if the versions differ.
     """
-    found = compare(a, b, store=store or default_store())
+    difference = compare(a, b, store=store or default_store())
     if json:
-        print_json(found.to_json())
+        print_json(difference.to_json())
     else:
         console = stdout()
-        console.print(sentence_of(found))
-        if headings(found) == ("A", "B"):
-            console.print(f"A is {found.a}, B is {found.b}")
+        console.print(sentence_of(difference))
+        if headings(difference) == ("A", "B"):
+            console.print(f"A is {difference.a}, B is {difference.b}")
         console.print()
-        print_tables(difference_tables(found, files=files))
-        unlike = sum(not pair.same for pair in found.files)
-        if unlike and not files:
-            note(f"\n{numbers.plural(unlike, 'shard')} not the same: --files lists them")
-    return 1 if exit_code and not found.equal else 0
+        print_tables(difference_tables(difference, files=files))
+        changed_shards = [pair for pair in difference.files if not pair.same]
+        if changed_shards and not files:
+            note(f"\n{numbers.plural(len(changed_shards), 'shard')} not the same: --files lists them")
+    return 1 if exit_code and not difference.equal else 0
 
 
 _TAG_COLUMNS = (label("tag"), label("version"), label("manifest_sha256", "manifest"))
@@ -192,49 +233,59 @@ def tag(
                 "--remove takes a dataset and one of its tags: `tokenlake tag NAME TAG --remove`"
             )
         version = catalog_of(store).remove_tag(name, tag)
-        was = "its file was damaged" if version is None else f"was v{version}"
-        found = {"dataset": name, "tag": tag, "removed_from": version}
-        emit(found, json, lambda: stdout().print(f"{name}@{tag} is removed ({was})"))
+        former = "its file was damaged" if version is None else f"was v{version}"
+        record = {"dataset": name, "tag": tag, "removed_from": version}
+        emit(record, json, lambda: stdout().print(f"{name}@{tag} is removed ({former})"))
     elif tag is None:
         _list_tags(catalog_of(store), name, json)
     else:
         change = set_tag(store or default_store(), tag, name=name)
-        before = None if change.was is None else change.was.version
-        found = asdict(change.tag) | {"moved_from": before, "changed": change.changed}
-        emit(found, json, lambda: stdout().print(_told(change)))
+        former_version = None if change.was is None else change.was.version
+        record = asdict(change.tag) | {"moved_from": former_version, "changed": change.changed}
+        emit(record, json, lambda: stdout().print(_change_in_words(change)))
     return 0
 
 
 def _list_tags(catalog: Catalog, name: str, json: bool) -> None:
+    """Print the tags of a dataset.
+
+    Raises:
+        ConfigError: The name has a version.
+    """
     if "@" in name:
         raise ConfigError(
             f"{name!r} names a version, but tags are listed for a dataset: `tokenlake tag {name.partition('@')[0]}`; "
             f"or name the tag to set: `tokenlake tag {name} TAG`"
         )
-    found = [asdict(each) for each in catalog.tags(name)]
+    records = [asdict(tag) for tag in catalog.tags(name)]
     if json:
-        print_json(found)
-    elif found:
-        print_tables([Table.of(_TAG_COLUMNS, [each | {"version": f"v{each['version']}"} for each in found])])
+        print_json(records)
+    elif records:
+        lines = [record | {"version": f"v{record['version']}"} for record in records]
+        print_tables([Table.of(_TAG_COLUMNS, lines)])
     else:
         note(f"{name} has no tags yet: `tokenlake tag {name}@v1 prod` sets one")
 
 
-def _told(change: TagChange) -> str:
-    what, was = f"{change.tag.reference} is v{change.tag.version}", change.was
-    if not change.changed or was is None:
-        return what if change.changed else f"{what} already"
-    same = was.version == change.tag.version
-    return f"{what}, as before, but with a different manifest" if same else f"{what}; it was v{was.version}"
+def _change_in_words(change: TagChange) -> str:
+    """Return the sentence about a tag that was set or moved."""
+    sentence = f"{change.tag.reference} is v{change.tag.version}"
+    if not change.changed:
+        return f"{sentence} already"
+    if change.was is None:
+        return sentence
+    if change.was.version == change.tag.version:
+        return f"{sentence}, as before, but with a different manifest"
+    return f"{sentence}; it was v{change.was.version}"
 
 
-_COLUMNS = (
+_REMOVED_COLUMNS = (
     label("what"),
     label("place", "where"),
     number("files"),
     number("bytes", "size", numbers.size),
 )
-_WHAT = {"temporary": "never published", "abandoned": "abandoned build", "stray": "in no manifest"}
+_KINDS = {"temporary": "never published", "abandoned": "abandoned build", "stray": "in no manifest"}
 
 
 def gc(
@@ -259,28 +310,36 @@ def gc(
     """
     report = collect(store or default_store(), names, grace=grace, dry_run=dry_run)
     emit(report.to_json(), json, lambda: _print_removed(report))
-    return 1 if any(each.failed for each in report.kept) else 0
+    has_failed = any(file.failed for file in report.kept)
+    return 1 if has_failed else 0
 
 
 def _print_removed(report: GcReport) -> None:
+    """Print the number and the size of the removed files by place and kind, and their sum."""
     sizes: dict[tuple[str, str], list[int]] = {}
-    for each in sorted(report.removed, key=lambda each: (each.place, each.kind)):
-        sizes.setdefault((each.place, each.kind), []).append(each.bytes)
-    for swept in report.swept:  # one of which nothing was built yet has no files
+    for removed in sorted(report.removed, key=lambda removed: (removed.place, removed.kind)):
+        sizes.setdefault((removed.place, removed.kind), []).append(removed.bytes)
+    # An abandoned build that wrote nothing has no files.
+    for swept in report.swept:
         sizes.setdefault((f"{swept.dataset}@v{swept.version}", "abandoned"), [])
     if sizes:
-        rows = ((_WHAT[kind], place, len(each), sum(each)) for (place, kind), each in sizes.items())
-        print_tables([Table(_COLUMNS, tuple(rows))])
+        rows: list[tuple[str, str, int, int]] = []
+        for (place, kind), file_sizes in sizes.items():
+            rows.append((_KINDS[kind], place, len(file_sizes), sum(file_sizes)))
+        print_tables([Table(_REMOVED_COLUMNS, tuple(rows))])
         stdout().print()
-    files, size = numbers.plural(len(report.removed), "file"), numbers.size(report.bytes)
-    verb = "would be removed" if report.dry_run else "removed"
-    stdout().print(f"{files}, {size} {verb}" if sizes else "nothing to remove")
-    _notes(report.kept)
+        files = numbers.plural(len(report.removed), "file")
+        verb = "would be removed" if report.dry_run else "removed"
+        stdout().print(f"{files}, {numbers.size(report.bytes)} {verb}")
+    else:
+        stdout().print("nothing to remove")
+    _note_kept(report.kept)
 
 
-def _notes(kept: Iterable[Kept]) -> None:
-    for each in kept:
-        note(f"kept {each.name}: {each.reason}")
+def _note_kept(files: Iterable[Kept]) -> None:
+    """Say on stderr which files were not removed, and why."""
+    for file in files:
+        note(f"kept {file.name}: {file.reason}")
 
 
 def rm(
@@ -301,10 +360,11 @@ def rm(
         name: A version by its number: NAME@v3.
         dry_run: Remove nothing; list what would be removed.
     """
-    found = remove_version(store or default_store(), name, dry_run=dry_run)
-    what = f"{numbers.plural(len(found.removed), 'file')}, {numbers.size(found.bytes)}"
-    told = [each.name for each in found.removed] if dry_run else []
-    told.append(f"{found.dataset}@v{found.version}: {what} {'would be removed' if dry_run else 'removed'}")
-    emit(found.to_json(), json, lambda: stdout().print("\n".join(told)))
-    _notes(found.kept)
-    return 1 if found.kept else 0
+    report = remove_version(store or default_store(), name, dry_run=dry_run)
+    files = numbers.plural(len(report.removed), "file")
+    verb = "would be removed" if dry_run else "removed"
+    lines = [removed.name for removed in report.removed] if dry_run else []
+    lines.append(f"{report.dataset}@v{report.version}: {files}, {numbers.size(report.bytes)} {verb}")
+    emit(report.to_json(), json, lambda: stdout().print("\n".join(lines)))
+    _note_kept(report.kept)
+    return 1 if report.kept else 0

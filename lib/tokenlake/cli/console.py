@@ -1,4 +1,4 @@
-"""What commands share: from arguments to the call of a command, options, pages of ``--help``, completion, and printing.
+"""Parts that commands share: their call by arguments, options, pages of ``--help``, completion, and printing.
 
 Results go to stdout as tables or JSON, notes to stderr.
 """
@@ -77,31 +77,39 @@ def note_unreadable(layout: Layout, error: IntegrityError) -> None:
 
 
 def catalog_of(store: str | None) -> Catalog:
-    """Return what a store holds, that of ``--store`` or the default one."""
+    """Return the catalog of a store, that of ``--store`` or the default one."""
     return Catalog(open_store(store or default_store()))
 
 
 def with_store(overrides: tuple[str, ...], store: str | None) -> list[str]:
-    """``--store`` as one more override: a run's store is ``save.output_dir``."""
-    return [*overrides, *store_overrides(store)] if store else list(overrides)
+    """Return overrides with ``--store`` as the last one: a run's store is ``save.output_dir``."""
+    if not store:
+        return list(overrides)
+    return [*overrides, *store_overrides(store)]
 
 
 @final
 class Data:
-    """Standard output for what is data as it stands, CSV or YAML: files and pipes get it so, a terminal printable."""
+    """Standard output for data, CSV or YAML: files and pipes get it unchanged, terminals printable."""
 
     def write(self, text: str) -> int:
         return sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def print_json(value: object) -> None:
-    """Print ``value`` as indented JSON on stdout; what JSON lacks (dates, decimals) becomes text."""
+    """Print a value as indented JSON on stdout; types that JSON lacks (dates, decimals) become text."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     sys.stdout.write(encodable_json(printable_json(text), sys.stdout) + "\n")
 
 
 def emit(value: object, json: bool, show: Callable[[], object]) -> None:
-    """Print ``value`` as JSON for programs, or have ``show`` print it for people."""
+    """Print a value as JSON for programs, or by a function for people.
+
+    Args:
+        value: Value to print as JSON.
+        json: True for JSON.
+        show: Function that prints it for people.
+    """
     if json:
         print_json(value)
     else:
@@ -109,7 +117,7 @@ def emit(value: object, json: bool, show: Callable[[], object]) -> None:
 
 
 def note(message: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     stderr().print(Text(message))
 
 
@@ -119,53 +127,71 @@ _QUIET: Final = 0.5  # seconds before a counter shows itself
 
 @final
 class Counter:
-    """Bytes worked through, of a total that may come to be known only later; thread-safe.
+    """Number of bytes that were processed, of a total that may become known only later; thread-safe.
 
     Args:
-        what: is being done.
-        lines: where a line is printed now and then; None: whoever made it asks for :meth:`line`.
+        work: Name of the work, such as ``verifying``.
+        lines: Console on which a line is printed every ten seconds; None if the caller asks for :meth:`line`.
+
+    Attributes:
+        done: Number of bytes so far.
+        total: Number of bytes in all; 0 while it is not known.
     """
 
-    def __init__(self, what: str, lines: Console | None = None) -> None:
-        self._what, self._console, self._lock = what, lines, threading.Lock()
+    def __init__(self, work: str, lines: Console | None = None) -> None:
+        self._work = work
+        self._console = lines
+        self._lock = threading.Lock()
         self._began = time.monotonic()
         self._next_line = self._began + _LINE_EVERY
-        self.done, self.total = 0, 0
+        self.done = 0
+        self.total = 0
 
     def add(self, more: int) -> None:
         """Count more bytes."""
         with self._lock:
             self.done += more
-            self._tell()
+            self._print_line()
 
     def set(self, done: int, total: int) -> None:
-        """Say how far it is."""
+        """Replace the number of bytes so far, and in all."""
         with self._lock:
-            self.done, self.total = done, total
-            self._tell()
+            self.done = done
+            self.total = total
+            self._print_line()
 
     def line(self) -> str:
-        """``verifying: 1.20 GiB of 3.41 GiB, 912 MB/s``; nothing during the first half second."""
+        """Return ``verifying: 1.20 GiB of 3.41 GiB, 912 MB/s``; an empty text during the first half second."""
         seconds = time.monotonic() - self._began
         if seconds < _QUIET:
             return ""
-        of = f" of {numbers.size(self.total)}" if self.total else ""
-        return f"{self._what}: {numbers.size(self.done)}{of}, {numbers.rate(self.done, seconds)}"
+        done = numbers.size(self.done)
+        if self.total:
+            done += f" of {numbers.size(self.total)}"
+        return f"{self._work}: {done}, {numbers.rate(self.done, seconds)}"
 
-    def _tell(self) -> None:
-        if self._console is not None and (now := time.monotonic()) >= self._next_line:
+    def _print_line(self) -> None:
+        """Print the line, if it is time."""
+        if self._console is None:
+            return
+        now = time.monotonic()
+        if now >= self._next_line:
             self._next_line = now + _LINE_EVERY
             self._console.print(Text(self.line()))
 
 
 @contextmanager
-def counting(what: str) -> Generator[Counter]:
-    """Show bytes being worked through, when it takes a while: on a terminal as they are, elsewhere by lines."""
+def counting(work: str) -> Generator[Counter]:
+    """Show the number of processed bytes of long work: continuously on a terminal, elsewhere by lines.
+
+    Args:
+        work: Name of the work, such as ``verifying``.
+    """
     console = stderr()
     if not console.is_terminal:
-        yield Counter(what, console)
+        yield Counter(work, console)
         return
-    counter = Counter(what)
+    counter = Counter(work)
     with Live(console=console, get_renderable=lambda: Text(counter.line(), style="dim"), transient=True):
         yield counter
 
@@ -231,13 +257,15 @@ def call(tokens: Sequence[str]) -> int:
 
 
 def usage(error: CycloptsError) -> tuple[str, str]:
-    """Return the command whose arguments are wrong, and what is wrong with them."""
+    """Return the command whose arguments are wrong, and the reason."""
     command = " ".join(("tokenlake", *(error.command_chain or ())))
     if isinstance(error, UnusedCliTokensError):
         return command, f"{command} has no use for {', '.join(map(repr, error.unused_tokens or ()))}"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name = error.keyword or error.argument.name
-        return command, f"{name} needs a value" if name.startswith("-") else f"{command} needs {name}"
+        if name.startswith("-"):
+            return command, f"{name} needs a value"
+        return command, f"{command} needs {name}"
     return command, str(error).strip()
 
 

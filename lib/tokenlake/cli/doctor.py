@@ -1,4 +1,4 @@
-"""``tokenlake doctor``: what of this machine a build or a training run would stumble over."""
+"""``tokenlake doctor``: problems of this machine that would stop a build or a training run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,14 @@ _PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 @final
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at, how it is, what was found, and how to repair it; nothing where it is well."""
+    """One line of the report.
+
+    Attributes:
+        name: Subject of the check.
+        state: Result of the check.
+        found: Facts that were found.
+        repair: Instruction that repairs it; empty where nothing is wrong.
+    """
 
     name: str
     state: State
@@ -62,6 +69,7 @@ def doctor(*, store: StoreUrl = None, json: AsJson = False) -> int:
     Each line says ok, warn or fail, and how to repair it. No secret is shown. The exit code is 1 if something fails. On
     s3:// and gs:// a small object is written to the store and removed again, to see that writes keep their conditions.
     """
+    # From the machine itself to the services that a build uses.
     url = store or default_store()
     checks = [
         _python(),
@@ -76,41 +84,54 @@ def doctor(*, store: StoreUrl = None, json: AsJson = False) -> int:
         _prefect(),
         _proxies(),
     ]
-    failed = any(check.state == "fail" for check in checks)
-    rows = tuple((each.state, each.name, f"{each.found}\n{each.repair}".rstrip("\n")) for each in checks)
-    table = Table((label("state", ""), label("name", "checked"), label("found")), rows)
-    found = {"ok": not failed, "checks": [asdict(check) for check in checks]}
-    emit(found, json, lambda: print_tables([table]))
-    return 1 if failed else 0
+    rows: list[tuple[str, str, str]] = []
+    has_failed = False
+    for check in checks:
+        facts = f"{check.found}\n{check.repair}" if check.repair else check.found
+        rows.append((check.state, check.name, facts))
+        has_failed = has_failed or check.state == "fail"
+    table = Table((label("state", ""), label("name", "checked"), label("found")), tuple(rows))
+    report = {"ok": not has_failed, "checks": [asdict(check) for check in checks]}
+    emit(report, json, lambda: print_tables([table]))
+    return 1 if has_failed else 0
 
 
 def _python() -> Check:
-    wanted = metadata.metadata("tokenlake")["Requires-Python"] or ""
-    fits = Requirement(f"python{wanted}").specifier.contains(platform.python_version(), prereleases=True)
-    found = f"{platform.python_version()}, tokenlake {__version__}, {sys.prefix}"
-    return Check("Python", "ok", found) if fits else Check("Python", "fail", found, f"use Python {wanted}")
+    """Compare the version of Python with the supported ones."""
+    supported = metadata.metadata("tokenlake")["Requires-Python"] or ""
+    version = platform.python_version()
+    found = f"{version}, tokenlake {__version__}, {sys.prefix}"
+    if Requirement(f"python{supported}").specifier.contains(version, prereleases=True):
+        return Check("Python", "ok", found)
+    return Check("Python", "fail", found, f"use Python {supported}")
 
 
 def _packages() -> Iterator[Check]:
-    """The packages that every use needs, then those of each extra, against the versions that are supported."""
+    """Compare the packages of every install, then those of each extra, with the supported versions."""
     requirements = [Requirement(line) for line in metadata.requires("tokenlake") or ()]
     base = [requirement for requirement in requirements if requirement.marker is None]
-    yield _versions("packages", base, "pip install --upgrade tokenlake", needed=True)
-    by_extra: dict[str, list[Requirement]] = {extra: [] for extra in _EXTRAS}
-    extras_of = Counter[str]()  # number of extras that ask for a package
-    for extra, members in by_extra.items():
-        for requirement in requirements:
-            if requirement.marker and requirement.marker.evaluate({"extra": extra}):
-                members.append(requirement)
-        extras_of.update({requirement.name for requirement in members})
-    for extra, members in by_extra.items():
-        # Somebody installed an extra where a package is there that no other extra asks for.
-        own = [requirement for requirement in members if extras_of[requirement.name] == 1]
-        is_installed = any(_version(requirement.name) for requirement in own)
+    yield _versions("packages", base, "pip install --upgrade tokenlake", is_needed=True)
+
+    requirements_by_extra: dict[str, list[Requirement]] = {}
+    extra_counts = Counter[str]()  # package -> number of extras that require it
+    for extra in _EXTRAS:
+        members = [
+            requirement
+            for requirement in requirements
+            if requirement.marker and requirement.marker.evaluate({"extra": extra})
+        ]
+        requirements_by_extra[extra] = members
+        extra_counts.update({requirement.name for requirement in members})
+
+    for extra, members in requirements_by_extra.items():
+        # An extra was installed if a package is installed that no other extra requires.
+        is_installed = False
+        for requirement in members:
+            if extra_counts[requirement.name] == 1 and _version(requirement.name):
+                is_installed = True
         if members:
-            yield _versions(
-                f"extra {extra}", members, f"pip install 'tokenlake[{extra}]'", needed=is_installed
-            )
+            install = f"pip install 'tokenlake[{extra}]'"
+            yield _versions(f"extra {extra}", members, install, is_needed=is_installed)
 
 
 def _tokenizers() -> Iterator[Check]:
@@ -123,17 +144,18 @@ def _tokenizers() -> Iterator[Check]:
         yield Check("tokenizers", "ok", found, f"to use it: {FASTER}")
     else:
         yield Check("tokenizers", "ok", f"{installed}, the fast generation")
-    wanted = _requirement_of("transformers", "tokenizers")
-    if wanted is not None and not wanted.specifier.contains(installed, prereleases=True):
+    requirement = _requirement_of("transformers", "tokenizers")
+    if requirement is not None and not requirement.specifier.contains(installed, prereleases=True):
+        needed = f"{requirement.name}{requirement.specifier}"
         found = (
-            f"transformers {_version('transformers')} needs {wanted.name}{wanted.specifier}, so it cannot be imported; "
+            f"transformers {_version('transformers')} needs {needed}, so it cannot be imported; "
             "only tokenizers without a tokenizer.json need it"
         )
         yield Check("transformers", "warn", found, f"to convert such a tokenizer: {OLDER}")
 
 
 def _requirement_of(package: str, name: str) -> Requirement | None:
-    """Return what an installed package requires of another one, or None."""
+    """Return the requirement that an installed package has for another one, or None."""
     if _version(package) is None:
         return None
     for line in metadata.requires(package) or ():
@@ -143,25 +165,40 @@ def _requirement_of(package: str, name: str) -> Requirement | None:
     return None
 
 
-def _versions(name: str, wanted: list[Requirement], install: str, *, needed: bool) -> Check:
-    """Compare versions; of an extra that nobody asked for, others may have brought some packages."""
-    there = {each.name: _version(each.name) for each in wanted}
-    told = ", ".join(f"{package} {version}" for package, version in there.items() if version)
-    missing = [package for package, version in there.items() if version is None]
-    if missing and not needed:
+def _versions(name: str, requirements: list[Requirement], install: str, *, is_needed: bool) -> Check:
+    """Compare installed versions with the supported ones.
+
+    Args:
+        name: Subject of the check.
+        requirements: Packages and their supported versions.
+        install: Command that installs them.
+        is_needed: False for an extra that was not installed, of which other packages may have brought some parts.
+    """
+    # Each package is missing, unsupported or fine.
+    versions: dict[str, str] = {}
+    missing: list[str] = []
+    unsupported: list[str] = []
+    for requirement in requirements:
+        version = _version(requirement.name)
+        if version is None:
+            missing.append(requirement.name)
+            continue
+        versions[requirement.name] = version
+        if not requirement.specifier.contains(version, prereleases=True):
+            unsupported.append(f"{requirement.name} {version} (supported: {requirement.specifier})")
+    if missing and not is_needed:
         return Check(name, "ok", f"not installed; {install}")
-    wrong = [
-        f"{each.name} {version} (supported: {each.specifier})"
-        for each in wanted
-        if (version := there[each.name]) and not each.specifier.contains(version, prereleases=True)
-    ]
-    if wrong or missing:
-        absent = [f"missing: {', '.join(missing)}"] if missing else []
-        return Check(name, "fail", "; ".join([*wrong, *absent, told]), install)
-    return Check(name, "ok", told)
+    installed = ", ".join(f"{package} {version}" for package, version in versions.items())
+    if not missing and not unsupported:
+        return Check(name, "ok", installed)
+    problems = list(unsupported)
+    if missing:
+        problems.append(f"missing: {', '.join(dict.fromkeys(missing))}")
+    return Check(name, "fail", "; ".join([*problems, installed]), install)
 
 
 def _version(package: str) -> str | None:
+    """Return the installed version of a package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -169,7 +206,9 @@ def _version(package: str) -> str | None:
 
 
 def _processors() -> Check:
-    memory, free = total_memory(), available_memory()
+    """Report the processors, the memory and the number of workers that follows from both."""
+    memory = total_memory()
+    free = available_memory()
     found = numbers.plural(available_cpus(), "processor")
     if memory is not None and free is not None:
         found += f", {numbers.size(memory)} of memory, {numbers.size(free)} available"
@@ -180,13 +219,13 @@ def _processors() -> Check:
 
 
 def _disk(name: str, folder: Path) -> Check:
-    """The free space of the disk that a folder is on, or will be."""
-    there = nearest_folder(folder)
+    """Check the free space of the disk that a folder is on, or will be."""
+    existing = nearest_folder(folder)
     free = free_bytes(folder)
     found = f"{numbers.size(free)} free at {near(str(folder))}"
-    if not os.access(there, os.W_OK | os.X_OK):
-        repair = f"chmod u+rwx {there}, or name another"
-        return Check(name, "fail", f"{found}; {there} cannot be written to", repair)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        repair = f"chmod u+rwx {existing}, or name another"
+        return Check(name, "fail", f"{found}; {existing} cannot be written to", repair)
     if free >= _LITTLE_DISK:
         return Check(name, "ok", found)
     state = "fail" if free < _NO_DISK else "warn"
@@ -194,15 +233,19 @@ def _disk(name: str, folder: Path) -> Check:
 
 
 def _cache() -> Check:
+    """Report the size of the cache and the free space of its disk."""
     folder = default_folder()
-    taken = sum((Path(place) / name).lstat().st_size for place, _, names in os.walk(folder) for name in names)
+    cache_bytes = 0
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            cache_bytes += (Path(directory) / name).lstat().st_size
     disk = _disk("cache", folder)
-    repair = disk.repair and "set TOKENLAKE_CACHE to a folder with room"
-    return Check("cache", disk.state, f"{numbers.size(taken)}, {disk.found}", repair)
+    repair = "set TOKENLAKE_CACHE to a folder with room" if disk.repair else ""
+    return Check("cache", disk.state, f"{numbers.size(cache_bytes)}, {disk.found}", repair)
 
 
 def _store(url: str) -> Iterator[Check]:
-    """Whether the store can be read, and written to: of a bucket by a trial, of a folder by its rights."""
+    """Check that the store can be read and written to: a bucket by a trial, a folder by its rights."""
 
     def look() -> str:
         store = open_store(url)
@@ -216,7 +259,7 @@ def _store(url: str) -> Iterator[Check]:
 
 
 def _tried(name: str, action: Callable[[], str], repair: str) -> Check:
-    """What an action returns, or its error."""
+    """Run an action and report the facts that it returns, or its error."""
     try:
         return Check(name, "ok", action())
     except (TokenlakeError, OSError) as error:
@@ -225,15 +268,20 @@ def _tried(name: str, action: Callable[[], str], repair: str) -> Check:
 
 
 def _hub_token() -> Check:
-    """Whether there is a token for the Hub; never which."""
+    """Report whether there is a token for the Hub, and never the token."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    found = "none: public datasets and tokenizers only; `hf auth login` saves one"
-    if Path(os.environ.get("HF_TOKEN_PATH") or home / "token").is_file():
+    file = Path(os.environ.get("HF_TOKEN_PATH") or home / "token")
+    if os.environ.get("HF_TOKEN"):
+        found = "set by HF_TOKEN"
+    elif file.is_file():
         found = "saved by a login"
-    return Check("Hub token", "ok", "set by HF_TOKEN" if os.environ.get("HF_TOKEN") else found)
+    else:
+        found = "none: public datasets and tokenizers only; `hf auth login` saves one"
+    return Check("Hub token", "ok", found)
 
 
 def _hub() -> Check:
+    """Check that the Hub answers, unless its use is switched off."""
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     shown = without_credentials(endpoint, every_query=True)
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}:
@@ -245,13 +293,14 @@ def _hub() -> Check:
         if error.code >= 500:
             return Check("Hub", "warn", f"{shown} answers {error.code}", "try again later")
     except (OSError, ValueError) as error:
-        told = f"{shown} does not answer: {without_credentials(str(error), every_query=True)}"
-        return Check("Hub", "warn", told, "without a network: export HF_HUB_OFFLINE=1")
+        reason = without_credentials(str(error), every_query=True)
+        found = f"{shown} does not answer: {reason}"
+        return Check("Hub", "warn", found, "without a network: export HF_HUB_OFFLINE=1")
     return Check("Hub", "ok", f"{shown} answers")
 
 
 def _prefect() -> Check:
-    """The server that runs would use, and whether it answers; without one, whether a run can open a port."""
+    """Check that the Prefect server of runs answers; without a server, that a run can open a port."""
 
     def look() -> str:
         url = importlib.import_module("tokenlake_flows.settings").configured_api_url()
@@ -268,10 +317,15 @@ def _prefect() -> Check:
 
 
 def _proxies() -> Check:
-    """Variables that send requests elsewhere; those of a run to its own server must not go there."""
-    known = {name: os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES}
-    found = ", ".join(f"{name}={without_credentials(value)}" for name, value in known.items() if value)
-    past = {each.strip() for each in (known.pop("no_proxy") or "").split(",")}
-    if any(known.values()) and not {"127.0.0.1", "localhost", "*"} & past:
+    """Report the proxies; the requests of a run to its own server must not go through one."""
+    settings: dict[str, str] = {}
+    for name in _PROXIES:
+        value = os.environ.get(name) or os.environ.get(name.upper())
+        if value:
+            settings[name] = value
+    found = ", ".join(f"{name}={without_credentials(value)}" for name, value in settings.items())
+    direct_hosts = {host.strip() for host in settings.pop("no_proxy", "").split(",")}
+    reaches_itself = not direct_hosts.isdisjoint({"127.0.0.1", "localhost", "*"})
+    if settings and not reaches_itself:
         return Check("proxies", "warn", found, "export NO_PROXY=127.0.0.1,localhost")
     return Check("proxies", "ok", found or "none")

@@ -64,38 +64,73 @@ class Order:
     split: str | None = None
 
     def refuse(self) -> None:
-        """ConfigError where any of them is given."""
-        given = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
-        if given:
-            flags = ", ".join(f"--{'no-' * (name == 'shuffle')}{name.replace('_', '-')}" for name in given)
-            raise ConfigError(f"{flags}: the state defines this; leave it out with --state")
+        """Raise ConfigError if any option is given."""
+        flags: list[str] = []
+        for field in fields(self):
+            if getattr(self, field.name) != field.default:
+                prefix = "--no-" if field.name == "shuffle" else "--"
+                flags.append(prefix + field.name.replace("_", "-"))
+        if flags:
+            raise ConfigError(f"{', '.join(flags)}: the state defines this; leave it out with --state")
 
-    def plan(self, name: str | None, where: str) -> BatchPlan:
+    def plan(self, name: str | None, url: str) -> BatchPlan:
+        """Return the batches of a loader with these options.
+
+        Args:
+            name: Dataset of the loader, or one version of it.
+            url: Store that holds the dataset.
+
+        Raises:
+            ConfigError: The name or the batch size is missing, or an option has another form.
+        """
         if name is None or self.batch_size is None:
             raise ConfigError("name the dataset and the order: NAME and --batch-size, or --state FILE")
-        given, padding = self.batch_size, None
-        try:
-            sizes = dict(part.split(":") for part in given.split(",")) if ":" in given else {}
-            batch_size = {int(step): int(size) for step, size in sizes.items()} or int(given)
-        except ValueError:
-            raise ConfigError(
-                f"--batch-size: got {given!r}, must be a number of rows, or step:rows,... as 0:128,1000:256"
-            ) from None
-        try:
-            padding = None if self.padding is None else _json.loads(self.padding)
-        except ValueError:
-            raise ConfigError(f'--padding: got {self.padding!r}, must be JSON, as {{"buckets": 8}}') from None
-        asked = LoaderOptions(
-            batch_size=batch_size,
+        epochs = 1 if self.epochs is None else self.epochs
+        options = LoaderOptions(
+            batch_size=_batch_size(self.batch_size),
             seed=self.seed or 0,
             shuffle=self.shuffle,
-            epochs=None if self.epochs == "none" else 1 if self.epochs is None else self.epochs,
+            epochs=None if epochs == "none" else epochs,
             drop_last=self.drop_last,
-            padding=padding,
+            padding=_padding(self.padding),
             lanes=self.lanes,
             window=1 if self.window is None else self.window,
         )
-        return BatchPlan(open_dataset(where, name, split=self.split), asked)
+        return BatchPlan(open_dataset(url, name, split=self.split), options)
+
+
+def _batch_size(text: str) -> int | dict[int, int]:
+    """Return the number of rows of ``128``, or the schedule {step: rows} of ``0:128,1000:256``.
+
+    Raises:
+        ConfigError: The text has another form.
+    """
+    try:
+        if ":" not in text:
+            return int(text)
+        schedule: dict[int, int] = {}
+        for entry in text.split(","):
+            step, rows = entry.split(":")
+            schedule[int(step)] = int(rows)
+        return schedule
+    except ValueError:
+        raise ConfigError(
+            f"--batch-size: got {text!r}, must be a number of rows, or step:rows,... as 0:128,1000:256"
+        ) from None
+
+
+def _padding(text: str | None) -> Any:
+    """Return the value of ``--padding``, which is JSON.
+
+    Raises:
+        ConfigError: The text is not JSON.
+    """
+    if text is None:
+        return None
+    try:
+        return _json.loads(text)
+    except ValueError:
+        raise ConfigError(f'--padding: got {text!r}, must be JSON, as {{"buckets": 8}}') from None
 
 
 _NO_ORDER: Final = Order()
@@ -130,13 +165,17 @@ def explain(
         id: Find the documents of which a field has this value, e.g. --id url=https://a.org; one that the build kept
             (additional_fields), or that of the version that was packed. Repeatable.
     """
-    where, next_step, end = store or default_store(), None, None
+    url = store or default_store()
+    next_step: int | None = None  # the step after the state
+    end: int | None = None  # number of steps of all passes, where it is known
     if state is not None:
         order.refuse()
-        plan, next_step = _of_state(state, where, name)
+        plan, next_step = _plan_of_state(state, url, name)
     else:
-        plan = order.plan(name, where)
-        end = plan.steps.begin(order.passes or 1) if plan.steps.rows is not None else None
+        plan = order.plan(name, url)
+        if plan.steps.rows is not None:
+            end = plan.steps.begin(order.passes or 1)
+
     if document or file_id or id:
         if row is not None:
             raise ConfigError(
@@ -144,114 +183,195 @@ def explain(
             )
         passes = order.passes or 1
         if order.passes is None and next_step is not None and plan.steps.rows is not None:
-            passes = plan.batch(next_step).passes + 1  # up to the end of the one that the state is in
-        return _documents(plan, _asked(plan, document, file_id, id), step, passes, json)
-    wanted = next_step if step is None else step
-    if wanted is None:
+            # Up to the end of the pass that the state is in.
+            passes = plan.batch(next_step).passes + 1
+        documents = _named_documents(plan, document, file_id, id)
+        return _print_documents(plan, documents, step, passes, json)
+
+    chosen_step = next_step if step is None else step
+    if chosen_step is None:
         raise ConfigError("name a batch (--step) or a document (--document, --id)")
-    if end is not None and wanted >= end:
+    if end is not None and chosen_step >= end:
         raise ConfigError(
-            f"step {wanted} is past the end: there are {plural(end, 'step')} (0 to {end - 1}); "
+            f"step {chosen_step} is past the end: there are {plural(end, 'step')} (0 to {end - 1}); "
             "--epochs sets how many epochs a pass has, --passes how many passes there are"
         )
-    return _batch(plan, wanted, row, json)
+    return _print_batch(plan, chosen_step, row, json)
 
 
-def _of_state(path: Path, where: str, name: str | None) -> tuple[BatchPlan, int]:
-    """The plan of a state, and the step after it; `name` must be what it is of."""
+def _plan_of_state(path: Path, url: str, name: str | None) -> tuple[BatchPlan, int]:
+    """Return the batches of the loader that saved a state, and the step after the state.
+
+    Args:
+        path: JSON file of the state.
+        url: Store that holds the datasets of the loader.
+        name: Dataset that the state must be of; None for any.
+
+    Raises:
+        ConfigError: The file cannot be read, or the state is of another dataset.
+    """
     try:
-        data = _json.loads(path.read_bytes())
+        state = _json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"--state {path}: cannot be read: {error}") from error
-    single = isinstance(data, dict) and data.get("mixture") is None
+    is_mixture = not isinstance(state, dict) or state.get("mixture") is not None
 
-    def opened(version: str, split: str) -> Dataset:
-        # A name that is given says which version is meant, and the state whether it is the same one.
-        return open_dataset(where, name if single and name else version, split=split)
+    def open_version(version: str, split: str) -> Dataset:
+        # The name on the command line chooses the version; the state then checks that it is the same one.
+        chosen = version if is_mixture or not name else name
+        return open_dataset(url, chosen, split=split)
 
-    plan, place = restored(data, opened)
+    plan, position = restored(state, open_version)
     names = set(plan.datasets)
-    for manifest in (dataset.manifest for dataset in plan.datasets.values()):
-        names |= {manifest.dataset, *(f"{manifest.dataset}@{v}{manifest.version}" for v in ("", "v"))}
+    for dataset in plan.datasets.values():
+        manifest = dataset.manifest
+        names.add(manifest.dataset)
+        names.add(f"{manifest.dataset}@{manifest.version}")
+        names.add(f"{manifest.dataset}@v{manifest.version}")
     if name is not None and name not in names:
         raise ConfigError(
             f"the state belongs to a mixture of {', '.join(plan.datasets)}, not of {name!r}; leave out the name"
         )
-    return plan, place.step
+    return plan, position.step
 
 
-def _asked(
-    plan: BatchPlan, paths: Iterable[str], ids: Iterable[str], values: Iterable[str]
+def _named_documents(
+    plan: BatchPlan, places: Iterable[str], id_places: Iterable[str], values: Iterable[str]
 ) -> list[Document]:
-    found: list[Document] = []
-    for option, texts in (("--document", paths), ("--file-id", ids)):
-        for text in texts:
-            file, colon, position = text.rpartition(":")
-            if not colon or not position.isdecimal():
-                raise ConfigError(
-                    f"{option}: got {text!r}, must end with the document's position, as in a.jsonl:1200"
-                )
-            if option == "--document":
-                found += documents_of(plan, (file, int(position)))
-            elif re.fullmatch("-?[0-9]+", file):
-                found.append(Document(int(file), int(position)))
-            else:
-                raise ConfigError(f"--file-id: got {text!r}, must be ID:POSITION, both whole numbers")
+    """Return the documents that the options name.
+
+    Args:
+        plan: Batches of the loader.
+        places: Documents by file and position: ``a.jsonl:1200``.
+        id_places: Documents by id of the file and position.
+        values: Documents by a field and its value: ``url=https://a.org``.
+
+    Raises:
+        ConfigError: An option has another form.
+        NotFoundError: A document does not exist.
+    """
+    documents: list[Document] = []
+    for text in places:
+        file, position = _file_and_position("--document", text)
+        documents += documents_of(plan, (file, position))
+    for text in id_places:
+        file, position = _file_and_position("--file-id", text)
+        if not re.fullmatch("-?[0-9]+", file):
+            raise ConfigError(f"--file-id: got {text!r}, must be ID:POSITION, both whole numbers")
+        documents.append(Document(int(file), position))
     for text in values:
         field, equals, value = text.partition("=")
         if not equals or not field:
             raise ConfigError(f"--id: got {text!r}, must be a field and its value, as in id=a81f")
-        found += documents_of(plan, {field: value})
-    return found
+        documents += documents_of(plan, {field: value})
+    return documents
 
 
-def _batch(plan: BatchPlan, step: int, row: int | None, json: bool) -> int:
-    rows, batch = explain_step(plan, step, row), plan.batch(step)
-    if json:
-        facts = {"step": step, "passes": batch.passes, "start": batch.start, "size": batch.size}
-        print_json({**facts, "rows": [asdict(each) for each in rows]})
-        return 0
-    after = f" of pass {batch.passes}" if batch.passes else ""
-    places = f"{count(batch.start)} to {count(batch.start + batch.rows - 1)}{after}"
-    _print_rows(f"step {count(step)}", f"{plural(batch.rows, 'row')}, {places}", plan, rows, steps=False)
-    return 0
+def _file_and_position(option: str, text: str) -> tuple[str, int]:
+    """Return the two parts of ``FILE:POSITION``.
+
+    Raises:
+        ConfigError: The text does not end with a position.
+    """
+    file, colon, position = text.rpartition(":")
+    if not colon or not position.isdecimal():
+        raise ConfigError(
+            f"{option}: got {text!r}, must end with the document's position, as in a.jsonl:1200"
+        )
+    return file, int(position)
 
 
-def _documents(plan: BatchPlan, asked: Sequence[Document], until: int | None, passes: int, json: bool) -> int:
-    found = [(each, steps_of_document(plan, each, until=until, passes=passes)) for each in asked]
+def _print_batch(plan: BatchPlan, step: int, row: int | None, json: bool) -> int:
+    """Print the documents of a batch, or of one of its rows."""
+    rows = explain_step(plan, step, row)
+    batch = plan.batch(step)
     if json:
         print_json(
-            [
-                {"file_id": each.file, "position": each.position, "rows": [asdict(row) for row in rows]}
-                for each, rows in found
-            ]
+            {
+                "step": step,
+                "passes": batch.passes,
+                "start": batch.start,
+                "size": batch.size,
+                "rows": [asdict(explained) for explained in rows],
+            }
         )
         return 0
-    for each, rows in found:
-        path = next(entry.path for entry in _inputs(plan) if entry.file_id == each.file)
-        before = "" if until is None else f" before step {count(until)}"
-        seen = f"seen in {plural(len(rows), 'row')}{before}" if rows else f"never seen{before}"
-        _print_rows(f"{path}:{each.position}", seen, plan, rows, steps=True)
+    # Positions of the rows in the stream.
+    places = f"{count(batch.start)} to {count(batch.start + batch.rows - 1)}"
+    if batch.passes:
+        places += f" of pass {batch.passes}"
+    _print_rows(f"step {count(step)}", f"{plural(batch.rows, 'row')}, {places}", plan, rows, with_step=False)
     return 0
 
 
-def _print_rows(what: str, more: str, plan: BatchPlan, rows: Iterable[ExplainedRow], *, steps: bool) -> None:
+def _print_documents(
+    plan: BatchPlan, documents: Sequence[Document], until: int | None, passes: int, json: bool
+) -> int:
+    """Print the rows in which documents are delivered.
+
+    Args:
+        plan: Batches of the loader.
+        documents: Documents to look for.
+        until: Step before which the search ends; None for the end of the last pass.
+        passes: Number of passes to search.
+        json: True to print JSON.
+    """
+    rows_by_document = [
+        (document, steps_of_document(plan, document, until=until, passes=passes)) for document in documents
+    ]
+    if json:
+        records: list[dict[str, Any]] = []
+        for document, rows in rows_by_document:
+            explained = [asdict(row) for row in rows]
+            records.append({"file_id": document.file, "position": document.position, "rows": explained})
+        print_json(records)
+        return 0
+    # Documents are named by their paths, which the manifests know.
+    paths: dict[int, str] = {}
+    for entry in _inputs(plan):
+        paths.setdefault(entry.file_id, entry.path)
+    before = "" if until is None else f" before step {count(until)}"
+    for document, rows in rows_by_document:
+        seen = f"seen in {plural(len(rows), 'row')}{before}" if rows else f"never seen{before}"
+        heading = f"{paths[document.file]}:{document.position}"
+        _print_rows(heading, seen, plan, rows, with_step=True)
+    return 0
+
+
+def _print_rows(
+    heading: str, summary: str, plan: BatchPlan, rows: Iterable[ExplainedRow], *, with_step: bool
+) -> None:
+    """Print rows with their provenance, each source in a colour of its own.
+
+    Args:
+        heading: First words of the first line, in bold.
+        summary: Rest of the first line.
+        plan: Batches of the loader.
+        rows: Rows to print.
+        with_step: True to print the step of each row.
+    """
     console = stdout()
-    console.print(Text.assemble((printable(what), "bold"), (f"  {more}", "dim")))
+    console.print(Text.assemble((printable(heading), "bold"), (f"  {summary}", "dim")))
     sources = list(dict.fromkeys(entry.source for entry in _inputs(plan)))
     colours = {source: _COLOURS[index % len(_COLOURS)] for index, source in enumerate(sources)}
-    mixed = len(plan.datasets) > 1
+    is_mixture = len(plan.datasets) > 1
     for row in rows:
-        place = f"step {count(row.step)} row {count(row.row)}" if steps else f"row {count(row.row)}"
-        name = f"{row.name} = " if mixed else ""
-        stored = f"epoch {row.epoch}, {name}{row.dataset} row {count(row.stored_row)}, {row.shard} row {row.shard_row}"
+        place = f"row {count(row.row)}"
+        if with_step:
+            place = f"step {count(row.step)} {place}"
+        name = f"{row.name} = " if is_mixture else ""
+        dataset_row = f"{row.dataset} row {count(row.stored_row)}"
+        stored = f"epoch {row.epoch}, {name}{dataset_row}, {row.shard} row {row.shard_row}"
         console.print(Text.assemble((place, "bold"), (f"  {printable(stored)}", "dim")))
+        # A line for each segment: its ids in the row, its document, and its tokens in the document.
         for segment in row.segments:
-            where = printable(f"{segment.source}  {segment.path}:{segment.position}")
-            ids = (f"   ids {segment.begin}-{segment.end - 1}  ", "dim")
-            tokens = (f"  tokens {segment.start}-{segment.stop - 1} of the document", "dim")
-            console.print(Text.assemble(ids, (where, colours[segment.source]), tokens))
+            document = printable(f"{segment.source}  {segment.path}:{segment.position}")
+            ids = f"   ids {segment.begin}-{segment.end - 1}  "
+            tokens = f"  tokens {segment.start}-{segment.stop - 1} of the document"
+            line = Text.assemble((ids, "dim"), (document, colours[segment.source]), (tokens, "dim"))
+            console.print(line)
 
 
 def _inputs(plan: BatchPlan) -> list[Any]:
+    """Return the input files of all datasets of a loader."""
     return [entry for dataset in plan.datasets.values() for entry in dataset.manifest.inputs]

@@ -1,4 +1,4 @@
-"""``tokenlake peek``, ``report``, ``export`` and ``push``: rows that are shown, and what leaves a store."""
+"""``tokenlake peek``, ``report``, ``export`` and ``push``: rows that are shown, and data that leaves a store."""
 
 from __future__ import annotations
 
@@ -59,51 +59,77 @@ def peek(
     if json:
         print_json([_as_json(sequence, decoders, names) for sequence in sequences])
         return 0
-    console = stdout()
-    rule, learned = ("── ", "▸ ") if can_show("─▸", sys.stdout) else ("-- ", "> ")
     for index, sequence in enumerate(sequences):
-        if index:
-            console.print()
-        place = Text(f"{sequence.split} row {count(sequence.row)}", style="bold")
-        console.print(place, Text(f"  {sequence.content()}", style="dim"), sep="")
-        begin = 0
-        for segment in sequence.segments:
-            # -- code  asyncio/events.py:0  ids 0-511, or -- chosen  pairs/a.jsonl:0  12 tokens of a preference
-            part = (f"{segment.part}  " if segment.part else "", "bold")
-            where, ids = (printable(segment.origin(names)), "cyan"), (f"  {segment.place(begin)}", "dim")
-            console.print(Text.assemble((rule, "dim"), part, where, ids))
-            for in_loss, run in segment.runs():
-                mark = (learned if segment.learned is not None and in_loss else "", "bold green")
-                console.print(Text.assemble(mark, _body(decoders[segment.source].text(run), full)))
-            begin += len(segment.ids)
-        for field, value in sequence.kept.items():
-            shown = printable(orjson.dumps(value, default=str).decode())
-            console.print(Text.assemble((f"   {printable(field)}: ", "dim"), _body(shown, full)))
+        if index > 0:
+            stdout().print()
+        _print_sequence(sequence, decoders, names, full)
     return 0
+
+
+def _print_sequence(
+    sequence: Sequence, decoders: dict[str, Decoder], names: dict[tuple[str, str], str], full: bool
+) -> None:
+    """Print a row: a heading, the text of each segment under its origin, and the kept fields.
+
+    Args:
+        sequence: Row to print.
+        decoders: Source -> decoder of its tokens.
+        names: Name of each source and file in the mixture.
+        full: True to print whole texts.
+    """
+    console = stdout()
+    has_symbols = can_show("─▸", sys.stdout)
+    rule = "── " if has_symbols else "-- "
+    loss_mark = "▸ " if has_symbols else "> "
+    heading = Text(f"{sequence.split} row {count(sequence.row)}", style="bold")
+    console.print(heading, Text(f"  {sequence.content()}", style="dim"), sep="")
+    begin = 0  # place of the segment's first token in the row
+    for segment in sequence.segments:
+        # -- code  asyncio/events.py:0  ids 0-511, or -- chosen  pairs/a.jsonl:0  12 tokens of a preference
+        line = Text.assemble((rule, "dim"))
+        if segment.part:
+            line.append(f"{segment.part}  ", "bold")
+        line.append(printable(segment.origin(names)), "cyan")
+        line.append(f"  {segment.place(begin)}", "dim")
+        console.print(line)
+        for in_loss, ids in segment.runs():
+            is_marked = segment.learned is not None and in_loss
+            mark = loss_mark if is_marked else ""
+            body = _body(decoders[segment.source].text(ids), full)
+            console.print(Text.assemble((mark, "bold green"), body))
+        begin += len(segment.ids)
+    for field, value in sequence.kept.items():
+        text = printable(orjson.dumps(value, default=str).decode())
+        console.print(Text.assemble((f"   {printable(field)}: ", "dim"), _body(text, full)))
 
 
 def _as_json(
     sequence: Sequence, decoders: dict[str, Decoder], names: dict[tuple[str, str], str]
 ) -> dict[str, Any]:
-    found = asdict(sequence)
+    """Return the record of a row that ``--json`` prints; fields that a row does not have are left out."""
+    record = asdict(sequence)
     if sequence.label is None:
-        del found["label"]
-    for segment, shown in zip(sequence.segments, found["segments"], strict=True):
-        for name in ("part", "learned"):
-            if getattr(segment, name) is None:
-                del shown[name]
-        if (mixed := names.get((segment.source, segment.path))) is not None:
-            shown["mixed_as"] = mixed
-        shown["ids"] = list(segment.ids)
-        shown["text"] = decoders[segment.source].text(segment.ids)
-    return found
+        del record["label"]
+    for segment, segment_record in zip(sequence.segments, record["segments"], strict=True):
+        if segment.part is None:
+            del segment_record["part"]
+        if segment.learned is None:
+            del segment_record["learned"]
+        mixed_as = names.get((segment.source, segment.path))
+        if mixed_as is not None:
+            segment_record["mixed_as"] = mixed_as
+        segment_record["ids"] = list(segment.ids)
+        segment_record["text"] = decoders[segment.source].text(segment.ids)
+    return record
 
 
 def _body(text: str, full: bool) -> Text:
-    """The text, its middle left out where it is long; control characters made visible."""
-    head, hidden, tail = (text.rstrip("\n"), 0, "") if full else shortened(text)
-    gap = (f" ... {count(hidden)} characters ... " if hidden else "", "dim italic")
-    return Text.assemble(printable(head), gap, printable(tail))
+    """Return a text with visible control characters; without `full` the middle of a long text is left out."""
+    if full:
+        return Text(printable(text.rstrip("\n")))
+    head, hidden, tail = shortened(text)
+    gap = f" ... {count(hidden)} characters ... " if hidden else ""
+    return Text.assemble(printable(head), (gap, "dim italic"), printable(tail))
 
 
 def export(
@@ -154,13 +180,15 @@ def export(
         provenance=provenance,
         shard_column=shard_column,
     )
-    files = f"{numbers.plural(stats.num_shards, 'file')}, {numbers.size(stats.total_bytes)}"
-    told = f"{numbers.plural(stats.num_examples, 'row')} in {near(target)}: {files}"
-    emit(asdict(stats), json, lambda: stdout().print(told))
+    rows = numbers.plural(stats.num_examples, "row")
+    files = numbers.plural(stats.num_shards, "file")
+    sentence = f"{rows} in {near(target)}: {files}, {numbers.size(stats.total_bytes)}"
+    emit(asdict(stats), json, lambda: stdout().print(sentence))
     return 0
 
 
-_SHOWN = 5
+_SHOWN_FINDINGS = 5
+"""Number of places that look like secrets and are listed."""
 
 
 def push(
@@ -210,6 +238,7 @@ def push(
             f"--token-env {token_env}: there is no such environment variable, or it is empty; set it to a "
             "token with write access"
         )
+    # Search, upload and commit; then secrets that were found in rows are reported.
     with counting("pushing") as counter:
         pushed = push_to_hub(
             store or default_store(),
@@ -224,37 +253,47 @@ def push(
             strict=strict,
             on_progress=lambda progress: counter.set(progress.bytes, progress.bytes_total),
         )
-    if found := pushed.findings:  # how much in the sampled rows looks like a secret, and where; never what
-        kinds = Counter(finding.kind for finding in found)
-        counts = ", ".join(f"{kind}: {count}" for kind, count in kinds.most_common())
-        places, rows = numbers.plural(len(found), "place"), numbers.plural(pushed.scanned_rows, "row")
-        looks = "looks" if len(found) == 1 else "look"
-        note(f"warning: {places} in {rows} of the data {looks} like secrets ({counts}):")
-        for finding in found[:_SHOWN]:
-            note(f"  {finding}")
-    emit(pushed.to_json(), json, lambda: stdout().print(_pushed(pushed)))
+    if pushed.findings:
+        _warn_of_secrets(pushed)
+    emit(pushed.to_json(), json, lambda: stdout().print(_push_in_words(pushed)))
     return 0
 
 
-def _pushed(report: PushReport) -> str:
-    what = f"{report.dataset} v{report.version}"
-    there = f"{report.url} ({'private' if report.private else 'public'}, {report.branch})"
+def _warn_of_secrets(report: PushReport) -> None:
+    """Say on stderr how many sampled places look like secrets, and where; the text itself is never shown."""
+    findings = report.findings
+    kinds = Counter(finding.kind for finding in findings)
+    counts = ", ".join(f"{kind}: {number}" for kind, number in kinds.most_common())
+    places = numbers.plural(len(findings), "place")
+    rows = numbers.plural(report.scanned_rows, "row")
+    verb = "looks" if len(findings) == 1 else "look"
+    note(f"warning: {places} in {rows} of the data {verb} like secrets ({counts}):")
+    for finding in findings[:_SHOWN_FINDINGS]:
+        note(f"  {finding}")
+
+
+def _push_in_words(report: PushReport) -> str:
+    """Return the sentence about the outcome of a push."""
+    version = f"{report.dataset} v{report.version}"
+    visibility = "private" if report.private else "public"
+    place = f"{report.url} ({visibility}, {report.branch})"
     size = f"{numbers.plural(report.files, 'file')}, {numbers.size(report.bytes)}"
     match report.outcome:
         case "unchanged":
-            return f"{what} is at {report.url} already, as {report.tag}; nothing was sent"
+            return f"{version} is at {report.url} already, as {report.tag}; nothing was sent"
         case "tagged":
-            return (
-                f"{what} was already at {there}; it now has the tag {report.tag}, and nothing else was sent"
-            )
+            return f"{version} was already at {place}; it now has the tag {report.tag}, and nothing else was sent"
         case "would tag":
-            return f"{what} is already at {there}; a push would only set the tag {report.tag}"
+            return f"{version} is already at {place}; a push would only set the tag {report.tag}"
         case "would push":
-            unseen = ", which nobody without a token can see"
-            new = unseen if report.created is None else ", which it would create" if report.created else ""
-            return f"{what} would go to {there}{new}, as {report.tag}: {size}; nothing was sent"
+            repository = ""
+            if report.created is None:
+                repository = ", which nobody without a token can see"
+            elif report.created:
+                repository = ", which it would create"
+            return f"{version} would go to {place}{repository}, as {report.tag}: {size}; nothing was sent"
         case "pushed":
-            return f"{what} is at {there}, as {report.tag}: {size}"
+            return f"{version} is at {place}, as {report.tag}: {size}"
 
 
 def report(
@@ -276,8 +315,7 @@ def report(
         output: The file; one that is there is replaced. Default: NAME-vN.html in this folder.
     """
     path = write(store or default_store(), output, name=name)
-    written = {"path": str(path), "bytes": path.stat().st_size}
-    emit(
-        written, json, lambda: stdout().print(f"{path}: {numbers.size(path.stat().st_size)}", soft_wrap=True)
-    )
+    size = path.stat().st_size
+    record = {"path": str(path), "bytes": size}
+    emit(record, json, lambda: stdout().print(f"{path}: {numbers.size(size)}", soft_wrap=True))
     return 0

@@ -1,4 +1,4 @@
-"""``tokenlake init``, ``inspect`` and ``schema``: what helps to write a configuration."""
+"""``tokenlake init``, ``inspect`` and ``schema``: help to write a configuration."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import json_schema
 from tokenlake.config.refusals import raise_problems, store_not_yet, store_problems
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.etl.introspection import introspector
 from tokenlake.etl.introspection.inspection import NAMES, Group, Inspection
 from tokenlake.etl.introspection.introspector import DatasetIntrospector
+from tokenlake.etl.introspection.introspector import inspect as inspect_source
 from tokenlake.etl.introspection.proposal import SEQ_LENGTH
 from tokenlake.etl.reports import Table, facts, label
 from tokenlake.etl.reports.terminal import near, print_table, stdout
@@ -58,23 +58,25 @@ def init(
     path = target if target.suffix in (".yaml", ".yml") and not target.is_dir() else target / FILE
     _refuse_existing(path)
     require_outside_stores(path, "init")
-    asks = sys.stdin is not None and sys.stdin.isatty() and not json  # pyright: ignore[reportUnnecessaryComparison]
-    if not data and not asks:
+    is_terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+    may_ask = is_terminal and not json
+    if not data and not may_ask:
         raise ConfigError("init needs --data: a file, directory, glob or URL; `tokenlake init --data data/`")
-    data = data or (_asked("Where is your data (a file, directory, glob or URL)?"),)
-    if asks:
-        tokenizer = tokenizer or _asked("Which tokenizer (a Hub id, directory or file)?", "later")
-    tokenizer = None if tokenizer in ("", "later") else tokenizer
-    while asks and seq_length is None:
-        answer = _asked("How many tokens has a packed row?", str(SEQ_LENGTH))
-        if answer.isdecimal() and int(answer):
-            seq_length = int(answer)
-        else:
-            note(f"{printable(answer)!r} is not a whole number above 0")
-    seq_length, usual = seq_length or SEQ_LENGTH, default_store()
-    store = store or (_asked("Where do the versions go?", usual) if asks else usual)
-    found = DatasetIntrospector(data, type=type, tokenizer=tokenizer, seq_length=seq_length).inspect()
-    text = _text(found, store)
+
+    # The options that are missing are asked for on a terminal, and have defaults elsewhere.
+    if not data:
+        data = (_ask("Where is your data (a file, directory, glob or URL)?"),)
+    if may_ask and not tokenizer:
+        tokenizer = _ask("Which tokenizer (a Hub id, directory or file)?", "later")
+    if tokenizer in ("", "later"):
+        tokenizer = None
+    if seq_length is None:
+        seq_length = _ask_seq_length() if may_ask else SEQ_LENGTH
+    if not store:
+        store = _ask("Where do the versions go?", default_store()) if may_ask else default_store()
+
+    introspector = DatasetIntrospector(data, type=type, tokenizer=tokenizer, seq_length=seq_length)
+    text = _configuration(introspector.inspect(), store)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
@@ -90,9 +92,11 @@ def init(
     if json:
         print_json({"path": str(path), "missing": missing, "next": commands})
         return 0
-    first = f" First set {missing} in it." if missing else ""
+    sentence = f"{near(str(path))} is written; its comments say what was found."
+    if missing:
+        sentence += f" First set {missing} in it."
     console = stdout()
-    console.print(Text(f"{near(str(path))} is written; its comments say what was found.{first}"))
+    console.print(Text(sentence))
     console.print(Text("\nNext", style="bold"))
     for command in commands:
         console.print(Text(command), soft_wrap=True)
@@ -100,47 +104,63 @@ def init(
 
 
 def _refuse_existing(path: Path) -> None:
+    """Raise ConfigError if a file, or a link, has the name of the configuration to write."""
     if path.exists() or path.is_symlink():
         raise ConfigError(
             f"{path} is there already and stays as it is; name another file: tokenlake init FILE.yaml"
         )
 
 
-def _asked(question: str, default: str = "") -> str:
+def _ask(question: str, default: str = "") -> str:
     """Ask until there is an answer; an empty one is the default."""
-    shown = f" [{default}]" if default else ""
+    prompt = f"{question} [{default}] " if default else f"{question} "
     while True:
-        if answer := input(f"{question}{shown} ").strip() or default:
+        answer = input(prompt).strip() or default
+        if answer:
             return answer
 
 
-def _text(found: Inspection, store: str) -> str:
-    """Return the configuration, which loads.
+def _ask_seq_length() -> int:
+    """Ask for the number of tokens of a packed row until the answer is a whole number above 0."""
+    while True:
+        answer = _ask("Tokens per packed row?", str(SEQ_LENGTH))
+        if answer.isdecimal() and int(answer) > 0:
+            return int(answer)
+        note(f"{printable(answer)!r} is not a whole number above 0")
+
+
+def _configuration(inspection: Inspection, store: str) -> str:
+    """Return the text of a configuration that loads: the proposal, a name and a store.
+
+    Args:
+        inspection: Result of the look at the data.
+        store: Path or URL of the store.
 
     Raises:
-        SourceError: there is nothing to build from.
-        ConfigError: an option does not fit.
+        SourceError: The data has no files to build from.
+        ConfigError: An option does not fit.
     """
-    source = " ".join(found.source)
-    if not found.runnable:
+    source = " ".join(inspection.source)
+    if not inspection.runnable:
         raise SourceError(
             f"no dataset can be built from {source}; `tokenlake inspect {source}` says what was found there"
         )
-    place = {"name": yaml.safe_load(found.proposal)["datasets"][0]["name"], "save": {"output_dir": store}}
-    save = yaml.safe_dump(place, sort_keys=False, allow_unicode=True)
+    name = yaml.safe_load(inspection.proposal)["datasets"][0]["name"]
+    options = {"name": name, "save": {"output_dir": store}}
+    save = yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
     comment = (
         "# Versions of the dataset `name` go into this store; other commands take it from TOKENLAKE_STORE."
     )
-    text = f"{found.proposal.rstrip()}\n\n{comment}\n{save}"
+    text = f"{inspection.proposal.rstrip()}\n\n{comment}\n{save}"
     config = load_config(yaml.safe_load(text))
     raise_problems(ConfigError, store_problems(config, store) + store_not_yet(store))
     return text
 
 
 _INDENT = 2
-_VALUE_LINES = 2  # of a sample's value on the terminal
-_PLAIN_CHARACTERS = 300  # of one elsewhere
-_FINDINGS = 20
+_VALUE_LINES = 2  # lines of a sample's value on a terminal
+_PLAIN_CHARACTERS = 300  # characters of a sample's value elsewhere
+_FINDINGS = 20  # findings that are listed
 
 
 def inspect(
@@ -174,24 +194,26 @@ def inspect(
         yaml: Print only the proposed configuration. Default: yes, unless stdout is a terminal.
     """
     overrides = () if storage_options is None else (f"storage_options={storage_options}",)
-    found = introspector.inspect(
+    inspection = inspect_source(
         source, type=type, subset=subset, split=split, overrides=overrides, rows=rows, tokenizer=tokenizer
     )
+    prints_proposal = not sys.stdout.isatty() if yaml is None else yaml
     if json:
-        print_json(found.to_json())
-    elif (not sys.stdout.isatty()) if yaml is None else yaml:
-        Data().write(found.proposal)
+        print_json(inspection.to_json())
+    elif prints_proposal:
+        Data().write(inspection.proposal)
     else:
-        _print_page(found, stdout())
+        _print_page(inspection, stdout())
         return 0
-    # What somebody who redirects stdout must know.
-    if fatal := sum(finding.fatal for finding in found.findings):
+    # Facts that a user who redirects stdout must know.
+    fatal = sum(finding.fatal for finding in inspection.findings)
+    if fatal:
         note(f"note: {numbers.plural(fatal, 'file')} cannot be read; the comments say why")
-    if not found.runnable:
+    if not inspection.runnable:
         note("note: this release cannot build a dataset from these files; the comments say why")
     elif tokenizer is None:
         note("note: the proposal names no tokenizer; add one, or use --tokenizer NAME")
-    return 0 if found.runnable or json else 1
+    return 0 if inspection.runnable or json else 1
 
 
 def schema() -> int:
@@ -205,52 +227,59 @@ def schema() -> int:
     return 0
 
 
-def _print_page(found: Inspection, console: Console) -> None:
-    console.print(Text(" ".join(found.source), style="bold"))
+def _print_page(inspection: Inspection, console: Console) -> None:
+    """Print the files, the groups, the findings and the proposed configuration."""
+    console.print(Text(" ".join(inspection.source), style="bold"))
     lines = [
-        f"{numbers.plural(found.files, 'file')}, {numbers.size(found.bytes)}; sampled "
-        f"{numbers.count(found.looked_into)}, read {numbers.size(found.bytes_read)}"
+        f"{numbers.plural(inspection.files, 'file')}, {numbers.size(inspection.bytes)}; sampled "
+        f"{numbers.count(inspection.looked_into)}, read {numbers.size(inspection.bytes_read)}"
     ]
-    if found.configs:
-        lines.append(f"subsets: {', '.join(found.configs)}")
-    if found.splits:
-        told = (
-            f"{s.name} ({numbers.plural(s.files, 'file')}, {numbers.size(s.bytes)})" for s in found.splits
-        )
-        lines.append(f"splits: {', '.join(told)}")
+    if inspection.configs:
+        lines.append(f"subsets: {', '.join(inspection.configs)}")
+    if inspection.splits:
+        splits: list[str] = []
+        for split in inspection.splits:
+            files = numbers.plural(split.files, "file")
+            splits.append(f"{split.name} ({files}, {numbers.size(split.bytes)})")
+        lines.append(f"splits: {', '.join(splits)}")
     console.print(Text("\n".join(lines)))
-    for group in found.groups:
+    for group in inspection.groups:
         console.print()
         _print_group(group, console)
-    if found.findings:
-        rows = [(each.file, each.what) for each in found.findings[:_FINDINGS]]
-        if (more := len(found.findings) - _FINDINGS) > 0:
-            rows.append(("...", f"{more:,} more: --json lists them all"))
+    if inspection.findings:
+        rows = [(finding.file, finding.what) for finding in inspection.findings[:_FINDINGS]]
+        unlisted = len(inspection.findings) - _FINDINGS
+        if unlisted > 0:
+            rows.append(("...", f"{unlisted:,} more: --json lists them all"))
         console.print()
         print_table(Table((label("file", ""), label("what", "")), tuple(rows), "Findings"), console)
     console.print()
     console.print(Text("Proposed configuration", style="bold"), Text("(--yaml prints it alone)", style="dim"))
-    for line in found.proposal.splitlines():
-        style = "dim" if line.lstrip().startswith("#") else ""
-        console.print(Text(f"{'':{_INDENT}}{line}" if line else "", style=style), soft_wrap=True)
+    for line in inspection.proposal.splitlines():
+        is_comment = line.lstrip().startswith("#")
+        indented = f"{'':{_INDENT}}{line}" if line else ""
+        console.print(Text(indented, style="dim" if is_comment else ""), soft_wrap=True)
 
 
 def _print_group(group: Group, console: Console) -> None:
-    formats = ", ".join(f"{name} {numbers.count(count)}" for name, count in group.formats.items())
+    """Print a group of files of one kind: size, texts, columns and sample records."""
     console.print(Text(group.name, style="bold"), Text(NAMES[group.kind], style="cyan"))
-    records = "unknown number of records"
-    if group.rows is not None:
-        about = f"about {numbers.short(group.rows)} records (estimated)"
-        records = numbers.plural(group.rows, "record") if group.rows_exact else about
-    size = f"{numbers.plural(group.files, 'file')} ({formats}), {numbers.size(group.bytes)}, {records}"
-    console.print(Text(size))
-    if (text := group.text) is not None:
-        where = f" in {text.column}" if group.has_columns else ""
-        characters = f"{numbers.count(round(text.mean_characters))} characters on average"
-        share = f"{numbers.percent(text.ascii_share, 1.0, 1)} ASCII"
-        measured = numbers.plural(text.records, "record")
-        console.print(Text(f"texts{where}: {characters}, {share} ({measured})"))
-    tables = [_columns(group)] if group.features and group.has_columns else []
+    formats = ", ".join(f"{name} {numbers.count(count)}" for name, count in group.formats.items())
+    files = numbers.plural(group.files, "file")
+    console.print(Text(f"{files} ({formats}), {numbers.size(group.bytes)}, {_record_count(group)}"))
+    if group.text is not None:
+        column = f" in {group.text.column}" if group.has_columns else ""
+        characters = numbers.count(round(group.text.mean_characters))
+        ascii_share = numbers.percent(group.text.ascii_share, 1.0, 1)
+        measured = numbers.plural(group.text.records, "record")
+        console.print(
+            Text(f"texts{column}: {characters} characters on average, {ascii_share} ASCII ({measured})")
+        )
+
+    # Columns and sample records, as far as the terminal is wide.
+    tables: list[Table] = []
+    if group.features and group.has_columns:
+        tables.append(_columns(group))
     limit = _VALUE_LINES * console.width if console.is_terminal else _PLAIN_CHARACTERS
     for index, record in enumerate(group.sample):
         values = [(name, _value(value, limit)) for name, value in record.items()]
@@ -258,6 +287,15 @@ def _print_group(group: Group, console: Console) -> None:
     for table in tables:
         console.print()
         print_table(table, console)
+
+
+def _record_count(group: Group) -> str:
+    """Return the number of records of a group as text, counted or estimated."""
+    if group.rows is None:
+        return "unknown number of records"
+    if group.rows_exact:
+        return numbers.plural(group.rows, "record")
+    return f"about {numbers.short(group.rows)} records (estimated)"
 
 
 def _columns(group: Group) -> Table:
@@ -280,7 +318,9 @@ def _columns(group: Group) -> Table:
 
 
 def _value(value: object, limit: int) -> str:
-    """A value on one line; line ends are shown as such."""
-    written = value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False)
-    flat = printable(written.replace("\n", "\u21b5").replace("\t", " "))
-    return flat if len(flat) <= limit else f"{flat[: limit - 3]}..."
+    """Return a value on one line of at most `limit` characters, with a sign in place of each line end."""
+    text = value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False)
+    line = printable(text.replace("\n", "\u21b5").replace("\t", " "))
+    if len(line) <= limit:
+        return line
+    return f"{line[: limit - 3]}..."

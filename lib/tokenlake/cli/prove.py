@@ -78,120 +78,205 @@ def prove(
         check: The statement to check, with the same --takedown and --evaluation.
         public_key: Whose signature it must have: 64 hexadecimal digits, or a PEM file.
     """
-    where = store or default_store()
+    url = store or default_store()
 
-    def opened(version: str, split: str) -> Dataset:
-        return open_dataset(where, version, split=split)
+    def open_version(version: str, split: str) -> Dataset:
+        return open_dataset(url, version, split=split)
 
+    # Both ways need the takedown list. Checking takes a statement, signing a state and a key.
     listed = None if takedown is None else Takedown.read(takedown)
     if check is not None:
         if key or key_env or output or first_step or ngram != NGRAM:
             raise ConfigError("--check takes none of --key, --key-env, --first-step, --ngram and --output")
-        if public_key is None:
-            raise ConfigError(
-                "--check needs --public-key: without it any key could have signed the statement"
-            )
-        statement, signer = _bytes_of(check, "--check"), key_of(public_key)
-        sets = _sets(evaluation, read_statement(statement, signer)["state"], opened)
-        expected = None if state is None else _state_of(state)
-        found = check_statement(statement, signer, opened, takedown=listed, evaluation=sets, state=expected)
-        note(f"{check} holds: it is signed by this key, and all of it was computed again")
+        statement = _checked_statement(check, public_key, state, open_version, listed, evaluation)
     else:
         if state is None or public_key is not None:
             raise ConfigError(
                 "name the state of a loader and a key: STATE --key FILE; or --check STATEMENT --public-key KEY"
             )
-        saved = _state_of(state)
+        loader_state = _read_state(state)
         if output is not None:
             require_outside_stores(output, "--output")
-        if (key is None) == (key_env is None):
-            raise ConfigError(
-                "give one of --key and --key-env; openssl genpkey -algorithm ed25519 -out key.pem makes a key"
-            )
-        signing = str(key) if key_env is None else {"env": key_env}
-        sets = _sets(evaluation, saved, opened)
-        made = prove_state(
-            saved, opened, signing, first_step=first_step, takedown=listed, evaluation=sets, ngram=ngram
+        signing_key = _signing_key(key, key_env)
+        sets = _evaluation_sets(evaluation, loader_state, open_version)
+        signed = prove_state(
+            loader_state,
+            open_version,
+            signing_key,
+            first_step=first_step,
+            takedown=listed,
+            evaluation=sets,
+            ngram=ngram,
         )
         if output is None:
-            Data().write(made.decode())
+            Data().write(signed.decode())
             return 0
-        output.write_bytes(made)
-        found = _json.loads(made)
-    emit(found, json, lambda: _show(found))
+        output.write_bytes(signed)
+        statement = _json.loads(signed)
+    emit(statement, json, lambda: _print_statement(statement))
     return 0
 
 
-def _state_of(path: Path) -> dict[str, Any]:
-    """Read a state: of a file, of a checkpoint, or of the newest checkpoint in a folder."""
-    if path.is_dir():
-        steps = sorted(path.iterdir(), key=lambda each: (len(each.name), each.name))
-        files = [folder / name for folder in (path, *reversed(steps)) for name in _STATES]
-        if not (found := [file for file in files if file.is_file()]):
-            raise ConfigError(
-                f"state {path}: this folder holds no checkpoint with the state of a loader; expected one of "
-                f"{', '.join(_STATES)} in it or in a folder of it, or the file itself"
-            )
-        path = found[0]
+def _checked_statement(
+    path: Path,
+    public_key: str | None,
+    state: Path | None,
+    open_version: Opener,
+    takedown: Takedown | None,
+    evaluation: Iterable[str],
+) -> dict[str, Any]:
+    """Return a statement of which the signature holds, and whose figures were computed again.
+
+    Args:
+        path: File of the statement.
+        public_key: Key of the signer: 64 hexadecimal digits, or a PEM file.
+        state: State of a loader that the statement must be about. None: the one in the statement.
+        open_version: Function that opens a split of a version.
+        takedown: Documents that should not have been read, as in the statement.
+        evaluation: Evaluation sets of the statement, as ``NAME=SET``.
+
+    Raises:
+        ConfigError: `public_key` is missing, or a file cannot be read.
+        IntegrityError: The statement does not hold.
+    """
+    if public_key is None:
+        raise ConfigError("--check needs --public-key: without it any key could have signed the statement")
+    signed = _read_file(path, "--check")
+    signer = key_of(public_key)
+    sets = _evaluation_sets(evaluation, read_statement(signed, signer)["state"], open_version)
+    expected_state = None if state is None else _read_state(state)
+    statement = check_statement(
+        signed, signer, open_version, takedown=takedown, evaluation=sets, state=expected_state
+    )
+    note(f"{path} holds: it is signed by this key, and all of it was computed again")
+    return statement
+
+
+def _signing_key(key: Path | None, key_env: str | None) -> str | dict[str, str]:
+    """Return the file of the private key, or a reference to an environment variable that holds it.
+
+    Raises:
+        ConfigError: Neither option is given, or both.
+    """
+    if key is not None and key_env is None:
+        return str(key)
+    if key_env is not None and key is None:
+        return {"env": key_env}
+    raise ConfigError(
+        "give one of --key and --key-env; openssl genpkey -algorithm ed25519 -out key.pem makes a key"
+    )
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """Read the state of a loader from a file, a checkpoint, or the newest checkpoint in a folder.
+
+    Raises:
+        ConfigError: No state lies there, or it is not a JSON object.
+    """
+    file = _state_file(path) if path.is_dir() else path
     try:
-        return dict(_json.loads(_bytes_of(path, "state")))
+        return dict(_json.loads(_read_file(file, "state")))
     except (ValueError, TypeError) as error:
         raise ConfigError(
-            f"state {path}: it is no JSON object ({error}); expected what get_state() returned"
+            f"state {file}: it is no JSON object ({error}); expected what get_state() returned"
         ) from error
 
 
-def _bytes_of(path: Path, what: str) -> bytes:
+def _state_file(folder: Path) -> Path:
+    """Return the file with the state in a checkpoint, or in the newest checkpoint of a folder of checkpoints."""
+    # Names of checkpoints end with a step: 900 comes before 1000, so the length counts first.
+    checkpoints = sorted(folder.iterdir(), key=lambda entry: (len(entry.name), entry.name), reverse=True)
+    for checkpoint in [folder, *checkpoints]:
+        for name in _STATES:
+            file = checkpoint / name
+            if file.is_file():
+                return file
+    raise ConfigError(
+        f"state {folder}: this folder holds no checkpoint with the state of a loader; expected one of "
+        f"{', '.join(_STATES)} in it or in a folder of it, or the file itself"
+    )
+
+
+def _read_file(path: Path, option: str) -> bytes:
+    """Return the bytes of a file that an option names.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{what} {path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{option} {path} cannot be read: {error.strerror}") from error
 
 
-def _sets(asked: Iterable[str], state: dict[str, Any], opened: Opener) -> dict[str, EvaluationSet]:
-    """Read evaluation sets; texts become ids by the tokenizer of the state's datasets."""
-    found: dict[str, EvaluationSet] = {}
-    for each in asked:
-        name, equals, where = each.partition("=")
-        if not (name and equals and where) or name in found:
+def _evaluation_sets(
+    definitions: Iterable[str], state: dict[str, Any], open_version: Opener
+) -> dict[str, EvaluationSet]:
+    """Read evaluation sets; texts become ids by the tokenizer of the state's datasets.
+
+    Args:
+        definitions: Name and place of each set: ``NAME=FILE`` or ``NAME=DATASET@v1/SPLIT``.
+        state: State of a loader, which names its datasets.
+        open_version: Function that opens a split of a version.
+
+    Raises:
+        ConfigError: A definition has another form, or a name comes twice.
+    """
+    sets: dict[str, EvaluationSet] = {}
+    for definition in definitions:
+        name, equals, place = definition.partition("=")
+        if not (name and equals and place) or name in sets:
             raise ConfigError(
-                f"--evaluation: got {each!r}, must be NAME=FILE or NAME=DATASET@v1/SPLIT, each name once"
+                f"--evaluation: got {definition!r}, must be NAME=FILE or NAME=DATASET@v1/SPLIT, each name once"
             )
-        if where.endswith(_TEXTS):
-            first = next(iter(state["sources"].values()))["dataset"].rpartition("/")
-            found[name] = EvaluationSet.of_texts(Path(where), opened(first[0], first[2]).tokenizer)
-        else:
-            version, slash, split = where.partition("/")
-            if not slash:
-                raise ConfigError(
-                    f"--evaluation: got {each!r}, must name a split, as in {name}={version}/validation"
-                )
-            found[name] = EvaluationSet.of_dataset(opened(version, split))
-    return found
+        if place.endswith(_TEXTS):
+            # A file of texts, which the tokenizer of the first source encodes.
+            first_source = next(iter(state["sources"].values()))
+            version, _, split = first_source["dataset"].rpartition("/")
+            tokenizer = open_version(version, split).tokenizer
+            sets[name] = EvaluationSet.of_texts(Path(place), tokenizer)
+            continue
+        version, slash, split = place.partition("/")
+        if not slash:
+            raise ConfigError(
+                f"--evaluation: got {definition!r}, must name a split, as in {name}={version}/validation"
+            )
+        sets[name] = EvaluationSet.of_dataset(open_version(version, split))
+    return sets
 
 
-def _show(statement: dict[str, Any]) -> None:
+def _print_statement(statement: dict[str, Any]) -> None:
+    """Print the steps, sources, takedown list and evaluation sets of a statement as tables."""
     first, end = statement["steps"]
-    pairs = [
-        ("steps", f"{count(first)} to {count(end - 1)}" if first < end else "none"),
-        ("public key", statement["public_key"]),
-    ]
-    if (listed := statement["takedown"]) is not None:
-        documents = f"{plural(listed['documents'], 'document')}, {count(listed['stored'])} of them stored"
-        when = "none was delivered in these steps"
-        if listed["first_step"] is not None:
-            begin, last, clear = (count(listed[name]) for name in ("first_step", "last_step", "none_from"))
-            when = f"delivered first at step {begin}, last at step {last}; none from step {clear} on"
-        pairs.append(("takedown", f"{documents}; {when}"))
+    steps = f"{count(first)} to {count(end - 1)}" if first < end else "none"
+    rows = [("steps", steps), ("public key", statement["public_key"])]
+    if statement["takedown"] is not None:
+        rows.append(("takedown", _takedown_in_words(statement["takedown"])))
+
+    # Epochs of a source: whole ones, and the rest as a fraction of its rows.
     sources: list[dict[str, Any]] = []
-    for name, each in statement["sources"].items():
-        repeated, version = each["repetitions"], statement["datasets"][name]["name"]
-        epochs = f"{repeated['whole'] + repeated['rest'] / repeated['of']:.3f}"
-        sources.append(each | {"name": name, "epochs": epochs, "version": version})
-    tables = [facts(pairs), Table.of(_SOURCES, sources)]
-    if (overlap := statement["overlap"]) is not None:
-        sets = [each | {"name": name} for name, each in overlap["sets"].items()]
-        tables.append(
-            Table.of(_SETS, sets, f"{overlap['n']}-grams in {plural(overlap['rows'], 'row')} that were read")
-        )
+    for name, source in statement["sources"].items():
+        repetitions = source["repetitions"]
+        epochs = repetitions["whole"] + repetitions["rest"] / repetitions["of"]
+        version = statement["datasets"][name]["name"]
+        sources.append(source | {"name": name, "epochs": f"{epochs:.3f}", "version": version})
+    tables = [facts(rows), Table.of(_SOURCES, sources)]
+
+    overlap = statement["overlap"]
+    if overlap is not None:
+        sets = [evaluation_set | {"name": name} for name, evaluation_set in overlap["sets"].items()]
+        title = f"{overlap['n']}-grams in {plural(overlap['rows'], 'row')} that were read"
+        tables.append(Table.of(_SETS, sets, title))
     print_tables(tables)
+
+
+def _takedown_in_words(takedown: dict[str, Any]) -> str:
+    """Return how many documents a takedown list has, and at which steps they were delivered."""
+    documents = plural(takedown["documents"], "document")
+    stored = f"{documents}, {count(takedown['stored'])} of them stored"
+    if takedown["first_step"] is None:
+        return f"{stored}; none was delivered in these steps"
+    first = count(takedown["first_step"])
+    last = count(takedown["last_step"])
+    free_from = count(takedown["none_from"])
+    return f"{stored}; delivered first at step {first}, last at step {last}; none from step {free_from} on"

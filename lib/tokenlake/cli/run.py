@@ -1,4 +1,4 @@
-"""``tokenlake run``, and what a run came to."""
+"""``tokenlake run``, and the summary of a run."""
 
 from __future__ import annotations
 
@@ -99,10 +99,12 @@ def print_summary(result: BuildResult, tallies: Sequence[RunTally], json: bool) 
     """Print a finished run on stdout, for people or as JSON.
 
     Args:
-        tallies: of each build that it was, the result's own last.
+        result: Result of the last build.
+        tallies: Figures of each build of the run, those of the result last.
+        json: True to print JSON.
     """
     manifest = result.manifest
-    found = {
+    record: dict[str, Any] = {
         "dataset": result.dataset,
         "version": result.version,
         "path": result.path,
@@ -118,16 +120,19 @@ def print_summary(result: BuildResult, tallies: Sequence[RunTally], json: bool) 
         "account": manifest.account.to_json(),
         "fingerprint": manifest.fingerprint,
         "notes": list(result.notes),
-        **({"exports": list(result.exports)} if result.exports else {}),
-        **(
-            {} if manifest.mixture is None else {"mixture": dataset.mixture_table(manifest.mixture).records()}
-        ),
-        **({"steps": _steps(tallies).records()} if len(tallies) > 1 else {}),
     }
-    emit(found, json, lambda: _print(result, tallies))
+    # Keys that only some runs have.
+    if result.exports:
+        record["exports"] = list(result.exports)
+    if manifest.mixture is not None:
+        record["mixture"] = dataset.mixture_table(manifest.mixture).records()
+    if len(tallies) > 1:
+        record["steps"] = _steps(tallies).records()
+    emit(record, json, lambda: _print(result, tallies))
 
 
 def _steps(tallies: Sequence[RunTally]) -> Table:
+    """Return a table of the builds of a run."""
     columns = [
         label("what", "step"),
         label("dataset"),
@@ -137,48 +142,63 @@ def _steps(tallies: Sequence[RunTally]) -> Table:
         number("written", "tokens"),
         number("seconds", "time", numbers.duration),
     ]
-    records = [
-        {
-            "what": tally.step.what,
-            **{name: getattr(tally.plan, name) for name in ("dataset", "version", "units")},
-            "built": tally.plan.pending,
-            # Of a version that was there nobody counted.
-            "written": tally.written or None,
-            "seconds": round(tally.seconds(), 3),
-        }
-        for tally in tallies
-    ]
-    return Table.of(columns, records, "Steps")
+    return Table.of(columns, [_step_record(tally) for tally in tallies], "Steps")
+
+
+def _step_record(tally: RunTally) -> dict[str, Any]:
+    """Return the record of one build of a run."""
+    return {
+        "what": tally.step.what,
+        "dataset": tally.plan.dataset,
+        "version": tally.plan.version,
+        "units": tally.plan.units,
+        "built": tally.plan.pending,
+        # Nothing is counted of a version that existed before the run.
+        "written": tally.written or None,
+        "seconds": round(tally.seconds(), 3),
+    }
 
 
 def _print(result: BuildResult, tallies: Sequence[RunTally]) -> None:
-    manifest, console = result.manifest, stdout()
+    """Print a finished run for people: the version, the work, and the next commands."""
+    manifest = result.manifest
+    console = stdout()
     heading = (f"{result.dataset} v{result.version}", "bold")
     console.print(Text.assemble(heading, f" {_OUTCOMES.get(result.status, 'committed')}\n"))
-    work = ("work", _work(result, tallies[-1]))
-    exports = [("export", near(place)) for place in result.exports]
-    tables = [facts([*dataset.headline(manifest).rows, work, ("path", near(result.path)), *exports])]
+    headline: list[Any] = [*dataset.headline(manifest).rows]
+    headline.append(("work", _work(result, tallies[-1])))
+    headline.append(("path", near(result.path)))
+    headline += [("export", near(place)) for place in result.exports]
+    tables = [facts(headline)]
     if len(tallies) > 1:
         tables.append(_steps(tallies))
     if manifest.mixture is not None:
         tables.append(dataset.mixture_table(manifest.mixture))
     tables.append(dataset.account_table(manifest))
-    if notes := [*dataset.remarks(manifest.account), *result.notes]:
+    notes = [*dataset.remarks(manifest.account), *result.notes]
+    if notes:
         tables.append(listed(notes, "Notes"))
     print_tables(tables)
+
     # Commands that work as printed, from this folder; and lines of Python that train, anywhere on this machine.
     root = result.path.removesuffix(f"/{result.dataset}/v{result.version}")
-    usual = Path(default_store()).expanduser().resolve() == Path(root)
-    store = "" if usual else f" --store {shlex.quote(near(root))}"
-    # A name without a number is the newest version. A build that was resumed, or was there already, may be older.
+    is_default_store = Path(default_store()).expanduser().resolve() == Path(root)
+    store_option = "" if is_default_store else f" --store {shlex.quote(near(root))}"
+    # A name without a number is the newest version. A build that was resumed, or existed already, may be older.
     name = result.dataset if result.status == "built" else f"{result.dataset}@v{result.version}"
-    commands = [f"tokenlake {command} {name}{store}" for command in ("peek", "report", "verify")]
-    for title, lines in (("Next", commands), ("Train", training_lines(root, manifest))):
-        if not lines:
-            continue
-        console.print(Text(f"\n{title}", style="bold"))
-        for line in lines:
-            console.print(Text(line), soft_wrap=True)  # a wrapped command could not be copied
+    commands = [f"tokenlake {command} {name}{store_option}" for command in ("peek", "report", "verify")]
+    _print_lines("Next", commands)
+    _print_lines("Train", training_lines(root, manifest))
+
+
+def _print_lines(title: str, lines: Sequence[str]) -> None:
+    """Print lines to copy under a title; nothing if there are none."""
+    if not lines:
+        return
+    console = stdout()
+    console.print(Text(f"\n{title}", style="bold"))
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)  # a wrapped command could not be copied
 
 
 _OUTCOMES: Final = {
@@ -188,11 +208,14 @@ _OUTCOMES: Final = {
 
 
 def _work(result: BuildResult, tally: RunTally) -> str:
+    """Return the number of units that were built, resumed and reused, and the speed."""
     if not result.units_built:
         return f"none, {numbers.duration(result.seconds)}"
     units = f"{numbers.plural(result.units_built, 'unit')} built"
-    for many, how in ((result.units_resumed, "resumed"), (result.units_reused, "reused")):
-        units += f", {numbers.plural(many, 'unit')} {how}" if many else ""
+    if result.units_resumed:
+        units += f", {numbers.plural(result.units_resumed, 'unit')} resumed"
+    if result.units_reused:
+        units += f", {numbers.plural(result.units_reused, 'unit')} reused"
     seconds = tally.seconds()
     speed = f"{numbers.duration(seconds)}, {numbers.rate(tally.built, seconds)}"
     return f"{units}: {numbers.size(tally.built)} in {speed}; {numbers.duration(result.seconds)} in all"

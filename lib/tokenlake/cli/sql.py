@@ -42,60 +42,81 @@ def converse(run: Callable[[str | None], None], read: Callable[[str], str] = inp
     """Read statements and run them, one after another, until the input ends.
 
     Args:
-        run: one statement; None lists what there is. An error of Tokenlake is shown, and the next line is read.
-        read: a line, after a prompt; EOFError ends, KeyboardInterrupt drops what was typed of a statement.
+        run: Function that runs one statement; None lists the tables. After an error of Tokenlake the next line is read.
+        read: Function that returns a line after a prompt. EOFError ends the loop, KeyboardInterrupt drops the lines of
+            an unfinished statement.
     """
     note(_WELCOME)
-    typed = ""
+    unfinished = ""  # lines of a statement without its semicolon
     while True:
         try:
-            line = read(_MORE if typed.strip() else _FIRST)
-            found, typed = ([line], "") if described(line) and not typed.strip() else cut(f"{typed}{line}\n")
-            for statement in found:
+            line = read(_MORE if unfinished.strip() else _FIRST)
+            if _backslash_command(line) and not unfinished.strip():
+                statements = [line]
+                unfinished = ""
+            else:
+                statements, unfinished = split_statements(f"{unfinished}{line}\n")
+            for statement in statements:
                 run_command(statement, run)
         except EOFError:
             note("")
             return
         except KeyboardInterrupt:
-            if is_requested():  # SIGTERM ends the shell; Ctrl-C drops what was typed
+            if is_requested():  # SIGTERM ends the shell; Ctrl-C drops the unfinished statement
                 raise
-            typed = ""
+            unfinished = ""
             note("cancelled")
         except TokenlakeError as error:
             note(f"error: {error}")
 
 
 def run_command(statement: str, run: Callable[[str | None], None]) -> None:
-    """Run a statement, or what a backslash stands for."""
-    found = described(statement)
-    name: str | None = None if found is None else found["name"]
-    if name is not None:
-        run(f"describe {name if name.startswith(chr(34)) else quoted(name)}")
-    else:
-        run(statement if found is None else None)
+    """Run a statement, or the statement of a backslash command.
+
+    Args:
+        statement: SQL, ``\\d`` for the list of tables, or ``\\d NAME`` for the columns of one.
+        run: Function that runs one statement; None lists the tables.
+    """
+    command = _backslash_command(statement)
+    if command is None:
+        run(statement)
+        return
+    name: str | None = command["name"]
+    if name is None:
+        run(None)
+        return
+    is_quoted = name.startswith('"')
+    run(f"describe {name if is_quoted else quoted(name)}")
 
 
-def described(line: str) -> re.Match[str] | None:
+def _backslash_command(line: str) -> re.Match[str] | None:
+    """Return the match of a line that is ``\\d`` or ``\\d NAME``, otherwise None."""
     return _DESCRIBE.fullmatch(line.strip())
 
 
-def cut(text: str) -> tuple[list[str], str]:
-    """Return the statements of a text that end with a semicolon, without it, and the rest.
+def split_statements(text: str) -> tuple[list[str], str]:
+    """Return the statements of a text that end with a semicolon, without it, and the unfinished rest.
 
-    A semicolon in a string, a quoted name or a comment ends nothing. Nothing but comments is no statement.
+    A semicolon in a string, a quoted name or a comment ends nothing. Comments alone are no statement.
     """
-    raw, found, begin, blank = text.encode(), list[str](), 0, True
-    for offset, kind in duckdb.tokenize(text):  # its offsets are of bytes
+    raw = text.encode()
+    statements: list[str] = []
+    start = 0  # byte offset of the current statement
+    is_blank = True  # as long as the current statement consists of comments
+    for offset, kind in duckdb.tokenize(text):  # offsets are of bytes
         if kind == duckdb.token_type.operator and raw[offset : offset + 1] == b";":
-            found += [] if blank else [raw[begin:offset].decode().strip()]
-            begin, blank = offset + 1, True
+            if not is_blank:
+                statements.append(raw[start:offset].decode().strip())
+            start = offset + 1
+            is_blank = True
         elif kind != duckdb.token_type.comment:
-            blank = False
-    return found, "" if blank else raw[begin:].decode()
+            is_blank = False
+    rest = "" if is_blank else raw[start:].decode()
+    return statements, rest
 
 
 def with_history(action: Callable[[], None]) -> None:
-    """Do something with the lines of earlier prompts at hand, and keep those of this one."""
+    """Run an action with the lines of earlier prompts in the history, and save those of this one."""
     try:
         import readline  # not every Python has it
     except ImportError:
@@ -146,17 +167,25 @@ def sql(
     elif sys.stdin and sys.stdin.isatty():
         with_history(lambda: converse(answer))
     else:
-        piped = ""
-        with suppress(OSError):  # it cannot be read
-            piped = sys.stdin.read() if sys.stdin else ""
-        found, rest = cut(piped)
-        for each in [*found, *([rest] if rest else [])] or [r"\d"]:
-            run_command(each, answer)
+        for piped_statement in _piped_statements() or [r"\d"]:
+            run_command(piped_statement, answer)
     return 0
 
 
+def _piped_statements() -> list[str]:
+    """Return the statements on standard input; the last one needs no semicolon."""
+    text = ""
+    # A closed input, or one that cannot be read, holds no statements.
+    with suppress(OSError):
+        text = sys.stdin.read() if sys.stdin else ""
+    statements, rest = split_statements(text)
+    if rest:
+        statements.append(rest)
+    return statements
+
+
 def _answer(store: Store, as_json: bool, as_csv: bool, statement: str | None) -> None:
-    """Run a statement and print its result; None lists what can be asked."""
+    """Run a statement and print its result; None lists the tables and views."""
     if statement is None:
         _print_relations(Catalog(store), as_json)
         return
@@ -165,45 +194,71 @@ def _answer(store: Store, as_json: bool, as_csv: bool, statement: str | None) ->
     if as_json:
         print_json(result.to_pylist())
     elif as_csv:
-        writer = csv.writer(Data(), lineterminator="\n")
-        writer.writerow(result.column_names)
-        for batch in result.to_batches():
-            writer.writerows([_plain(value) for value in row.values()] for row in batch.to_pylist())
-    else:  # the first rows as a table; what is left out is said on stderr
-        columns: list[Column] = []
-        for field in result.schema:
-            kind: pa.DataType = field.type
-            figures = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-            columns.append(Column(field.name, field.name, _cell, "right" if figures else "left"))
-        rows = tuple(tuple(row.values()) for row in result.slice(0, _SHOWN_ROWS).to_pylist())
-        print_tables([Table(tuple(columns), rows)])
-        if result.num_rows > _SHOWN_ROWS:
-            many = plural(result.num_rows, "row")
-            note(f"the first {_SHOWN_ROWS} of {many}: --json or --csv prints them all")
+        _print_csv(result)
+    else:
+        _print_table(result)
+
+
+def _print_csv(result: pa.Table) -> None:
+    """Print a result as CSV; lists, structs and maps are JSON text."""
+    writer = csv.writer(Data(), lineterminator="\n")
+    writer.writerow(result.column_names)
+    for batch in result.to_batches():
+        for row in batch.to_pylist():
+            writer.writerow([_plain(value) for value in row.values()])
+
+
+def _print_table(result: pa.Table) -> None:
+    """Print the first rows of a result as a table, and on stderr how many there are in all."""
+    columns: list[Column] = []
+    for field in result.schema:
+        kind: pa.DataType = field.type
+        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        columns.append(Column(field.name, field.name, _cell, "right" if is_number else "left"))
+    rows = tuple(tuple(row.values()) for row in result.slice(0, _SHOWN_ROWS).to_pylist())
+    print_tables([Table(tuple(columns), rows)])
+    if result.num_rows > _SHOWN_ROWS:
+        row_count = plural(result.num_rows, "row")
+        note(f"the first {_SHOWN_ROWS} of {row_count}: --json or --csv prints them all")
 
 
 def _print_relations(catalog: Catalog, as_json: bool) -> None:
-    lines: list[dict[str, str]] = []
-    for each in sorted(relations(catalog).values(), key=lambda each: (each.kind == "table", each.name)):
-        if each.kind == "quarantine":
-            manifest = catalog.readable_manifest(Layout(each.dataset, each.version), note_unreadable)
+    """Print the tables and views of a store; a view of quarantined records only if there are any."""
+    records: list[dict[str, str]] = []
+    # Views of datasets come first, then the tables about the store.
+    views_first = sorted(
+        relations(catalog).values(), key=lambda relation: (relation.kind == "table", relation.name)
+    )
+    for relation in views_first:
+        if relation.kind == "quarantine":
+            layout = Layout(relation.dataset, relation.version)
+            manifest = catalog.readable_manifest(layout, note_unreadable)
             if manifest is None or not any(manifest.account.quarantined.values()):
                 continue
-        lines.append({"name": each.name, "about": each.about})
+        records.append({"name": relation.name, "about": relation.about})
     if as_json:
-        print_json(lines)
+        print_json(records)
         return
-    rows = ((name if name.isidentifier() else f'"{name}"', about) for name, about in map(dict.values, lines))
+    rows: list[tuple[str, str]] = []
+    for record in records:
+        name = record["name"]
+        sql_name = name if name.isidentifier() else f'"{name}"'
+        rows.append((sql_name, record["about"]))
     print_tables([Table((label("name"), label("about")), tuple(rows))])
 
 
 def _plain(value: object) -> object:
-    """Lists, structs and maps as JSON text; the rest as it is."""
-    return jsonlib.dumps(value, default=str, ensure_ascii=False) if isinstance(value, list | dict) else value
+    """Return lists, structs and maps as JSON text, and other values as they are."""
+    if isinstance(value, list | dict):
+        return jsonlib.dumps(value, default=str, ensure_ascii=False)
+    return value
 
 
 def _cell(value: object) -> str:
+    """Return a value as the text of a cell, at most so long that a table stays readable."""
     if isinstance(value, float):
         return f"{value:.6g}"
-    written = str(_plain(value))
-    return written if len(written) <= _SHOWN_CELL else written[:_SHOWN_CELL] + "..."
+    text = str(_plain(value))
+    if len(text) <= _SHOWN_CELL:
+        return text
+    return text[:_SHOWN_CELL] + "..."

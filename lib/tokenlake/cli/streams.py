@@ -55,7 +55,7 @@ def take_over() -> Outlet:
     """Put outlets in the place of standard output and error; return that of the output.
 
     Closed descriptors are opened on the null device: the next file to be opened would get their number, and with it
-    what a library prints.
+    the output of a library.
     """
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is where descriptor 0 is closed
         os.open(os.devnull, os.O_RDONLY)
@@ -65,7 +65,7 @@ def take_over() -> Outlet:
 
 
 def output_problem(outlet: Outlet) -> str | None:
-    """Return what kept the output from being written, once it is flushed; None where that is no mistake."""
+    """Flush the output and return the error that kept it from being written; None if its reader left."""
     sys.stdout.flush()
     if outlet.error is None or outlet.error.errno in _NOBODY:
         return None
@@ -76,24 +76,26 @@ def _opened(old: TextIO | None) -> tuple[Outlet, io.TextIOWrapper]:
     outlet = Outlet(os.open(os.devnull, os.O_WRONLY) if old is None else old.fileno())
     encoding = _UTF8 if old is None else old.encoding
     is_line_buffered = outlet.isatty() or old is sys.stderr
-    # Not the error handler of the old stream: "strict" fails on what a terminal lacks.
+    # Not the error handler of the old stream: "strict" fails on characters that a terminal lacks.
     errors = "backslashreplace"
     buffer = io.BufferedWriter(outlet)
     return outlet, io.TextIOWrapper(buffer, encoding, errors, line_buffering=is_line_buffered)
 
 
 def can_show(text: str, stream: TextIO) -> bool:
-    """Return whether the encoding of a stream has all characters of a text."""
+    """Return whether the encoding of a stream has all characters of a text.
+
+    A character that comes back as another one does not count: Shift JIS writes a yen sign as the byte of a backslash.
+    """
     encoding = stream.encoding or _UTF8
     try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
+        return text.encode(encoding).decode(encoding) == text
+    except UnicodeError:
         return False
-    return True
 
 
 def encodable_json(text: str, stream: TextIO) -> str:
-    """Return JSON in which what the encoding of a stream lacks is escaped as JSON does, ``\\u00e9``."""
+    """Return JSON in which characters that the encoding of a stream lacks are escaped: ``\\u00e9``."""
     if can_show(text, stream):
         return text
     characters: list[str] = []

@@ -1,8 +1,8 @@
-"""The lines of Python that ``tokenlake run`` prints: they train on what was built, as they stand."""
+"""The lines of Python that ``tokenlake run`` prints: they read batches of the version that was built."""
 
 from __future__ import annotations
 
-from tokenlake.runtime.loader.batch import check_columns
+from tokenlake.runtime.loader.columns import check_columns
 from tokenlake.runtime.loader.ragged_batch import ragged_columns
 from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.store.address import open_read_store
@@ -15,11 +15,11 @@ def training_lines(root: str, manifest: Manifest) -> list[str]:
     """Return lines that read batches of a version.
 
     Args:
-        root: address of the store.
-        manifest: manifest of the version.
+        root: Address of the store.
+        manifest: Manifest of the version.
 
     Returns:
-        Nothing where the version has no rows.
+        The lines; empty for a version without rows.
     """
     splits = list(manifest.splits)
     if not splits:
@@ -28,18 +28,20 @@ def training_lines(root: str, manifest: Manifest) -> list[str]:
     # `tl.open` finds a split by itself where it is named train, or is the only one.
     needs_split = split != "train" and len(splits) > 1
     address = f"{root}/{manifest.dataset}@v{manifest.version}"
-    opened = f"tl.open({address!r}, split={split!r})" if needs_split else f"tl.open({address!r})"
+    arguments = repr(address)
+    if needs_split:
+        arguments += f", split={split!r}"
     first, *others = _columns(root, manifest, split)
-    others_told = f"also {', '.join(others)}; " if others else ""
+    other_columns = f"also {', '.join(others)}; " if others else ""
     return [
         "import tokenlake as tl",
-        f"for batch in tl.DataLoader({opened}, batch_size={_BATCH_SIZE}, seed=0):",
-        f'    batch["{first}"]  # {others_told}sharding= puts them on devices',
+        f"for batch in tl.DataLoader(tl.open({arguments}), batch_size={_BATCH_SIZE}, seed=0):",
+        f'    batch["{first}"]  # {other_columns}sharding= puts them on devices',
     ]
 
 
 def _columns(root: str, manifest: Manifest, split: str) -> tuple[str, ...]:
-    """Return the columns that a loader gives where none are named."""
+    """Return the default columns of a loader."""
     if manifest.kind == "packed":
         return check_columns(None)
     return ragged_columns(StoredRows(open_read_store(root), manifest, split), None)

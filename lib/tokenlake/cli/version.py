@@ -1,4 +1,4 @@
-"""``tokenlake show``, ``verify`` and ``repair``: what a version is made of, and whether it is whole."""
+"""``tokenlake show``, ``verify`` and ``repair``: the contents of a version, and its integrity."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ from tokenlake.etl.reports import Table, facts, label, listed
 from tokenlake.etl.reports import dataset as tables
 from tokenlake.etl.reports.croissant import RowFiles, metadata
 from tokenlake.etl.reports.terminal import print_tables, stdout
-from tokenlake.runtime.reading.version import stored_schema
+from tokenlake.runtime.reading.stored_columns import stored_schema
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.claims import committing_run
 from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.runs import committing_run
 from tokenlake.runtime.store.schemes import default_store
 
 
@@ -61,36 +62,56 @@ def show(
     catalog = catalog_of(store)
     manifest = catalog.manifest_of(name)
     if croissant:
-        schema = stored_schema(manifest)
-        columns = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
-        said = f"Tokens, {manifest.kind}: {tables.shape(manifest)}, written by tokenlake."
-        group, card = RowFiles("", "parquet", columns, manifest.files), manifest.config.get("card")
-        print_json(metadata(manifest.dataset, said, [group], version=manifest.version, card=card))
+        _print_croissant(manifest)
         return 0
     if json:
         print_json(manifest.to_json())
         return 0
+    # For people: a heading, the tables, and the flow run that committed the version.
+    state = "committed"
     tags = [tag.tag for tag in catalog.tags(manifest.dataset) if tag.version == manifest.version]
-    tagged = f", tagged {', '.join(tags)}" if tags else ""
+    if tags:
+        state += f", tagged {', '.join(tags)}"
     heading = (f"{manifest.dataset} v{manifest.version}", "bold")
-    stdout().print(Text.assemble(heading, f"  {manifest.kind}, committed{tagged}\n"))
-    notes = tables.remarks(manifest.account)
-    sections = [
-        tables.headline(manifest),
-        tables.splits_table(manifest),
-        *tables.about_sources(manifest),
-        tables.account_table(manifest),
-        *([listed(notes, "Notes")] if notes else []),
-        tables.tokenizers_table(manifest),
-        tables.inputs_table(manifest),
-        tables.lineage_table(manifest),
-    ]
-    print_tables([*sections, tables.files_table(manifest)] if files else sections)
-    if run := committing_run(catalog.store, Layout(manifest.dataset, manifest.version)):
+    stdout().print(Text.assemble(heading, f"  {manifest.kind}, {state}\n"))
+    print_tables(_tables_of(manifest, files))
+    run = committing_run(catalog.store, Layout(manifest.dataset, manifest.version))
+    if run:
         print_tables([facts(list(run.items()), "Flow run")])
     if not files:
         note(f"\n{numbers.plural(len(manifest.files), 'shard')}: --files lists them")
     return 0
+
+
+def _tables_of(manifest: Manifest, with_files: bool) -> list[Table]:
+    """Return the tables about a version, with one of all shards if it is asked for."""
+    shown = [
+        tables.headline(manifest),
+        tables.splits_table(manifest),
+        *tables.about_sources(manifest),
+        tables.account_table(manifest),
+    ]
+    notes = tables.remarks(manifest.account)
+    if notes:
+        shown.append(listed(notes, "Notes"))
+    shown += [
+        tables.tokenizers_table(manifest),
+        tables.inputs_table(manifest),
+        tables.lineage_table(manifest),
+    ]
+    if with_files:
+        shown.append(tables.files_table(manifest))
+    return shown
+
+
+def _print_croissant(manifest: Manifest) -> None:
+    """Print a version as Croissant metadata."""
+    schema = stored_schema(manifest)
+    columns = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
+    description = f"Tokens, {manifest.kind}: {tables.shape(manifest)}, written by tokenlake."
+    shards = RowFiles("", "parquet", columns, manifest.files)
+    card = manifest.config.get("card")
+    print_json(metadata(manifest.dataset, description, [shards], version=manifest.version, card=card))
 
 
 _PROBLEMS = (label("path"), label("problem"), label("expected"), label("got"))
@@ -122,7 +143,8 @@ def verify(
     if all == bool(names):
         raise ConfigError("verify needs the names of datasets or --all, and not both")
     catalog = Catalog(open_read_store(store or default_store()))
-    versions = list(_committed(catalog)) if all else [named_version(catalog, name) for name in names]
+    versions = list(_committed_versions(catalog)) if all else [named_version(catalog, name) for name in names]
+    # Versions are printed as they are verified; JSON needs all of them.
     reports: list[VerifyReport] = []
     for dataset, version in versions:
         with counting(f"verifying {dataset} v{version}") as counter:
@@ -137,34 +159,34 @@ def verify(
         reports.append(report)
         if not json:
             _print_verified(report)
-    ok = not any(report.problems for report in reports)
+    is_intact = not any(report.problems for report in reports)
     if json:
-        found = [report.to_json() for report in reports]
-        print_json(found[0] if len(names) == 1 else {"ok": ok, "reports": found})
+        records = [report.to_json() for report in reports]
+        print_json(records[0] if len(names) == 1 else {"ok": is_intact, "reports": records})
     elif not reports:
         stdout().print("no committed version")
-    return 0 if ok else IntegrityError.exit_code
+    return 0 if is_intact else IntegrityError.exit_code
 
 
-def _committed(catalog: Catalog) -> Iterator[tuple[str, int]]:
+def _committed_versions(catalog: Catalog) -> Iterator[tuple[str, int]]:
+    """Yield the dataset and the number of each version with a manifest, even if the manifest is not a file."""
     for dataset in catalog.datasets():
         for info in catalog.versions(dataset):
             layout = Layout(dataset, info.version)
-            # Also where something that is no file lies at the manifest's place.
-            if info.committed or any(
-                each.key == layout.manifest for each in catalog.store.list(layout.prefix)
-            ):
+            keys = (entry.key for entry in catalog.store.list(layout.prefix))
+            if info.committed or layout.manifest in keys:
                 yield dataset, info.version
 
 
 def _print_verified(report: VerifyReport) -> None:
+    """Print the outcome of a check, its problems, and its notes on stderr."""
     checked = f"{numbers.plural(report.files, 'file')}, {numbers.size(report.bytes)}"
     if report.deep:
         checked += f", {numbers.plural(report.rows, 'row')} decoded"
     if not report.listed:
         checked += "; unlisted files and tags were not looked for"
-    found = "intact" if report.ok else numbers.plural(len(report.problems), "problem")
-    stdout().print(f"{report.dataset} v{report.version}: {found} ({checked})")
+    outcome = "intact" if report.ok else numbers.plural(len(report.problems), "problem")
+    stdout().print(f"{report.dataset} v{report.version}: {outcome} ({checked})")
     if not report.ok:
         print_tables([Table.of(_PROBLEMS, [asdict(problem) for problem in report.problems])])
         note(f"`tokenlake repair {report.dataset}@v{report.version}` repairs what can be repaired")
@@ -201,7 +223,7 @@ def repair(
             ray or dask, on a cluster.
     """
 
-    def tell(progress: RepairProgress) -> None:
+    def show_progress(progress: RepairProgress) -> None:
         if progress.doing.startswith("waiting"):
             note(progress.doing)
         counter.set(progress.bytes, progress.bytes_total)
@@ -215,7 +237,7 @@ def repair(
             dry_run=dry_run,
             workers=workers,
             engine=engine,
-            on_progress=tell,
+            on_progress=show_progress,
         )
     emit(report.to_json(), json, lambda: _print_repaired(report))
     if report.ok:
@@ -224,18 +246,15 @@ def repair(
 
 
 def _print_repaired(report: RepairReport) -> None:
-    done = f"{numbers.plural(report.repaired, 'file')} {'would be ' * report.dry_run}repaired"
-    if lost := len(report.files) - report.repaired:
-        done += f", {lost} not"
-    if not report.files:
-        problems = f"{numbers.plural(len(report.problems), 'problem')} that repair cannot solve"
-        done = "nothing is damaged" if report.ok else problems
-    stdout().print(f"{report.dataset} v{report.version}: {done}")
+    """Print the outcome of a repair: the repaired files, the remaining problems, and notes on stderr."""
+    stdout().print(f"{report.dataset} v{report.version}: {_repair_in_words(report)}")
     if report.files:
-        print_tables([Table.of(_REPAIRS, [asdict(one) for one in report.files])])
-    left = [problem for problem in report.problems if problem.path not in {one.path for one in report.files}]
-    if left and not report.dry_run:
-        print_tables([Table.of(_PROBLEMS, [asdict(problem) for problem in left])])
+        print_tables([Table.of(_REPAIRS, [asdict(file) for file in report.files])])
+    # Problems that no repaired file explains.
+    repaired_paths = {file.path for file in report.files}
+    remaining = [problem for problem in report.problems if problem.path not in repaired_paths]
+    if remaining and not report.dry_run:
+        print_tables([Table.of(_PROBLEMS, [asdict(problem) for problem in remaining])])
     if report.intact:
         note(f"the same bytes are intact elsewhere: {', '.join(report.intact)}")
     if report.unlisted:
@@ -247,3 +266,15 @@ def _print_repaired(report: RepairReport) -> None:
             f"v{report.new_version} holds the same rows, undamaged; v{report.version} stays damaged. Move tags and "
             "trainers that name it"
         )
+
+
+def _repair_in_words(report: RepairReport) -> str:
+    """Return the number of repaired files, or the reason why there are none."""
+    if report.files:
+        verb = "would be repaired" if report.dry_run else "repaired"
+        words = f"{numbers.plural(report.repaired, 'file')} {verb}"
+        unrepaired = len(report.files) - report.repaired
+        return f"{words}, {unrepaired} not" if unrepaired else words
+    if report.ok:
+        return "nothing is damaged"
+    return f"{numbers.plural(len(report.problems), 'problem')} that repair cannot solve"

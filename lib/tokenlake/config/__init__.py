@@ -1,9 +1,9 @@
-"""The configuration of a pipeline: YAML or Python in, checked models, and what a build consumes out.
+"""The configuration of a pipeline: YAML or Python is checked by models, and resolved into the record of a build.
 
-Think of three forms of one thing. What a person writes is a mapping (:func:`load_config`); what Python
-code holds is a frozen model (:class:`PipelineConfig`); what a build consumes is a flat record without
-pydantic (:func:`tokenlake.config.resolve.resolve` -> :class:`tokenlake.config.resolved.ResolvedBuild`), of which
-:func:`tokenlake.config.resolve.identity` is the part that decides bytes.
+A configuration has three forms. A user writes a mapping (:func:`load_config`). Python code holds a frozen model
+(:class:`PipelineConfig`). A build consumes a flat record without pydantic (:func:`tokenlake.config.resolve.resolve` ->
+:class:`tokenlake.config.resolved.ResolvedBuild`); :func:`tokenlake.config.resolve.identity` is the part of it that
+decides bytes.
 
 Names load on first use: a worker that imports ``tokenlake.config.resolved`` never imports pydantic.
 """

@@ -6,12 +6,16 @@ from tokenlake.config.pipeline import MixStageConfig as MixStageConfig
 from tokenlake.config.pipeline import PipelineConfig as PipelineConfig
 from tokenlake.config.pipeline import WeightSchedulePoint as WeightSchedulePoint
 from tokenlake.config.pipeline import dump_yaml as dump_yaml
+from tokenlake.config.pipeline import json_schema as json_schema
 from tokenlake.config.refusals import REFUSALS as REFUSALS
+from tokenlake.config.refusals import ROADS as ROADS
 from tokenlake.config.resolve import first_steps as first_steps
 from tokenlake.config.resolve import last_step as last_step
 from tokenlake.config.resolve import source_identity as source_identity
+from tokenlake.config.resolved import ResolvedBuild as ResolvedBuild
 from tokenlake.config.resolved import ResolvedChat as ResolvedChat
 from tokenlake.config.resolved import ResolvedPack as ResolvedPack
+from tokenlake.config.resolved import ResolvedSource as ResolvedSource
 from tokenlake.config.resolved import ResolvedTokenizer as ResolvedTokenizer
 from tokenlake.config.stages import CacheStageConfig as CacheStageConfig
 from tokenlake.config.stages import LoadStageConfig as LoadStageConfig

@@ -1,4 +1,4 @@
-"""One source of text: where it is, how it is read, and what it overrides.
+"""One source of text: its place, the way it is read, and the options that it overrides.
 
 A configuration of ``type: data_module`` is one dataset, a tokenizer, a prompt template and a data loader. It is read as
 it is by :class:`tokenlake.data_pipeline.DataPipeline`, and translated for a build:
@@ -120,7 +120,13 @@ SplitToRead = Annotated[Text, AfterValidator(_no_slice)]
 
 
 class DatasetConfig(Section):
-    """One source. Options left at null inherit from the section `source` or `tokenize`."""
+    """One source. Options left at null inherit from the section `source` or `tokenize`.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> tl.DatasetConfig(name="web", data_files=["a.jsonl", "b.jsonl"]).data_files
+        ('a.jsonl', 'b.jsonl')
+    """
 
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": ["data_files"]}, {"required": ["dataset"]}]}
@@ -211,7 +217,7 @@ class DatasetConfig(Section):
     """Fields to rename, {old: new}, after `format_callback`."""
 
     transforms: texts.Transforms | None = None
-    """What is done to every row after that, in order: a list of {name of a step: its arguments}."""
+    """Steps that change every row after that, in order: a list of {name of a step: its arguments}."""
 
     chat: texts.ChatConfig | None = None
     """Rows are conversations, rendered by a chat template; null: if rows hold messages and no field of text."""
@@ -258,15 +264,20 @@ class DatasetConfig(Section):
 
     @field_validator("tokenizer_kwargs")
     @classmethod
-    def _known_values(cls, given: dict[str, object] | None) -> dict[str, object] | None:
-        asked = {stages.KWARGS[name]: value for name, value in (given or {}).items() if name in stages.KWARGS}
-        stages.TokenizerConfig.model_validate({"name_or_path": "-", **asked})
-        return given
+    def _known_values(cls, arguments: dict[str, object] | None) -> dict[str, object] | None:
+        """Check the values of arguments of transformers that have an option of ours."""
+        options: dict[str, object] = {"name_or_path": "-"}
+        for name, value in (arguments or {}).items():
+            if name in stages.KWARGS:
+                options[stages.KWARGS[name]] = value
+        stages.TokenizerConfig.model_validate(options)
+        return arguments
 
     def get_tokenizer_config(self) -> stages.TokenizerConfig | None:
-        """Return the tokenizer with its options; None where the dataset names none."""
-        named = self.tokenizer
-        return stages.TokenizerConfig(name_or_path=named) if isinstance(named, str) else named
+        """Return the tokenizer with its options; None if the dataset names none."""
+        if isinstance(self.tokenizer, str):
+            return stages.TokenizerConfig(name_or_path=self.tokenizer)
+        return self.tokenizer
 
     @property
     def split_to_read(self) -> str:
@@ -275,7 +286,7 @@ class DatasetConfig(Section):
 
     @property
     def split_from(self) -> Literal["default", "option", "mapping"]:
-        """What says which split is read: nothing, an option, or the key of a mapping `data_files`."""
+        """Origin of the split to read: the default, an option, or the key of a mapping `data_files`."""
         if isinstance(self.data_files, dict):
             return "mapping"
         is_written = self.dataset_split_name is not None or "split" in self.model_fields_set
@@ -334,21 +345,21 @@ class DatasetConfig(Section):
             return self
         if self.data_files is not None:
             raise problem("got data_files and dataset, must have one of them")
-        beside = sorted(
-            name
-            for name, field in type(self).model_fields.items()
-            if name not in (_BESIDE_RETOKENIZE if self.retokenize else _BESIDE_DATASET)
-            and getattr(self, name) != field.default
-        )
-        if beside:
+        # Options of reading and tokenizing text do nothing for a dataset that holds tokens already.
+        allowed = _BESIDE_RETOKENIZE if self.retokenize else _BESIDE_DATASET
+        others: list[str] = []
+        for name, field in type(self).model_fields.items():
+            if name not in allowed and getattr(self, name) != field.default:
+                others.append(name)
+        if others:
             raise problem(
-                f"got {', '.join(beside)} beside dataset {self.dataset!r}, whose tokens are made already; must be "
-                "given where that dataset is built"
+                f"got {', '.join(sorted(others))} beside dataset {self.dataset!r}, whose tokens are made already; "
+                "must be given where that dataset is built"
             )
         return self
 
     def _check_mapping(self) -> None:
-        """Raise a problem if a mapping `data_files` lacks the split, or stands beside what it has no use for."""
+        """Raise a problem if a mapping `data_files` lacks the split, or stands beside an option without use."""
         if not isinstance(self.data_files, dict):
             return
         splits = ", ".join(self.data_files)
@@ -369,7 +380,7 @@ class DatasetConfig(Section):
 
 
 DATA_MODULE: Final = "data_module"
-"""What the key `type` of such a file holds."""
+"""Value of the key `type` in a configuration of a data module."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
 _EXTENSIONS: Final = tuple(end for facts in FORMATS.values() for end in (*facts.extensions, *facts.prose))
@@ -387,9 +398,9 @@ Integer = Literal["int32", "int64"]
 
 
 def is_hub_id(name: str) -> bool:
-    """Return whether `name` is the id of a dataset on the Hub: spelled like one, and nothing that lies on this disk."""
-    spelled = _ID.fullmatch(name) is not None and not name.lower().endswith(_EXTENSIONS)
-    return spelled and not os.path.exists(name)  # noqa: PTH110 (pathlib would cost a second object)
+    """Return whether a name is the id of a dataset on the Hub: it has the form of one, and is no path of this disk."""
+    has_form_of_id = _ID.fullmatch(name) is not None and not name.lower().endswith(_EXTENSIONS)
+    return has_form_of_id and not os.path.exists(name)  # noqa: PTH110 (pathlib would cost a second object)
 
 
 def names_text(name: str) -> bool:
@@ -414,7 +425,7 @@ class SplitSpec(Section):
     """Take rows in an order that `seed` decides."""
 
     seed: Seed = 0
-    """Of that order, and of the loader's."""
+    """Seed of that order, and of the loader's."""
 
     @model_validator(mode="before")
     @classmethod
@@ -445,7 +456,7 @@ class DataModuleDataset(Section):
     """Name in the prompt to column of the dataset, where they differ."""
 
     stages: tuple[Stage, ...] = ("sft",)
-    """What is done with prompts: `sft`; `packing` puts several into one row of `tokenizer.max_length` ids."""
+    """Stages of prompts: `sft`; `packing` puts several into one row of `tokenizer.max_length` ids."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -506,7 +517,7 @@ class DataModuleConfig(Section):
     """A configuration of ``type: data_module``."""
 
     type: Literal["data_module"] = DATA_MODULE
-    """What kind of configuration this is."""
+    """Kind of the configuration."""
 
     version: Literal["1.0"] = "1.0"
     """Version of the schema."""
@@ -515,45 +526,53 @@ class DataModuleConfig(Section):
     """Name of a build's result in the store; null: the stem of the configuration's file."""
 
     dataset: DataModuleDataset
-    """Where rows come from."""
+    """Source of the rows."""
 
     tokenizer: TokenizerChoice
     """Hub id or path, or a whole section with `max_length`, `padding`, `truncation`, `special_tokens`."""
 
     prompt_template: PromptConfig = PromptConfig(template="{text}")
-    """How a row becomes a prompt and its answer; left out: the column `text`, all of which bears loss."""
+    """Template of a prompt and its answer; left out: the column `text`, all of which counts toward the loss."""
 
     dataloader: DataLoaderConfig = DataLoaderConfig()
-    """How batches are made; not used by a build."""
+    """Batches and worker processes of the loader; not used by a build."""
 
     output_schema: dict[Name, Integer] = {"input_ids": "int64", "attention_mask": "int64", "labels": "int64"}  # noqa: RUF012
     """Tensors of a batch and their types; `position_ids` and `segment_ids` only with `packing`; not used by a build."""
 
     save: SaveStageConfig = SaveStageConfig()
-    """Where a build puts its result."""
+    """Place and form of a build's result."""
 
     @property
     def tokenizer_config(self) -> TokenizerConfig:
-        """The tokenizer, and what it does by default: rows of `max_length` ids, longer ones cut."""
-        given = self.tokenizer
-        written = {"name_or_path": given} if isinstance(given, str) else given.model_dump(exclude_unset=True)
-        packs = "packing" in self.dataset.stages
-        usual: dict[str, Any] = {} if packs else {"padding": "max_length", "truncation": True}
-        return TokenizerConfig.model_validate({"max_length": 2048, **usual, **written})
+        """The tokenizer with the defaults of a data module: rows of `max_length` ids, longer ones cut."""
+        options: dict[str, Any] = {"max_length": 2048}
+        if "packing" not in self.dataset.stages:
+            options |= {"padding": "max_length", "truncation": True}
+        if isinstance(self.tokenizer, str):
+            options["name_or_path"] = self.tokenizer
+        else:
+            options |= self.tokenizer.model_dump(exclude_unset=True)
+        return TokenizerConfig.model_validate(options)
 
     @property
     def used_columns(self) -> tuple[str, ...]:
         """Columns that the prompt names, as the dataset calls them."""
-        prompt, renamed = self.prompt_template, self.dataset.column_mapping or {}
-        names = (*prompt.input_columns, *([prompt.label_column] if prompt.label_column else []))
-        return tuple(renamed.get(name, name) for name in names)
+        names = list(self.prompt_template.input_columns)
+        if self.prompt_template.label_column:
+            names.append(self.prompt_template.label_column)
+        columns = self.dataset.column_mapping or {}
+        return tuple(columns.get(name, name) for name in names)
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
+        """Refuse a list of columns that lacks one of the prompt's."""
         columns = self.dataset.columns
-        lacking = [name for name in self.used_columns if columns is not None and name not in columns]
-        if lacking:
+        if columns is None:
+            return self
+        missing = [name for name in self.used_columns if name not in columns]
+        if missing:
             raise problem(
-                f"dataset.columns: {', '.join(map(repr, lacking))} missing, which prompt_template uses"
+                f"dataset.columns: {', '.join(map(repr, missing))} missing, which prompt_template uses"
             )
         return self

@@ -1,4 +1,4 @@
-"""The formats of inputs, and what is known of each before a file is opened."""
+"""The formats of inputs, and the facts about each that are known before a file is opened."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class FormatFacts:
     """What is known of a format before a file is opened.
 
     Attributes:
-        extensions: of files that hold it.
+        extensions: Extensions of its files.
         reader: module of :mod:`tokenlake.etl.sources` and function.
         layout: ``lines`` (any line can be found from any byte), ``blocks`` (a footer lists them), ``whole`` (read from
             the beginning on).
-        schema: whether a file itself says what its columns are.
-        nested: whether a field can hold a list.
+        schema: True if a file itself names its columns.
+        nested: True if a field can hold a list.
         least_record_bytes: no record that holds anything is shorter, its separator included; None where bytes tell
             nothing.
         prose: further extensions, of files that a directory holds beside data: taken where the type is set, or by name.

@@ -1,4 +1,4 @@
-"""From a YAML file, a mapping or a model to a validated configuration, or to one error with every problem."""
+"""Load a configuration from a YAML file, a mapping or a model: validated, or one error that lists every problem."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from pydantic import ValidationError
 
 from tokenlake.base.section import path_of
 from tokenlake.base.section_file import apply_overrides, problems_error, read_document, validate_section
-from tokenlake.config.dataset import DATA_MODULE, SPLIT_PLACE, DataModuleConfig, is_hub_id, names_text
+from tokenlake.config.dataset import (
+    DATA_MODULE,
+    SPLIT_PLACE,
+    DataModuleConfig,
+    SplitSpec,
+    is_hub_id,
+    names_text,
+)
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.errors import ConfigError
 
@@ -20,81 +27,107 @@ _EXAMPLE: Final = "datasets: [{data_files: 'data/*.jsonl', tokenizer: openai-com
 
 
 def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> PipelineConfig:
-    """Return the configuration that `source` and `overrides` describe.
-
-    Args:
-        source: path of a YAML file, a mapping, or a configuration; of ``type: data_module``, too, which is translated.
-        overrides: ``key=value`` texts, see :mod:`tokenlake.base.section_file`.
+    """Return the configuration of a file, a mapping or a model, with some options overridden.
 
     In a file and in overrides a secret must be a reference. A file's stem is the default `name`.
 
+    Args:
+        source: Path of a YAML file, a mapping, or a configuration. One of ``type: data_module`` is translated.
+        overrides: Texts ``key=value``, see :mod:`tokenlake.base.section_file`.
+
+    Returns:
+        The validated, frozen configuration.
+
     Raises:
-        ConfigError: anything is wrong; the message has a line for each problem, with key, value, what is
-            allowed, the nearest match, and the line of the file.
+        ConfigError: Any option is wrong. The message has a line for each problem, with its key, value, allowed values,
+            nearest match, and line of the file.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> config = tl.load_config({"datasets": [{"data_files": "data/*.jsonl"}]}, ["pack.seq_length=512"])
+        >>> config.pack.seq_length
+        512
     """
     if isinstance(source, PipelineConfig) and not overrides:
-        config, file = source, None
+        _require_valid(source, None)
+        return source
+    data, file = read_document(PipelineConfig, source, _EXAMPLE)
+    changed, _ = apply_overrides(data, overrides)
+    if changed.get("type") == DATA_MODULE:
+        config = pipeline_of(validate_section(DataModuleConfig, data, file, overrides))
     else:
-        data, file = read_document(PipelineConfig, source, _EXAMPLE)
-        if apply_overrides(data, overrides)[0].get("type") == DATA_MODULE:
-            config = pipeline_of(validate_section(DataModuleConfig, data, file, overrides))
-        else:
-            config = validate_section(PipelineConfig, data, file, overrides)
-    if problems := config.validate():
-        raise problems_error(ConfigError, problems, file and file.name)
+        config = validate_section(PipelineConfig, data, file, overrides)
+    _require_valid(config, None if file is None else file.name)
     return config
 
 
+def _require_valid(config: PipelineConfig, file: str | None) -> None:
+    """Raise one ConfigError about all problems that concern several options, if there are any."""
+    problems = config.validate()
+    if problems:
+        raise problems_error(ConfigError, problems, file)
+
+
 def pipeline_of(config: DataModuleConfig, *, build: bool = True) -> PipelineConfig:
-    """Return the same as the configuration of a pipeline, which builds and sources of rows read.
+    """Return the same configuration in the form of a pipeline, which builds and sources of rows read.
 
     Args:
-        build: refuse what a build would not do.
+        config: Configuration of ``type: data_module``.
+        build: True to refuse options that a build does not support.
 
     Raises:
-        ConfigError: a build cannot do what is asked for.
+        ConfigError: An option is wrong, or not supported by a build.
     """
-    dataset, tokenizer, packs = config.dataset, config.tokenizer_config, "packing" in config.dataset.stages
-    shuffled = [split.name for split in dataset.splits if split.shuffle and split.sample_size is not None]
-    if build and shuffled:
-        found = [
-            f"dataset.splits.{name}.shuffle: true, but a build takes the first sample_size rows; write shuffle: false, "
-            "or load with DataPipeline"
-            for name in shuffled
+    dataset = config.dataset
+    if build:
+        problems = [
+            f"dataset.splits.{split.name}.shuffle: true, but a build takes the first sample_size rows; write "
+            "shuffle: false, or load with DataPipeline"
+            for split in dataset.splits
+            if split.shuffle and split.sample_size is not None
         ]
-        raise problems_error(ConfigError, found)
-    renames = {column: wanted for wanted, column in (dataset.column_mapping or {}).items()}
-    datasets: list[dict[str, Any]] = []
-    for split in dataset.splits:
-        name = dataset.name.replace(SPLIT_PLACE, split.name)
-        # Files that are of one split alone are named for it; of a folder of several, names or its card say which.
-        is_of_split = SPLIT_PLACE in dataset.name or len(dataset.splits) == 1
-        by_name = is_hub_id(name) or dataset.config_name is not None or not is_of_split
-        datasets.append(
-            {
-                "name": split.name,
-                "data_files": name if by_name else {split.name: name},
-                "type": "hf" if is_hub_id(name) else None,
-                "subset": dataset.config_name,
-                "split": split.name,
-                "splits": {split.name: 1.0},
-                "num_rows": None if split.shuffle else split.sample_size,
-                "format_fields": renames or None,
-                "tokenizer": tokenizer,
-                "prompt": config.prompt_template,
-                # As the loader reads them; what is not text keeps the identity that it has without the option.
-                **({"text_mode": "lines"} if names_text(name) else {}),
-            }
-        )
+        if problems:
+            raise problems_error(ConfigError, problems)
+    # Packed rows have the length of the tokenizer's `max_length`.
+    pack: dict[str, Any] = {"enabled": False}
+    if "packing" in dataset.stages:
+        pack = {"enabled": True, "seq_length": config.tokenizer_config.max_length}
     data: dict[str, Any] = {
         "name": config.name,
         "streaming": dataset.streaming,
-        "datasets": datasets,
-        "pack": {"enabled": True, "seq_length": tokenizer.max_length} if packs else {"enabled": False},
+        "datasets": [_dataset_of_split(config, split) for split in dataset.splits],
+        "pack": pack,
         "save": config.save,
     }
     try:
         return PipelineConfig.model_validate(data)
     except ValidationError as error:
-        problems = [f"{path_of(each['loc'])}: {each['msg']}" for each in error.errors()]
-        raise problems_error(ConfigError, problems) from None
+        lines = [f"{path_of(details['loc'])}: {details['msg']}" for details in error.errors()]
+        raise problems_error(ConfigError, lines) from None
+
+
+def _dataset_of_split(config: DataModuleConfig, split: SplitSpec) -> dict[str, Any]:
+    """Return the options of the dataset that holds one split of a data module."""
+    dataset = config.dataset
+    name = dataset.name.replace(SPLIT_PLACE, split.name)
+    # The files of a single split are listed under its name. In a folder of several splits, and on the Hub, the names of
+    # the files or the card assign files to splits.
+    has_own_files = SPLIT_PLACE in dataset.name or len(dataset.splits) == 1
+    is_assigned = is_hub_id(name) or dataset.config_name is not None or not has_own_files
+    renames = {column: field for field, column in (dataset.column_mapping or {}).items()}
+    options: dict[str, Any] = {
+        "name": split.name,
+        "data_files": name if is_assigned else {split.name: name},
+        "type": "hf" if is_hub_id(name) else None,
+        "subset": dataset.config_name,
+        "split": split.name,
+        "splits": {split.name: 1.0},
+        "num_rows": None if split.shuffle else split.sample_size,
+        "format_fields": renames or None,
+        "tokenizer": config.tokenizer_config,
+        "prompt": config.prompt_template,
+    }
+    if names_text(name):
+        # As the loader reads them. Other files keep the identity that they have without the option.
+        options["text_mode"] = "lines"
+    return options

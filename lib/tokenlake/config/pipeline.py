@@ -8,6 +8,7 @@ for.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
 import yaml
@@ -58,7 +59,7 @@ class CardConfig(Section):
     """Languages of the texts, as codes: en, de."""
 
     task_categories: tuple[Text, ...] = ()
-    """What the rows are for, such as text-generation."""
+    """Tasks of the rows, such as text-generation."""
 
 
 class WeightSchedulePoint(Section):
@@ -98,10 +99,10 @@ class MixStageConfig(Section):
     """Weights that change along the way; where given, it goes before `weights`."""
 
     weights_by: Literal["rows", "tokens"] = "rows"
-    """What weights are shares of: rows, or tokens (by the mean tokens of a row of each source)."""
+    """Unit of the weights: rows, or tokens (by the mean tokens of a row of each source)."""
 
     weight_schedule_type: Literal["step", "linear", "cosine"] = "step"
-    """How weights move between two points of the schedule."""
+    """Interpolation of the weights between two points of the schedule."""
 
     step_rows: Count | None = None
     """Rows of the mixture to a step of the schedule; null: `batch_size`, or where a pipeline loads what it mixes
@@ -124,7 +125,7 @@ class MixStageConfig(Section):
     """Rows of a global batch, for which a stored mixture is laid out."""
 
     order: Literal[2, 3] = 3
-    """Version of the order; 2 makes again, and goes on with, what releases before it wrote."""
+    """Version of the order; 2 builds and continues mixtures of earlier releases."""
 
     unit_rows: Count | None = None
     """Rows of a unit of work; null: so many that a unit reads hardly more than it writes."""
@@ -140,7 +141,8 @@ class MixStageConfig(Section):
     which the weights follow, too."""
 
     max_repetitions: Positive | dict[Text, Positive] | None = None
-    """How often a source's rows may come at most, of all or dataset name to its own; plans say what is missing."""
+    """Largest average number of repetitions of a source's rows, of all or dataset name to its own; plans list the
+    sources that have too few."""
 
     max_fraction: Fraction | dict[Text, Fraction] | None = None
     """The share of a source's rows that may be used, of all or dataset name to its own: always the same rows."""
@@ -161,24 +163,28 @@ class MixStageConfig(Section):
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
-        ends = {"total_tokens": self.total_tokens, "total_rows": self.total_rows, "epochs": self.epochs}
-        given = [name for name, value in ends.items() if value is not None]
-        if len(given) > 1:
-            raise problem(f"got {' and '.join(given)}, must be at most one of {', '.join(ends)}")
+        """Refuse two ends of a mixture, and options that contradict each other."""
+        ends = ("total_tokens", "total_rows", "epochs")
+        set_ends = [name for name in ends if getattr(self, name) is not None]
+        if len(set_ends) > 1:
+            raise problem(f"got {' and '.join(set_ends)}, must be at most one of {', '.join(ends)}")
         if isinstance(self.epochs, dict):
+            fields = type(self).model_fields
             options = ("weights", "weight_schedule", "weights_by", "stop_strategy")
-            default = type(self).model_fields
-            if told := [name for name in options if getattr(self, name) != default[name].default]:
+            set_options = [name for name in options if getattr(self, name) != fields[name].default]
+            if set_options:
                 raise problem(
-                    f"got epochs of each dataset and {' and '.join(told)}: epochs decide the weights and the end; "
-                    "expected one or the other"
+                    f"got epochs of each dataset and {' and '.join(set_options)}: epochs decide the weights and the "
+                    "end; expected one or the other"
                 )
+        # A budget of an experiment stands for that of a longer run.
         if (self.target_budget is None) != (self.experiment_budget is None):
             raise problem("got one of target_budget and experiment_budget, must be both or none")
         if (self.experiment_budget or 0) > (self.target_budget or 0):
             raise problem(
                 f"got experiment_budget {self.experiment_budget}, must be at most target_budget {self.target_budget}"
             )
+        # Each batch takes the same number of rows of every lane.
         if self.lanes is not None and self.batch_size % self.lanes:
             raise problem(
                 f"got batch_size {self.batch_size} and lanes {self.lanes}, batch_size must be a multiple of lanes"
@@ -193,7 +199,7 @@ class ContaminationConfig(Section):
     """Documents that hold parts of evaluation sets."""
 
     sets: tuple[DatasetConfig, ...]
-    """The evaluation sets, in the form of `datasets`; the `name` of each stands in the list of what is left out."""
+    """The evaluation sets, in the form of `datasets`; the list of documents to leave out has the `name` of each."""
 
     ngram: _Words = 13
     """Words of an n-gram (13: GPT-3, Brown et al. 2020); a document of a set with fewer words cannot be found."""
@@ -206,10 +212,12 @@ class ContaminationConfig(Section):
 
     @model_validator(mode="after")
     def _named(self) -> Self:
-        names = [each.name for each in self.sets]
+        """Require different names of the evaluation sets."""
+        names = [dataset.name for dataset in self.sets]
         if None in names:
+            position = names.index(None)
             raise problem(
-                f"sets.{names.index(None)}: name is missing; the list of what is left out names the set"
+                f"sets.{position}: name is missing; the list of documents to leave out names the set"
             )
         if len(set(names)) < len(names):
             raise problem("sets: two have one name")
@@ -254,7 +262,7 @@ def _needs_sets(value: ContaminationConfig | None) -> ContaminationConfig | None
 
 
 class CleanConfig(Section):
-    """Section `clean`: what is left out before there are tokens. A build takes the list by `exclude`."""
+    """Section `clean`: documents that are left out before tokenizing. A build takes the list by `exclude`."""
 
     output: Path | None = None
     """Parquet of the documents to leave out (`file`, `position`, `reason`, ...); null: NAME-exclude.parquet."""
@@ -272,14 +280,21 @@ class CleanConfig(Section):
     """Near duplicates."""
 
     against: tuple[Path, ...] = ()
-    """Lists that earlier runs wrote: what these kept is there already, so that its duplicates are left out."""
+    """Lists that earlier runs wrote: duplicates of documents that these runs kept are left out."""
 
     memory: Size = 512 * MIB
     """Memory for sorting, beside 25 bytes for each document; it changes no result."""
 
 
 class PipelineConfig(Section):
-    """Everything about a pipeline; sections that are left out mean their defaults."""
+    """A whole pipeline; sections that are left out have their defaults.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> config = tl.PipelineConfig(name="web", datasets=[{"data_files": "data/*.jsonl"}])
+        >>> config.pack.seq_length
+        2048
+    """
 
     name: DatasetName | None = None
     """Name of the result in the store; null: the stem of the configuration's file."""
@@ -300,7 +315,7 @@ class PipelineConfig(Section):
     """Reading: units, bad records, splits."""
 
     clean: Annotated[CleanConfig, _Defaults] = CleanConfig()
-    """What `tokenlake clean` leaves out; a build takes its list by `exclude`, and does not use this section."""
+    """Documents that `tokenlake clean` leaves out; not used by a build, which takes the list by `exclude`."""
 
     tokenize: Annotated[stages.TokenizeStageConfig, _Defaults] = stages.TokenizeStageConfig()
     """Text to tokens."""
@@ -318,7 +333,7 @@ class PipelineConfig(Section):
     """Reading the result in a trainer; not used by a build."""
 
     save: Annotated[stages.SaveStageConfig, _Defaults] = stages.SaveStageConfig()
-    """Where results go, and in which form."""
+    """Place and form of results."""
 
     card: Annotated[CardConfig, _Defaults] = CardConfig()
     """Licence, languages and tasks, for the dataset card."""
@@ -327,88 +342,110 @@ class PipelineConfig(Section):
     """Running on Ray."""
 
     observability: Annotated[stages.ObservabilityConfig, _Defaults] = stages.ObservabilityConfig()
-    """What is shown of a run; it changes no byte of what is made."""
+    """Display, log lines and metrics of a run; they change no byte of the result."""
 
     @property
     def mixes(self) -> bool:
-        """Whether the sources become one weighted stream: where section `mix` says anything but defaults."""
+        """True if the sources become one weighted stream: any option of the section `mix` differs from its default."""
         return self.mix != MixStageConfig()
 
     @property
     def has_exports(self) -> bool:
-        """Whether anything is asked for beside the version, see :mod:`tokenlake.etl.export.plan`."""
+        """True if exports or a push follow the commit, see :mod:`tokenlake.etl.export.plan`."""
         save = self.save
-        other = save.format != "parquet" or save.compression not in (None, "zstd")
-        counted = save.num_shards is not None and not self.is_text_build
-        beside = any(dataset.save_path or dataset.shard_column for dataset in self.datasets)
-        return other or counted or beside or save.push_to_hub
+        has_other_form = save.format != "parquet" or save.compression not in (None, "zstd")
+        # The shards of a text build are those of the version itself.
+        has_own_shards = save.num_shards is not None and not self.is_text_build
+        saves_sources = any(dataset.save_path or dataset.shard_column for dataset in self.datasets)
+        return has_other_form or has_own_shards or saves_sources or save.push_to_hub
 
     @property
     def is_text_build(self) -> bool:
-        """Whether this makes tokens of text alone, and nothing of what is stored."""
+        """True if all datasets are text that one build tokenizes: no mixture, and no stored dataset."""
         if self.mixes or (self.pack.enabled and self.tokenize.cache_tokenized):
             return False
         return all(dataset.dataset is None for dataset in self.datasets)
 
     @property
     def retokenized(self) -> DatasetConfig | None:
-        """The stored dataset whose text this makes tokens of, and nothing else; None: this is another build."""
+        """The stored dataset that the configuration tokenizes again; None for any other build."""
         if self.mixes or self.pack.enabled or len(self.datasets) != 1:
             return None
         return self.datasets[0] if self.datasets[0].retokenize else None
 
     def tokenizer_of(self, dataset: DatasetConfig | None) -> str | stages.TokenizerConfig | None:
-        """Return the tokenizer that counts for a dataset: its own, the stage's, the pipeline's; None: for a mixture."""
-        own = dataset.tokenizer if dataset else None
-        choice = own or self.tokenize.default_tokenizer or self.default_tokenizer
-        given = (dataset.tokenizer_kwargs if dataset else None) or {}
-        asked = {stages.KWARGS[name]: value for name, value in given.items() if name in stages.KWARGS}
-        if choice is None or not asked:
+        """Return the tokenizer of a dataset: its own, otherwise that of the section `tokenize`, otherwise the default.
+
+        Args:
+            dataset: Dataset whose options count; None for a mixture of several.
+
+        Returns:
+            The name of a tokenizer or its options; None if there is none.
+        """
+        own_choice = None
+        keyword_arguments: Mapping[str, Any] = {}
+        if dataset is not None:
+            own_choice = dataset.tokenizer
+            keyword_arguments = dataset.tokenizer_kwargs or {}
+        choice = own_choice or self.tokenize.default_tokenizer or self.default_tokenizer
+        # Arguments of transformers that have an option of ours; the others are refused elsewhere.
+        overrides: dict[str, Any] = {}
+        for argument, value in keyword_arguments.items():
+            if argument in stages.KWARGS:
+                overrides[stages.KWARGS[argument]] = value
+        if choice is None or not overrides:
             return choice
-        options = (
-            {"name_or_path": choice} if isinstance(choice, str) else choice.model_dump(exclude_unset=True)
-        )
-        return stages.TokenizerConfig.model_validate(options | asked)
+        if isinstance(choice, str):
+            options: dict[str, Any] = {"name_or_path": choice}
+        else:
+            options = choice.model_dump(exclude_unset=True)
+        return stages.TokenizerConfig.model_validate(options | overrides)
 
     def truncation_of(self, dataset: DatasetConfig) -> bool | None:
-        """Return whether a dataset's tokenizer is to truncate; None where its configuration does not say."""
+        """Return the option `truncation` of a dataset's tokenizer; None if it is not set."""
         choice = self.tokenizer_of(dataset)
-        return None if choice is None or isinstance(choice, str) else choice.truncation
+        if choice is None or isinstance(choice, str):
+            return None
+        return choice.truncation
 
     def long_documents_of(self, dataset: DatasetConfig) -> stages.LongDocuments:
-        """Return what a dataset wants done with documents of more than `max_length` tokens."""
-        if asked := dataset.long_documents or self.tokenize.long_documents:
-            return asked
-        truncation = self.truncation_of(dataset)
-        # Packing cuts documents itself and loses nothing, so only an explicit True truncates before it.
-        return "truncate" if (not self.pack.enabled if truncation is None else truncation) else "keep"
+        """Return the policy of a dataset for documents of more than `max_length` tokens."""
+        policy = dataset.long_documents or self.tokenize.long_documents
+        if policy:
+            return policy
+        truncates = self.truncation_of(dataset)
+        if truncates is None:
+            # Packing cuts documents itself and loses nothing, so only an explicit True truncates before it.
+            truncates = not self.pack.enabled
+        return "truncate" if truncates else "keep"
 
     def get_dataset_by_name(self, name: str) -> DatasetConfig | None:
-        """Return the dataset of that name, or None."""
-        return next((dataset for dataset in self.datasets if dataset.name == name), None)
+        """Return the dataset of a name, or None."""
+        for dataset in self.datasets:
+            if dataset.name == name:
+                return dataset
+        return None
 
     # Pydantic has a deprecated classmethod of this name; ours is the seeds' promise and replaces it.
     def validate(self) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return what is wrong between the sections, one message each; nothing wrong is an empty list."""
+        """Return the contradictions between sections, one message each; an empty list if there is none."""
         names = [dataset.name for dataset in self.datasets]
         problems: list[str] = []
         if not names:
             problems.append("At least one dataset is required")
         if len(set(names)) < len(names):
             problems.append("Duplicate dataset names found")
-        named: dict[str, Any] = {"Mix weight": self.mix.weights}
-        named |= {
-            f"Weight schedule at step {point.step}": point.weights for point in self.mix.weight_schedule or ()
-        }
-        named |= {
-            f"mix.{key}": getattr(self.mix, key) for key in ("epochs", "max_repetitions", "max_fraction")
-        }
-        problems.extend(
-            f"{what} references unknown dataset: {name}"
-            for what, value in named.items()
-            for name in (value if isinstance(value, dict) else ())
-            if name not in names
-        )
+        # Options of the mixture that name datasets.
+        values_by_option: dict[str, Any] = {"Mix weight": self.mix.weights}
+        for point in self.mix.weight_schedule or ():
+            values_by_option[f"Weight schedule at step {point.step}"] = point.weights
+        for key in ("epochs", "max_repetitions", "max_fraction"):
+            values_by_option[f"mix.{key}"] = getattr(self.mix, key)
+        for option, value in values_by_option.items():
+            references = value if isinstance(value, dict) else ()
+            problems += [
+                f"{option} references unknown dataset: {name}" for name in references if name not in names
+            ]
         if self.save.push_to_hub and self.save.hub_repo_id is None:
             problems.append("save.push_to_hub needs save.hub_repo_id, such as org/name")
         return problems

@@ -37,14 +37,17 @@ ROADS: Final[dict[Road, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One option.
+    """An option that some roads do not act on.
 
     Attributes:
-        key: ``section.field``; ``datasets.field`` is of every dataset.
-        build, stored, rows, source: what to use instead there; "" where the option acts or does no harm.
-        also: values that are fine beside the default.
-        keys: of a mapping, that act; what is beside them counts.
-        is_speed: the option only concerns speed, so that another value is accepted with a note.
+        key: Dotted key ``section.field``; ``datasets.field`` stands for every dataset.
+        build: Alternative in a build of texts; empty where the option acts or does no harm.
+        stored: Alternative in a build of stored datasets; empty for that of `build`.
+        rows: Alternative in the row-by-row API.
+        source: Alternative in a source on its own; empty for that of `build`.
+        also: Values that are accepted beside the default.
+        keys: Keys of a mapping that act; the other keys are refused.
+        is_speed: True if the option only concerns speed, so that another value is accepted with a note.
     """
 
     key: str
@@ -57,17 +60,22 @@ class Refusal:
     is_speed: bool = False
 
     def judged(self, value: Any) -> Any:
-        """Return what counts of a value."""
-        return {key: value[key] for key in value if key not in self.keys} if self.keys and value else value
+        """Return the part of a value that may be refused: of a mapping the keys that do not act."""
+        if not self.keys or not value:
+            return value
+        return {key: value[key] for key in value if key not in self.keys}
 
     def instead(self, road: Road) -> str:
-        """Return what to use on a road; a build of stored datasets and a source refuse what a build does, too."""
-        own: str = getattr(self, road)
-        return own or (self.build if road in ("stored", "source") else "")
+        """Return the alternative on a road; a build of stored datasets and a source share that of a build."""
+        alternative: str = getattr(self, road)
+        if not alternative and road in ("stored", "source"):
+            return self.build
+        return alternative
 
     def refuses(self, value: object, default: object) -> bool:
-        """Return whether a value is neither the default nor fine; 0 is not False here."""
-        return not any(type(value) is type(fine) and value == fine for fine in (default, *self.also))
+        """Return whether a value is neither the default nor accepted beside it; 0 is not False here."""
+        accepted = (default, *self.also)
+        return not any(type(value) is type(other) and value == other for other in accepted)
 
 
 _BUILDS: Final = "it acts in builds (`tokenlake run`, build_dataset)"
@@ -195,27 +203,45 @@ class _UnusedOption:
     is_speed: bool
 
 
+_SECTIONS: Final = ("datasets", "source", "tokenize", "mix", "save", "card", "ray", "cache")
+"""Sections of a configuration with options in :data:`REFUSALS`."""
+
+
 def _unused_options(
     config: PipelineConfig, road: Road, sections: Collection[str] | None
 ) -> Iterator[_UnusedOption]:
-    for name in ("datasets", "source", "tokenize", "mix", "save", "card", "ray", "cache"):
-        if sections is None or name in sections:
-            models: Sequence[Section] = config.datasets if name == "datasets" else [getattr(config, name)]
-            for model in models:
-                yield from _unused_in(name, model, road)
+    """Yield the options of a configuration that a road does not act on.
+
+    Args:
+        config: Configuration to check.
+        road: Reader of the configuration.
+        sections: Sections to check; None for all of them.
+    """
+    for name in _SECTIONS:
+        if sections is not None and name not in sections:
+            continue
+        models: Sequence[Section] = config.datasets if name == "datasets" else [getattr(config, name)]
+        for model in models:
+            yield from _unused_in(name, model, road)
 
 
 def _unused_in(section: str, model: Section, road: Road) -> Iterator[_UnusedOption]:
+    """Yield the options of one section that a road does not act on."""
     path = f"datasets.{getattr(model, 'name', None)}" if section == "datasets" else section
     for refusal in REFUSALS:
         owner, _, name = refusal.key.partition(".")
-        if owner != section or not (instead := refusal.instead(road)):
+        instead = refusal.instead(road)
+        if owner != section or not instead:
             continue
         value = refusal.judged(getattr(model, name))
-        if refusal.refuses(value, type(model).model_fields[name].get_default()):
-            # What options hold may be a secret; a secret's own repr is masked.
-            keys = f"a mapping with {', '.join(map(repr, value))}" if isinstance(value, Mapping) else ""
-            yield _UnusedOption(f"{path}.{name}", keys or f"{value!r:.200}", instead, refusal.is_speed)
+        default = type(model).model_fields[name].get_default()
+        if not refusal.refuses(value, default):
+            continue
+        # The values of a mapping may be secrets; the repr of a secret by itself is masked.
+        shown = f"{value!r:.200}"
+        if isinstance(value, Mapping) and value:
+            shown = f"a mapping with {', '.join(map(repr, value))}"
+        yield _UnusedOption(f"{path}.{name}", shown, instead, refusal.is_speed)
 
 
 def raise_problems(kind: type[ConfigError], problems: list[str]) -> None:
@@ -225,69 +251,104 @@ def raise_problems(kind: type[ConfigError], problems: list[str]) -> None:
 
 
 def build_problems(config: PipelineConfig) -> list[str]:
-    """Return what keeps a configuration from being a build, one message each."""
+    """Return the reasons why a configuration cannot be built, one message each."""
     problems = config.validate()
     if config.name is None:
         problems.append(
             "name: missing. A build needs a name for its dataset: lower-case letters, digits, '.', '_', '-', "
             "at most 64. (The default is the stem of the configuration's file, where that is such a name.)"
         )
-    written = sorted(config.pack.model_fields_set)
-    if written and not config.pack.enabled and "enabled" not in written:
+    # Options of packing would do nothing if it is off by default.
+    pack_keys = sorted(config.pack.model_fields_set)
+    if pack_keys and not config.pack.enabled and "enabled" not in pack_keys:
         problems.append(
-            f"pack.{written[0]}: set, but packing is off; write pack.enabled: true, or false to say so"
+            f"pack.{pack_keys[0]}: set, but packing is off; write pack.enabled: true, or false to say so"
         )
     if not config.is_text_build:
         return [*problems, *_stored_problems(config)]
+    # Options of one dataset, then those that concern several.
     for dataset in config.datasets:
-        path, mode, form = f"datasets.{dataset.name}", dataset.text_mode, dataset.save_format
+        path = f"datasets.{dataset.name}"
+        text_mode = dataset.text_mode
+        save_format = dataset.save_format
         if config.tokenizer_of(dataset) is None:
             problems.append(
                 f"{path}.tokenizer: missing, and neither tokenize.default_tokenizer nor default_tokenizer is set; "
                 "write a Hub id, a directory or a tokenizer.json file"
             )
-        if mode != "document" and dataset.type in ("jsonl", "parquet"):
-            problems.append(f"{path}.text_mode: {mode!r} is for text files, but type is {dataset.type!r}")
-        if form not in (None, config.save.format) and not dataset.save_path:
+        if text_mode != "document" and dataset.type in ("jsonl", "parquet"):
             problems.append(
-                f"{path}.save_format: {form!r}, but there is no save_path; a build writes a source's rows alone there: "
-                "set it, or leave both out"
+                f"{path}.text_mode: {text_mode!r} is for text files, but type is {dataset.type!r}"
+            )
+        if save_format not in (None, config.save.format) and not dataset.save_path:
+            problems.append(
+                f"{path}.save_format: {save_format!r}, but there is no save_path; a build writes a source's rows alone "
+                "there: set it, or leave both out"
             )
         problems += output_problems(config, dataset, config.tokenizer_of(dataset))
+    problems += _shard_problems(config)
+    problems += _eval_problems(config)
+    problems += _fim_problems(config)
+    problems += truncation_problems(config)
+    problems += _preference_problems(config)
+    return problems
+
+
+def _shard_problems(config: PipelineConfig) -> Iterator[str]:
+    """Yield where the number of shards of a build contradicts those of its datasets.
+
+    A dataset without a number needs at least one shard. If every dataset has a number, the sum is exact.
+    """
     total = config.save.num_shards
-    own = [each.num_shards for each in config.datasets if each.num_shards is not None]
-    others = len(config.datasets) - len(own)
-    needed = sum(own) + others
-    if total is not None and (total < needed if others else total != needed):
-        problems.append(
-            f"save.num_shards: {total}, but the datasets need {'at least' if others else 'exactly'} {needed}: their "
-            f"own num_shards come to {sum(own)}, and each of the {others} without a number needs a file of its own"
+    if total is None:
+        return
+    numbers = [dataset.num_shards for dataset in config.datasets if dataset.num_shards is not None]
+    without_number = len(config.datasets) - len(numbers)
+    needed = sum(numbers) + without_number
+    is_enough = total >= needed if without_number else total == needed
+    if not is_enough:
+        bound = "at least" if without_number else "exactly"
+        yield (
+            f"save.num_shards: {total}, but the datasets need {bound} {needed}: their own num_shards come to "
+            f"{sum(numbers)}, and each of the {without_number} without a number needs a file of its own"
         )
-    problems += [*_eval_problems(config), *_fim_problems(config)]
-    return [*problems, *truncation_problems(config), *_preference_problems(config)]
 
 
 def truncation_problems(config: PipelineConfig) -> list[str]:
-    """Return where the policy contradicts itself, and options of truncation that would do nothing."""
-    found: list[str] = []
+    """Return contradictions about long documents, and options of truncation without effect, one message each."""
+    problems: list[str] = []
+    is_any_truncated = False
     for dataset in config.datasets:
         path = f"datasets.{dataset.name}"
-        policy, truncation = config.long_documents_of(dataset), config.truncation_of(dataset)
-        if truncation is not None and truncation != (policy == "truncate"):
-            found.append(
-                f"{path if dataset.long_documents else 'tokenize'}.long_documents: {policy!r}, but the tokenizer of "
-                f"{dataset.name!r} has truncation: {str(truncation).lower()}; leave one of them out"
+        policy = config.long_documents_of(dataset)
+        truncation = config.truncation_of(dataset)
+        # The policy and the tokenizer's option must agree, and options of truncation need it.
+        truncates = policy == "truncate"
+        if truncation is not None and truncation != truncates:
+            section = path if dataset.long_documents else "tokenize"
+            problems.append(
+                f"{section}.long_documents: {policy!r}, but the tokenizer of {dataset.name!r} has truncation: "
+                f"{str(truncation).lower()}; leave one of them out"
             )
-        if policy != "truncate":
-            found += _idle(path, dataset, f"its long documents are not truncated ({policy})")
-    if any(config.long_documents_of(dataset) == "truncate" for dataset in config.datasets):
-        return found
-    return found + _idle("tokenize", config.tokenize, "no dataset's documents are truncated")
+        if truncates:
+            is_any_truncated = True
+        else:
+            problems += _unused_truncation(path, dataset, f"its long documents are not truncated ({policy})")
+    if not is_any_truncated:
+        problems += _unused_truncation("tokenize", config.tokenize, "no dataset's documents are truncated")
+    return problems
 
 
-def _idle(path: str, section: DatasetConfig | TokenizeStageConfig, why: str) -> list[str]:
+def _unused_truncation(path: str, section: DatasetConfig | TokenizeStageConfig, reason: str) -> list[str]:
+    """Return a message for each option of truncation that a section sets.
+
+    Args:
+        path: Dotted key of the section.
+        section: Section that may set the options.
+        reason: Reason why they have no effect.
+    """
     return [
-        f"{path}.{name}: set, but {why}; write long_documents: truncate, or leave it out"
+        f"{path}.{name}: set, but {reason}; write long_documents: truncate, or leave it out"
         for name in ("truncation_strategy", "truncation_side")
         if getattr(section, name) is not None
     ]
@@ -296,35 +357,51 @@ def _idle(path: str, section: DatasetConfig | TokenizeStageConfig, why: str) -> 
 def output_problems(
     config: PipelineConfig, dataset: DatasetConfig, choice: str | TokenizerConfig | None
 ) -> list[str]:
-    """Return what is wrong with a dataset's kept fields and padding."""
+    """Return problems of a dataset's kept fields and padding, one message each.
+
+    Args:
+        config: Configuration of the dataset.
+        dataset: Dataset to check.
+        choice: Tokenizer of the dataset.
+    """
     path = f"datasets.{dataset.name}"
     problems = list(_kept_problems(config, dataset, f"{path}.additional_fields"))
     if choice is None or isinstance(choice, str):
         return problems
-    padded, side = choice.padding in ("max_length", "longest"), choice.padding_side
-    if padded and (config.pack.enabled or dataset.preference):
+    is_padded = choice.padding in ("max_length", "longest")
+    side = choice.padding_side
+    if is_padded and (config.pack.enabled or dataset.preference):
         problems.append(
             f"{path}.tokenizer.padding: {choice.padding!r} is for unpacked documents; packed rows are full, and the "
             "trainers of preferences pad rows themselves: write padding: false"
         )
-    elif padded and not choice.return_attention_mask:
+    elif is_padded and not choice.return_attention_mask:
         problems.append(
-            f"{path}.tokenizer.return_attention_mask: false, but rows are padded, and only the mask says what of a row "
-            "is padding; leave it out"
+            f"{path}.tokenizer.return_attention_mask: false, but rows are padded, and only the mask says which "
+            "tokens are padding; leave it out"
         )
-    elif side is not None and not padded:
-        why = f"{side!r}, but nothing is padded; set padding, or leave it out"
-        problems.append(f"{path}.tokenizer.padding_side: {why}")
+    elif side is not None and not is_padded:
+        problems.append(
+            f"{path}.tokenizer.padding_side: {side!r}, but nothing is padded; set padding, or leave it out"
+        )
     return problems
 
 
 def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) -> Iterator[str]:
-    fields, preference = dataset.additional_fields or (), dataset.preference
+    """Yield why fields of a dataset cannot be kept beside its tokens.
+
+    Args:
+        config: Configuration of the dataset.
+        dataset: Dataset to check.
+        path: Dotted key of the option that lists the fields.
+    """
+    fields = dataset.additional_fields or ()
+    preference = dataset.preference
     for name in dataset.field_types or ():
         if name not in fields:
-            kept = ", ".join(map(repr, fields)) or "none"
+            listed = ", ".join(map(repr, fields)) or "none"
             yield (
-                f"datasets.{dataset.name}.field_types: {name!r} is no kept field (additional_fields: {kept}); add it "
+                f"datasets.{dataset.name}.field_types: {name!r} is no kept field (additional_fields: {listed}); add it "
                 "there, or leave it out here"
             )
     if fields and config.pack.enabled:
@@ -333,11 +410,12 @@ def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) ->
             "documents; write pack.enabled: false, or find the record again by `documents.file` and `position`"
         )
         return
-    taken = set(RESERVED)
+    # A kept field is a column, beside those of every row.
+    columns = set(RESERVED)
     if preference is not None:
-        taken |= {column.name for column in columns_for(preference.method, preference.trainer)}
+        columns |= {column.name for column in columns_for(preference.method, preference.trainer)}
     for name in fields:
-        if name.lower() in taken:
+        if name.lower() in columns:
             yield (
                 f"{path}: {name!r} is a column that every row has already; rename the field: "
                 f"format_fields: {{{name}: another_name}}, and keep that"
@@ -349,36 +427,41 @@ def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) ->
 
 
 def _eval_problems(config: PipelineConfig) -> Iterator[str]:
-    """Yield what keeps held-out documents from being a split of their own."""
-    taken = dict.fromkeys(config.source.splits, "source.splits")
+    """Yield names of splits of held-out documents that are too long or taken."""
+    owners = dict.fromkeys(config.source.splits, "source.splits")  # split -> option that names it
     for dataset in config.datasets:
-        taken |= dict.fromkeys(dataset.splits or (), f"datasets.{dataset.name}.splits")
+        owners |= dict.fromkeys(dataset.splits or (), f"datasets.{dataset.name}.splits")
     for dataset in config.datasets:
         if dataset.eval is None:
             continue
-        path, split = f"datasets.{dataset.name}.eval", dataset.eval_split
+        path = f"datasets.{dataset.name}.eval"
+        split = dataset.eval_split
         if len(split) > MAX_SPLIT_NAME:
             yield (
                 f"{path}: its split would be called {split!r}, of {len(split)} letters; expected at most "
                 f"{MAX_SPLIT_NAME}: shorten the name of the dataset"
             )
-        if split in taken:
-            yield f"{path}: its split {split!r} is called like one of {taken[split]}; rename one of them"
-        taken[split] = path
+        if split in owners:
+            yield f"{path}: its split {split!r} is called like one of {owners[split]}; rename one of them"
+        owners[split] = path
 
 
-_LEAST_CONTEXT: Final = 64  # ids of a row of which pieces that are infilled leave something
+_LEAST_CONTEXT: Final = 64
+"""Smallest `pack.seq_length` of rows of infilled pieces: the marks of a piece must leave room for text."""
 
 
 def _fim_problems(config: PipelineConfig) -> Iterator[str]:
-    """Yield what contradicts a section `fim`."""
+    """Yield options that contradict a section `fim`."""
     for dataset in config.datasets:
         if dataset.fim is None:
             continue
-        path, pack, policy = f"datasets.{dataset.name}", config.pack, config.long_documents_of(dataset)
-        others = [name for name in ("chat", "prompt", "preference") if getattr(dataset, name) is not None]
-        if others:
-            yield f"{path}.fim: set beside `{others[0]}`, but only plain texts can be infilled; leave one of them out"
+        path = f"datasets.{dataset.name}"
+        pack = config.pack
+        policy = config.long_documents_of(dataset)
+        forms = [name for name in ("chat", "prompt", "preference") if getattr(dataset, name) is not None]
+        if forms:
+            yield f"{path}.fim: set beside `{forms[0]}`, but only plain texts can be infilled; leave one of them out"
+        # Whole documents are infilled before anything cuts them; pieces are infilled in rows that hold them whole.
         if dataset.fim.level == "document":
             if policy != "keep":
                 yield (
@@ -403,42 +486,53 @@ def _fim_problems(config: PipelineConfig) -> Iterator[str]:
 
 
 def _preference_problems(config: PipelineConfig) -> Iterator[str]:
-    """Yield what contradicts a preference section; nothing where no dataset has one."""
-    asked = {dataset.name: dataset.preference for dataset in config.datasets}
-    if any(asked.values()) and config.pack.enabled:
+    """Yield options that contradict a section `preference`; nothing if no dataset has one."""
+    paired = [dataset for dataset in config.datasets if dataset.preference is not None]
+    if paired and config.pack.enabled:
         yield (
             "pack.enabled: true, but a dataset has a section `preference`, whose rows are pairs, not one stretch of "
             "tokens; write pack.enabled: false"
         )
-    kinds = {
-        name: f"{each.method} for {each.trainer}" if each else "no preference" for name, each in asked.items()
-    }
+    kinds: dict[str | None, str] = {}  # dataset -> kind of its rows
+    for dataset in config.datasets:
+        preference = dataset.preference
+        kinds[dataset.name] = "no preference"
+        if preference is not None:
+            kinds[dataset.name] = f"{preference.method} for {preference.trainer}"
     if len(set(kinds.values())) > 1:
-        told = ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
+        listed = ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
         yield (
-            f"datasets: their rows would have different columns ({told}); all datasets of a build need the same "
+            f"datasets: their rows would have different columns ({listed}); all datasets of a build need the same "
             "preference.method and preference.trainer: make one build of each kind"
         )
-    for dataset in (dataset for dataset in config.datasets if dataset.preference is not None):
+    for dataset in paired:
         path = f"datasets.{dataset.name}"
         if (dataset.long_documents or config.tokenize.long_documents) == "split":
             yield (
                 f"{path}.long_documents: split, but a pair cannot be cut into several; write keep, truncate (cuts the "
                 "answers' ends) or drop"
             )
-        for where, section in ((path, dataset), ("tokenize", config.tokenize)):
-            for name, usual in (("truncation_strategy", "simple"), ("truncation_side", "right")):
-                if (value := getattr(section, name)) not in (None, usual):
-                    yield f"{where}.{name}: {value}, but of preferences only the answers' ends are cut: leave it out"
-        for other in (name for name in ("chat", "prompt") if getattr(dataset, name) is not None):
+        yield from _truncation_of_answers(path, dataset)
+        yield from _truncation_of_answers("tokenize", config.tokenize)
+        for name in ("chat", "prompt"):
+            if getattr(dataset, name) is None:
+                continue
             yield (
-                f"{path}.{other}: set beside `preference`; its conversations are rendered by the tokenizer's own chat "
+                f"{path}.{name}: set beside `preference`; its conversations are rendered by the tokenizer's own chat "
                 "template, and its fields are named in `preference`"
             )
 
 
+def _truncation_of_answers(path: str, section: DatasetConfig | TokenizeStageConfig) -> Iterator[str]:
+    """Yield options of truncation that a section sets and that preferences do not have."""
+    for name, usual in (("truncation_strategy", "simple"), ("truncation_side", "right")):
+        value = getattr(section, name)
+        if value not in (None, usual):
+            yield f"{path}.{name}: {value}, but of preferences only the answers' ends are cut: leave it out"
+
+
 def _stored_problems(config: PipelineConfig) -> Iterator[str]:
-    """Yield what a build from stored datasets needs beyond a valid configuration."""
+    """Yield options that a build of stored datasets needs or cannot have, beyond those of a valid configuration."""
     for dataset in config.datasets:
         path = f"datasets.{dataset.name}"
         if dataset.dataset is None:
@@ -446,33 +540,33 @@ def _stored_problems(config: PipelineConfig) -> Iterator[str]:
         elif dataset.retokenize and config.tokenizer_of(dataset) is None:
             yield f"{path}.retokenize: true, but there is no tokenizer: set it, or default_tokenizer"
     mix = config.mix
-    if (
-        config.mixes
-        and mix.stop_strategy == "restart"
-        and not (mix.total_rows or mix.total_tokens or mix.epochs)
-    ):
+    has_end = bool(mix.total_rows or mix.total_tokens or mix.epochs)
+    if config.mixes and mix.stop_strategy == "restart" and not has_end:
         yield (
             "mix.stop_strategy: restart never ends; set mix.total_tokens, mix.total_rows or mix.epochs, or "
             "stop_strategy: first_exhausted or all_exhausted"
         )
-    weighed = {
-        f"mix.weight_schedule (step {point.step})": point.weights for point in mix.weight_schedule or ()
-    }
-    if not weighed and mix.weights is not None:
-        weighed = {"mix.weights": mix.weights}
-    for path, weights in weighed.items():
-        if absent := sorted({dataset.name or "" for dataset in config.datasets} - weights.keys()):
+    # A schedule takes the place of fixed weights.
+    weights_by_path: dict[str, Mapping[str, float]] = {}
+    for point in mix.weight_schedule or ():
+        weights_by_path[f"mix.weight_schedule (step {point.step})"] = point.weights
+    if not weights_by_path and mix.weights is not None:
+        weights_by_path["mix.weights"] = mix.weights
+    names = {dataset.name or "" for dataset in config.datasets}
+    for path, weights in weights_by_path.items():
+        absent = sorted(names - weights.keys())
+        if absent:
             yield f"{path}: has no weight for {', '.join(absent)}; give every dataset one (0 leaves it out)"
 
 
 def store_problems(config: PipelineConfig, store: str) -> list[str]:
-    """Return what cannot be: credentials in the store's URL, which is written down, and options without a use."""
-    found = STORE_URL.match(store)
-    if found and ("@" in found[2] or "?" in found[3]):
-        what = "a user name or password" if "@" in found[2] else "a query"
+    """Return problems of a store: credentials in its URL, which is recorded, or options that a folder lacks."""
+    url = STORE_URL.match(store)
+    if url and ("@" in url[2] or "?" in url[3]):
+        credential = "a user name or password" if "@" in url[2] else "a query"
         return [
-            f"save.output_dir: {scheme_of(store)}://... has {what} in it (not shown); write the URL without it, and "
-            "save.storage_options: {key: {env: VARIABLE}, ...}"
+            f"save.output_dir: {scheme_of(store)}://... has {credential} in it (not shown); write the URL without it, "
+            "and save.storage_options: {key: {env: VARIABLE}, ...}"
         ]
     if config.save.storage_options and is_local(store):
         return [f"save.storage_options: the store {store} is local and takes none; leave them out"]

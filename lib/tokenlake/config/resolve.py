@@ -1,11 +1,15 @@
-"""From what a person wrote to what a build consumes: inheritance, defaults, and nothing ignored silently.
+"""Resolve a configuration into the record that a build consumes: inheritance, defaults, and no option ignored silently.
 
-The functions here are pure but for the environment. Their results are the dataclasses of
-:mod:`tokenlake.config.resolved`, which a worker imports without paying for the models.
+The functions are pure, apart from reading the environment. Their results are the dataclasses of
+:mod:`tokenlake.config.resolved`, which a worker imports without pydantic. The file has three parts:
 
-A configuration that mixes text is several builds: the tokens of each source first, then the mixture of these. Both are
-configurations like any other, so whoever can run one can run the steps: the library in a loop, a flow as flows of its
-own.
+    resolve             a configuration of one build -> its :class:`ResolvedBuild`
+    first_steps, ...    a configuration that mixes text -> the configurations of its builds: the tokens of each source
+                        first, then the mixture of these. The library runs them in a loop, a flow as flows of its own.
+    identity, ...       a resolved build -> the options that decide its bytes
+
+An option of a dataset overrides the one of its section, which overrides the default: `datasets.0.splits` comes before
+`source.splits`, and `datasets.0.tokenizer.max_length` before `tokenize.max_length`.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tokenlake.base.section import DATASET_NAME, plain_options
@@ -54,49 +58,60 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from tokenlake.base.section import Section
-from dataclasses import asdict
 
 Resolved = TypeVar("Resolved", bound="DataclassInstance")
 DEFAULT_FIELD: Final = "text"
-"""Where the text is, unless a dataset says otherwise or its rows hold conversations instead."""
+"""Column of the text, unless a dataset names another one or its rows hold conversations."""
+
+_STORED_UNIT_SIZE: Final = 128 * MIB
+"""Unit size in the identity of a build of stored rows, whose units do not depend on it."""
 
 
 def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> ResolvedBuild:
-    """Return the build that `config` asks for, of texts or of stored datasets.
+    """Return the build that a configuration asks for, of texts or of stored datasets.
+
+    Args:
+        config: Configuration of one build.
+        environ: Environment variables; TOKENLAKE_STORE names the default store.
 
     Raises:
-        ConfigError: something is missing or contradicts itself; the message lists everything.
-        NotAvailableError: options that such a build does not act on; the message lists everything.
+        ConfigError: Options are missing or contradict each other; the message lists all of them.
+        NotAvailableError: Options that such a build does not support; the message lists all of them.
     """
-    store, save = store_of(config, environ), config.save
+    store = store_of(config, environ)
     raise_problems(ConfigError, build_problems(config) + store_problems(config, store))
-    texts, pack = config.is_text_build, config.pack
-    road = "build" if texts else "stored"
+    is_text_build = config.is_text_build
+    road = "build" if is_text_build else "stored"
     raise_problems(NotAvailableError, refused(config, road) + store_not_yet(store))
-    shuffle_seed = (config.seed or 0) if pack.shuffles else None
+
+    unit_size = config.source.unit_size
+    sources: tuple[ResolvedSource, ...] = ()
+    parents: tuple[DatasetConfig, ...] = ()
+    num_shards: int | None = None
+    if is_text_build:
+        sources = tuple(resolve_source(config, dataset) for dataset in config.datasets)
+        num_shards = config.save.num_shards  # of stored rows the number of shards is an option of the export
+    else:
+        parents = config.datasets
+        unit_size = unit_size or _STORED_UNIT_SIZE
+    card = config.card.model_dump(mode="json")
     return ResolvedBuild(
         name=config.name or "",
         store=store,
         seed=config.seed,
-        sources=tuple(resolve_source(config, dataset) for dataset in config.datasets) if texts else (),
-        parents=() if texts else config.datasets,
+        sources=sources,
+        parents=parents,
         mixture=_mixture(config) if config.mixes else None,
-        pack=_copied(ResolvedPack, pack, width=pack.seq_length, shuffle_seed=shuffle_seed)
-        if pack.enabled
-        else None,
-        unit_size=config.source.unit_size or (None if texts else _STORED_UNIT_SIZE),
-        max_shard_size=save.max_shard_size,
+        pack=_packing(config) if config.pack.enabled else None,
+        unit_size=unit_size,
+        max_shard_size=config.save.max_shard_size,
         compression="zstd",
         hash_threads=config.source.hash_threads,
-        num_shards=save.num_shards if texts else None,  # of stored rows they are an export
-        store_options=plain_options(save.storage_options or {}),
-        card={name: value for name, value in config.card.model_dump(mode="json").items() if value},
+        num_shards=num_shards,
+        store_options=plain_options(config.save.storage_options or {}),
+        card={name: value for name, value in card.items() if value},
         notes=tuple(speed_notes(config, road)),
     )
-
-
-_STORED_UNIT_SIZE: Final = 128 * MIB
-"""What the identity of a build of stored rows says; it cuts nothing."""
 
 
 def store_of(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> str:
@@ -105,9 +120,18 @@ def store_of(config: PipelineConfig, environ: Mapping[str, str] = os.environ) ->
 
 
 def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
-    """Return a dataset of `config` with all that it inherits worked out; it is not checked."""
-    stage, chat = config.source, _chat(dataset)
-    fraction = dataset.max_bad_fraction
+    """Return a dataset of a configuration with all options that it inherits; nothing is checked."""
+    stage = config.source
+    chat = _chat(dataset)
+    max_bad_fraction = dataset.max_bad_fraction
+    if max_bad_fraction is None:
+        max_bad_fraction = stage.max_bad_fraction
+    held_out = None
+    if dataset.eval:
+        held_out = ResolvedHeldOut(split=dataset.eval_split, count=dataset.eval)
+    # Splits and types are sorted: the order in which they are written down must not move a document.
+    splits = sorted((dataset.splits or stage.splits).items())
+    field_types = sorted((dataset.field_types or {}).items())
     return _copied(
         ResolvedSource,
         dataset,
@@ -115,12 +139,11 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         data_files=dataset.files_to_read,
         type=TYPES[dataset.type] if dataset.type else None,
         on_bad_record=dataset.on_bad_record or stage.on_bad_record,
-        max_bad_fraction=stage.max_bad_fraction if fraction is None else fraction,
+        max_bad_fraction=max_bad_fraction,
         max_record_bytes=stage.max_record_bytes,
         max_expansion=stage.max_expansion,
-        # Sorted, so that the order in which splits are written down does not move a document.
-        splits=tuple(sorted((dataset.splits or stage.splits).items())),
-        held_out=dataset.eval and ResolvedHeldOut(split=dataset.eval_split, count=dataset.eval),
+        splits=tuple(splits),
+        held_out=held_out,
         storage_options=plain_options(dataset.storage_options or {}),
         remote_cache_bytes=config.cache.remote_cache_bytes,
         split=dataset.split_to_read,
@@ -128,204 +151,276 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         tokenizer=_resolved_tokenizer(config, dataset, chat),
         texts=_texts(config, dataset, chat),
         kept=tuple((field, None) for field in dict.fromkeys(dataset.additional_fields or ())),
-        field_types=tuple(
-            (name, parse_field_type(text)) for name, text in sorted((dataset.field_types or {}).items())
-        ),
+        field_types=tuple((name, parse_field_type(text)) for name, text in field_types),
     )
 
 
-def _copied(kind: type[Resolved], model: Section, **worked_out: Any) -> Resolved:
-    """Return a resolved form: what is worked out, and all other fields as the model has them."""
-    return kind(
-        **{field.name: getattr(model, field.name) for field in fields(kind) if field.name not in worked_out},
-        **worked_out,
-    )
+def _copied(kind: type[Resolved], model: Section, **resolved: Any) -> Resolved:
+    """Return the resolved form of a section.
+
+    Args:
+        kind: Class of the resolved form.
+        model: Section, whose options fill the fields of the same name.
+        **resolved: Values of the other fields.
+    """
+    values = dict(resolved)
+    for field in fields(kind):
+        if field.name not in resolved:
+            values[field.name] = getattr(model, field.name)
+    return kind(**values)
+
+
+def _packing(config: PipelineConfig) -> ResolvedPack:
+    """Return the packing of a configuration; only a shuffle has a seed."""
+    pack = config.pack
+    shuffle_seed = (config.seed or 0) if pack.shuffles else None
+    return _copied(ResolvedPack, pack, width=pack.seq_length, shuffle_seed=shuffle_seed)
 
 
 def _texts(config: PipelineConfig, dataset: DatasetConfig, chat: ResolvedChat | None) -> ResolvedTexts:
-    callback, prompt, preference = dataset.format_callback, dataset.prompt, dataset.preference
-    # Settings at their defaults, which depend on what the rows are.
-    asked = dataset.special_tokens_in_text or config.tokenize.special_tokens_in_text
-    usual = {
-        "content_field": dataset.content_field == DEFAULT_FIELD,
-        "special_tokens_in_text": dataset.special_tokens_in_text is None and asked == "literal",
-    }
+    """Return how the rows of a dataset become texts."""
+    prompt = None
+    if dataset.prompt is not None and not dataset.prompt.conversation:
+        prompt = ResolvedPrompt(**dataset.prompt.model_dump())
+    preference = None
+    if dataset.preference is not None:
+        preference = ResolvedPreference(**dataset.preference.model_dump())
+    infilling = None
+    if dataset.fim is not None:
+        infilling = ResolvedFim(**dataset.fim.model_dump(), seed=config.seed or 0)
+
+    # Options at their defaults; the plan chooses by the rows that it finds.
+    left_open: list[str] = []
+    if dataset.content_field == DEFAULT_FIELD:
+        left_open.append("content_field")
+    special_tokens = dataset.special_tokens_in_text or config.tokenize.special_tokens_in_text
+    if dataset.special_tokens_in_text is None and special_tokens == "literal":
+        left_open.append("special_tokens_in_text")
+
+    callback = dataset.format_callback
     return ResolvedTexts(
         format_callback=None if callback is None else callable_name(callback),
         format_fields=tuple((dataset.format_fields or {}).items()),
         transforms=tuple(step.resolved() for step in dataset.transforms or ()),
         chat=chat,
-        prompt=None if prompt is None or prompt.conversation else ResolvedPrompt(**prompt.model_dump()),
-        preference=None if preference is None else ResolvedPreference(**preference.model_dump()),
-        fim=None if dataset.fim is None else ResolvedFim(**dataset.fim.model_dump(), seed=config.seed or 0),
-        left_open=tuple(name for name, is_usual in usual.items() if is_usual),
+        prompt=prompt,
+        preference=preference,
+        fim=infilling,
+        left_open=tuple(left_open),
     )
 
 
 def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
-    """A chat where it is configured, or where the content is the messages themselves."""
-    chat, prompt = dataset.chat, dataset.prompt
-    if prompt is not None and prompt.conversation:
-        loss = "assistant" if prompt.mask_input else "all"
-        chat = ChatConfig(messages_field=prompt.conversation, loss=loss)
-    elif chat is None and dataset.content_field in MESSAGES_FIELDS and not prompt and not dataset.preference:
-        chat = ChatConfig()
+    """Return the chat of a dataset: a configured one, a prompt of messages, or a content of messages."""
+    chat = _chat_section(dataset)
     if chat is None:
         return None
-    field = chat.messages_field
-    if field is None and dataset.content_field != DEFAULT_FIELD:
-        field = dataset.content_field
+    messages_field = chat.messages_field
+    if messages_field is None and dataset.content_field != DEFAULT_FIELD:
+        messages_field = dataset.content_field
     return _copied(
         ResolvedChat,
         chat,
-        messages_field=field,
+        messages_field=messages_field,
         role_mapping=chat.role_mapping or {},
         template_kwargs=chat.template_kwargs or {},
     )
 
 
+def _chat_section(dataset: DatasetConfig) -> ChatConfig | None:
+    """Return the section `chat` of a dataset, or the one that its other options stand for."""
+    prompt = dataset.prompt
+    if prompt is not None and prompt.conversation:
+        loss = "assistant" if prompt.mask_input else "all"
+        return ChatConfig(messages_field=prompt.conversation, loss=loss)
+    if dataset.chat is not None:
+        return dataset.chat
+    holds_messages = dataset.content_field in MESSAGES_FIELDS
+    if holds_messages and prompt is None and dataset.preference is None:
+        return ChatConfig()
+    return None
+
+
 def _resolved_tokenizer(
     config: PipelineConfig, dataset: DatasetConfig, chat: ResolvedChat | None
 ) -> ResolvedTokenizer:
-    stage, choice = config.tokenize, config.tokenizer_of(dataset)
+    """Return the tokenizer of a dataset with the options of the section `tokenize`."""
+    stage = config.tokenize
+    choice = config.tokenizer_of(dataset)
     if choice is None or isinstance(choice, str):
         choice = TokenizerConfig.model_construct(name_or_path=choice or "")
-    padded = choice.padding in ("max_length", "longest")
-    # Unpacked rows get the mask where it is asked for by name, and where it tells padding from text.
-    masked = choice.return_attention_mask and (padded or "return_attention_mask" in choice.model_fields_set)
-    # Infilled pieces are those of `split`, no longer than a row has room for.
-    pieces = dataset.fim is not None and dataset.fim.level == "context"
-    longest = config.pack.seq_length - FIM_ROOM if pieces else choice.max_length or stage.max_length
-    # Special tokens of raw text are text by default; in a conversation they would forge a turn: there they are refused.
-    special = stage.special_tokens_in_text
-    if special == "literal" and (chat or dataset.preference):
-        special = "fail"
+
+    # Unpacked rows get the mask if it is set explicitly, or if it separates padding from text.
+    is_padded = choice.padding in ("max_length", "longest")
+    sets_mask = is_padded or "return_attention_mask" in choice.model_fields_set
+    has_mask = choice.return_attention_mask and sets_mask and not config.pack.enabled
+
+    # Infilled pieces are those of the policy `split`, so long that a row has room for their marks.
+    infills_pieces = dataset.fim is not None and dataset.fim.level == "context"
+    if infills_pieces:
+        max_length = config.pack.seq_length - FIM_ROOM
+        long_documents = "split"
+    else:
+        max_length = choice.max_length or stage.max_length
+        long_documents = config.long_documents_of(dataset)
+
+    # Special tokens in raw text are text by default. In a conversation they could forge a turn and are refused.
+    special_tokens_in_text = stage.special_tokens_in_text
+    if special_tokens_in_text == "literal" and (chat or dataset.preference):
+        special_tokens_in_text = "fail"
+
     return _copied(
         ResolvedTokenizer,
         choice,
-        max_length=longest,
-        long_documents="split" if pieces else config.long_documents_of(dataset),
+        max_length=max_length,
+        long_documents=long_documents,
         truncation_strategy=dataset.truncation_strategy or stage.truncation_strategy or "simple",
         truncation_side=dataset.truncation_side or stage.truncation_side or "right",
-        special_tokens_in_text=dataset.special_tokens_in_text or special,
+        special_tokens_in_text=dataset.special_tokens_in_text or special_tokens_in_text,
         engine=stage.engine,
-        padding=choice.padding if padded else "none",
-        padding_side=choice.padding_side if padded else None,
-        attention_mask=masked and not config.pack.enabled,
+        padding=choice.padding if is_padded else "none",
+        padding_side=choice.padding_side if is_padded else None,
+        attention_mask=has_mask,
         special_tokens=tuple(sorted((choice.special_tokens or {}).items())),
     )
 
 
 def _mixture(config: PipelineConfig) -> MixStageConfig:
-    """Return the mixture of a configuration that has one; weights that are not given are equal."""
-    mix, names = config.mix, [dataset.name for dataset in config.datasets]
-    return mix.model_copy(
-        update={
-            "weights": mix.weights or {name: 1 / len(names) for name in names},
-            "seed": mix.seed if mix.seed is not None else config.seed or 0,
-            "step_rows": mix.step_rows or mix.batch_size,
-        }
-    )
+    """Return the mixture of a configuration that has one; missing weights are equal."""
+    mix = config.mix
+    weights = mix.weights
+    if not weights:
+        equal_share = 1 / len(config.datasets)
+        weights = {dataset.name: equal_share for dataset in config.datasets}
+    seed = (config.seed or 0) if mix.seed is None else mix.seed
+    step_rows = mix.step_rows or mix.batch_size
+    return mix.model_copy(update={"weights": weights, "seed": seed, "step_rows": step_rows})
+
+
+# The builds of a configuration that mixes text
 
 
 TOKENS: Final = "tokens"
-"""The last part of the name of a dataset of tokens that are made for a mixture."""
+"""Last part of the name of a dataset of tokens that is built for a mixture."""
+
 _SPLIT: Final[str] = DatasetConfig.model_fields["split"].get_default()
+"""Split of the token datasets that a mixture reads."""
+
+_EXPORTS: Final = ("num_shards", "format", "compression", "push_to_hub", "hub_repo_id", "hub_token")
+"""Options of `save` about exports, which are made of the last build only."""
+
+_SPEED: Final = ("batch_size", "num_workers")
+"""Options of `tokenize` that no build uses. The notes of the last build name them."""
 
 
 def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
-    """Return source -> the configuration that makes its `tokens` dataset, for every source that is text still.
+    """Return source -> the configuration that builds its dataset of tokens, for every source that is text.
+
+    Args:
+        config: Configuration of any build; the result is empty unless it mixes text or stored text.
 
     Raises:
-        ConfigError: a source's name makes no name of a dataset, or packing without a mixture is asked of text and
-            stored tokens at once.
-        NotAvailableError: the tokens are not to be kept.
+        ConfigError: The name of a source cannot be part of a dataset's name, or packing without a mixture names both
+            text and stored tokens.
+        NotAvailableError: The configuration says not to keep the tokens.
     """
     if config.is_text_build or config.retokenized is not None:
         return {}
     texts = [dataset for dataset in config.datasets if dataset.dataset is None or dataset.retokenize]
-    if len(texts) < len(config.datasets) and texts and not config.mixes:
+    if not texts:
+        return {}
+    # Errors that would otherwise appear after the first step.
+    if not config.mixes and len(texts) < len(config.datasets):
         raise ConfigError(
             f"datasets.{texts[0].name}: is text, and other datasets are stored ones: without a mixture they are not "
             "one build. Add a section mix, or build the text first and name the result as `dataset`"
         )
-    if texts and config.tokenize.cache_tokenized is False:
+    if config.tokenize.cache_tokenized is False:
         raise NotAvailableError(
             "tokenize.cache_tokenized: False is not available yet where text is mixed; today: the tokens of each "
             "source are kept as {name}.{source}.tokens, from which any other mixture is made without tokenizing again"
         )
     if config.mixes:
         _require_train(config, texts)
-    usual = SaveStageConfig()
-    exports = ("num_shards", "format", "compression", "push_to_hub", "hub_repo_id", "hub_token")
-    found: dict[str, PipelineConfig] = {}
-    for dataset in texts:
-        # The same source, alone and unpacked; exports are of the whole: they are made when everything is committed.
-        update: dict[str, Any] = {"name": tokens_name(config, dataset)}
-        update |= {"mix": MixStageConfig(), "pack": PackStageConfig(), "card": CardConfig()}
-        update["save"] = config.save.model_copy(update={name: getattr(usual, name) for name in exports})
-        changed: dict[str, Any] = {"save_path": None, "save_format": None, "shard_column": None}
-        # Options of speed that no build uses; the last step has a note on them.
-        tokenize: dict[str, Any] = {
-            name: TokenizeStageConfig.model_fields[name].get_default()
-            for name in ("batch_size", "num_workers")
+    return {dataset.name or "": _tokens_config(config, dataset) for dataset in texts}
+
+
+def _tokens_config(config: PipelineConfig, dataset: DatasetConfig) -> PipelineConfig:
+    """Return the configuration that builds the tokens of one source: this source alone, unpacked, without exports."""
+    default_save = SaveStageConfig()
+    save = {name: getattr(default_save, name) for name in _EXPORTS}
+    tokenize: dict[str, Any] = {}
+    for name in _SPEED:
+        tokenize[name] = TokenizeStageConfig.model_fields[name].get_default()
+    source: dict[str, Any] = {"save_path": None, "save_format": None, "shard_column": None}
+    if config.long_documents_of(dataset) == "keep":
+        # Packing keeps long documents, and comes later.
+        tokenize["long_documents"] = "keep"
+        source["long_documents"] = None
+    if dataset.retokenize:
+        # All splits are tokenized again; the mixture takes one.
+        source["split"] = _SPLIT
+    return config.model_copy(
+        update={
+            "name": tokens_name(config, dataset),
+            "mix": MixStageConfig(),
+            "pack": PackStageConfig(),
+            "card": CardConfig(),
+            "save": config.save.model_copy(update=save),
+            "tokenize": config.tokenize.model_copy(update=tokenize),
+            "datasets": (dataset.model_copy(update=source),),
         }
-        if config.long_documents_of(dataset) == "keep":  # where packing, which comes later, keeps them
-            tokenize["long_documents"] = "keep"
-            changed["long_documents"] = None
-        update["tokenize"] = config.tokenize.model_copy(update=tokenize)
-        if dataset.retokenize:  # all of its splits; the mixture takes one
-            changed["split"] = _SPLIT
-        update["datasets"] = (dataset.model_copy(update=changed),)
-        found[dataset.name or ""] = config.model_copy(update=update)
-    return found
+    )
 
 
 def _require_train(config: PipelineConfig, texts: Iterable[DatasetConfig]) -> None:
-    """Raise ConfigError unless all texts have the split that a mixture takes; it is said before tokens are made."""
+    """Check, before tokens are built, that all texts have the split that a mixture reads.
+
+    Raises:
+        ConfigError: A text has other splits only.
+    """
     for dataset in texts:
-        if dataset.retokenize:
-            continue
         splits = dataset.splits or config.source.splits
-        if _SPLIT not in splits:
-            key = f"datasets.{dataset.name}.splits" if dataset.splits else "source.splits"
-            raise ConfigError(
-                f"{key}: names {', '.join(splits)}, but a mixture takes the split {_SPLIT!r} of each source; call the "
-                f"split to mix {_SPLIT}. A mixture of another split is one of stored datasets: datasets: [{{dataset: "
-                f"{tokens_name(config, dataset)}, split: {next(iter(splits))}}}]"
-            )
+        if dataset.retokenize or _SPLIT in splits:
+            continue
+        key = f"datasets.{dataset.name}.splits" if dataset.splits else "source.splits"
+        raise ConfigError(
+            f"{key}: names {', '.join(splits)}, but a mixture takes the split {_SPLIT!r} of each source; call the "
+            f"split to mix {_SPLIT}. A mixture of another split is one of stored datasets: datasets: [{{dataset: "
+            f"{tokens_name(config, dataset)}, split: {next(iter(splits))}}}]"
+        )
 
 
 def last_step(config: PipelineConfig, stored: Mapping[str, str]) -> PipelineConfig:
-    """Return the configuration of the rest, once the first steps are done.
+    """Return the configuration of the last build, once the first steps are done.
 
     Args:
+        config: Configuration of all steps.
         stored: Source -> its tokens, as ``mix.code.tokens@v1``. The dataset may have the name of another configuration.
     """
-    datasets = tuple(
-        DatasetConfig(
-            name=dataset.name,
-            dataset=stored[dataset.name or ""],
-            # Of text it says what to read of a dataset of the Hub.
-            split=dataset.split if dataset.retokenize else _SPLIT,
-        )
-        if dataset.name in stored
-        else dataset
-        for dataset in config.datasets
-    )
-    return config.model_copy(update={"datasets": datasets})
+    datasets: list[DatasetConfig] = []
+    for dataset in config.datasets:
+        tokens = stored.get(dataset.name or "")
+        if tokens is None:
+            datasets.append(dataset)
+            continue
+        # The option `split` of a text is about the input: it names a split of a dataset of the Hub.
+        split = dataset.split if dataset.retokenize else _SPLIT
+        datasets.append(DatasetConfig(name=dataset.name, dataset=tokens, split=split))
+    return config.model_copy(update={"datasets": tuple(datasets)})
 
 
 def foreseen(config: PipelineConfig) -> ResolvedBuild:
-    """Return the last step as it will be, before the first ones are done: what is wrong with a mixture must not be said
-    after hours of tokens. Their versions are not known yet and stand there as 1.
+    """Return the last build before the first steps are done: errors of a mixture must be found before hours of work.
+
+    The versions of the tokens are not known yet; they are 1 in the result.
 
     Raises:
-        ConfigError, NotAvailableError: as of :func:`first_steps` and :func:`tokenlake.config.resolve.resolve`.
+        ConfigError: As of :func:`first_steps` and :func:`resolve`.
+        NotAvailableError: As of :func:`first_steps` and :func:`resolve`.
     """
-    return resolve(
-        last_step(config, {source: f"{step.name}@v1" for source, step in first_steps(config).items()})
-    )
+    tokens = {source: f"{step.name}@v1" for source, step in first_steps(config).items()}
+    return resolve(last_step(config, tokens))
 
 
 def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
@@ -343,44 +438,60 @@ def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
 
 
 def is_tokens_of(dataset: str, source: str) -> bool:
-    """Whether a dataset's name is that of the tokens of a source, which a configuration of any name made."""
+    """Return whether a dataset has the name of the tokens of a source, for a configuration of any name."""
     return dataset.endswith(f".{source.lower()}.{TOKENS}")
 
 
-# What decides output bytes. Left out on purpose: paths and names of stores, worker and thread counts, the engine (its
-# ids equal the reference's or the build fails), names of tokenizers (their files and behaviour are hashed instead),
-# and `max_bad_fraction`, which decides whether a build may be committed but not a byte of it.
+# The identity of a build: the options that decide its bytes. It leaves out paths and names of stores, the numbers of
+# workers and threads, the tokenizer backend (its ids equal the reference's or the build fails), names of tokenizers
+# (their files and behaviour are hashed instead), and `max_bad_fraction`, which decides whether a build may be committed
+# but not its bytes. An option that is newer than a stored version appears only if it is set: the identity of older
+# versions must not change.
 
 
 def identity(build: ResolvedBuild) -> dict[str, Any]:
-    """Return the canonical, JSON-able identity of a build, without that of its sources."""
-    return {
+    """Return the identity of a build without that of its sources, as values of canonical JSON."""
+    record: dict[str, Any] = {
         "kind": build.kind,
         "pack": None if build.pack is None else pack_identity(build.pack),
         "unit_size": build.unit_size,
         "max_shard_size": build.max_shard_size,
         "compression": build.compression,
-        **({"loss_mask": True} if build.loss_mask else {}),
-        **({"attention_mask": True} if build.attention_mask else {}),
-        **({"kept": [[name, kind] for name, kind in build.kept]} if build.kept else {}),
-        **({} if build.num_shards is None else {"num_shards": build.num_shards}),
     }
+    if build.loss_mask:
+        record["loss_mask"] = True
+    if build.attention_mask:
+        record["attention_mask"] = True
+    if build.kept:
+        record["kept"] = [[name, kind] for name, kind in build.kept]
+    if build.num_shards is not None:
+        record["num_shards"] = build.num_shards
+    return record
 
 
 def card_identity(build: ResolvedBuild) -> dict[str, Any]:
-    """Return the part of a version's identity that no unit has: what its card says, where it says anything."""
-    return {"card": dict(build.card)} if build.card else {}
+    """Return the part of a version's identity that its units do not have: the entries of its card, if there are any."""
+    if not build.card:
+        return {}
+    return {"card": dict(build.card)}
 
 
 def source_identity(source: ResolvedSource) -> dict[str, Any]:
-    """Return the canonical, JSON-able identity of a source.
+    """Return the identity of a source, as values of canonical JSON.
 
-    The inputs (`data_files` listed and hashed), the content of `exclude` and the tokenizer's files are
-    identity too; whoever reads them adds them.
+    The caller adds the inputs (`data_files` listed and hashed), the content of `exclude` and the tokenizer's files.
     """
-    # Options that most sources lack count only where they are set, so that a new one of them does not give
-    # every older dataset another identity.
-    options: dict[str, Any] = {
+    record: dict[str, Any] = {
+        "name": source.name,
+        "type": source.type,
+        "content_field": source.content_field,
+        "text_mode": source.text_mode,
+        "on_bad_record": source.on_bad_record,
+        "max_record_bytes": source.max_record_bytes,
+        "splits": [[name, part] for name, part in source.splits],
+    }
+    # Options of later releases.
+    later_options: dict[str, Any] = {
         "where": source.where,
         "delimiter": source.delimiter,
         "texts": source.texts.identity() or None,
@@ -389,59 +500,67 @@ def source_identity(source: ResolvedSource) -> dict[str, Any]:
         "num_shards": source.num_shards,
         "eval": None if source.held_out is None else asdict(source.held_out),
     }
-    return {
-        "name": source.name,
-        "type": source.type,
-        "content_field": source.content_field,
-        "text_mode": source.text_mode,
-        "on_bad_record": source.on_bad_record,
-        "max_record_bytes": source.max_record_bytes,
-        "splits": [[name, part] for name, part in source.splits],
-        **{name: value for name, value in options.items() if value is not None},
-        "tokenizer": _tokenizer(source.tokenizer),
-    }
+    record |= {name: value for name, value in later_options.items() if value is not None}
+    record["tokenizer"] = _tokenizer_identity(source.tokenizer)
+    return record
 
 
 def pack_identity(pack: ResolvedPack) -> dict[str, Any]:
-    """Return the canonical, JSON-able identity of packing."""
-    # `include_segment_ids` is about readers: the column is stored only with `store_segment_ids`.
-    return {
+    """Return the identity of packing, as values of canonical JSON.
+
+    `include_segment_ids` is missing: it is about readers, and the column is stored only with `store_segment_ids`.
+    """
+    record: dict[str, Any] = {
         "seq_length": pack.width,
         "eos_token_id": pack.eos_token_id,
         "pad_token_id": pack.pad_token_id,
         "strategy": pack.strategy,
         "window_tokens": pack.window_tokens,
         "store_segment_ids": pack.store_segment_ids,
-        **({"num_packers": pack.num_packers} if pack.strategy == "pool" else {}),
-        **({} if pack.max_segments is None else {"max_segments": pack.max_segments}),
-        **({} if pack.shuffle_seed is None else {"shuffle_seed": pack.shuffle_seed}),
     }
+    if pack.strategy == "pool":
+        record["num_packers"] = pack.num_packers
+    if pack.max_segments is not None:
+        record["max_segments"] = pack.max_segments
+    if pack.shuffle_seed is not None:
+        record["shuffle_seed"] = pack.shuffle_seed
+    return record
 
 
-def _tokenizer(tokenizer: ResolvedTokenizer) -> dict[str, Any]:
-    policy, padding = tokenizer.long_documents, tokenizer.padding
-    found: dict[str, Any] = {
+def _tokenizer_identity(tokenizer: ResolvedTokenizer) -> dict[str, Any]:
+    """Return the identity of a tokenizer's options."""
+    policy = tokenizer.long_documents
+    padding = tokenizer.padding
+    # `max_length` has no effect where long documents are kept: it must not make two equal results differ.
+    uses_max_length = policy != "keep" or padding == "max_length"
+    record: dict[str, Any] = {
         "add_special_tokens": tokenizer.add_special_tokens,
-        # Where long documents are kept, `max_length` does nothing, so it must not make two equal results differ.
-        "max_length": None if policy == "keep" and padding != "max_length" else tokenizer.max_length,
+        "max_length": tokenizer.max_length if uses_max_length else None,
         "special_tokens_in_text": tokenizer.special_tokens_in_text,
     }
-    if policy == "truncate":  # it says where it cuts: at first it cut through characters, and gave other ids
-        found["truncation"] = [tokenizer.truncation_strategy, tokenizer.truncation_side]
+    if policy == "truncate":
+        # The way of cutting is named: the first releases cut through characters, and gave other ids.
+        record["truncation"] = [tokenizer.truncation_strategy, tokenizer.truncation_side]
     elif policy != "keep":
-        found["long_documents"] = policy
+        record["long_documents"] = policy
     if padding != "none":
-        found |= {"padding": padding, "padding_side": tokenizer.padding_side}
-    return found
+        record["padding"] = padding
+        record["padding_side"] = tokenizer.padding_side
+    return record
 
 
 def signing_of(clean: CleanConfig, evaluation: str = "") -> Signing:
-    """Return what a configuration has made of every document.
+    """Return the signatures that cleaning makes of every document.
 
     Args:
-        evaluation: sha256 of the evaluation sets' n-grams, where there are any.
+        clean: Section `clean` of a configuration.
+        evaluation: sha256 of the evaluation sets' n-grams; empty where there are no sets.
     """
-    minhash, sets = clean.minhash, clean.contamination
+    minhash = clean.minhash
+    contamination = None
+    if clean.contamination is not None:
+        sets = clean.contamination
+        contamination = (sets.ngram, sets.min_ngrams, sets.min_fraction)
     return Signing(
         exact="folded" if clean.exact == "none" else clean.exact,
         ngram=minhash.ngram,
@@ -449,6 +568,6 @@ def signing_of(clean: CleanConfig, evaluation: str = "") -> Signing:
         rows=minhash.rows,
         seed=minhash.seed,
         filters=clean.filters,
-        contamination=None if sets is None else (sets.ngram, sets.min_ngrams, sets.min_fraction),
+        contamination=contamination,
         evaluation=evaluation,
     )

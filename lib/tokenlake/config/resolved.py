@@ -1,4 +1,4 @@
-"""What a build consumes: a configuration with every default, inheritance and size worked out.
+"""The record that a build consumes: a configuration with all defaults, inherited options and sizes.
 
 Plain frozen dataclasses of plain values, without pydantic, so that a worker process imports them in no time. They are
 parts of the jobs of :mod:`tokenlake.etl.job`.
@@ -24,7 +24,7 @@ MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")
 
 
 _GENERATION: Final = re.compile(r"\{%[-+]?\s*generation\b")
-"""What a chat template writes around the words of the assistant."""
+"""Mark of a chat template around the text of the assistant."""
 
 _TURNS: Final = 2
 """Version of the rules that find turns in the text of a template without such marks. The first one put loss on some
@@ -36,8 +36,8 @@ class ResolvedChat:
     """Conversations to text; see :class:`tokenlake.config.texts.ChatConfig`.
 
     Attributes:
-        template: the Jinja text itself; None until the plan took the tokenizer's.
-        messages_field: None until the plan found it.
+        template: Text of the Jinja template; None until the plan took the tokenizer's.
+        messages_field: Field of the messages; None until the plan found it.
     """
 
     template: str | None = None
@@ -51,7 +51,7 @@ class ResolvedChat:
     learn_empty_reasoning: bool = False
 
     def identity(self) -> dict[str, Any]:
-        """Return what of it counts as identity, JSON-able; options of later releases count only where they are set."""
+        """Return the identity, as values of canonical JSON; newer options are part of it only if they are set."""
         options = asdict(self)
         for name in ("mask_reasoning", "learn_empty_reasoning"):
             if not options[name]:
@@ -111,8 +111,8 @@ class ResolvedPreference:
 
 
 FIM_ROOM: Final = 17
-"""Ids that a row has beyond a piece of a document that may be infilled: up to four sentinels, an EOS, and what the
-parts of a text come to more than the whole."""
+"""Room of a row beside an infilled piece of a document, in ids: up to four sentinels, an EOS, and the additional ids of
+a text that is tokenized in parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +120,9 @@ class ResolvedFim:
     """Fill-in-the-middle; see :class:`tokenlake.config.dataset.FimConfig`.
 
     Attributes:
-        tokens: sentinels of prefix, suffix and middle, and perhaps the one that ends the middle; None until the plan
-            asked the tokenizer.
-        seed: of all draws.
+        tokens: Sentinels of prefix, suffix and middle, and perhaps the one that ends the middle; None until the plan
+            read the tokenizer.
+        seed: Seed of all draws.
     """
 
     rate: float
@@ -134,17 +134,17 @@ class ResolvedFim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedTexts:
-    """What is done to the rows of a source before they are tokenized. All of it is identity.
+    """Steps from the rows of a source to its texts. All of it is identity.
 
     Attributes:
-        format_callback: ``module:function`` of a row, applied first.
-        format_fields: fields to rename after it, (old, new).
-        transforms: applied in order after that, each ``{name: arguments}``.
-        callables: (name, sha256 of the file that defines it) of every function among them, once the plan looked.
-        chat, prompt, preference: at most one; without one the text is the field `content_field`.
-        fim: of plain texts: some are put in another order.
-        left_open: settings of the source that nobody wrote (``content_field``, ``special_tokens_in_text``), which the
-            plan may decide from what the rows are; empty once it has.
+        format_callback: Function of a row, as ``module:function``, applied first.
+        format_fields: Fields to rename after it, (old, new).
+        transforms: Steps after that, in order, each ``{name: arguments}``.
+        callables: Every function among them, (name, sha256 of the file that defines it); empty until the plan.
+        chat, prompt, preference: Form of the text, at most one; without one it is the field `content_field`.
+        fim: Fill-in-the-middle of plain texts.
+        left_open: Options of the source at their defaults (``content_field``, ``special_tokens_in_text``), which the
+            plan may choose by the rows that it finds; empty after that.
     """
 
     format_callback: str | None = None
@@ -169,22 +169,23 @@ class ResolvedTexts:
 
     @property
     def masked(self) -> bool:
-        """Whether only a part of a document's tokens may bear loss."""
+        """True if only a part of a document's tokens may count toward the loss."""
         return self.chat is not None or self.prompt is not None
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """The names of all functions that rows are given to, each once."""
-        found = [self.format_callback]
-        for kind, arguments in (item for step in self.transforms for item in step.items()):
-            if kind in ("apply", "filter"):
-                found.append(arguments)
-            elif kind in ("map", "filter_by", "combine"):
-                found += [arguments.get("function"), arguments.get("combiner")]
-        return tuple(dict.fromkeys(name for name in found if name is not None))
+        """Names of all functions of rows, each once."""
+        names = [self.format_callback]
+        for step in self.transforms:
+            for kind, arguments in step.items():
+                if kind in ("apply", "filter"):
+                    names.append(arguments)
+                elif kind in ("map", "filter_by", "combine"):
+                    names += [arguments.get("function"), arguments.get("combiner")]
+        return tuple(dict.fromkeys(name for name in names if name is not None))
 
     def identity(self) -> dict[str, Any]:
-        """Return what of it is set, JSON-able; nothing for plain text."""
+        """Return the options that are set, as values of canonical JSON; empty for plain text."""
         parts = {key: value for key, value in asdict(self).items() if value and key != "left_open"}
         if self.chat is not None:
             parts["chat"] = self.chat.identity()
@@ -197,15 +198,16 @@ class ResolvedTokenizer:
 
     Attributes:
         name_or_path: Hub id, directory or file.
-        max_length: most tokens of a document, special tokens included; acts unless long documents are kept.
-        long_documents: what becomes of a document that has more.
-        truncation_strategy, truncation_side: where a document is cut, for ``truncate``.
-        special_tokens_in_text: ``literal``, ``encode`` or ``fail``.
-        engine: ``auto``, ``words``, ``segments``, ``gigatoken`` or ``tokenizers``; never changes the ids.
-        padding: of unpacked rows: to `max_length`, or to the longest of their row group.
-        padding_side: None until the plan asked the tokenizer.
-        attention_mask: whether unpacked rows say which of their ids are not padding.
-        special_tokens: (name, token) in the place of the tokenizer's own; a part of its files, which are identity.
+        max_length: Largest number of tokens of a document, special tokens included; unused if long documents are kept.
+        long_documents: Policy for documents with more tokens.
+        truncation_strategy, truncation_side: Place of the cut, for ``truncate``.
+        special_tokens_in_text: Policy for special tokens in texts: ``literal``, ``encode`` or ``fail``.
+        engine: Tokenizer backend: ``auto``, ``words``, ``segments``, ``gigatoken`` or ``tokenizers``; never changes the
+            ids.
+        padding: Length of padded, unpacked rows: `max_length`, or that of the longest of their row group.
+        padding_side: Side of the padding; None until the plan read the tokenizer.
+        attention_mask: True if unpacked rows have a mask of the ids that are not padding.
+        special_tokens: Tokens that replace the tokenizer's own, (name, token); a part of its files, which are identity.
     """
 
     name_or_path: str
@@ -228,10 +230,10 @@ class ResolvedHeldOut:
     """Documents that no training split gets. All of it is identity.
 
     Attributes:
-        split: what they are called.
-        count: how many records were asked for.
-        below: a document is held out where its draw is below (:func:`tokenlake.etl.unit.text.held_out_draws`); None
-            until the plan found it, once for all versions.
+        split: Name of their split.
+        count: Number of records to hold out.
+        below: Bound of the draws (:func:`tokenlake.etl.unit.text.held_out_draws`): a document with a smaller one is
+            held out. None until the plan chose it, once for all versions.
     """
 
     split: str
@@ -244,28 +246,28 @@ class ResolvedSource:
     """One source of text.
 
     Attributes:
-        data_files: paths, globs and directories as they were written.
-        type: format of all files, or None: by the extension of each.
-        max_record_bytes: a longer record is a bad record.
-        max_expansion: how many times its stored bytes a compressed file may unfold to; changes no result.
-        splits: (split, fraction of the documents), sorted by split; the fractions sum to 1.
-        held_out: what is held out of all of them; None: nothing.
+        data_files: Paths, globs and directories as they were written.
+        type: Format of all files; None for the one that the extension of each names.
+        max_record_bytes: Size above which a record is a bad record.
+        max_expansion: Largest ratio of the unfolded to the stored bytes of a compressed file; changes no result.
+        splits: Splits, (name, fraction of the documents), sorted by name; the fractions sum to 1.
+        held_out: Documents that are held out of all of them; None for none.
         exclude: Parquet file of documents to leave out, or None.
-        num_rows: read at most so many records, good or bad, in the order of the listing; None for all.
+        num_rows: Largest number of records to read, good or bad, in the order of the listing; None for all.
         where: SQL predicate that records must meet, or None.
-        storage_options: of the file system; references to credentials stay references (``{"env": NAME}``),
-            which whoever opens a file resolves.
-        remote_cache_bytes: of blocks of remote inputs that the reading machine keeps; None: as its environment says.
-        subset, split: which files are read, of a dataset on the Hub or of a folder.
-        split_from: what says the split: nothing (``default``), the `option`, or the key of a `mapping` of
-            `data_files`, whose entries `data_files` are.
-        delimiter: between the cells of CSV, None for what the extension says.
-        texts: what makes texts of the rows.
-        kept: (name, type) of the fields kept beside the tokens, see :mod:`tokenlake.runtime.schema`; the type is None
-            until the plan looked at the inputs.
-        field_types: (name, type) of those kept fields whose types the configuration declares, sorted.
-        num_shards: write exactly so many files for each split, of this source alone; None: see the build's.
-        cache_enabled: take equal units over from other versions.
+        storage_options: Options of the file system. References to credentials (``{"env": NAME}``) are resolved only
+            when a file is opened.
+        remote_cache_bytes: Size of the cache of remote blocks on the reading machine; None for that of its environment.
+        subset, split: Files to read, of a dataset on the Hub or of a folder.
+        split_from: Origin of the split: nothing (``default``), the `option`, or the key of a `mapping` of `data_files`,
+            whose entries `data_files` are.
+        delimiter: Text between the cells of CSV; None for that of the extension.
+        texts: Steps from rows to texts.
+        kept: Fields kept beside the tokens, (name, type), see :mod:`tokenlake.runtime.schema`; the type is None until
+            the plan looked at the inputs.
+        field_types: Kept fields whose types the configuration declares, (name, type), sorted.
+        num_shards: Exact number of files for each split, of this source alone; None for that of the build.
+        cache_enabled: True to reuse equal units of other versions.
     """
 
     name: str
@@ -304,17 +306,19 @@ class ResolvedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPack:
-    """How documents become rows.
+    """Packing of documents into rows.
 
     Attributes:
-        width: ids of a row.
-        eos_token_id: token after each document, or None: the tokenizer's.
-        pad_token_id: token of unfilled slots, or None: the tokenizer's padding, else EOS.
-        strategy: one of :data:`tokenlake.etl.packing.packer.STRATEGIES`.
-        window_tokens: tokens inside which documents and rows may be reordered.
-        num_packers: open rows of the strategy ``pool``.
-        max_segments: at most so many pieces in a row; None: any number.
-        shuffle_seed: of the shuffle of rows inside a window; None: they are not shuffled.
+        width: Number of ids of a row.
+        eos_token_id: Token after each document; None for the tokenizer's.
+        pad_token_id: Token of unfilled places; None for the tokenizer's padding, or its EOS if it has none.
+        strategy: Strategy, one of :data:`tokenlake.etl.packing.packer.STRATEGIES`.
+        window_tokens: Number of tokens inside which documents and rows may be reordered.
+        store_segment_ids: True to store a column of segment ids.
+        include_segment_ids: True if readers yield segment ids.
+        num_packers: Number of open rows of the strategy ``pool``.
+        max_segments: Largest number of pieces in a row; None for any number.
+        shuffle_seed: Seed of the shuffle of rows inside a window; None for no shuffle.
     """
 
     width: int
@@ -334,20 +338,23 @@ class ResolvedBuild:
     """A whole build.
 
     Attributes:
-        name: the dataset's name in the store.
+        name: Name of the dataset in the store.
         store: URL or path of the store.
-        store_options: of its file system; references stay references, as those of a source.
-        sources: of texts, in configuration order, which is the order of the units; none in a build of stored datasets.
-        parents: stored datasets that rows are taken from, in configuration order; none in a build of texts.
-        mixture: how the parents are mixed, its weights, seed and step filled in; None: one after the other, every row
-            where it is.
-        pack: how to pack, or None: one row per document (kind ``tokens``).
-        unit_size: input bytes of a unit of work; None until the plan of a build of texts has chosen it.
-        max_shard_size: bytes past which an output file ends.
-        hash_threads: threads that hash inputs; changes nothing in the result.
-        num_shards: write exactly so many files for each split, of all sources together; None: as units and
-            `max_shard_size` make them.
-        card: what the dataset card says beside what is counted, as far as anything is set.
+        seed: Seed of the configuration.
+        sources: Sources of text, in the order of the configuration, which is the order of the units; empty in a build
+            of stored datasets.
+        pack: Packing; None for one row per document (kind ``tokens``).
+        unit_size: Input bytes of a unit of work; None until the plan of a build of texts has chosen it.
+        max_shard_size: Size in bytes at which an output file ends.
+        compression: Compression of the pages.
+        hash_threads: Number of threads that hash inputs; changes nothing in the result.
+        parents: Stored datasets that rows are taken from, in the order of the configuration; empty in a build of texts.
+        mixture: Mixture of the parents with its weights, seed and step; None for one parent after the other, in their
+            own order.
+        num_shards: Exact number of files for each split, of all sources together; None for those that units and
+            `max_shard_size` give.
+        store_options: Options of the store's file system; references are resolved as those of a source.
+        card: Entries of the dataset card that are set.
         notes: Notes on options that are set and that the build does not use, because they only concern speed.
     """
 
@@ -369,7 +376,7 @@ class ResolvedBuild:
 
     @property
     def kind(self) -> Literal["packed", "tokens", "preference"]:
-        """What the rows of the dataset are."""
+        """Kind of the rows of the dataset."""
         if self.preference is not None:
             return "preference"
         return "tokens" if self.pack is None else "packed"
@@ -377,7 +384,9 @@ class ResolvedBuild:
     @property
     def width(self) -> int:
         """Ids of a row that documents are packed into; 0 where they are not."""
-        return 0 if self.pack is None else self.pack.width
+        if self.pack is None:
+            return 0
+        return self.pack.width
 
     @property
     def preference(self) -> ResolvedPreference | None:
@@ -386,34 +395,36 @@ class ResolvedBuild:
 
     @property
     def loss_mask(self) -> bool:
-        """Whether rows say which of their tokens bear loss."""
+        """True if rows have a mask of the tokens that count toward the loss."""
         return any(source.texts.masked for source in self.sources)
 
     @property
     def attention_mask(self) -> bool:
-        """Whether unpacked rows say which of their ids are not padding."""
+        """True if unpacked rows have a mask of the ids that are not padding."""
         return self.pack is None and any(source.tokenizer.attention_mask for source in self.sources)
 
     @property
     def kept(self) -> tuple[tuple[str, ColumnType], ...]:
         """(name, type) of the columns of kept fields, those of the first source first; the plan knows them."""
-        fields = {name: kind for source in self.sources for name, kind in source.kept}
+        fields: dict[str, ColumnType | None] = {}
+        for source in self.sources:
+            fields.update(source.kept)
         return tuple((name, kind) for name, kind in fields.items() if kind is not None)
 
 
 Normal: TypeAlias = Literal["folded", "text"]
-"""Of which texts are equal: of the same words, whatever their case and white space, or of the same characters."""
+"""Equality of texts: the same words in any case and white space, or the same characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signing:
-    """What is made of every document; with the inputs it decides a unit's signatures.
+    """The signatures of every document; with the inputs it decides those of a unit.
 
     Attributes:
-        exact: normal form of the hash by which equal documents are found.
-        ngram, bands, rows, seed: of MinHash; no bands: none is made.
-        filters: of quality.
-        contamination: (n-gram, least n-grams, least share); None without evaluation sets.
+        exact: Normal form of the hash by which equal documents are found.
+        ngram, bands, rows, seed: Options of MinHash; 0 bands for none.
+        filters: Quality filters.
+        contamination: Length of n-grams, their smallest number and their smallest share; None without evaluation sets.
         evaluation: sha256 (hex) of the evaluation sets' n-grams.
     """
 
@@ -428,9 +439,9 @@ class Signing:
 
     @property
     def comparable(self) -> Mapping[str, Any]:
-        """What two signatures must have in common to be compared."""
+        """Options that two signatures must have in common to be compared."""
         return {name: getattr(self, name) for name in ("exact", "ngram", "bands", "rows", "seed")}
 
     def identity(self) -> dict[str, Any]:
-        """Return all of it, JSON-able."""
+        """Return all options, as values of canonical JSON."""
         return asdict(self)

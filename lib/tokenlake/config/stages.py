@@ -84,7 +84,7 @@ class TokenizerConfig(Section):
     """Pad unpacked rows to `max_length`, or to the longest of their row group (also: true); packed rows are full."""
 
     padding_side: Literal["left", "right"] | None = None
-    """Where `padding` puts it; null: as tokenizer_config.json says, else right."""
+    """Side of the padding; null: as tokenizer_config.json says, else right."""
 
     add_special_tokens: Switch = True
     """Put the tokenizer's own BOS/EOS around every document."""
@@ -195,7 +195,7 @@ class TokenizeStageConfig(Section):
     """Documents above max_length: keep, truncate, split, drop; null: as `truncation` says (keep when packing)."""
 
     truncation_strategy: TruncationStrategy | None = None
-    """Where to truncate: simple (at a token), word, sentence, smart (the nicest that keeps 80%); null: simple."""
+    """Place of the cut: simple (at a token), word, sentence, smart (the nicest that keeps 80%); null: simple."""
 
     truncation_side: TruncationSide | None = None
     """The side that truncation cuts away: right (the end of a document) or left (its beginning); null: right."""
@@ -210,7 +210,7 @@ class CacheStageConfig(Section):
     them or `tokenize.cache_tokenized` is written out."""
 
     cache_type: Literal["memory", "disk", "hierarchical"] = "hierarchical"
-    """Where: in memory, on disk, or in memory before disk."""
+    """Layers: in memory, on disk, or in memory before disk."""
 
     cache_dir: Path | None = None
     """Directory of the disk cache; null: the user's cache directory. A dataset's `cache_path` goes before it."""
@@ -237,7 +237,7 @@ class CacheStageConfig(Section):
 
     @property
     def keeps_tokens(self) -> bool:
-        """Whether an option about tokens is written out."""
+        """True if an option about tokens is set explicitly."""
         return bool(self.model_fields_set - {"remote_cache_bytes"})
 
 
@@ -287,7 +287,7 @@ class PackStageConfig(Section):
 
     @property
     def shuffles(self) -> bool:
-        """Whether rows are shuffled."""
+        """True if rows are shuffled."""
         return self.strategy != "greedy" if self.shuffle_packed is None else self.shuffle_packed
 
     @model_validator(mode="after")
@@ -357,7 +357,7 @@ class SaveStageConfig(Section):
     """Replace data files that lie where the row-wise API saves, or at a `save_path`; versions are never overwritten."""
 
     push_to_hub: Switch = False
-    """Upload the result to the Hugging Face Hub: of a build the version, of the row-wise API what it saved."""
+    """Upload the result to the Hugging Face Hub: of a build the version, of the row-wise API the saved files."""
 
     hub_repo_id: Text | None = None
     """Repository on the Hub, org/name; acts with `push_to_hub`."""
@@ -379,7 +379,7 @@ class RayConfig(Section):
     """Workers on the cluster; acts with `enabled`."""
 
     resources_per_worker: dict[Text, Annotated[float, Strict(), Ge(0.0)]] | None = None
-    """What each worker reserves, such as {CPU: 2}; acts with `enabled`."""
+    """Resources that each worker reserves, such as {CPU: 2}; acts with `enabled`."""
 
     use_gpu: Switch = False
     """Reserve a GPU for each worker; acts with `enabled`."""
@@ -389,7 +389,7 @@ class RayConfig(Section):
 
 
 class ObservabilityConfig(Section):
-    """Section `observability`: what is shown of work that goes on. It changes no byte of what is made."""
+    """Section `observability`: display, log lines and metrics of running work. It changes no byte of the result."""
 
     progress_enabled: Switch = True
     """Show progress. A program's own build or pipeline shows it where this section is written at all."""
@@ -415,13 +415,19 @@ class ObservabilityConfig(Section):
 
 def _filters(value: object) -> object:
     """Return (name, constants) of each filter; a text alone is a filter as it was published."""
-    found: dict[str, tuple[tuple[str, float], ...]] = {}
+    filters: dict[str, tuple[tuple[str, float], ...]] = {}
     for entry in cast("list[object]", value if isinstance(value, list | tuple) else [value]):
-        if not isinstance(entry, str) and not (isinstance(entry, Mapping) and len(cast("Any", entry)) == 1):
+        # An entry is a name, or {name: constants}.
+        constants: object = {}
+        if isinstance(entry, str):
+            name = entry
+        elif isinstance(entry, Mapping) and len(cast("Any", entry)) == 1:
+            [(name, constants)] = cast("Mapping[str, object]", entry).items()
+        else:
             raise problem(
                 f"got {shown(entry)}, must be the name of a filter, or a mapping of one to its constants"
             )
-        ((name, constants),) = {entry: {}}.items() if isinstance(entry, str) else cast("Any", entry).items()
+        # Names and constants must be known ones, and numbers at least 0.
         if not isinstance(constants, Mapping):
             raise problem(f"{name}: got {shown(constants)}, must be a mapping of constants to numbers")
         _require_known("unknown filter", name, CONSTANTS)
@@ -429,15 +435,23 @@ def _filters(value: object) -> object:
             _require_known(f"{name}: unknown constant", key, CONSTANTS[name])
             if not isinstance(number, int | float) or not 0 <= number < float("inf"):
                 raise problem(f"{name}.{key}: got {shown(number)}, must be a number, at least 0")
-        if name in found:
+        if name in filters:
             raise problem(f"the filter {name!r} is named twice")
-        found[name] = tuple(sorted((key, float(number)) for key, number in constants.items()))
-    return tuple(found.items())
+        numbers = cast("Mapping[str, float]", constants)
+        filters[name] = tuple(sorted((key, float(number)) for key, number in numbers.items()))
+    return tuple(filters.items())
 
 
-def _require_known(what: str, name: str, known: Mapping[str, object]) -> None:
-    if name not in known:
-        raise problem(f"{what} {name!r}{did_you_mean(name, known)} (known here: {', '.join(known)})")
+def _require_known(message: str, name: str, names: Mapping[str, object]) -> None:
+    """Raise a problem, with the nearest match, unless a name is one of several.
+
+    Args:
+        message: Beginning of the message.
+        name: Name to check.
+        names: Known names.
+    """
+    if name not in names:
+        raise problem(f"{message} {name!r}{did_you_mean(name, names)} (known here: {', '.join(names)})")
 
 
 def _written_filters(value: QualityFilters) -> list[str | dict[str, dict[str, float]]]:

@@ -1,4 +1,4 @@
-"""What a dataset's sections say about its rows: transforms first, then how they become text (chat, prompt, preference).
+"""Sections of a dataset about its rows: transforms first, then the form of the text (chat, prompt, preference).
 
 A transform is one step of a list: one name with its arguments. A function is named ``package.module:function``, which
 every process can find.
@@ -33,34 +33,27 @@ _FUNCTION: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*
 
 
 def is_callable_name(value: object) -> bool:
-    """Say whether a value is spelled like the name of a function."""
+    """Return whether a value has the form of a function's name, ``package.module:function``."""
     return isinstance(value, str) and re.fullmatch(_FUNCTION, value) is not None
 
 
 def callable_name(function: object) -> str:
     """Return the ``module:function`` under which another process finds the same function.
 
+    Args:
+        function: Function, or its name.
+
     Raises:
-        ConfigError: none does: a lambda, a function inside a function, one of ``__main__``, an object.
+        ConfigError: No import finds it: a lambda, a function inside a function, one of ``__main__``, an object.
     """
     if isinstance(function, str):
         return function
     module, path = _home(function)
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    faults = {
-        "a lambda has no name to import it by": "<lambda>" in path,
-        "it is defined inside another function, so that no import finds it": "<locals>" in path,
-        "it is defined in the script or notebook that runs, which workers do not run again": module
-        == "__main__",
-        # Methods of classes are made anew at every access, but compare equal.
-        "the name it has does not import back to it": not path or found is None or found != function,
-    }
-    if why := next((fault for fault, holds in faults.items() if holds), None):
+    fault = _fault_of_name(function, module, path)
+    if fault:
         name = path or type(function).__name__
         raise ConfigError(
-            f"the function {name} of {module or 'no module'} cannot run in worker processes: {why}. Define it with "
+            f"the function {name} of {module or 'no module'} cannot run in worker processes: {fault}. Define it with "
             "`def` at the top of a module that workers can import, and give that function, or its name "
             "'package.module:function'",
             callable=f"{module}:{name}",
@@ -68,30 +61,54 @@ def callable_name(function: object) -> str:
     return f"{module}:{path}"
 
 
+def _fault_of_name(function: object, module: str, path: str) -> str:
+    """Return the reason why a name does not lead back to its function; empty if it does."""
+    if "<lambda>" in path:
+        return "a lambda has no name to import it by"
+    if "<locals>" in path:
+        return "it is defined inside another function, so that no import finds it"
+    if module == "__main__":
+        return "it is defined in the script or notebook that runs, which workers do not run again"
+    imported: Any = sys.modules.get(module)
+    for part in path.split("."):
+        imported = getattr(imported, part, None)
+    # Methods of classes are new objects at every access, but compare equal.
+    if not path or imported is None or imported != function:
+        return "the name it has does not import back to it"
+    return ""
+
+
 def _home(function: object) -> tuple[str, str]:
+    """Return the module and the qualified name of a function, empty where it has none."""
     owner = getattr(function, "__objclass__", function)
-    return str(getattr(owner, "__module__", None) or ""), str(getattr(function, "__qualname__", ""))
+    module = getattr(owner, "__module__", None) or ""
+    return str(module), str(getattr(function, "__qualname__", ""))
 
 
 def _function(value: object) -> object:
+    """Accept a function, or the name of one."""
     if callable(value) or is_callable_name(value):
         return value
     raise problem(f"got {shown(value)}, must be 'package.module:function', or a function (in Python)")
 
 
 def _json_name(value: object) -> str:
-    """Return the name of a function for a dump, which is made of any configuration that can be."""
+    """Return the name of a function for a dump; a function without one has a name that is not read back."""
+    if isinstance(value, str):
+        return value
     module, path = _home(value)
-    return value if isinstance(value, str) else f"{module or '?'}:{path or type(value).__qualname__}"
+    return f"{module or '?'}:{path or type(value).__qualname__}"
 
 
 def _new_names(value: dict[str, str]) -> dict[str, str]:
+    """Refuse renames that give two fields the same name."""
     if len(set(value.values())) < len(value):
         raise problem(f"got {shown(value)}: two fields would get the same new name")
     return value
 
 
 def _different(value: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse an empty list of names, and one with a name twice."""
     if not value:
         raise problem("got an empty list, must be a name of a field or a list of them")
     if len(set(value)) < len(value):
@@ -100,6 +117,7 @@ def _different(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _filled(value: dict[str, Any]) -> dict[str, Any]:
+    """Refuse an empty mapping."""
     if not value:
         raise problem("got an empty mapping, must have at least one field")
     return value
@@ -141,13 +159,13 @@ class ExtractArguments(Section):
     """A value from inside a field."""
 
     source_path: Text
-    """Where it is, such as 'meta.authors[0].name'."""
+    """Place of the value, such as 'meta.authors[0].name'."""
 
     target_field: Text
     """Field that gets it."""
 
     default: Json = None
-    """What the field gets where nothing, or null, is there."""
+    """Value of the field where the place is missing or null."""
 
 
 class CombineArguments(Section):
@@ -166,7 +184,7 @@ class CombineArguments(Section):
     """Another name of `output_field`."""
 
     separator: str = " "
-    """What stands between the texts."""
+    """Text between two of the joined texts."""
 
     combiner: Function | None = None
     """Function of the list of values that makes the result, 'package.module:function'; null joins texts."""
@@ -176,11 +194,14 @@ class CombineArguments(Section):
 
     @model_validator(mode="after")
     def _once(self) -> Self:
-        for first, second in (("fields", "source_fields"), ("output_field", "target_field")):
-            given = [name for name in (first, second) if getattr(self, name) is not None]
-            if len(given) != 1:
-                both = f"got both {first} and {second}, which name the same thing"
-                raise problem(both if given else f"{first} is missing")
+        """Require each option under one of its two names."""
+        for name, other_name in (("fields", "source_fields"), ("output_field", "target_field")):
+            has_name = getattr(self, name) is not None
+            has_other_name = getattr(self, other_name) is not None
+            if has_name and has_other_name:
+                raise problem(f"got both {name} and {other_name}, which name the same thing")
+            if not has_name and not has_other_name:
+                raise problem(f"{name} is missing")
         return self
 
 
@@ -201,11 +222,17 @@ class FilterByArguments(Section):
 
     @model_validator(mode="after")
     def _once(self) -> Self:
-        given = {name for name in ("one_of", "function") if getattr(self, name) is not None}
-        given |= self.model_fields_set & {"equals"}  # null is a value, too
-        if len(given) != 1:
-            told = " and ".join(sorted(given)) or "none of them"
-            raise problem(f"got {told}, must be exactly one of equals, one_of and function")
+        """Require exactly one condition."""
+        conditions: list[str] = []
+        if "equals" in self.model_fields_set:  # null is a value, too
+            conditions.append("equals")
+        if self.function is not None:
+            conditions.append("function")
+        if self.one_of is not None:
+            conditions.append("one_of")
+        if len(conditions) != 1:
+            listed = " and ".join(conditions) or "none of them"
+            raise problem(f"got {listed}, must be exactly one of equals, one_of and function")
         return self
 
 
@@ -220,7 +247,7 @@ class QualityArguments(Section):
 
 
 class ChatMLArguments(Section):
-    """How conversations become messages."""
+    """Conversion of conversations into messages."""
 
     role_mapping: dict[Text, Text] | None = None
     """Names of roles to rename, {theirs: user, assistant, system or tool}."""
@@ -230,13 +257,13 @@ class ChatMLArguments(Section):
 
 
 class InputOutputArguments(Section):
-    """Which fields are the turns of a conversation."""
+    """Fields that are the turns of a conversation."""
 
     input_field: Text = "input"
-    """Field of what the user says."""
+    """Field of the user's text."""
 
     output_field: Text = "output"
-    """Field of what the assistant answers."""
+    """Field of the assistant's answer."""
 
     system_field: Text | None = "system"
     """Field of the system message, where rows have it."""
@@ -292,17 +319,17 @@ class TransformStep(Section):
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        given = [name for name, value in self if value is not None]
-        if len(given) != 1:
-            got = f"{' and '.join(given)}, which are {len(given)} steps" if given else "no step"
-            raise problem(
-                f"got {got}, must be a mapping of exactly one of {', '.join(type(self).model_fields)} to its arguments"
-            )
+        """Require exactly one step."""
+        steps = [name for name, value in self if value is not None]
+        if len(steps) != 1:
+            listed = f"{' and '.join(steps)}, which are {len(steps)} steps" if steps else "no step"
+            names = ", ".join(type(self).model_fields)
+            raise problem(f"got {listed}, must be a mapping of exactly one of {names} to its arguments")
         return self
 
     @model_serializer(mode="wrap")
     def _given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # What was not written is no part of a step: `equals: null` would be a condition.
+        """Dump the keys that were written: an added `equals: null` would be a condition."""
         name, value = self._step
         data = handler(self)[name]
         if isinstance(value, Section):
@@ -317,12 +344,16 @@ class TransformStep(Section):
         """Return ``{name: arguments}`` of plain values, functions by name.
 
         Raises:
-            ConfigError: a function cannot be found by a name in other processes.
+            ConfigError: A function has no name by which other processes find it.
         """
         name, value = self._step
         if isinstance(value, Section):
             value = {key: getattr(value, key) for key in sorted(value.model_fields_set)}
-        return {name: mapped(value, lambda item: callable_name(item) if callable(item) else item)}
+
+        def plain(item: Any) -> Any:
+            return callable_name(item) if callable(item) else item
+
+        return {name: mapped(value, plain)}
 
 
 Transforms = tuple[TransformStep, ...]
@@ -339,9 +370,11 @@ def _plain(value: Any) -> Any:
 
 
 def _variables(value: dict[str, Any]) -> dict[str, Any]:
-    if taken := sorted({"messages", "tools", "documents", "add_generation_prompt"} & value.keys()):
+    """Refuse variables of a template that the rows or other options set."""
+    reserved = sorted({"messages", "tools", "documents", "add_generation_prompt"} & value.keys())
+    if reserved:
         raise problem(
-            f"{taken[0]!r} is not a variable to set here: it comes from the rows or has its own option"
+            f"{reserved[0]!r} is not a variable to set here: it comes from the rows or has its own option"
         )
     return value
 
@@ -370,8 +403,8 @@ class ChatConfig(Section):
     """Names of roles to rename, {theirs: user, assistant, system or tool}; beside the usual ones."""
 
     loss: Literal["assistant", "all"] = "assistant"
-    """Which tokens bear loss: those of the assistant's turns, or all. A turn with `weight: 0` or `train: false` bears
-    none."""
+    """Tokens that count toward the loss: those of the assistant's turns, or all. A turn with `weight: 0` or
+    `train: false` has none."""
 
     mask_reasoning: Switch = False
     """Put no loss on the reasoning of a turn; its answer and its calls stay."""
@@ -384,7 +417,7 @@ class ChatConfig(Section):
     """Further variables of the template; strftime_now is the date that the function of this name says."""
 
     add_generation_prompt: Switch = False
-    """End with what begins the assistant's next turn."""
+    """End with the beginning of the assistant's next turn."""
 
 
 class PromptConfig(Section):
@@ -418,14 +451,14 @@ class PromptConfig(Section):
     """Loss on the answer (and its EOS) alone; false: on the prompt too, but never on examples."""
 
     add_bos: Switch = True
-    """Begin with what the tokenizer itself puts before a text (BOS), if it does."""
+    """Begin with the token that the tokenizer itself puts before a text (BOS), if it has one."""
 
     add_eos: Switch = True
     """End with EOS, packed or not, where the template does not spell it; for chat, the chat template ends the answer
     and packing the document."""
 
     system_message: Text | None = None
-    """What stands before the prompt; a turn of its own in chat."""
+    """Text before the prompt; a turn of its own in chat."""
 
     examples: tuple[dict[Text, Any], ...] = ()
     """Worked examples (few-shot): rows put through the same template before each prompt; without loss."""
@@ -488,7 +521,7 @@ class PreferenceConfig(Section):
     """Whose column names the rows have: those of EasyDeL's trainers or of TRL's."""
 
     prompt_field: Text = "prompt"
-    """Field of the prompt; where rows lack it, what `chosen` and `rejected` begin with alike."""
+    """Field of the prompt; where rows lack it, the common beginning of `chosen` and `rejected`."""
 
     chosen_field: Text = "chosen"
     """Field of the better answer."""

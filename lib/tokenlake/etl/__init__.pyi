@@ -15,6 +15,7 @@ from tokenlake.etl.job.mixture_stream import open_stream as open_stream
 from tokenlake.etl.planner.configurations import make_plan as make_plan
 from tokenlake.etl.pool import WorkerPool as WorkerPool
 from tokenlake.etl.runner import build_dataset as build_dataset
+from tokenlake.etl.runner import finished_build as finished_build
 from tokenlake.etl.runner import run_pending as run_pending
 from tokenlake.etl.schedule import Schedule as Schedule
 from tokenlake.etl.session import BuildSession as BuildSession

@@ -36,7 +36,7 @@ from tokenlake.runtime.store.ledger import UnitRecord
 
 if TYPE_CHECKING:
     # Most jobs do without it, so that it is imported where it is used: a worker begins sooner.
-    from tokenlake.etl.unit.stored_rows import OpenedParents
+    from tokenlake.etl.unit.opened_parents import OpenedParents
 
 _MOST_PROBES_BYTES: Final = 16 << 20
 """Bytes of verdicts of the gate that are kept on disk."""
@@ -126,7 +126,9 @@ class Workbench:
     def _build_from_parents(self, job: MixJob | RepackJob, progress: Progress) -> UnitRecord:
         """Build one unit of stored rows and publish its parts; the caller publishes the record."""
         # A worker of texts does not import all that mixes.
-        from tokenlake.etl.unit.mix import OpenedParents, mix_unit, repack_unit
+        from tokenlake.etl.unit.mix import mix_unit
+        from tokenlake.etl.unit.opened_parents import OpenedParents
+        from tokenlake.etl.unit.repack import repack_unit
 
         if self._parents is None:
             self._parents = OpenedParents()

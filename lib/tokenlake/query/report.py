@@ -57,7 +57,7 @@ from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.loader.host_load import host_load
 from tokenlake.runtime.loader.options import LoaderOptions
 from tokenlake.runtime.loader.plan import BatchPlan
-from tokenlake.runtime.reading.version import verified_bytes
+from tokenlake.runtime.reading.file_hashes import verified_bytes
 from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore, Store

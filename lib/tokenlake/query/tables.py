@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from tokenlake.base.columns import id_weights
 from tokenlake.base.threads import in_order
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.runtime.reading.version import REMEDY, require_same, stored_schema
+from tokenlake.runtime.reading.file_hashes import REMEDY, require_same
+from tokenlake.runtime.reading.stored_columns import stored_schema
 from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, OnUnreadable

@@ -23,7 +23,8 @@ from tokenlake.config.resolve import resolve_source, source_identity
 from tokenlake.errors import ConfigError, InputChangedError
 from tokenlake.etl.job import produced_by
 from tokenlake.etl.sources.file_stat import FileStat, stat_token
-from tokenlake.etl.sources.hash_cache import FoundFile, HashCache, hash_files
+from tokenlake.etl.sources.hash_cache import HashCache
+from tokenlake.etl.sources.hashing import FoundFile, hash_files
 from tokenlake.etl.text.steps import sealed
 from tokenlake.etl.tokenizers.manager import content_hash
 from tokenlake.rowwise.files import with_lines

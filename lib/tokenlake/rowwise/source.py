@@ -11,7 +11,7 @@ from typing import Any, Literal, final
 
 from tokenlake.base.checks import expected, require_one_of, whole_number
 from tokenlake.errors import BadRecordError
-from tokenlake.etl.text.chat_renderer import ChatTemplateTransform
+from tokenlake.etl.text.chat_transform import ChatTemplateTransform
 from tokenlake.etl.text.fields import DropFields, RenameFields, SelectFields
 from tokenlake.etl.text.transform import ChainedTransform, ExpandTransform
 from tokenlake.rowwise import shards

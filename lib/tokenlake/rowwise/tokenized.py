@@ -19,7 +19,7 @@ from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
-from tokenlake.etl.packing.segments import LOSS, learned, plain
+from tokenlake.etl.packing.loss_marks import LOSS, learned, plain
 from tokenlake.etl.plan.source import settle
 from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.sources.rows import Rows

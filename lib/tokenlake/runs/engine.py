@@ -63,20 +63,20 @@ class LocalEngine:
     workers (:meth:`parts`). Everything else is about the last build: the mixture, or the only one.
 
     Args:
-        config: what to build.
-        workers: worker processes; None: one per core that this process may use.
-        on_event: told everything that happens, from several threads.
-        pool: workers that others use too, and that outlive the engine; None: its own.
-        engine: where units run; None: on this machine.
+        config: Configuration of all builds.
+        workers: Number of worker processes; None for one per core that this process may use.
+        on_event: Function that gets every event, from several threads.
+        pool: Shared workers that outlive the engine; None for workers of its own.
+        engine: Executor of the units; None for this machine.
 
     Attributes:
-        pool: whoever builds the units.
-        blocks: names of the secret blocks that the last build refers to; :meth:`provide` takes their values.
-        tallies: the figures of the builds so far.
-        is_part: whether this is the build of one source, for another engine.
+        pool: Workers that build the units.
+        blocks: Names of the secret blocks that the last build refers to; :meth:`provide` takes their values.
+        tallies: Figures of the builds so far.
+        is_part: True for the build of one source, for another engine.
 
     Raises:
-        ConfigError: a build is wrong, the last one too: hours of tokens must not come before that is known.
+        ConfigError: Any build is wrong, the last one too: this must be known before hours of work.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class LocalEngine:
         self._configs = iter(self._steps)
         self._began = time.monotonic()
         self._watching = ExitStack()
-        # The whole run's figures, not those of a part of it.
-        counted = measured(config.observability, on_event) if pool is None else nullcontext(on_event)
-        self._told = self._watching.enter_context(counted)
+        # The figures of the whole run are measured, not those of a part of it.
+        watcher = measured(config.observability, on_event) if pool is None else nullcontext(on_event)
+        self._watcher = self._watching.enter_context(watcher)
         self.tallies = RunTallies()
         self._cancelled = False
         self._planning: Planning | None = None
@@ -104,7 +104,7 @@ class LocalEngine:
         self._failed: dict[int, TokenlakeError] = {}
         self._records: dict[int, UnitRecord] = {}
         self._built: dict[int, UnitFinished] = {}
-        self._tries: defaultdict[int, list[UnitTry]] = defaultdict(list)  # that are not shown yet
+        self._tries: defaultdict[int, list[UnitTry]] = defaultdict(list)  # tries that are not shown yet
         self._tries_of: Counter[int] = Counter()
         self._task_runs_left = MAX_TASK_RUNS
         self._result: BuildResult | None = None
@@ -115,9 +115,8 @@ class LocalEngine:
         self._threads = ThreadPoolExecutor(self.workers + 1, thread_name_prefix="tokenlake-unit")
         self.is_part = pool is not None
         self._opening: Future[BuildSession] = Future()
-        self._session: BuildSession | None = (
-            None  # as soon as it is open, whether or not anybody waits for it
-        )
+        # Set as soon as it is open, even if nobody waits for it.
+        self._session: BuildSession | None = None
         self.blocks: tuple[str, ...] = ()
         self._provided = threading.Event()
         self._part: LocalEngine | None = None
@@ -136,11 +135,14 @@ class LocalEngine:
 
     def _open_next(self) -> None:
         """Start the next build: of one source's tokens, by an engine of its own, or the last."""
-        config, last = next(self._configs), self._steps.is_last
+        config = next(self._configs)
+        is_last = self._steps.is_last
         with self._lock:
             self.raise_if_cancelled()
-            self._part = None if last else LocalEngine(config, on_event=self._on_event, pool=self.pool)
-        if last:
+            self._part = None
+            if not is_last:
+                self._part = LocalEngine(config, on_event=self._on_event, pool=self.pool)
+        if is_last:
             self._open(config)
 
     def provide(self, blocks: Mapping[str, str]) -> None:
@@ -150,20 +152,21 @@ class LocalEngine:
 
     @property
     def display(self) -> DisplayOptions:
-        """How much of the run its configuration wants to be shown."""
+        """Options of the configuration about the display of the run."""
         return DisplayOptions.of(self.config.observability)
 
     def session(self) -> BuildSession:
-        """The planned and claimed build; waits for it.
+        """Return the planned and claimed build, once it is ready.
 
         Raises:
-            TokenlakeError: what planning raised, or CancelledError.
+            TokenlakeError: The error of planning.
+            CancelledError: The run was cancelled.
         """
         return self._opening.result()
 
     def planned(self, log: Log) -> BuildSession:
-        """:meth:`session`, with a line in the log now and then for a plan that takes a while."""
-        seconds = 1.0  # until the next line
+        """Return the planned build as :meth:`session` does, with lines in the log while a long plan is made."""
+        seconds = 1.0  # time until the next line
         while not self._opening.done():
             with suppress(TimeoutError):
                 self._opening.exception(seconds)
@@ -173,14 +176,14 @@ class LocalEngine:
         return self.session()
 
     def groups(self) -> list[tuple[int, ...]]:
-        """Return the units still to do, in order, in groups of neighbours that the run can show.
+        """Return the pending units, in order, in groups of neighbours that the run can show.
 
         There are at most :data:`MAX_GROUPS`, and fewer where a tokenizer was found wrong and units are built again.
         """
         pending = self.session().pending
         with self._lock:
-            most = max(1, min(MAX_GROUPS, self._task_runs_left // (1 + MOST_STEPS)))
-            groups = group_units(pending, most)
+            group_limit = max(1, min(MAX_GROUPS, self._task_runs_left // (1 + MOST_STEPS)))
+            groups = group_units(pending, group_limit)
             self._task_runs_left -= len(groups)
         return groups
 
@@ -197,7 +200,7 @@ class LocalEngine:
         return shown
 
     def sources_of(self, units: Sequence[int]) -> list[str]:
-        """What units are made of, each source once, in the order of the units."""
+        """Return the sources of units, each once, in the order of the units."""
         planned = self.session().plan.units
         return list(dict.fromkeys(source_name(planned[unit].source).replace(" ", "-") for unit in units))
 
@@ -205,22 +208,23 @@ class LocalEngine:
         """Build some units, as many at a time as there are workers; those that an earlier try finished are kept.
 
         Args:
-            units: indices of units.
-            log: gets a line at the end, and more on the way where it takes long.
+            units: Indices of units.
+            log: Function that gets a line at the end, and more meanwhile if it takes long.
 
         Returns:
             ``units, documents, tokens, text_bytes`` and ``seconds`` of this call, and ``load_seconds``,
-            ``tokenize_seconds``, ``mix_seconds``, ``pack_seconds`` and ``save_seconds`` of what it built.
+            ``tokenize_seconds``, ``mix_seconds``, ``pack_seconds`` and ``save_seconds`` of the units that it built.
 
         Raises:
-            WorkerDiedError: worth another try.
+            WorkerDiedError: A worker died; another try may succeed.
             CancelledError: :meth:`cancel` was called.
-            TokenlakeError: what a unit raised.
+            TokenlakeError: The error of a unit.
         """
         began = time.monotonic()
         planned = self.session().plan.units
         size = sum(planned[unit].bytes for unit in units)
         progress = ProgressLog(group_name(units), size, log, self.display.form)
+        # Units that an earlier try finished count in the totals, but are not built again.
         pending = set(self.session().pending)
         self._build_units([unit for unit in units if unit in pending], progress)
         total = Account.total(self._records[unit].account for unit in units)
@@ -239,10 +243,10 @@ class LocalEngine:
         }
 
     def commit(self, run: Mapping[str, str] | None = None) -> BuildResult:
-        """Make the version visible, or find that it is.
+        """Commit the version, unless it is committed already.
 
         Args:
-            run: which run does it, kept beside the version.
+            run: Facts about the run, which are kept beside the version.
         """
         manifest = self.session().commit(run or {})
         result = result_of(self.session(), manifest, time.monotonic() - self._began)
@@ -250,22 +254,22 @@ class LocalEngine:
         return self._result
 
     def export(self) -> BuildResult:
-        """Make what the configuration asks for beside the committed version, or find that it is there."""
+        """Make the exports of the configuration, unless they exist already."""
         self._result = replace(self.result(), exports=make_exports(self.config, self.result().manifest))
         return self._result
 
     def result(self) -> BuildResult:
-        """What :meth:`commit`, or :meth:`export` after it, returned."""
+        """Return the result of :meth:`commit`, or of :meth:`export` after it."""
         assert self._result is not None, "not committed yet"
         return self._result
 
     def built(self) -> list[UnitFinished]:
-        """The units that this engine itself built, in order, with what each took."""
+        """Return the units that this engine itself built, in order, with their times."""
         with self._lock:
             return [self._built[unit] for unit in sorted(self._built)]
 
     def cancel(self) -> None:
-        """Kill the workers at once; whoever waits for one gets CancelledError. Finished units stay."""
+        """Kill the workers at once; all waiting calls raise CancelledError. Finished units are kept."""
         with self._lock:
             self._cancelled = True
             part = self._part
@@ -292,8 +296,9 @@ class LocalEngine:
     ) -> None:
         if error is not None:
             if self._session is not None:
-                # After a cancellation, whatever was raised is its consequence.
-                self._session.failed(CancelledError(_CANCELLED) if self._cancelled else error)
+                # After a cancellation, any other error is its consequence.
+                reason = CancelledError(_CANCELLED) if self._cancelled else error
+                self._session.failed(reason)
             self.cancel()
         # Cancelled, or all done: a thread that still waits for a worker ends with its pool.
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -310,12 +315,13 @@ class LocalEngine:
         threading.Thread(target=self._plan, args=(config,), name="plan", daemon=True).start()
 
     def _plan(self, config: PipelineConfig) -> None:
+        """Plan and claim a build, and hand the session, or the error, to the waiting threads."""
         # The future may have been cancelled meanwhile: then nobody waits any more.
         with suppress(InvalidStateError):
             try:
                 self._provided.wait()
                 session = BuildSession.open(config, on_event=self._tell, pool=self.pool)
-            except BaseException as error:  # whoever asks for the session gets it
+            except BaseException as error:  # callers of `session` get it
                 self._opening.set_exception(error)
                 return
             self._session = session
@@ -328,14 +334,14 @@ class LocalEngine:
     def _build_units(self, units: Sequence[int], progress: ProgressLog) -> None:
         """Build units, as many at a time as there are workers.
 
-        A unit by itself is tried once, and whoever called tries it again. Among others it is tried again here: one
-        worker that dies must not stop its neighbours, or use up the tries of the group.
+        A single unit is tried once; the caller tries it again. A unit among others is tried again here: one worker that
+        dies must not stop its neighbours, or use up the tries of the group.
         """
         if len(units) == 1:
             self._build_unit(units[0], progress)
             return
         builds = [
-            # With the caller's context, in which the run's log is.
+            # The context of the caller has the log of the run.
             self._threads.submit(copy_context().run, self._build_with_retries, unit, progress)
             for unit in units
         ]
@@ -351,6 +357,7 @@ class LocalEngine:
             raise
 
     def _build_with_retries(self, unit: int, progress: ProgressLog) -> None:
+        """Build a unit; after an error that may pass, try again after a pause."""
         for pause in RETRY_SECONDS:
             try:
                 self._build_unit(unit, progress)
@@ -362,9 +369,11 @@ class LocalEngine:
         self._build_unit(unit, progress)
 
     def _build_unit(self, unit: int, progress: ProgressLog) -> None:
+        """Build a unit once, and report that it is a retry if an earlier try failed."""
         session = self.session()
         if unit in self._failed:
-            source, error = session.plan.units[unit].source, str(self._failed.pop(unit))
+            error = str(self._failed.pop(unit))
+            source = session.plan.units[unit].source
             self._tell(UnitRetried(unit, source, error, session.reported(unit)))
         self._progress[unit] = progress
         try:
@@ -377,8 +386,11 @@ class LocalEngine:
             del self._progress[unit]
 
     def _tell(self, event: Event) -> None:
-        if isinstance(event, UnitProgress) and (progress := self._progress.get(event.unit)):
-            progress.add(event)
+        """Note an event of the last build, and pass it on."""
+        if isinstance(event, UnitProgress):
+            progress = self._progress.get(event.unit)
+            if progress is not None:
+                progress.add(event)
         elif isinstance(event, Planning):
             self._planning = event
         elif isinstance(event, UnitFinished) and event.how == "built":
@@ -390,10 +402,12 @@ class LocalEngine:
         self._on_event(event)
 
     def _note_try(self, unit: int, steps: tuple[StepTime, ...], error: str | None) -> None:
+        """Keep a try of a unit until its steps are shown."""
         with self._lock:
             self._tries_of[unit] += 1
             self._tries[unit].append(UnitTry(unit, self._tries_of[unit], steps, error))
 
     def _on_event(self, event: Event) -> None:
+        """Count an event of any build, and pass it to the watcher."""
         self.tallies.add(event)
-        self._told(event)
+        self._watcher(event)

@@ -24,13 +24,15 @@ def group_units(units: Sequence[int], most: int) -> list[tuple[int, ...]]:
     >>> group_units([3, 4, 5, 8, 9], 2)
     [(3, 4, 5), (8, 9)]
     """
-    groups = min(len(units), most)
-    bounds = [math.ceil(len(units) * i / groups) for i in range(groups + 1)] if groups else []
-    return [tuple(units[a:b]) for a, b in itertools.pairwise(bounds)]
+    group_count = min(len(units), most)
+    if not group_count:
+        return []
+    bounds = [math.ceil(len(units) * index / group_count) for index in range(group_count + 1)]
+    return [tuple(units[start:stop]) for start, stop in itertools.pairwise(bounds)]
 
 
 def group_name(units: Sequence[int]) -> str:
-    """``unit 00017`` or ``units 00017-00020``, the digits being those of the files in the store."""
+    """Return ``unit 00017`` or ``units 00017-00020``, with the digits of the files in the store."""
     if len(units) == 1:
         return f"unit {units[0]:05d}"
     return f"units {units[0]:05d}-{units[-1]:05d}"

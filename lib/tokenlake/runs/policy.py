@@ -1,4 +1,4 @@
-"""What a deployment's parameters may reach on the machine of its worker, and beyond.
+"""Bounds of a deployment's parameters: the paths, URLs, functions and secrets that its runs may reach.
 
 Whoever may start a run on a Prefect server chooses paths on the worker's machine, and URLs that are read
 with its credentials. Its owner bounds them with environment variables of the worker, lists of folders and URLs
@@ -66,7 +66,7 @@ VARIABLES: Final = "TOKENLAKE_ALLOWED_VARIABLES"
 BLOCKS: Final = "TOKENLAKE_ALLOWED_BLOCKS"
 CONFIGS: Final = "TOKENLAKE_ALLOWED_CONFIGS"
 
-# The storage options that are known, by what their values are. Whatever is missing here is refused.
+# The storage options that are known, by the kind of their values. All others are refused.
 _CREDENTIALS: Final = frozenset(
     {"key", "secret", "token", "username", "password", "query", "account_key", "sas_token", "client_secret"}
     | {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
@@ -85,7 +85,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 @final
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a run may reach.
+    """The bounds of a run.
 
     Attributes:
         environment: Variables of the worker's environment, which bound the run of a deployment. None: a run that a
@@ -96,22 +96,22 @@ class Bounds:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether this is the run of a deployment."""
+        """True for the run of a deployment."""
         return self.environment is not None
 
-    def require(self, check: Callable[[*_Ts, Mapping[str, str]], None], *what: *_Ts) -> None:
-        """Check something that a run reaches, unless the run is not bounded.
+    def require(self, check: Callable[[*_Ts, Mapping[str, str]], None], *arguments: *_Ts) -> None:
+        """Check a path, address or secret of a run, unless the run is not bounded.
 
         Args:
             check: One of this module's functions.
-            what: Arguments of `check` before the environment.
+            arguments: Arguments of `check` before the environment.
 
         Raises:
             ConfigError: It lies outside what the environment allows.
         """
         if self.environment is not None:
             bound_inputs_here()
-            check(*what, self.environment)
+            check(*arguments, self.environment)
 
     def require_secret(self, name: str, value: str) -> None:
         """Check the value of a block: whoever may start a run of a deployment can write blocks, too.
@@ -143,8 +143,10 @@ class Bounds:
             messages: list[str] = list(error.details.get("overridden", ()))
             if len(messages) < max(len(problems), 1):
                 lines = sorted(set(error.details.get("lines", ())))
-                where = ": " + ", ".join(f"line {line}" for line in lines) if lines else ""
-                messages.append(f"{path}: no valid configuration{where} (what it holds is not shown here)")
+                message = f"{path}: no valid configuration"
+                if lines:
+                    message += ": " + ", ".join(f"line {line}" for line in lines)
+                messages.append(f"{message} (what it holds is not shown here)")
             raise ConfigError("\n  ".join(messages)) from None
 
 
@@ -166,20 +168,20 @@ def check_repository(repo: str, environment: Mapping[str, str]) -> None:
 
 def check_reference(reference: Mapping[str, str], environment: Mapping[str, str]) -> None:
     """Check the secret that a run names; empty: it names none."""
-    for each in _named_secrets({"token": reference}):
-        _check_reference(each, environment)
+    for secret in _named_secrets({"token": reference}):
+        _check_reference(secret, environment)
 
 
 def check_config(path: Path, deployments: Path, environment: Mapping[str, str]) -> None:
-    """Check the configuration's file that a run names, before it is read: in `deployments`, or in what is allowed."""
+    """Check, before it is read, that a configuration's file lies in `deployments` or in an allowed folder."""
     entries = (str(deployments), *(entries_of(environment.get(CONFIGS)) or ()))
     AllowedPlaces(CONFIGS, entries).require(str(path), "config")
 
 
 def check_job(job: Job, environment: Mapping[str, str]) -> None:
-    """Check what a job of a plan, which lies in a store, reads and runs: whoever writes the store writes plans.
+    """Check the inputs and functions of a job of a plan: everyone who can write the store can write plans.
 
-    Its store is checked apart.
+    Its store is checked separately.
     """
     if not isinstance(job, UnitJob | EngineJob | SignJob):
         return  # which reads its store and nothing else
@@ -195,7 +197,15 @@ def check_job(job: Job, environment: Mapping[str, str]) -> None:
 
 
 def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
-    """Check a configuration's inputs, outputs and functions."""
+    """Check a configuration's inputs, outputs, functions and references to secrets.
+
+    Args:
+        config: Configuration of the run.
+        environment: Variables of the worker's environment.
+
+    Raises:
+        ConfigError: Any of them lies outside what the environment allows.
+    """
     for reference in references(config):
         _check_reference(reference, environment)
     for dataset in config.datasets:
@@ -204,9 +214,13 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
                 f"datasets.{dataset.name}.retokenize: reads what a configuration in the store names, which a "
                 "deployment's run does not follow; write data_files in place of dataset"
             )
-    first = first_steps(config)
-    builds = [resolve(step) for step in ([config] if config.is_text_build else first.values())]
-    for build in builds:
+    if config.is_text_build:
+        last_build = resolve(config)
+        text_builds = [last_build]
+    else:
+        last_build = foreseen(config)
+        text_builds = [resolve(step) for step in first_steps(config).values()]
+    for build in text_builds:
         for source in build.sources:
             _check_source(source, environment)
             _check_tokenizer(source, environment)
@@ -214,9 +228,8 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
     outputs = AllowedPlaces.of(environment, OUTPUTS)
     if config.observability.metrics_file is not None:
         outputs.require(str(config.observability.metrics_file), "metrics_file")
-    # What is mixed is read from the store that it is written to, whatever the steps before.
-    last = builds[0] if config.is_text_build else foreseen(config)
-    _check_store(last.store, last.store_options, outputs)
+    # A mixture is read from the store that it is written to.
+    _check_store(last_build.store, last_build.store_options, outputs)
     for export in exports_of(config):
         outputs.require(export.output_path, export.key)
     if config.save.push_to_hub:
@@ -224,7 +237,7 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
 
 
 def check_cleaning(config: PipelineConfig, environment: Mapping[str, str]) -> None:
-    """Check the paths and functions of what the flow `clean` reads and writes."""
+    """Check the inputs, outputs and functions of the flow `clean`."""
     for reference in references(config):
         _check_reference(reference, environment)
     clean = config.clean
@@ -239,14 +252,17 @@ def check_cleaning(config: PipelineConfig, environment: Mapping[str, str]) -> No
 
 
 def _check_store(store: str, options: Mapping[str, Any], outputs: AllowedPlaces) -> None:
-    # As the store itself reads its address: ~ and percent signs must not lead elsewhere.
-    local = is_local(store) and "://" in store
-    outputs.require(unquote(urlsplit(store).path) if local else store, "the store")
+    """Check the place of a store, and its options."""
+    place = store
+    if is_local(store) and "://" in store:
+        # As the store itself reads its address: ~ and percent signs must not lead elsewhere.
+        place = unquote(urlsplit(store).path)
+    outputs.require(place, "the store")
     _check_options(options, outputs, "the store")
 
 
 def _check_source(source: ResolvedSource, environment: Mapping[str, str]) -> None:
-    """Check what every flow reads of a source: its inputs, the options they are opened with, and its functions."""
+    """Check the inputs of a source, the options that they are opened with, and its functions."""
     inputs = AllowedPlaces.of(environment, INPUTS)
     require_allowed_inputs(source, inputs)
     _check_options(source.storage_options, inputs, repr(source.name))
@@ -254,10 +270,11 @@ def _check_source(source: ResolvedSource, environment: Mapping[str, str]) -> Non
 
 
 def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    """Check the tokenizer of a source: a file by its folder, a repository of the Hub by patterns."""
     name = source.tokenizer.name_or_path
-    what = f"the tokenizer of {source.name!r}"
+    subject = f"the tokenizer of {source.name!r}"
     if _is_file(name):
-        _folders(environment).require(name, what)
+        _folders(environment).require(name, subject)
         return
     allowed = environment.get(TOKENIZERS)
     if allowed is None:
@@ -266,17 +283,22 @@ def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> 
     patterns = [entry for entry in allowed.split(":") if entry and not entry.startswith(("/", "."))]
     is_listed = any(fnmatchcase(repository, pattern) for pattern in patterns)
     if not is_listed or ".." in revision.split("/"):
-        where = f"{', '.join(patterns) or 'nothing on the Hub'} ({TOKENIZERS} in the worker's environment)"
-        raise ConfigError(f"{what}: {name!r} is not allowed on this worker; expected one of {where}")
+        allowed_names = ", ".join(patterns) or "nothing on the Hub"
+        raise ConfigError(
+            f"{subject}: {name!r} is not allowed on this worker; expected one of {allowed_names} ({TOKENIZERS} in "
+            "the worker's environment)"
+        )
 
 
 def _check_functions(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    """Check that the functions of a source match one of the patterns."""
     for name in source.texts.functions:
         allowed = environment.get(CALLABLES, "")
         _check_name(name, f"the function {name!r} of {source.name!r}", allowed, CALLABLES)
 
 
 def _check_templates(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    """Check that the templates of a source that are files lie in an allowed folder."""
     texts = source.texts
     templates: list[str | None] = []
     if texts.chat:
@@ -311,6 +333,7 @@ def _folders(environment: Mapping[str, str]) -> AllowedPlaces:
 
 
 def _check_reference(reference: EnvSecret | BlockSecret, environment: Mapping[str, str]) -> None:
+    """Check that the name of a variable or a block matches one of the patterns, and that it holds no address."""
     if isinstance(reference, BlockSecret):
         name = reference.block.removeprefix("secret/")
         _check_name(name, f"{{block: {name}}}", environment.get(BLOCKS, ""), BLOCKS)
@@ -321,52 +344,89 @@ def _check_reference(reference: EnvSecret | BlockSecret, environment: Mapping[st
         raise ConfigError(f"{{env: {name}}} holds an address, expected a secret")
 
 
-def _check_name(name: str, what: str, allowed: str, variable: str) -> None:
+def _check_name(name: str, subject: str, allowed: str, variable: str) -> None:
+    """Check that a name matches one of several patterns.
+
+    Args:
+        name: Name to check.
+        subject: Beginning of the message.
+        allowed: Patterns, separated by commas.
+        variable: Variable that holds the patterns, for the message.
+
+    Raises:
+        ConfigError: No pattern matches.
+    """
     patterns = [pattern.strip() for pattern in allowed.split(",") if pattern.strip()]
     if not any(fnmatchcase(name, pattern) for pattern in patterns):
-        where = f"{', '.join(patterns) or 'nothing'} ({variable} in the worker's environment)"
-        raise ConfigError(f"{what} is not allowed on this worker; expected one of {where}")
+        allowed_names = ", ".join(patterns) or "nothing"
+        raise ConfigError(
+            f"{subject} is not allowed on this worker; expected one of {allowed_names} ({variable} in the worker's "
+            "environment)"
+        )
 
 
-def _check_options(options: Mapping[str, Any], places: AllowedPlaces, whose: str) -> None:
+def _check_options(options: Mapping[str, Any], places: AllowedPlaces, owner: str) -> None:
+    """Check that storage options are known ones, and that addresses in them are allowed.
+
+    Args:
+        options: Options of a file system.
+        places: Allowed places of its files.
+        owner: Source or store that has the options, for the message.
+
+    Raises:
+        ConfigError: An option is not known, has another form, or leads to a place that is not allowed.
+    """
     for key, value in options.items():
-        what = f"storage_options of {whose}: {key}"
+        subject = f"storage_options of {owner}: {key}"
         if key == "client_kwargs" and isinstance(value, Mapping):
-            _check_options(cast("Mapping[str, Any]", value), places, whose)
+            _check_options(cast("Mapping[str, Any]", value), places, owner)
         elif key in _ADDRESSES:
             if not isinstance(value, str):
                 raise ConfigError(
-                    f"{what}: expected a URL that is written out, to be compared with {places.variable}"
+                    f"{subject}: expected a URL that is written out, to be compared with {places.variable}"
                 )
             # Without a list, too: the credentials of the worker's machine would go there.
-            AllowedPlaces(places.variable, places.entries or ()).require_url(value, what)
+            AllowedPlaces(places.variable, places.entries or ()).require_url(value, subject)
         elif not _is_known(key, value):
-            known = sorted({*_CREDENTIALS, *_WORDS, *_ADDRESSES, "client_kwargs", "headers"})
-            allowed = f"{', '.join(known)}, and of headers {', '.join(sorted(_HEADERS))}"
-            how = "credentials as {env: NAME} or {block: NAME}, all others written out as one word"
-            why = f"to the runs of a deployment a worker allows {allowed}"
-            raise ConfigError(f"{what} is refused here: {why}; {how}")
+            names = sorted({*_CREDENTIALS, *_WORDS, *_ADDRESSES, "client_kwargs", "headers"})
+            raise ConfigError(
+                f"{subject} is refused here: to the runs of a deployment a worker allows {', '.join(names)}, and of "
+                f"headers {', '.join(sorted(_HEADERS))}; credentials as {{env: NAME}} or {{block: NAME}}, all others "
+                "written out as one word"
+            )
 
 
 def _is_known(key: str, value: object) -> bool:
-    """Whether an option is one that leads to no other place, and its value of the kind that belongs there."""
+    """Return whether an option leads to no other place, and its value has the form that the option has."""
     if key in ("headers", "query") and isinstance(value, Mapping) and not _is_reference(value):
         entries = cast("Mapping[str, Any]", value)
-        names = {name.lower() for name in entries} if key == "headers" else set[str]()
-        return names <= _HEADERS and all(_is_credential(each) for each in entries.values())
+        if key == "headers" and not {name.lower() for name in entries} <= _HEADERS:
+            return False
+        return all(_is_credential(entry) for entry in entries.values())
     if key in _CREDENTIALS:
         return _is_credential(value)
-    word = value is None or isinstance(value, bool) or (isinstance(value, str) and _WORD.fullmatch(value))
-    return key in _WORDS and bool(word)
+    return key in _WORDS and _is_word(value)
+
+
+def _is_word(value: object) -> bool:
+    """Return whether a value is null, a truth value, or one word of letters, digits, ``_`` and ``-``."""
+    if isinstance(value, str):
+        return _WORD.fullmatch(value) is not None
+    return value is None or isinstance(value, bool)
 
 
 def _is_credential(value: object) -> bool:
-    # Texts, too: secrets that are spelled out were refused when the configuration was read.
-    plain = value is None or isinstance(value, bool) or (isinstance(value, str) and "://" not in value)
-    return plain or _is_reference(value)
+    """Return whether a value can be a credential: a reference, or a text that is no address.
+
+    Texts are accepted because literal secrets were refused when the configuration was read.
+    """
+    if isinstance(value, str):
+        return "://" not in value
+    return value is None or isinstance(value, bool) or _is_reference(value)
 
 
 def _is_reference(value: object) -> bool:
+    """Return whether a value is a reference to a secret: ``{env: NAME}`` or ``{block: NAME}``."""
     return isinstance(value, Mapping) and set(cast("Mapping[str, Any]", value)) in ({"env"}, {"block"})
 
 

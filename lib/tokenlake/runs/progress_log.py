@@ -1,4 +1,4 @@
-"""The log lines of a group of units: how far it is, now and then, and its totals at the end."""
+"""The log lines of a group of units: its progress every ten seconds, and its totals at the end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final, final
 from tokenlake.base import numbers
 from tokenlake.etl.events import UnitProgress
 
-#: Seconds between two lines of one task run; one that is done sooner has its last line only.
 _EVERY_SECONDS: Final = 10.0
+"""Seconds between two lines of a task run; a shorter one has its last line only."""
 
 Log = Callable[[str], None]
 
@@ -21,11 +21,11 @@ class ProgressLog:
     """Adds up the progress of a group of units and writes a line now and then.
 
     Args:
-        name: what the lines begin with.
-        total: input bytes of the group.
-        log: gets the lines.
-        form: of the lines: json, or none for the last line alone; anything else is text.
-        clock: seconds, monotonic.
+        name: Beginning of each line.
+        total: Input bytes of the group.
+        log: Function that gets the lines.
+        form: Form of the lines: ``json``, or ``none`` for the last line alone; any other word is text.
+        clock: Function that returns monotonic seconds.
     """
 
     def __init__(
@@ -38,35 +38,49 @@ class ProgressLog:
     ) -> None:
         self._name = name
         self._total = total
-        self._log, self._form = log, form
+        self._log = log
+        self._form = form
         self._clock = clock
-        self._began = self._last = clock()
-        self._bytes = self._documents = self._tokens = 0
+        self._began = clock()
+        self._last = self._began  # time of the last line
+        self._bytes = 0
+        self._documents = 0
+        self._tokens = 0
 
     def add(self, event: UnitProgress) -> None:
-        """Count an event; maybe write a line."""
+        """Count an event, and write a line if it is time."""
         self._bytes += event.bytes
         self._documents += event.documents
         self._tokens += event.tokens
         now = self._clock()
         if now - self._last >= _EVERY_SECONDS and self._form != "none":
             self._last = now
-            done = numbers.percent(min(self._bytes, self._total), self._total, 0)
-            self._write(f"{done} of {numbers.size(self._total)}", self._documents, self._tokens, self._bytes)
+            share = numbers.percent(min(self._bytes, self._total), self._total, 0)
+            summary = f"{share} of {numbers.size(self._total)}"
+            self._write(summary, self._documents, self._tokens, self._bytes)
 
     def done(self, documents: int, tokens: int, stages: Mapping[str, float]) -> None:
-        """Write the last line, with the figures that count, and the seconds of each stage."""
-        took = numbers.duration(self._clock() - self._began)
-        parts = ", ".join(f"{stage} {numbers.duration(seconds)}" for stage, seconds in stages.items())
-        what = f"{numbers.size(self._total)} in {took}" + (f" ({parts})" if parts else "")
-        self._write(what, documents, tokens, self._total)
+        """Write the last line, with the totals of the group and the seconds of each stage."""
+        summary = f"{numbers.size(self._total)} in {numbers.duration(self._clock() - self._began)}"
+        if stages:
+            times = [f"{stage} {numbers.duration(seconds)}" for stage, seconds in stages.items()]
+            summary += f" ({', '.join(times)})"
+        self._write(summary, documents, tokens, self._total)
 
-    def _write(self, what: str, documents: int, tokens: int, read: int) -> None:
+    def _write(self, summary: str, documents: int, tokens: int, read_bytes: int) -> None:
+        """Write a line with figures: a JSON object, or text that begins with a summary."""
+        seconds = self._clock() - self._began
         if self._form == "json":
-            seconds = round(self._clock() - self._began, 3)
-            facts = {"task": self._name, "bytes": read, "all_bytes": self._total, "documents": documents}
-            self._log(json.dumps({**facts, "tokens": tokens, "seconds": seconds}))
+            figures = {
+                "task": self._name,
+                "bytes": read_bytes,
+                "all_bytes": self._total,
+                "documents": documents,
+                "tokens": tokens,
+                "seconds": round(seconds, 3),
+            }
+            self._log(json.dumps(figures))
             return
-        speed = numbers.rate(read, self._clock() - self._began)
+        speed = numbers.rate(read_bytes, seconds)
         counts = f"{numbers.plural(documents, 'document')}, {numbers.short(tokens)} tokens"
-        self._log(f"{self._name}: {what}, {speed}, {counts}")
+        self._log(f"{self._name}: {summary}, {speed}, {counts}")

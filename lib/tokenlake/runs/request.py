@@ -1,11 +1,17 @@
-"""What a run was asked for, as a configuration: a name or a file or a mapping, and flat values on top."""
+"""The configuration that the parameters of a run describe: a name, a file or a mapping, and values that override it.
+
+Each parameter becomes an override ``key=value``, as the command line has them. Overrides refuse literal secrets, so a
+mapping that came as a parameter is turned into overrides, too. The order is
+
+    the demo's data (only for the configuration `demo`) < the mapping < the form's fields < the overrides
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from tokenlake.base.checks import did_you_mean
 from tokenlake.base.section_file import config_text
@@ -19,18 +25,23 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.sources.hash_cache import default_path
 from tokenlake.runs.policy import UNBOUNDED, Bounds, check_config
 
-#: Where configurations that are known by name lie: in the wheel, else in the checkout.
 _PACKAGED: Final = Path(__file__).resolve().parent / "deployments"
 DEPLOYMENTS: Final = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).resolve().parents[3] / "deployments"
+"""Folder of the configurations that are known by name: in the wheel, otherwise in the checkout."""
 
-#: The configurations of runs that were asked for nothing: of `tokenize`, and of `mix`.
 DEFAULT: Final = "demo"
+"""Configuration of runs of the flow `tokenize` that name none."""
+
 DEFAULT_MIXTURE: Final = "pretrain-2048"
+"""Configuration of runs of the flow `mix` that name none."""
+
+DataFiles: TypeAlias = str | Sequence[str] | Mapping[str, str | Sequence[str]]
+"""Files of the only source, or a mapping of source to its files."""
 
 
 def resolve_request(
     config: str | Mapping[str, Any] | None,
-    data_files: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
+    data_files: DataFiles | None = None,
     tokenizer: str | None = None,
     output: str | None = None,
     name: str | None = None,
@@ -41,32 +52,50 @@ def resolve_request(
 ) -> PipelineConfig:
     """Return the configuration that the parameters of the flow `tokenize` or `mix` describe.
 
-    Whatever comes in is stored by the server as it is, so secrets must be references.
+    The server stores all parameters as they are, so secrets must be references.
 
     Args:
-        data_files: a mapping by source, or the files of the only source.
-        report: gets a line when something is made that takes a while.
-        bounds: What the run may reach; a configuration's file must lie within it.
+        config: Name of a configuration in :data:`DEPLOYMENTS`, path of a file, or a mapping; None for the demo.
+        data_files: Files of the only source, or a mapping of source to its files.
+        tokenizer: Hub id or path of the tokenizer that replaces the configured one; its options stay.
+        output: Path or URL of the store.
+        name: Name of the dataset.
+        overrides: Texts ``key=value``, which come last.
+        report: Function that gets a line when a file is made that takes a while.
+        weights: Weights of a mixture, in place of those of the configuration and of its schedule.
+        bounds: Bounds of the run; a configuration's file must lie within them.
 
     Raises:
-        ConfigError: anything is wrong, or a secret is spelled out.
+        ConfigError: Any parameter is wrong, or a secret is spelled out.
     """
-    source, data = _base(config or DEFAULT, bounds)
-    given: list[str] = []
+    file, data = _read_base(config or DEFAULT, bounds)
+    values: list[str] = []
     if tokenizer:
-        # In place of the tokenizer that counts, whose options stay.
-        stage, key, section = data.get("tokenize"), "default_tokenizer", data
-        if isinstance(stage, Mapping) and stage.get(key):
-            key, section = f"tokenize.{key}", stage
-        key += ".name_or_path" if isinstance(section.get("default_tokenizer"), Mapping) else ""
-        given.append(f"{key}={json.dumps(tokenizer)}")
-    given += store_overrides(output) if output else ()
-    given += [f"name={json.dumps(name)}"] if name else []
-    given += _files(data, data_files) if data_files else []
+        values.append(f"{_tokenizer_key(data)}={json.dumps(tokenizer)}")
+    if output:
+        values += store_overrides(output)
+    if name:
+        values.append(f"name={json.dumps(name)}")
+    if data_files:
+        values += _data_file_overrides(data, data_files)
     if weights:
-        # A schedule would go before them.
-        given += ["mix.weight_schedule=null", f"mix.weights={json.dumps(dict(weights))}"]
-    return _load(source, data, [*given, *overrides], report, bounds)
+        # A schedule would take precedence over weights.
+        values += ["mix.weight_schedule=null", f"mix.weights={json.dumps(dict(weights))}"]
+    return _load(file, data, [*values, *overrides], report, bounds)
+
+
+def _tokenizer_key(data: Mapping[str, Any]) -> str:
+    """Return the key of the default tokenizer that a configuration uses: that of `tokenize` comes first."""
+    key = "default_tokenizer"
+    choice = data.get(key)
+    stage = data.get("tokenize")
+    if isinstance(stage, Mapping) and stage.get("default_tokenizer"):
+        key = "tokenize.default_tokenizer"
+        choice = stage["default_tokenizer"]
+    if isinstance(choice, Mapping):
+        # Only the name is replaced; the options stay.
+        return f"{key}.name_or_path"
+    return key
 
 
 def stage_values(
@@ -75,14 +104,21 @@ def stage_values(
     tokenizer_engine: str | None = None,
     splits: Mapping[str, float] | None = None,
 ) -> list[str]:
-    """Return the overrides that fields of the form stand for; an empty one stands for none."""
-    given = {
+    """Return the overrides that the fields of a flow's form stand for; an empty field has none.
+
+    Args:
+        seq_length: Tokens of a packed row.
+        strategy: Packing strategy.
+        tokenizer_engine: Tokenizer backend.
+        splits: Split -> its share of the documents.
+    """
+    fields = {
         "pack.seq_length": seq_length,
         "pack.strategy": strategy,
         "tokenize.engine": tokenizer_engine,
         "source.splits": dict(splits) if splits else None,
     }
-    return [f"{key}={json.dumps(value)}" for key, value in given.items() if value]
+    return [f"{key}={json.dumps(value)}" for key, value in fields.items() if value]
 
 
 def known_configurations() -> list[str]:
@@ -91,17 +127,22 @@ def known_configurations() -> list[str]:
 
 
 def require_flow(flow: str, config: PipelineConfig) -> None:
-    """Refuse what the flow `tokenize`, or `mix`, does not build.
+    """Check that a flow builds a configuration: `tokenize` builds from text, `mix` everything else.
+
+    Args:
+        flow: Name of the flow.
+        config: Configuration of the run.
 
     Raises:
-        ConfigError: the configuration is for the other flow.
+        ConfigError: The configuration is for the other flow.
     """
     name = config.name or "the configuration"
     if flow == "tokenize" and not config.is_text_build:
-        stored = "packs or mixes stored datasets, or keeps tokens"
-        what = "mixes its datasets (section mix)" if config.mixes else stored
+        reason = "packs or mixes stored datasets, or keeps tokens"
+        if config.mixes:
+            reason = "mixes its datasets (section mix)"
         raise ConfigError(
-            f"{name} {what}, and the flow `tokenize` builds one dataset from text; run the flow `mix` with the same "
+            f"{name} {reason}, and the flow `tokenize` builds one dataset from text; run the flow `mix` with the same "
             "parameters, or `tokenlake run`, which chooses the flow by itself"
         )
     if flow == "mix" and config.is_text_build:
@@ -112,62 +153,105 @@ def require_flow(flow: str, config: PipelineConfig) -> None:
 
 
 def requested_name(default: str, parameters: Mapping[str, Any]) -> str:
-    """A name for a run by its parameters, before anything of it was read or checked.
+    """Return a name for a run by its parameters, before any of them is read or checked.
 
     Args:
-        default: the configuration of runs that name none.
+        default: Configuration of runs that name none.
+        parameters: Parameters of the run.
     """
-    config, name = parameters.get("config"), parameters.get("name")
+    config = parameters.get("config")
+    name = parameters.get("name")
     if isinstance(config, Mapping):
-        name = name or config.get("name") or ("mix" if default == DEFAULT_MIXTURE else "tokenize")
-    return str(name or (Path(str(config)).stem if config else default))
+        flow = "mix" if default == DEFAULT_MIXTURE else "tokenize"
+        return str(name or config.get("name") or flow)
+    if name:
+        return str(name)
+    return Path(str(config)).stem if config else default
 
 
 def _load(
-    source: str | None,
+    file: str | None,
     data: Mapping[str, Any],
-    flat: list[str],
+    values: list[str],
     report: Callable[[str], None],
     bounds: Bounds,
 ) -> PipelineConfig:
-    keys = [override.partition("=")[0].strip() for override in flat]
-    named = data.get("datasets") or data.get("type") == DATA_MODULE
-    if not named and not any(key.partition(".")[0] == "datasets" for key in keys):
-        if source is None or Path(source).resolve() != DEPLOYMENTS / f"{DEFAULT}.yaml":
-            name, mixes = Path(source).stem if source else data.get("name"), bool(data.get("mix"))
-            files = '\'{"NAME": "/data/*.jsonl", ...}\'' if mixes else "'/data/*.jsonl.zst'"
-            raise ConfigError(
-                f"{name} names no data to read; give --param data_files={files} to a deployment's run, or "
-                "--set 'datasets=[{name: NAME, data_files: ...}]' to `tokenlake run`. Only the configuration `demo` "
-                "has a corpus of its own",
-                expected="data_files",
-            )
-        # The demo's corpus, and its tokenizer where it is wanted; both are made where they are missing.
-        trained = not any("default_tokenizer" in key for key in keys)
-        made = demo_settings(default_path().parent / "demo", report, trained=trained)
-        own = (key for key in ("datasets", "default_tokenizer") if key in made)
-        flat = [*(f"{key}={json.dumps(made[key])}" for key in own), *flat]
-    if source is not None:
-        with bounds.contents_hidden(source):
-            return load_config(source, flat)
+    """Load a configuration with overrides; the demo gets its corpus.
+
+    Args:
+        file: File of the configuration; None for a mapping.
+        data: Content of the file, or the mapping.
+        values: Overrides ``key=value``.
+        report: Function that gets a line when a file is made that takes a while.
+        bounds: Bounds of the run; they decide whether messages may show the content of the file.
+
+    Raises:
+        ConfigError: An option is wrong, or there is no data to read.
+    """
+    keys = [value.partition("=")[0].strip() for value in values]
+    has_datasets = bool(data.get("datasets")) or data.get("type") == DATA_MODULE
+    if not has_datasets:
+        has_datasets = any(key.partition(".")[0] == "datasets" for key in keys)
+    if not has_datasets:
+        is_demo = file is not None and Path(file).resolve() == DEPLOYMENTS / f"{DEFAULT}.yaml"
+        if not is_demo:
+            raise _no_data(file, data)
+        values = [*_demo_overrides(keys, report), *values]
+    if file is not None:
+        with bounds.contents_hidden(file):
+            return load_config(file, values)
     # As overrides, because those refuse literal secrets and mappings from Python code do not.
-    spelled = [f"{key}={json.dumps(value)}" for key, value in data.items()]
-    return load_config({}, [*spelled, *flat])
+    options = [f"{key}={json.dumps(value)}" for key, value in data.items()]
+    return load_config({}, [*options, *values])
 
 
-def _base(config: str | Mapping[str, Any], bounds: Bounds) -> tuple[str | None, Mapping[str, Any]]:
-    """The path of the configuration's file, if it is one, and its content."""
+def _no_data(file: str | None, data: Mapping[str, Any]) -> ConfigError:
+    """Return the error for a configuration without datasets, with the parameter that names files."""
+    name = Path(file).stem if file else data.get("name")
+    files = "'/data/*.jsonl.zst'"
+    if data.get("mix"):
+        files = '\'{"NAME": "/data/*.jsonl", ...}\''
+    return ConfigError(
+        f"{name} names no data to read; give --param data_files={files} to a deployment's run, or "
+        "--set 'datasets=[{name: NAME, data_files: ...}]' to `tokenlake run`. Only the configuration `demo` "
+        "has a corpus of its own",
+        expected="data_files",
+    )
+
+
+def _demo_overrides(keys: Sequence[str], report: Callable[[str], None]) -> list[str]:
+    """Return the overrides that name the demo's corpus and its tokenizer; missing files are made.
+
+    Args:
+        keys: Keys of the other overrides; the tokenizer is trained only if they name none.
+        report: Function that gets a line when a file is made that takes a while.
+    """
+    names_tokenizer = any("default_tokenizer" in key for key in keys)
+    settings = demo_settings(default_path().parent / "demo", report, trained=not names_tokenizer)
+    return [
+        f"{key}={json.dumps(settings[key])}" for key in ("datasets", "default_tokenizer") if key in settings
+    ]
+
+
+def _read_base(config: str | Mapping[str, Any], bounds: Bounds) -> tuple[str | None, Mapping[str, Any]]:
+    """Return the path of the configuration's file, None for a mapping, and its content.
+
+    Raises:
+        ConfigError: No such configuration, or the file is not YAML.
+    """
     if isinstance(config, Mapping):
         return None, config
-    path, named = Path(config), DEPLOYMENTS / f"{config}.yaml"
-    if not (path.is_file() or path.suffix or len(path.parts) > 1):
-        if not named.is_file():
-            known = known_configurations()
+    path = Path(config)
+    # A word without a folder and an extension may be a name.
+    is_path = path.is_file() or path.suffix or len(path.parts) > 1
+    if not is_path:
+        path = DEPLOYMENTS / f"{config}.yaml"
+        if not path.is_file():
+            names = known_configurations()
             raise ConfigError(
-                f"config: no file {config!r} and no configuration of that name{did_you_mean(config, known)};"
-                f" the names are {', '.join(known)}; or give the path of a YAML file"
+                f"config: no file {config!r} and no configuration of that name{did_you_mean(config, names)};"
+                f" the names are {', '.join(names)}; or give the path of a YAML file"
             )
-        path = named
     bounds.require(check_config, path, DEPLOYMENTS)
     text = config_text(path)
     with bounds.contents_hidden(str(path)):
@@ -175,28 +259,36 @@ def _base(config: str | Mapping[str, Any], bounds: Bounds) -> tuple[str | None, 
     return str(path), data if isinstance(data, Mapping) else {}
 
 
-def _files(
-    data: Mapping[str, Any], files: str | Sequence[str] | Mapping[str, str | Sequence[str]]
-) -> list[str]:
-    """The overrides that make `files` those of the sources: of new ones where the configuration has none."""
+def _data_file_overrides(data: Mapping[str, Any], files: DataFiles) -> list[str]:
+    """Return the overrides that give sources other files, or new sources if the configuration has none.
+
+    Args:
+        data: Content of the configuration.
+        files: Files of the only source, or a mapping of source to its files.
+
+    Raises:
+        ConfigError: The mapping names an unknown source, or there are several sources and no mapping.
+    """
     datasets = data.get("datasets") or ()
-    if isinstance(files, Mapping):
-        by_source = dict(files)
-    elif len(datasets) < 2:
-        by_source = {"0" if datasets else "data": files}
-    else:
-        raise ConfigError(
-            f"data_files: the configuration has {len(datasets)} datasets, and it is not clear which one is meant;"
-            " write overrides such as datasets.0.data_files=..."
-        )
     if not datasets:
-        given = [{"name": name, "data_files": entry} for name, entry in by_source.items()]
-        return [f"datasets={json.dumps(given)}"]
-    known = [str(dataset.get("name")) for dataset in datasets if isinstance(dataset, Mapping)]
-    unknown = [name for name in by_source if name not in known] if isinstance(files, Mapping) else []
-    if unknown:
-        raise ConfigError(
-            f"data_files: {unknown[0]!r} is not a dataset of the configuration{did_you_mean(unknown[0], known)}; "
-            f"it has {', '.join(known)}"
-        )
-    return [f"datasets.{name}.data_files={json.dumps(entry)}" for name, entry in by_source.items()]
+        entries = files if isinstance(files, Mapping) else {"data": files}
+        sources = [{"name": name, "data_files": entry} for name, entry in entries.items()]
+        return [f"datasets={json.dumps(sources)}"]
+    # Files without names belong to the only dataset.
+    if not isinstance(files, Mapping):
+        if len(datasets) > 1:
+            raise ConfigError(
+                f"data_files: the configuration has {len(datasets)} datasets, and it is not clear which one is meant;"
+                " write overrides such as datasets.0.data_files=..."
+            )
+        return [f"datasets.0.data_files={json.dumps(files)}"]
+    names = [str(dataset.get("name")) for dataset in datasets if isinstance(dataset, Mapping)]
+    overrides: list[str] = []
+    for name, entry in files.items():
+        if name not in names:
+            raise ConfigError(
+                f"data_files: {name!r} is not a dataset of the configuration{did_you_mean(name, names)}; "
+                f"it has {', '.join(names)}"
+            )
+        overrides.append(f"datasets.{name}.data_files={json.dumps(entry)}")
+    return overrides

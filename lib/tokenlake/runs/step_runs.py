@@ -69,7 +69,9 @@ class StepRun:
     def summary(self) -> str:
         """Such as ``busy 1.2 s of 4.0 s``; of a group also the number of units."""
         busy = f"busy {numbers.duration(self.busy)} of {numbers.duration(self.ended - self.began)}"
-        return busy if self.units == 1 else f"{numbers.plural(self.units, 'unit')}, {busy}"
+        if self.units == 1:
+            return busy
+        return f"{numbers.plural(self.units, 'unit')}, {busy}"
 
 
 def step_runs(units: Sequence[int], tries: Iterable[UnitTry]) -> list[StepRun]:
@@ -95,6 +97,7 @@ def step_runs(units: Sequence[int], tries: Iterable[UnitTry]) -> list[StepRun]:
 
 
 def _of_try(attempt: UnitTry, step: StepTime) -> StepRun:
+    """Return a step of one try of a unit."""
     name = f"{step.stage} {attempt.unit:05d}"
     if attempt.number > 1:
         name += f", try {attempt.number}"
@@ -110,6 +113,7 @@ def _of_try(attempt: UnitTry, step: StepTime) -> StepRun:
 
 
 def _of_group(units: Sequence[int], built: Sequence[UnitTry]) -> list[StepRun]:
+    """Return the steps of a group, each summed over the units that were built."""
     runs: list[StepRun] = []
     for stage in STAGES:
         steps = [step for attempt in built for step in attempt.steps if step.stage == stage]

@@ -8,3 +8,7 @@ None for a miss.
 An entry is never wrong, only missing: its key names everything that decides its value, and an entry that is damaged,
 truncated or too old is a miss. Values are data (bytes, JSON, arrays, Arrow tables), and nothing that is read can run.
 """
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

@@ -22,8 +22,8 @@ class DatasetCache:
     """A cache of whole datasets; an entry holds some of the rows, and one more says how many entries there are.
 
     Args:
-        cache_dir: a folder, or the cache that entries are kept in, whose own bounds hold then.
-        compression, expiry_seconds, max_bytes: as of :class:`DiskCache`.
+        cache_dir: Folder, or the cache that keeps the entries, with its own bounds.
+        compression, expiry_seconds, max_bytes: Options of the :class:`DiskCache` in a folder.
     """
 
     def __init__(
@@ -42,21 +42,25 @@ class DatasetCache:
         """Keep a dataset.
 
         Args:
-            dataset: an Arrow table, a list of rows (dicts), a Dataset of Hugging Face, or a DatasetDict.
+            key: Key of the dataset.
+            dataset: Arrow table, list of rows (dicts), Dataset of Hugging Face, or DatasetDict.
+            metadata: Metadata of the dataset.
 
         Raises:
-            ConfigError: it is something else, or its rows have no types that Arrow has.
+            ConfigError: It has another type, or its rows have types that Arrow lacks.
         """
         if isinstance(dataset, Mapping):
             splits = cast("Mapping[str, Any]", dataset)
-            for name, each in splits.items():
-                self.put(f"{key}/{name}", each)
+            for name, split_dataset in splits.items():
+                self.put(f"{key}/{name}", split_dataset)
             self._layer.put(key, {"kind": "splits", "splits": [*splits]}, metadata)
             return
+        # Each kind of dataset becomes one Arrow table, which is kept in chunks.
         kind = "table"
         try:
             if isinstance(dataset, list):
-                kind, table = "rows", _ARROW.Table.from_pylist(dataset)
+                kind = "rows"
+                table = _ARROW.Table.from_pylist(dataset)
             elif hasattr(dataset, "with_format") and hasattr(dataset, "features"):
                 kind = "dataset"
                 table = dataset.with_format("arrow")[:].cast(dataset.features.arrow_schema)
@@ -76,17 +80,19 @@ class DatasetCache:
         writer.finish(metadata, kind=kind)
 
     def get(self, key: str) -> Any:
-        """Return a dataset as it was put, None where it, or a part of it, is missing.
+        """Return a dataset as it was put, None if it or a part of it is missing.
 
         Raises:
-            MissingExtraError: it is a Dataset of Hugging Face, and `datasets` is not installed.
+            MissingExtraError: It is a Dataset of Hugging Face, and `datasets` is not installed.
         """
         index = self.index(key)
         if index is None:
             return None
         if index["kind"] == "splits":
             splits = {name: self.get(f"{key}/{name}") for name in index["splits"]}
-            return None if None in splits.values() else _hugging_face().DatasetDict(splits)
+            if None in splits.values():
+                return None
+            return _hugging_face().DatasetDict(splits)
         chunks = [self.chunk(key, number) for number in range(len(index["firsts"]))]
         if None in chunks:
             self.invalidate(key)
@@ -97,69 +103,83 @@ class DatasetCache:
         return table.to_pylist() if index["kind"] == "rows" else table
 
     def contains(self, key: str) -> bool:
-        """Say whether a dataset is there with all of its rows."""
+        """Return whether the cache has a dataset with all of its rows."""
         index = self.index(key)
-        if index is None or index["kind"] == "splits":
-            return index is not None and all(self.contains(f"{key}/{name}") for name in index["splits"])
+        if index is None:
+            return False
+        if index["kind"] == "splits":
+            return all(self.contains(f"{key}/{name}") for name in index["splits"])
         return all(self._layer.contains(_chunk_key(key, number)) for number in range(len(index["firsts"])))
 
     def invalidate(self, key: str | None = None) -> None:
         """Remove one dataset, or all of them."""
-        index = None if key is None else self.index(key)
+        if key is None:
+            self._layer.invalidate(None)
+            return
+        index = self.index(key) or {}
         self._layer.invalidate(key)
-        for name in (index or {}).get("splits", ()):
+        for name in index.get("splits", ()):
             self.invalidate(f"{key}/{name}")
-        for number in range(len((index or {}).get("firsts", ()))):
-            self._layer.invalidate(_chunk_key(str(key), number))
+        for number in range(len(index.get("firsts", ()))):
+            self._layer.invalidate(_chunk_key(key, number))
 
     def writer(self, key: str) -> ChunkWriter:
-        """Return what writes a dataset chunk by chunk."""
+        """Return a writer of a dataset, which takes it chunk by chunk."""
         return ChunkWriter(self._layer, key)
 
     def index(self, key: str) -> dict[str, Any] | None:
         """Return the kind of a dataset and the number of the first row of each chunk; None for a miss."""
-        found = self._layer.get(key)
-        return None if found is None else found[0]
+        entry = self._layer.get(key)
+        return None if entry is None else entry[0]
 
     def chunk(self, key: str, number: int) -> pa.Table | None:
         """Return a chunk of rows, None for a miss."""
-        found = self._layer.get(_chunk_key(key, number))
-        return None if found is None else found[0]
+        entry = self._layer.get(_chunk_key(key, number))
+        return None if entry is None else entry[0]
 
     def chunks(self, key: str, row: int = 0) -> Iterator[tuple[int, pa.Table | None]] | None:
-        """Return (number of the first row, rows) of each chunk from the one that holds number `row` on.
+        """Return an iterator over the chunks of a dataset, from the one with a row on; None if the dataset is missing.
 
-        A chunk that is missing is None, and the last one. None as a whole if the dataset is missing.
+        Args:
+            key: Key of the dataset.
+            row: Number of a row in the first chunk.
+
+        Returns:
+            Number of the first row and rows of each chunk. A missing chunk is None, and the last one.
         """
-        if (index := self.index(key)) is None:
+        index = self.index(key)
+        if index is None:
             return None
         firsts: list[int] = index["firsts"]
 
-        def some() -> Iterator[tuple[int, pa.Table | None]]:
+        def read_chunks() -> Iterator[tuple[int, pa.Table | None]]:
             for number in range(max(bisect_right(firsts, row) - 1, 0), len(firsts)):
-                if (found := self.chunk(key, number)) is None:
+                table = self.chunk(key, number)
+                if table is None:
                     self.invalidate(key)
-                yield firsts[number], found
-                if found is None:
+                yield firsts[number], table
+                if table is None:
                     return
 
-        return some()
+        return read_chunks()
 
 
 @final
 class ChunkWriter:
-    """Writes a dataset chunk by chunk; it is there once it is finished."""
+    """Writer of a dataset, chunk by chunk; the cache has it once it is finished."""
 
     def __init__(self, layer: DiskCache | TreeCacheManager, key: str) -> None:
-        self._layer, self._key, self._firsts = layer, key, list[int]()
+        self._layer = layer
+        self._key = key
+        self._firsts: list[int] = []  # number of the first row of each chunk
 
     def add(self, first: int, table: pa.Table) -> None:
-        """Keep rows, of which the first has this number; numbers grow."""
+        """Keep rows; `first` is the number of the first of them, larger than before."""
         self._layer.put(_chunk_key(self._key, len(self._firsts)), table)
         self._firsts.append(first)
 
     def finish(self, metadata: CacheMetadata | None = None, *, kind: str = "table") -> None:
-        """Make what was added a dataset."""
+        """Make the added rows a dataset of a kind."""
         self._layer.put(self._key, {"kind": kind, "firsts": self._firsts}, metadata)
 
 

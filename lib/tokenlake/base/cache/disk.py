@@ -38,14 +38,14 @@ from tokenlake.errors import ConfigError
 @final
 @dataclass(frozen=True, kw_only=True)
 class CacheMetadata:
-    """What an entry was made of, for those who decide whether it still holds.
+    """The inputs of an entry, from which callers decide whether it is still valid.
 
     Attributes:
-        version: of whatever wrote it.
-        created_at: when, in seconds since 1970.
-        source_hash, tokenizer_hash, transform_hash, config_hash: of what its value was made of.
-        num_examples: rows in it.
-        extra: anything else that JSON has.
+        version: Version of the program that wrote it.
+        created_at: Time of creation, in seconds since 1970.
+        source_hash, tokenizer_hash, transform_hash, config_hash: Hashes of the inputs of the value.
+        num_examples: Number of rows.
+        extra: Further JSON values.
     """
 
     version: str = "1.0"
@@ -58,7 +58,7 @@ class CacheMetadata:
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def is_valid_for(self, config_hash: str, source_hash: str | None = None) -> bool:
-        """Say whether the entry was made with this configuration, and of this source where one is named."""
+        """Return whether the entry has this configuration, and this source if one is given."""
         return self.config_hash == config_hash and source_hash in (None, self.source_hash)
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,10 +67,10 @@ class CacheMetadata:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CacheMetadata:
-        """Return the metadata of :meth:`to_dict`; what is missing has its default.
+        """Return the metadata of :meth:`to_dict`; missing fields have their defaults.
 
         Raises:
-            ConfigError: there is another name.
+            ConfigError: It has another name.
         """
         known = [each.name for each in fields(cls)]
         if unknown := ", ".join(sorted(set(data) - set(known))):
@@ -79,7 +79,7 @@ class CacheMetadata:
 
 
 class Entry(NamedTuple):
-    """A value with what is known of it; `expires` is in seconds since 1970, None for never."""
+    """A value with its metadata and its time of expiry in seconds since 1970, None for never."""
 
     value: Any
     metadata: CacheMetadata | None = None
@@ -88,7 +88,7 @@ class Entry(NamedTuple):
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Shape: TypeAlias = "dict[str, Any]"
-"""The kind of a value, and what its bytes do not say."""
+"""Kind of a value, and the types and names that its bytes do not hold."""
 
 _ARROW: Final[Any] = pa
 _PLAIN: Final = "biufcmMSU"
@@ -99,7 +99,7 @@ def encoded(value: object) -> tuple[Shape, bytes]:
     """Return a value's shape and bytes.
 
     Raises:
-        ConfigError: it holds what a cache does not keep.
+        ConfigError: It holds a value of a type that a cache does not keep.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return {"kind": "bytes"}, bytes(value)
@@ -110,21 +110,31 @@ def encoded(value: object) -> tuple[Shape, bytes]:
         kind = "table" if isinstance(value, pa.Table) else "batch"
         return {"kind": kind}, sink.getvalue().to_pybytes()
     if isinstance(value, np.ndarray):
-        return {"kind": "array", **_kind_of(cast("Array", value), "$")}, cast("Array", value).tobytes()
+        array = cast("Array", value)
+        return {"kind": "array", **_kind_of(array, "$")}, array.tobytes()
     if isinstance(value, Mapping):
-        # A dict: its arrays one after the other, then a JSON list of everything else.
-        given = cast("Mapping[Any, Any]", value)
-        for key in given:
-            if not isinstance(key, str):
-                told = f"$ has the key {key!r}; expected texts as keys, so write {str(key)!r}"
-                raise ConfigError(f"cache: {told}")
-        arrays = {name: each for name, each in given.items() if isinstance(each, np.ndarray)}
-        kinds = {name: _kind_of(each, f"$.{name}") for name, each in arrays.items()}
-        rest = [each for name, each in given.items() if name not in arrays]
-        body = b"".join(each.tobytes() for each in arrays.values())
-        fields = [[name, kinds.get(name)] for name in given]
-        return {"kind": "mapping", "fields": fields}, body + _json_bytes(rest, "$")
+        return _encoded_mapping(cast("Mapping[Any, Any]", value))
     return {"kind": "json"}, _json_bytes(value, "$")
+
+
+def _encoded_mapping(mapping: Mapping[Any, Any]) -> tuple[Shape, bytes]:
+    """Return the shape and the bytes of a mapping: its arrays one after the other, then a JSON list of the rest."""
+    fields: list[list[Any]] = []  # name and kind of each array, name and None of each other value
+    array_bytes: list[bytes] = []
+    others: list[Any] = []
+    for name, value in mapping.items():
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"cache: $ has the key {name!r}; expected texts as keys, so write {str(name)!r}"
+            )
+        if isinstance(value, np.ndarray):
+            fields.append([name, _kind_of(value, f"$.{name}")])
+            array_bytes.append(value.tobytes())
+        else:
+            fields.append([name, None])
+            others.append(value)
+    body = b"".join(array_bytes) + _json_bytes(others, "$")
+    return {"kind": "mapping", "fields": fields}, body
 
 
 def decoded(shape: Shape, data: memoryview) -> Any:
@@ -171,36 +181,39 @@ def _json_bytes(value: object, where: str) -> bytes:
     return json.dumps(value).encode()
 
 
-def _no_json(value: object, where: str) -> Iterator[str]:
-    """Yield what would not come back from JSON as it is."""
+def _no_json(value: object, path: str) -> Iterator[str]:
+    """Yield the places of values that JSON would change."""
     if type(value) is list:
-        for index, each in enumerate(cast("list[object]", value)):
-            yield from _no_json(each, f"{where}[{index}]")
+        for index, item in enumerate(cast("list[object]", value)):
+            yield from _no_json(item, f"{path}[{index}]")
     elif type(value) is dict:
-        for key, each in cast("dict[object, object]", value).items():
+        for key, item in cast("dict[object, object]", value).items():
             if type(key) is not str:
-                yield f"{where} has the key {key!r}"
-            yield from _no_json(each, f"{where}.{key}")
+                yield f"{path} has the key {key!r}"
+            yield from _no_json(item, f"{path}.{key}")
     elif type(value) not in (str, int, float, bool, type(None)):
-        yield f"{where} is a {type(value).__name__}"
+        yield f"{path} is a {type(value).__name__}"
 
 
 Compression = Literal["none", "gzip", "lz4", "zstd"]
 
 _CODECS: Final = ("none", "gzip", "lz4", "zstd")
 _MAGIC: Final = b"TLCACHE1"
-_BODY, _HEADER = len(_MAGIC) + 16, len(_MAGIC) + 20
-_ENTRY, _PART = ".entry", ".part-"
-_ABANDONED: Final = 3600.0  # seconds after which a temporary file is nobody's any more
-_LOOK_SHARE: Final = 16  # of the limit: after so much was written, what others wrote is looked at
-_LOOK_BYTES: Final = 16 << 30  # where there is no limit
+_BODY = len(_MAGIC) + 16
+_HEADER = len(_MAGIC) + 20
+_ENTRY = ".entry"
+_PART = ".part-"
+_ABANDONED: Final = 3600.0  # seconds after which a temporary file belongs to no running process
+_LOOK_SHARE: Final = 16  # the folder is listed after this part of the limit was written: others write, too
+_LOOK_BYTES: Final = 16 << 30  # stands for the limit if there is none
 _DAMAGED: Final = (ValueError, KeyError, TypeError, MemoryError, pa.ArrowException)
 
 
 def default_folder() -> Path:
-    """Return the folder of all caches: ``$TOKENLAKE_CACHE``, else the user's cache directory."""
-    if own := os.environ.get("TOKENLAKE_CACHE"):
-        return Path(own)
+    """Return the folder of all caches: ``$TOKENLAKE_CACHE``, otherwise the user's cache directory."""
+    folder = os.environ.get("TOKENLAKE_CACHE")
+    if folder:
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenlake"
 
 
@@ -208,18 +221,18 @@ def default_folder() -> Path:
 class DiskCache:
     """A cache in a folder, for any number of processes and threads.
 
-    Where the folder cannot be read or written nothing is kept, and that is no error: a cache is a convenience. Several
+    If the folder cannot be read or written, nothing is kept, and that is no error: a cache is a convenience. Several
     processes that write at once may exceed `max_bytes` by a sixteenth each.
 
     Args:
-        cache_dir: the folder, which is made when something is put.
-        compression: of values: ``none``, ``gzip``, ``lz4`` or ``zstd``. Any of them is read.
-        expiry_seconds: after which an entry is a miss; None for never.
-        max_bytes: of all files together; those that were used longest ago go first. None for any number.
-        clock: seconds since 1970.
+        cache_dir: Folder, which is created with the first entry.
+        compression: Compression of written values: ``none``, ``gzip``, ``lz4`` or ``zstd``. Any of them is read.
+        expiry_seconds: Age at which an entry becomes a miss; None for never.
+        max_bytes: Largest size of all files together; the least recently used ones are removed. None for any size.
+        clock: Function that returns the seconds since 1970.
 
     Raises:
-        ConfigError: there is no such compression, or a bound is negative.
+        ConfigError: The compression does not exist, or a bound is negative.
     """
 
     def __init__(
@@ -234,12 +247,17 @@ class DiskCache:
         if compression not in _CODECS:
             raise ConfigError(f"compression: got {compression!r}, must be one of {', '.join(_CODECS)}")
         if min(expiry_seconds or 0, max_bytes or 0) < 0:
-            what = f"a cache of {max_bytes} bytes for {expiry_seconds} seconds"
-            raise ConfigError(f"{what}; expected 0 or more of each")
-        self.cache_dir, self.max_bytes = Path(cache_dir), max_bytes
+            raise ConfigError(
+                f"a cache of {max_bytes} bytes for {expiry_seconds} seconds; expected 0 or more of each"
+            )
+        self.cache_dir = Path(cache_dir)
+        self.max_bytes = max_bytes
         self.compression: Compression = compression
-        self.expiry_seconds, self._clock = expiry_seconds, clock
-        self._lock, self._unseen, self._room = Lock(), 0, 0
+        self.expiry_seconds = expiry_seconds
+        self._clock = clock
+        self._lock = Lock()
+        self._unseen = 0  # bytes to write until the folder is listed again
+        self._room = 0  # bytes to write until the limit is reached, as far as this process knows
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
@@ -249,34 +267,42 @@ class DiskCache:
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Folder and compression, and how many entries and bytes there are now."""
+        """Folder and compression, and the present numbers of entries and bytes."""
         sizes = [size for _, size, _ in self._entries()]
-        own: dict[str, Any] = {"cache_dir": str(self.cache_dir), "compression": self.compression}
-        return own | {"size": len(sizes), "bytes": sum(sizes), "max_bytes": self.max_bytes}
+        return {
+            "cache_dir": str(self.cache_dir),
+            "compression": self.compression,
+            "size": len(sizes),
+            "bytes": sum(sizes),
+            "max_bytes": self.max_bytes,
+        }
 
     def get(self, key: str) -> tuple[Any, CacheMetadata | None] | None:
         """Return (value, metadata), None for a miss."""
-        found = self.entry(key)
-        return None if found is None else found[:2]
+        entry = self.entry(key)
+        if entry is None:
+            return None
+        return entry.value, entry.metadata
 
     def entry(self, key: str) -> Entry | None:
-        """Return what is kept of a key, with the time at which it expires; what is damaged or expired is removed."""
+        """Return the entry of a key, with its time of expiry; a damaged or expired one is removed."""
         path = self._path(key)
         try:
             data = path.read_bytes()
         except OSError:
             return None
         try:
-            found = _unpacked(key, memoryview(data))
+            entry = _unpacked(key, memoryview(data))
         except _DAMAGED:
-            found = None
-        fresh = found is not None and (found.expires is None or self._clock() < found.expires)
+            entry = None
+        if entry is not None and entry.expires is not None and self._clock() >= entry.expires:
+            entry = None
         with suppress(OSError):
-            if fresh:
+            if entry is not None:
                 self._touch(path)
-            elif path.read_bytes() == data:  # else another process has replaced it since
+            elif path.read_bytes() == data:  # otherwise another process has replaced it since
                 path.unlink()
-        return found if fresh else None
+        return entry
 
     def put(
         self, key: str, value: Any, metadata: CacheMetadata | None = None, *, expires: float | None = None
@@ -284,10 +310,13 @@ class DiskCache:
         """Keep a value.
 
         Args:
-            expires: when, in seconds since 1970; None: after `expiry_seconds`.
+            key: Key of the value.
+            value: Value to keep.
+            metadata: Metadata of the value.
+            expires: Time of expiry in seconds since 1970; None for `expiry_seconds` from now.
 
         Raises:
-            ConfigError: the value, or `metadata.extra`, is not what a cache keeps.
+            ConfigError: The value, or `metadata.extra`, has a type that a cache does not keep.
         """
         if expires is None and self.expiry_seconds is not None:
             expires = self._clock() + self.expiry_seconds
@@ -330,33 +359,43 @@ class DiskCache:
         os.utime(path, ns=(now, now))
 
     def _make_room(self, size: int) -> None:
-        """Remove what is too old, and what was used longest ago where there is too much; it looks now and then."""
+        """Remove expired entries, and the least recently used ones while the folder is too large.
+
+        The folder is listed only now and then: after enough was written to matter.
+
+        Args:
+            size: Number of bytes that were just written.
+        """
         with self._lock:
-            self._unseen, self._room = self._unseen - size, self._room - size
+            self._unseen -= size
+            self._room -= size
             if self._unseen >= 0 and self._room >= 0:
                 return
-            most = sys.maxsize if self.max_bytes is None else self.max_bytes
-            oldest = 0 if self.expiry_seconds is None else int((self._clock() - self.expiry_seconds) * 1e9)
-            entries = sorted(self._entries())
-            used = sum(size for _, size, _ in entries)
-            for at, size, path in entries:
-                if used <= most and at > oldest:
+            max_bytes = sys.maxsize if self.max_bytes is None else self.max_bytes
+            expired_before = 0
+            if self.expiry_seconds is not None:
+                expired_before = int((self._clock() - self.expiry_seconds) * 1e9)
+            entries = sorted(self._entries())  # the least recently used first
+            used_bytes = sum(entry_bytes for _, entry_bytes, _ in entries)
+            for last_used, entry_bytes, path in entries:
+                if used_bytes <= max_bytes and last_used > expired_before:
                     break
                 with suppress(OSError):
                     path.unlink()
-                used -= size
-            self._unseen, self._room = min(most, _LOOK_BYTES) // _LOOK_SHARE, most - used
+                used_bytes -= entry_bytes
+            self._unseen = min(max_bytes, _LOOK_BYTES) // _LOOK_SHARE
+            self._room = max_bytes - used_bytes
 
     def _entries(self) -> Iterator[tuple[int, int, Path]]:
-        """Yield when each entry was used last (ns), its bytes and its path; remove what dead processes left."""
-        with suppress(OSError), os.scandir(self.cache_dir) as found:
-            for each in found:
+        """Yield each entry's time of last use in ns, its bytes and its path; remove files of dead processes."""
+        with suppress(OSError), os.scandir(self.cache_dir) as files:
+            for file in files:
                 with suppress(OSError):
-                    there = each.stat(follow_symlinks=False)
-                    if each.name.endswith(_ENTRY):
-                        yield there.st_mtime_ns, there.st_size, Path(each.path)
-                    elif each.name.startswith(_PART) and there.st_mtime < time.time() - _ABANDONED:
-                        Path(each.path).unlink()
+                    status = file.stat(follow_symlinks=False)
+                    if file.name.endswith(_ENTRY):
+                        yield status.st_mtime_ns, status.st_size, Path(file.path)
+                    elif file.name.startswith(_PART) and status.st_mtime < time.time() - _ABANDONED:
+                        Path(file.path).unlink()
 
 
 def _packed(key: str, entry: Entry, codec: Compression) -> bytes:

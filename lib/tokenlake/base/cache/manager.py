@@ -19,7 +19,7 @@ _DIGITS = 32  # of a sha256 in keys: no two different things have the same
 
 @final
 class TreeCacheManager:
-    """A cache in memory over one on disk; what the disk has is taken up into memory when it is asked for.
+    """A cache in memory over one on disk; an entry of the disk is copied into memory when it is read.
 
     Args:
         cache_dir: folder of the disk's entries.
@@ -58,20 +58,28 @@ class TreeCacheManager:
         return layers if self._disk is None else layers | {"disk": self._disk.stats}
 
     def get(self, key: str) -> tuple[Any, CacheMetadata | None] | None:
-        """Return (value, metadata), None for a miss; a value in memory is the very object that others get, too."""
-        found = self._memory.entry(key)
-        if found is None and (found := self._on_disk(key)) is not None:
-            self._memory.put(key, *found[:2], expires=found.expires)
-        return None if found is None else found[:2]
+        """Return (value, metadata), None for a miss. All callers get the same object of a value in memory."""
+        entry = self._memory.entry(key)
+        if entry is None:
+            entry = self._on_disk(key)
+            if entry is None:
+                return None
+            # The entry must not live longer in memory than on the disk.
+            self._memory.put(key, entry.value, entry.metadata, expires=entry.expires)
+        return entry.value, entry.metadata
 
     def put(self, key: str, value: Any, metadata: CacheMetadata | None = None) -> None:
-        """Keep a value in all layers; ConfigError where it is not what a cache keeps."""
+        """Keep a value in all layers.
+
+        Raises:
+            ConfigError: The value has a type that a cache does not keep.
+        """
         if self._disk is not None:
             self._disk.put(key, value, metadata)
         self._memory.put(key, value, metadata)
 
     def contains(self, key: str) -> bool:
-        """Say whether a layer has an entry that holds still."""
+        """Return whether a layer has an entry that has not expired."""
         return self._memory.contains(key) or self._on_disk(key) is not None
 
     def invalidate(self, key: str | None = None) -> None:
@@ -87,24 +95,30 @@ class TreeCacheManager:
         metadata: CacheMetadata | None = None,
         validate_fn: Callable[[CacheMetadata], bool] | None = None,
     ) -> Any:
-        """Return the value of a key, computed and kept where there is none: once, when several threads ask at a time.
+        """Return the value of a key, computed and kept on a miss: once if several threads ask at the same time.
 
         Args:
-            metadata: to keep with a new value.
-            validate_fn: says of the metadata of an entry whether it still holds; if not, it is made anew. An entry
-                without metadata does not hold.
+            key: Key of the value.
+            compute_fn: Function that computes the value.
+            metadata: Metadata to keep with a computed value.
+            validate_fn: Function that returns whether the metadata of an entry is still valid. An invalid entry, and
+                one without metadata, is computed again. None accepts every entry.
 
         Raises:
-            ConfigError: the computed value is not what a cache keeps.
-            BaseException: whatever `compute_fn` raises; nothing is kept then.
+            ConfigError: The computed value has a type that a cache does not keep.
+            BaseException: The error of `compute_fn`; nothing is kept then.
         """
-        there = None if validate_fn is None else self.get(key)
-        if validate_fn and there and (there[1] is None or not validate_fn(there[1])):
-            self.invalidate(key)
+        if validate_fn is not None:
+            entry = self.get(key)
+            if entry is not None:
+                _, kept_metadata = entry
+                if kept_metadata is None or not validate_fn(kept_metadata):
+                    self.invalidate(key)
 
         def make() -> Entry:
-            if (there := self._on_disk(key)) is not None:
-                return there
+            on_disk = self._on_disk(key)
+            if on_disk is not None:
+                return on_disk
             value = compute_fn()
             if self._disk is not None:
                 self._disk.put(key, value, metadata)
@@ -119,21 +133,24 @@ class TreeCacheManager:
         include_content_hash: bool = False,
         content: str | bytes | None = None,
     ) -> str:
-        """Return a key for everything in `config`: equal configurations have equal keys, in whatever order.
+        """Return a key for a configuration: equal configurations have equal keys, in any order of their options.
 
         Args:
-            prefix: that the key begins with.
-            include_content_hash: have `content` in the key, too.
+            config: Configuration of JSON values.
+            prefix: Beginning of the key.
+            include_content_hash: True to make the key depend on `content`.
+            content: Text or bytes that the value is computed from.
 
         Raises:
-            ConfigError: `config` holds what JSON does not have, or content is asked for and there is none.
+            ConfigError: `config` holds a value that JSON does not have, or `content` is missing.
         """
         parts = [prefix] if prefix else []
         parts.append(fingerprint(config)[:_DIGITS])
         if include_content_hash:
             if content is None:
-                told = "compute_key: include_content_hash=True needs `content`, a text or bytes; got None"
-                raise ConfigError(told)
+                raise ConfigError(
+                    "compute_key: include_content_hash=True needs `content`, a text or bytes; got None"
+                )
             data = content.encode() if isinstance(content, str) else content
             parts.append(sha256(data).hexdigest()[:_DIGITS])
         return "_".join(parts)

@@ -18,15 +18,23 @@ MEMORY_BYTES: Final = 1 << 30
 
 
 def value_bytes(value: object) -> int:
-    """Return about how many bytes of memory a value takes: those of its buffers, else those of its objects."""
-    if isinstance(size := getattr(value, "nbytes", None), int):
-        return size
+    """Return the approximate memory of a value in bytes: that of its buffers, otherwise that of its objects."""
+    buffer_bytes = getattr(value, "nbytes", None)
+    if isinstance(buffer_bytes, int):
+        return buffer_bytes
+    total = sys.getsizeof(value)
     if isinstance(value, Mapping):
-        pairs = cast("Mapping[object, object]", value).items()
-        return sys.getsizeof(value) + sum(value_bytes(key) + value_bytes(each) for key, each in pairs)
-    if isinstance(value, list | tuple):
-        return sys.getsizeof(value) + sum(map(value_bytes, cast("Iterable[object]", value)))
-    return sys.getsizeof(value)
+        for key, item in cast("Mapping[object, object]", value).items():
+            total += value_bytes(key) + value_bytes(item)
+    elif isinstance(value, list | tuple):
+        for item in cast("Iterable[object]", value):
+            total += value_bytes(item)
+    return total
+
+
+def _least_recently_used(keys: Iterable[K]) -> K:
+    """Return the first of the keys, which are in the order of use."""
+    return next(iter(keys))
 
 
 @final
@@ -36,17 +44,18 @@ class MemoryCache(Generic[K]):
     A value is the very object that was put, not a copy: whoever gets it must not change it.
 
     Args:
-        max_size: entries at most; None for any number.
-        max_bytes: of all values together; a value that alone has more is not kept.
-        expiry_seconds: after which an entry is a miss; None for never.
-        clock: seconds since 1970.
-        size_of: bytes of a value.
-        first_out: which key goes where there is no room, of all in the order of use; None: the one used longest ago.
-        stay: so many of the last entries stay, however large they are.
-        lock: that everything is done under, `first_out` included; None: one of its own.
+        max_size: Largest number of entries; None for any number.
+        max_bytes: Largest size of all values together. A larger value is not kept.
+        expiry_seconds: Age at which an entry becomes a miss; None for never.
+        clock: Function that returns the seconds since 1970.
+        size_of: Function that returns the bytes of a value.
+        first_out: Function that chooses the key to remove, of all keys in the order of use; None for the least
+            recently used one.
+        stay: Number of the last entries that stay, however large they are.
+        lock: Lock of all operations, `first_out` included; None for an own one.
 
     Raises:
-        ConfigError: a bound is negative.
+        ConfigError: A bound is negative.
     """
 
     def __init__(
@@ -65,12 +74,19 @@ class MemoryCache(Generic[K]):
             raise ConfigError(
                 f"a cache of {max_size} entries and {max_bytes} bytes; expected 0 or more of each"
             )
-        self.max_size, self.max_bytes, self._expiry, self._clock = max_size, max_bytes, expiry_seconds, clock
-        self._size_of, self._first_out, self._stay = size_of, first_out, stay
+        self.max_size = max_size
+        self.max_bytes = max_bytes
+        self._expiry = expiry_seconds
+        self._clock = clock
+        self._size_of = size_of
+        self._first_out = first_out or _least_recently_used
+        self._stay = stay
         self._lock: Final = Lock() if lock is None else lock
         self._kept: dict[K, tuple[Entry, int]] = {}
         self._under_way: dict[K, Future[Entry]] = {}
-        self._held = self._hits = self._misses = 0
+        self._held = 0
+        self._hits = 0
+        self._misses = 0
 
     @property
     def held(self) -> int:
@@ -79,19 +95,19 @@ class MemoryCache(Generic[K]):
 
     @property
     def kept(self) -> Mapping[K, tuple[Entry, int]]:
-        """What is here, each with its bytes, the least recently used first; to be looked at under the lock."""
+        """Entries and their bytes by key, the least recently used first; to be read under the lock."""
         return self._kept
 
     @property
     def under_way(self) -> Mapping[K, object]:
-        """What is being computed, to be looked at under the lock."""
+        """Keys whose values are being computed; to be read under the lock."""
         return self._under_way
 
     @property
     def stats(self) -> dict[str, Any]:
         """Entries and bytes with their bounds, hits, misses, and the share of hits in [0, 1]."""
         with self._lock:
-            asked = self._hits + self._misses
+            lookups = self._hits + self._misses
             return {
                 "size": len(self._kept),
                 "max_size": self.max_size,
@@ -99,86 +115,108 @@ class MemoryCache(Generic[K]):
                 "max_bytes": self.max_bytes,
                 "hits": self._hits,
                 "misses": self._misses,
-                "hit_rate": self._hits / asked if asked else 0.0,
+                "hit_rate": self._hits / lookups if lookups else 0.0,
             }
 
     def get(self, key: K) -> tuple[Any, CacheMetadata | None] | None:
         """Return (value, metadata), None for a miss."""
-        found = self.entry(key)
-        return None if found is None else found[:2]
+        entry = self.entry(key)
+        if entry is None:
+            return None
+        return entry.value, entry.metadata
 
     def entry(self, key: K) -> Entry | None:
-        """Return what is here of a key, with the time at which it expires; None for a miss."""
+        """Return the entry of a key, with its time of expiry; None for a miss."""
         with self._lock:
             return self._find(key)
 
     def put(
         self, key: K, value: Any, metadata: CacheMetadata | None = None, *, expires: float | None = None
     ) -> None:
-        """Keep a value, and let others go where there is no room.
+        """Keep a value, and remove others where the room does not suffice.
 
         Args:
-            expires: when, in seconds since 1970; None: after `expiry_seconds`.
+            key: Key of the value.
+            value: Value, which is not copied.
+            metadata: Metadata of the value.
+            expires: Time of expiry in seconds since 1970; None for `expiry_seconds` from now.
         """
         with self._lock:
             self._add(key, Entry(value, metadata, expires))
 
     def compute(self, key: K, make: Callable[[], Entry]) -> Entry:
-        """Return the entry of a key, or make and keep it: once, when several threads ask at a time.
+        """Return the entry of a key, or make and keep it: once if several threads ask at the same time.
+
+        Args:
+            key: Key of the entry.
+            make: Function that makes the entry.
 
         Raises:
-            BaseException: whatever `make` raises; nothing is kept then.
+            BaseException: The error of `make`; nothing is kept then.
         """
         while True:
             with self._lock:
-                if (there := self._find(key)) is not None:
-                    return there
-                if (other := self._under_way.get(key)) is None:
-                    own = self._under_way[key] = Future[Entry]()
+                entry = self._find(key)
+                if entry is not None:
+                    return entry
+                other = self._under_way.get(key)
+                if other is None:
+                    own = Future[Entry]()
+                    self._under_way[key] = own
                     break
-            if other.exception() is None:  # else it is tried again here
+            # Another thread makes the entry. If it fails, this thread tries again.
+            if other.exception() is None:
                 with self._lock:
-                    self._misses, self._hits = self._misses - 1, self._hits + 1
+                    self._misses -= 1
+                    self._hits += 1
                 return other.result()
         try:
-            found = make()
+            entry = make()
         except BaseException as error:
             with self._lock:
                 del self._under_way[key]
             own.set_exception(error)
             raise
         with self._lock:
-            self._add(key, found)
+            self._add(key, entry)
             del self._under_way[key]
-        own.set_result(found)
-        return found
+        own.set_result(entry)
+        return entry
 
     def contains(self, key: K) -> bool:
-        """Say whether an entry is here and holds still; that is no use of it."""
+        """Return whether the cache has an entry that has not expired; this does not count as a use."""
         with self._lock:
-            return (there := self._kept.get(key)) is not None and self._fresh(there[0])
+            kept = self._kept.get(key)
+            return kept is not None and self._is_fresh(kept[0])
 
     def invalidate(self, key: K | None = None) -> None:
-        """Let one entry go, or all of them."""
+        """Remove one entry, or all of them."""
         with self._lock:
-            for each in [*self._kept] if key is None else [key]:
-                self._forget(each)
+            keys = list(self._kept) if key is None else [key]
+            for removed_key in keys:
+                self._remove(removed_key)
 
     def _find(self, key: K) -> Entry | None:
-        there = self._kept.pop(key, None)
-        if there is not None and self._fresh(there[0]):
-            self._kept[key] = there  # used last
-            self._hits += 1
-            return there[0]
-        self._held -= 0 if there is None else there[1]
-        self._misses += 1
-        return None
+        """Return the entry of a key and make it the last used one; an expired entry is removed."""
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            self._misses += 1
+            return None
+        entry, size = kept
+        if not self._is_fresh(entry):
+            self._held -= size
+            self._misses += 1
+            return None
+        self._kept[key] = kept  # the last key is the last used one
+        self._hits += 1
+        return entry
 
-    def _fresh(self, entry: Entry) -> bool:
+    def _is_fresh(self, entry: Entry) -> bool:
         return entry.expires is None or self._clock() < entry.expires
 
     def _add(self, key: K, entry: Entry) -> None:
-        self._forget(key)
+        """Keep an entry in place of an older one, and remove others until the bounds hold."""
+        self._remove(key)
         size = self._size_of(entry.value)
         if not self._stay and (size > self.max_bytes or self.max_size == 0):
             return
@@ -186,10 +224,13 @@ class MemoryCache(Generic[K]):
             entry = entry._replace(expires=self._clock() + self._expiry)
         self._kept[key] = entry, size
         self._held += size
-        most = sys.maxsize if self.max_size is None else self.max_size
-        while (self._held > self.max_bytes or len(self._kept) > most) and len(self._kept) > self._stay:
-            self._forget(next(iter(self._kept)) if self._first_out is None else self._first_out(self._kept))
+        max_size = sys.maxsize if self.max_size is None else self.max_size
+        while len(self._kept) > self._stay and (self._held > self.max_bytes or len(self._kept) > max_size):
+            self._remove(self._first_out(self._kept))
 
-    def _forget(self, key: K) -> None:
-        if (there := self._kept.pop(key, None)) is not None:
-            self._held -= there[1]
+    def _remove(self, key: K) -> None:
+        """Remove an entry, if there is one."""
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            _, size = kept
+            self._held -= size

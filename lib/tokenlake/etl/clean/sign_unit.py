@@ -13,7 +13,7 @@ from tokenlake.etl.clean.signatures import EvaluationNgrams, SignatureWriter, Si
 from tokenlake.etl.job import Progress, SignJob, begin
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.unit.documents import Recipe, TextDocuments
-from tokenlake.etl.unit.text import UnitTally
+from tokenlake.etl.unit.tally import UnitTally
 from tokenlake.runtime.store.base import Store, read_files
 from tokenlake.runtime.store.ledger import Account
 

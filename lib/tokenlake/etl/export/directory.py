@@ -1,4 +1,4 @@
-"""Putting a flat directory in its place, whole or not at all.
+"""Targets of flat directories, which are put in their place as a whole or not at all.
 
 Everything is written beside a target, in ``.<name>.tokenlake/`` (for a bucket: in the scratch folder of this machine),
 and moved there in the end:
@@ -36,21 +36,26 @@ from tokenlake.runtime.store.outputs import require_outside_stores
 from tokenlake.runtime.store.schemes import OBJECT_STORES, scheme_of
 from tokenlake.runtime.store.url import parse_url
 
-NEW, STORE, OLD = "new", "store", "old"  # folders of the table above
+NEW: Final = "new"
+STORE: Final = "store"
+OLD: Final = "old"
+"""Folders of the table above."""
 
 _DATA: Final = re.compile(r"\.(parquet|arrow|jsonl|json|ndjson|csv)(\.\w+)?$", re.IGNORECASE)
 _MANIFEST: Final = f"{FOLDER}/{MANIFEST}"
-_UNFINISHED: Final = f"{FOLDER}/unfinished"  # object of a bucket that is being written to
-_HOW: Final = "Give another path, or overwrite its data files (overwrite=True, --overwrite)"
+_UNFINISHED: Final = f"{FOLDER}/unfinished"
+"""Object of a bucket that is being written to."""
+
+_REMEDY: Final = "Give another path, or overwrite its data files (overwrite=True, --overwrite)"
 
 
 class Target(ABC):
     """A place for one flat directory.
 
     Attributes:
-        url: absolute path, or URL without a slash at its end.
-        options: of the bucket; references stay references.
-        beside: folder of this machine to work in.
+        url: Absolute path, or URL without a slash at its end.
+        options: Options of the bucket; references stay references.
+        beside: Folder of this machine to work in.
     """
 
     url: str
@@ -61,18 +66,19 @@ class Target(ABC):
     def placed(self, *, overwrite: bool) -> Generator[Path]:
         """Yield :attr:`beside`, and put its ``new`` in its place at the end, unless an error is raised.
 
-        With `overwrite` data files in the target are replaced, and other files in it (notes, a README) stay.
+        Args:
+            overwrite: True to replace data files in the target. Other files in it (notes, a README) stay.
 
         Raises:
-            ConfigError: the target is not empty and `overwrite` is false, or holds folders that are not ours.
-            StoreError: another process writes the same target, or the storage refuses.
+            ConfigError: The target is not empty and `overwrite` is false, or holds folders that are not ours.
+            StoreError: Another process writes the same target, or the storage refuses.
         """
         self.check(overwrite=overwrite)
         new = self.beside / NEW
         with _held(self.beside):
             with _system_errors(self.beside, self.url):
                 self._recover()
-                self.check(overwrite=overwrite)  # again: nobody else writes now
+                self.check(overwrite=overwrite)  # again: no other process writes now
                 new.mkdir()
             try:
                 yield self.beside
@@ -87,23 +93,23 @@ class Target(ABC):
 
     @abstractmethod
     def check(self, *, overwrite: bool) -> None:
-        """Raise ConfigError if the target may not be written; look, and change nothing."""
+        """Raise ConfigError if the target may not be written; nothing is changed."""
 
     @abstractmethod
     def manifest(self) -> FlatManifest | None:
-        """Return the manifest of what lies there; None where nothing of ours does, or it is damaged."""
+        """Return the manifest of the flat directory there; None if there is none, or it is damaged."""
 
     def is_whole(self, manifest: FlatManifest) -> bool:
-        """Return whether all files of a manifest lie there, by their sizes."""
+        """Return True if all files of a manifest are there, by their sizes."""
         sizes = self._sizes()
         return all(sizes.get(file.path) == file.bytes for file in manifest.files)
 
     @abstractmethod
     def _sizes(self) -> dict[str, int]:
-        """Return the names of the files there, and how many bytes each has."""
+        """Return name -> size of the files there."""
 
     def is_within(self, other: str) -> bool:
-        """Return whether the target is a folder, or lies in it; both as :attr:`url` spells them."""
+        """Return True if the target is a folder, or lies in it; both as :attr:`url` spells them."""
         return self.url == other or self.url.startswith(f"{other}/")
 
     def _recover(self) -> None:
@@ -113,7 +119,7 @@ class Target(ABC):
 
     @abstractmethod
     def _put(self, new: Path) -> None:
-        """Make what lies in `new` what lies in the target."""
+        """Make the contents of `new` the contents of the target."""
 
 
 def target_of(
@@ -123,17 +129,18 @@ def target_of(
     *,
     in_store: bool = False,
 ) -> Target:
-    """Return where `output_path` is: a folder of this machine, or of a bucket (``s3://``, ``gs://``).
+    """Return the target at a path: a folder of this machine, or of a bucket (``s3://``, ``gs://``).
 
     Args:
-        storage_options: of a bucket; None: those of the environment.
-        what: what holds the path, for messages.
-        in_store: whether the place is a store's own folder for exports; others in a store are refused when they are
-            checked.
+        output_path: Path or URL.
+        storage_options: Options of a bucket; None: those of the environment.
+        what: Name of the option that holds the path, for messages.
+        in_store: True if the place is a store's own folder for exports. Other places in a store are refused when they
+            are checked.
 
     Raises:
-        ConfigError: it is no such place.
-        NotAvailableError: it is a URL of something else.
+        ConfigError: The path is none of a directory.
+        NotAvailableError: The path is a URL of an unsupported kind.
     """
     text = os.fspath(output_path)
     if not isinstance(text, str) or not text or "\x00" in text:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -143,8 +150,10 @@ def target_of(
         url = str(parse_url(text, what)).rstrip("/")
         return BucketTarget(url, dict(storage_options or {}), what, in_store=in_store)
     if scheme:
-        where = "paths of this machine, s3://bucket/folder, gs://bucket/folder"
-        raise NotAvailableError(f"{what}: {scheme}:// is not available; today: {where}")
+        raise NotAvailableError(
+            f"{what}: {scheme}:// is not available; today: paths of this machine, s3://bucket/folder, "
+            "gs://bucket/folder"
+        )
     folder = Path(text).expanduser().resolve()
     if not folder.name:
         raise expected(what, text, "a directory below the root of the file system")
@@ -156,7 +165,10 @@ class FolderTarget(Target):
     """A folder of this machine; a link to one means that folder."""
 
     def __init__(self, folder: Path, what: str, *, in_store: bool = False) -> None:
-        self.folder, self.url, self.options, self._what = folder, str(folder), {}, what
+        self.folder = folder
+        self.url = str(folder)
+        self.options = {}
+        self._what = what
         self.beside = folder.parent / f".{folder.name}.tokenlake"
         self._in_store = in_store
 
@@ -171,11 +183,13 @@ class FolderTarget(Target):
         entries = sorted(target.iterdir())
         if entries and not overwrite:
             raise _not_empty(self._what, self.url, entries[0].name)
-        if folders := [entry.name for entry in entries if entry.name != FOLDER and not _is_file(entry)]:
-            how = (
-                "which is no file, so overwrite=True does not replace it; nothing was changed. Move that away"
-            )
-            raise ConfigError(f"{self._what}: {target} holds {folders[0]!r}, {how}", path=str(target))
+        for entry in entries:
+            if entry.name != FOLDER and not _is_file(entry):
+                raise ConfigError(
+                    f"{self._what}: {target} holds {entry.name!r}, which is no file, so overwrite=True does not "
+                    "replace it; nothing was changed. Move that away",
+                    path=str(target),
+                )
 
     def manifest(self) -> FlatManifest | None:
         with suppress(NotFoundError, IntegrityError):
@@ -189,15 +203,19 @@ class FolderTarget(Target):
         old = self.beside / OLD
         if old.exists() and not self.folder.exists():
             old.rename(self.folder)
-        for left in (old, self.beside / NEW):
-            if left.exists():
-                shutil.rmtree(left)
+        for leftover in (old, self.beside / NEW):
+            if leftover.exists():
+                shutil.rmtree(leftover)
 
     def _put(self, new: Path) -> None:
-        target, old = self.folder, self.beside / OLD
-        for entry in target.iterdir() if target.exists() else ():
-            if entry.name != FOLDER and not _DATA.search(entry.name):  # what people put there by hand stays
-                shutil.copy2(entry, new / entry.name)
+        target = self.folder
+        old = self.beside / OLD
+        # 1. Files that people put there by hand stay.
+        if target.exists():
+            for entry in target.iterdir():
+                if entry.name != FOLDER and not _DATA.search(entry.name):
+                    shutil.copy2(entry, new / entry.name)
+        # 2. Everything is on the disk before it is renamed.
         for path in sorted(new.rglob("*")):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -205,6 +223,7 @@ class FolderTarget(Target):
             finally:
                 os.close(descriptor)
         fsync_directory(new)
+        # 3. The two renames.
         if target.exists() and any(target.iterdir()):
             target.rename(old)
         try:
@@ -221,7 +240,9 @@ class BucketTarget(Target):
     """A folder of a bucket; while it is written to, it holds an object that says so."""
 
     def __init__(self, url: str, options: Mapping[str, Any], what: str, *, in_store: bool = False) -> None:
-        self.url, self.options, self._what = url, options_here(url, options), what
+        self.url = url
+        self.options = options_here(url, options)
+        self._what = what
         self.store = open_store(url, storage_options=options)
         self.beside = scratch_folder(url)
         # Looking for stores costs requests, so that a target does it once.
@@ -233,7 +254,8 @@ class BucketTarget(Target):
             self._is_known_place = True
         if overwrite or self.store.exists(_UNFINISHED):
             return
-        if keys := self._sizes():
+        keys = self._sizes()
+        if keys:
             raise _not_empty(self._what, self.url, min(keys))
 
     def manifest(self) -> FlatManifest | None:
@@ -242,35 +264,49 @@ class BucketTarget(Target):
         return None
 
     def _sizes(self) -> dict[str, int]:
-        found = self.store.list("")
-        return {entry.key: entry.size for entry in found if not entry.key.startswith("_probe")}
+        entries = self.store.list("")
+        return {entry.key: entry.size for entry in entries if not entry.key.startswith("_probe")}
 
     def _put(self, new: Path) -> None:
-        files = [path.relative_to(new).as_posix() for path in sorted(new.rglob("*")) if path.is_file()]
+        # 1. Without a manifest the target is unfinished.
         self.store.put_new(_UNFINISHED, b"")
         with suppress(NotFoundError):
             self.store.delete(_MANIFEST)
+        # 2. All files, the manifest last.
+        files = [path.relative_to(new).as_posix() for path in sorted(new.rglob("*")) if path.is_file()]
         for name in sorted(files, key=_MANIFEST.__eq__):
             temp = self.store.temp("")
             (new / name).replace(temp)
             self.store.publish(temp, name, hash_regular(temp), replace_orphan=True)
-        for left in self._sizes().keys() - set(files):
-            if left.startswith(f"{FOLDER}/") or ("/" not in left and _DATA.search(left)):
-                self.store.delete(left)
+        # 3. Data files of the previous contents, and the mark of an unfinished target.
+        for leftover in self._sizes().keys() - set(files):
+            is_data = "/" not in leftover and _DATA.search(leftover)
+            if leftover.startswith(f"{FOLDER}/") or is_data:
+                self.store.delete(leftover)
 
 
 def _not_empty(what: str, url: str, holds: str) -> ConfigError:
     return ConfigError(
-        f"{what}: {url} is not empty (it holds {holds!r}); nothing was changed. {_HOW}", path=url
+        f"{what}: {url} is not empty (it holds {holds!r}); nothing was changed. {_REMEDY}", path=url
     )
 
 
 def require_apart(
     what: str, target: Target, data_files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 ) -> None:
-    """Raise ConfigError if an input lies in the target, where it would be replaced by what is made of it."""
-    for entry in [data_files] if isinstance(data_files, str | os.PathLike) else data_files:
-        place = str(entry) if "://" in str(entry) else str(Path(entry).expanduser().absolute())
+    """Raise ConfigError if an input lies in the target, where its own export would replace it.
+
+    Args:
+        what: Name of the option that holds the target, for messages.
+        target: Target.
+        data_files: Paths and URLs of the inputs.
+    """
+    if isinstance(data_files, str | os.PathLike):
+        data_files = [data_files]
+    for entry in data_files:
+        place = str(entry)
+        if "://" not in place:
+            place = str(Path(entry).expanduser().absolute())
         if place == target.url or place.startswith(f"{target.url}/"):
             raise ConfigError(
                 f"{what}: {target.url} holds the input {str(entry)!r}; give a directory of its own"
@@ -283,7 +319,7 @@ def _is_file(path: Path) -> bool:
 
 @contextmanager
 def _held(beside: Path) -> Generator[None]:
-    """Make a folder and hold its lock; a process that dies lets go of it."""
+    """Make a folder and hold its lock, which a process that dies releases."""
     while True:
         with _system_errors(beside, str(beside)):
             beside.mkdir(parents=True, exist_ok=True)
@@ -298,18 +334,22 @@ def _held(beside: Path) -> Generator[None]:
             yield
             return
         except BlockingIOError as error:
-            how = "wait for it, or give another output_path"
-            raise StoreError(f"another process is writing {beside}; {how}") from error
+            raise StoreError(
+                f"another process is writing {beside}; wait for it, or give another output_path"
+            ) from error
         finally:
             os.close(descriptor)
 
 
 @contextmanager
 def _system_errors(place: Path, url: str) -> Generator[None]:
+    """Raise StoreError for system errors in the parent folder of a place."""
     try:
         yield
     except OSError as error:
         if error.filename is None or not str(error.filename).startswith(str(place.parent)):
             raise
-        how = "Its parent folder must be writable and on the same file system (a mount point cannot be replaced)"
-        raise StoreError(f"cannot write {url}: {error.strerror} ({error.filename}). {how}") from error
+        raise StoreError(
+            f"cannot write {url}: {error.strerror} ({error.filename}). Its parent folder must be writable and on the "
+            "same file system (a mount point cannot be replaced)"
+        ) from error

@@ -1,4 +1,4 @@
-"""The manifest of a flat directory: its files, their rows, and what they were made of."""
+"""The manifest of a flat directory: its files, their rows, and their origin."""
 
 from __future__ import annotations
 
@@ -28,17 +28,26 @@ _ENDINGS: Final = {"gzip": ".gz", "lz4": ".lz4", "zstd": ".zst"}
 @final
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """How files are written: ``parquet``, ``arrow`` (IPC files) or ``jsonl``, and ``none`` or a compression."""
+    """Format of data files.
+
+    Attributes:
+        format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
+        compression: ``none`` or a compression.
+    """
 
     format: str
     compression: str
 
     @classmethod
     def of(cls, format: str, compression: str | None) -> FileFormat:
-        """Return the format; None compresses as usual: zstd in Parquet, else nothing.
+        """Return the format of files.
+
+        Args:
+            format: Name of the format.
+            compression: Name of the compression; None: the usual one, zstd in Parquet and none elsewhere.
 
         Raises:
-            ConfigError: there is no such format or compression, or they do not go together.
+            ConfigError: There is no such format or compression, or they do not go together.
         """
         if compression is None:
             compression = "zstd" if format == "parquet" else "none"
@@ -48,14 +57,25 @@ class FileFormat:
 
     @property
     def extension(self) -> str:
-        """Return ``.parquet``, ``.arrow``, ``.jsonl``, ``.jsonl.gz``, ``.jsonl.lz4`` or ``.jsonl.zst``."""
-        return f".{self.format}" + (_ENDINGS.get(self.compression, "") if self.format == "jsonl" else "")
+        """One of ``.parquet``, ``.arrow``, ``.jsonl``, ``.jsonl.gz``, ``.jsonl.lz4`` or ``.jsonl.zst``."""
+        extension = f".{self.format}"
+        if self.format == "jsonl":
+            extension += _ENDINGS.get(self.compression, "")
+        return extension
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatFile:
-    """A data file: its name, split, size, sha256 (hex) and rows."""
+    """A data file.
+
+    Attributes:
+        path: Name of the file.
+        split: Split of its rows.
+        bytes: Size of the file.
+        sha256: Hash of its bytes (hex).
+        rows: Number of its rows.
+    """
 
     path: str
     split: str
@@ -67,7 +87,14 @@ class FlatFile:
 @final
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What rows are and what they were made of, as :class:`FlatManifest` says it, and the files to lie beside that."""
+    """Kind and origin of rows, as :class:`FlatManifest` states them.
+
+    Attributes:
+        kind: ``rows``, ``tokens`` or ``packed``.
+        made_of: Configuration, tokenizers and inputs, as far as they are known.
+        produced_by: Names and versions of the packages that wrote the rows.
+        beside: Name -> content of files that lie beside the manifest.
+    """
 
     kind: str = "rows"
     made_of: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -78,16 +105,17 @@ class Origin:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatManifest(Sealed):
-    """What a flat directory is: sealed canonical JSON without clock, host or user.
+    """Manifest of a flat directory: sealed canonical JSON without clock, host or user.
 
     Attributes:
         kind: ``rows``, ``tokens`` (a row per document) or ``packed``.
-        format, compression: of the files.
-        columns: name to Arrow type; empty where lines have no schema.
-        files: in the order of the rows.
-        made_of: the configuration, tokenizers and inputs where they are known (of a pipeline or a build; of a build
-            also its fingerprint and account), else empty.
-        produced_by: names and versions of what wrote it.
+        format: Format of the files.
+        compression: Compression of the files.
+        columns: Name -> Arrow type; empty if lines have no schema.
+        files: Files, in the order of the rows.
+        made_of: Configuration, tokenizers and inputs of a pipeline or a build, and the fingerprint and account of a
+            build; empty if they are not known.
+        produced_by: Names and versions of the packages that wrote the directory.
     """
 
     FREE: ClassVar = ("made_of",)
@@ -102,14 +130,14 @@ class FlatManifest(Sealed):
 
     @property
     def rows(self) -> int:
-        """Rows of all files."""
+        """Number of rows of all files."""
         return sum(file.rows for file in self.files)
 
     @property
     def pad_token_id(self) -> int | None:
-        """Id of the padding of the tokenizer of the rows, otherwise of its EOS.
+        """Id of the padding of the rows' tokenizer, or of its EOS if it has no padding.
 
-        None where tokenizers of several sources differ in it, no tokenizer is known, or rows hold no tokens.
+        None if tokenizers of several sources differ in it, no tokenizer is known, or rows hold no tokens.
         """
         if self.kind != "tokens":
             return None
@@ -120,7 +148,9 @@ class FlatManifest(Sealed):
         for tokenizer in tokenizers:
             pad_id = tokenizer["pad_id"]
             pad_ids.add(tokenizer["eos_id"] if pad_id is None else pad_id)
-        return pad_ids.pop() if len(pad_ids) == 1 else None
+        if len(pad_ids) != 1:
+            return None
+        return pad_ids.pop()
 
     def _check(self, document: SealedDocument) -> None:
         for index, file in enumerate(self.files):
@@ -132,8 +162,8 @@ class FlatManifest(Sealed):
         """Read the manifest of a flat directory.
 
         Raises:
-            NotFoundError: it has none.
-            IntegrityError: it was changed.
+            NotFoundError: The directory has none.
+            IntegrityError: The manifest was changed.
         """
         path = Path(directory) / FOLDER / MANIFEST
         if not path.is_file():
@@ -144,16 +174,16 @@ class FlatManifest(Sealed):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteStats:
-    """What was written.
+    """Numbers of rows, files and bytes that were written.
 
     Attributes:
-        num_examples: rows.
-        num_shards: files.
-        total_bytes: of all files, as stored.
-        output_paths: of the files, in the order of their rows.
-        num_tokens: ids in all rows, those around documents included, padding not; None where rows hold no tokens.
-        num_cut: documents that were longer than `max_length` and lost tokens; None where that is not known.
-        num_dropped_tokens: tokens that they lost; None where that is not known.
+        num_examples: Number of rows.
+        num_shards: Number of files.
+        total_bytes: Size of all files, as stored.
+        output_paths: Paths of the files, in the order of their rows.
+        num_tokens: Number of ids in all rows, including BOS and EOS and without padding; None if rows hold no tokens.
+        num_cut: Number of documents that were longer than `max_length` and lost tokens; None if that is not known.
+        num_dropped_tokens: Number of tokens that they lost; None if that is not known.
     """
 
     num_examples: int
@@ -166,7 +196,7 @@ class WriteStats:
 
     @classmethod
     def of(cls, manifest: FlatManifest, url: str, num_tokens: int | None = None) -> WriteStats:
-        """Sum up what lies at a path or URL."""
+        """Return the numbers of a flat directory at a path or URL."""
         return cls(
             num_examples=manifest.rows,
             num_shards=len(manifest.files),
@@ -179,7 +209,15 @@ class WriteStats:
 def put_manifest(
     folder: Path, form: FileFormat, schema: pa.Schema, files: Sequence[FlatFile], origin: Origin
 ) -> FlatManifest:
-    """Write the manifest of files that lie in `folder`, and what belongs beside it; return it."""
+    """Write the manifest of the files in a folder, and the files beside it; return the manifest.
+
+    Args:
+        folder: Folder with the files.
+        form: Format of the files.
+        schema: Schema of their rows.
+        files: Files, in the order of the rows.
+        origin: Kind and origin of the rows.
+    """
     manifest = FlatManifest(
         kind=origin.kind,
         format=form.format,
@@ -189,7 +227,8 @@ def put_manifest(
         made_of=dict(origin.made_of),
         produced_by=dict(origin.produced_by),
     )
-    for name, data in {**origin.beside, MANIFEST: manifest.to_bytes()}.items():
+    beside = {**origin.beside, MANIFEST: manifest.to_bytes()}
+    for name, data in beside.items():
         path = folder / FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

@@ -1,13 +1,13 @@
-"""What a configuration wants to have beside its version: flat directories and a push to the Hub, after the commit.
+"""Exports of a configuration: flat directories and a push to the Hub, made after the commit.
 
-No export is part of a version or of its fingerprint. Each says which version it is of, so that a second run finds it
-made, and one that was interrupted is made again. Flat directories are pushed, too: searched for secrets, sent, visible
-by one commit.
+No export is part of a version or of its fingerprint. Each one names its version, so that a second run leaves it as it
+is, and makes one again that was interrupted. Pushed flat directories are searched for secrets, uploaded, and made
+visible by one commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
@@ -28,6 +28,7 @@ from tokenlake.etl.export.version import ExportOptions, exported
 from tokenlake.etl.publish import push_to_hub
 from tokenlake.etl.publish.repository import HubRepository
 from tokenlake.runtime.store.address import open_read_store
+from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.store.schemes import scheme_of
@@ -39,14 +40,16 @@ EXPORTS: Final = "_exports"
 @final
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A flat directory to be made after the commit.
+    """A flat directory to make after the commit.
 
     Attributes:
-        key: the option that asks for it.
-        dataset: of the store, whose newest version of this build it holds.
-        output_path: where; in the store, the folder of its versions.
-        in_store: whether that is the store's own folder, in which nothing is anybody else's.
-        source: Name of the source whose tokens it holds; "" where it holds rows of the whole.
+        key: Option that asks for it.
+        dataset: Name of the dataset in the store; its newest version of this build is exported.
+        output_path: Path of the directory; in the store, of the folder with a directory for each version.
+        form: Format of the files.
+        options: Rows and their division into files.
+        in_store: True if the path is the store's own folder for exports, which holds nothing else.
+        source: Name of the source whose tokens are exported; empty for rows of the whole.
     """
 
     key: str
@@ -58,173 +61,222 @@ class Export:
     source: str = ""
 
     def is_of(self, dataset: str) -> bool:
-        """Whether a dataset of the store is what it holds: also tokens that a configuration of another name made."""
-        return dataset == self.dataset or (self.source != "" and is_tokens_of(dataset, self.source))
+        """Return True if this is an export of a dataset, or of its tokens under another configuration's name."""
+        if dataset == self.dataset:
+            return True
+        return self.source != "" and is_tokens_of(dataset, self.source)
 
     def target(self, config: PipelineConfig, manifest: Manifest | None = None) -> Target:
-        """Return where the export of a version goes; None: where those of all versions go."""
-        given, store = config.save.storage_options, store_of(config)
-        options = plain_options(given) if given and scheme_of(store) == scheme_of(self.output_path) else None
-        number = f"/v{manifest.version}" if manifest and self.in_store else ""
-        return target_of(self.output_path + number, options, self.key, in_store=self.in_store)
+        """Return the place of the export.
+
+        Args:
+            config: Configuration.
+            manifest: Manifest of the version; None: the place for all versions.
+        """
+        # The store's options are those of the export if both are in buckets of one kind.
+        options = None
+        store_options = config.save.storage_options
+        if store_options and scheme_of(store_of(config)) == scheme_of(self.output_path):
+            options = plain_options(store_options)
+        path = self.output_path
+        if manifest is not None and self.in_store:
+            path += f"/v{manifest.version}"
+        return target_of(path, options, self.key, in_store=self.in_store)
 
     def replaces(self, target: Target, config: PipelineConfig) -> bool:
-        """Return whether what lies at the target may go: an older export of the same rows, or whatever was allowed."""
-        found = target.manifest()
-        made_of: Mapping[str, Any] = found.made_of.get("export", {}) if found else {}
-        older = self.is_of(str(made_of.get("dataset"))) and made_of.get("source") == self.options.source
-        return self.in_store or config.save.overwrite or older
+        """Return True if the contents of the target may be replaced: an older export of the same rows, or any."""
+        if self.in_store or config.save.overwrite:
+            return True
+        flat = target.manifest()
+        if flat is None:
+            return False
+        facts = flat.made_of.get("export", {})
+        return self.is_of(str(facts.get("dataset"))) and facts.get("source") == self.options.source
 
 
 def exports_of(config: PipelineConfig) -> list[Export]:
-    """Return the flat directories that a configuration asks for; none for what the store holds itself.
+    """Return the flat directories that a configuration asks for.
 
-    That is zstd Parquet, of texts in any number of files; a mixture of stored rows has as many as its units make.
+    The store itself holds zstd Parquet. Texts fill any number of its files; a mixture of stored rows has as many files
+    as its units make, so that another number needs an export.
 
     Raises:
-        ConfigError: a format and a compression do not go together.
+        ConfigError: A format and a compression do not go together.
     """
     save = config.save
-    found = [_of_dataset(config, dataset) for dataset in config.datasets if dataset.save_path]
+    exports = [_export_of(config, dataset) for dataset in config.datasets if dataset.save_path]
     form = FileFormat.of(save.format, save.compression)
-    counted = save.num_shards is not None and not config.is_text_build
-    if counted or form != FileFormat("parquet", "zstd"):
-        masks = all(_has_mask(config, dataset) for dataset in config.datasets)
+    needs_file_count = save.num_shards is not None and not config.is_text_build
+    if needs_file_count or form != FileFormat("parquet", "zstd"):
+        name = config.name or ""
         options = ExportOptions(
-            save.num_shards, None if save.num_shards else save.max_shard_size, attention_mask=masks
+            num_shards=save.num_shards,
+            max_shard_size=None if save.num_shards else save.max_shard_size,
+            attention_mask=all(_has_mask(config, dataset) for dataset in config.datasets),
         )
-        folder, name = _store_folder(config), config.name or ""
-        found.append(Export("save.format", name, f"{folder}/{EXPORTS}/{name}", form, options, in_store=True))
-    return found
+        path = f"{_store_folder(config)}/{EXPORTS}/{name}"
+        exports.append(Export("save.format", name, path, form, options, in_store=True))
+    return exports
 
 
 def wanted_beside(config: PipelineConfig) -> list[dict[str, Any]]:
-    """Return what :func:`make_exports` would make, a record each: the option, the dataset, the form and the place.
+    """Return a record of everything that :func:`make_exports` would make: option, dataset, form and place.
 
     Raises:
-        ConfigError: a format and a compression do not go together.
+        ConfigError: A format and a compression do not go together.
     """
-    found: list[dict[str, Any]] = [
-        {
+    records: list[dict[str, Any]] = []
+    for export in exports_of(config):
+        place = export.target(config).url
+        if export.in_store:
+            place += "/vN"
+        record = {
             "option": export.key,
             "dataset": export.dataset,
             "form": f"{export.form.format}, {export.form.compression}",
-            "place": export.target(config).url + ("/vN" if export.in_store else ""),
+            "place": place,
         }
-        for export in exports_of(config)
-    ]
+        records.append(record)
     if config.save.push_to_hub:
-        form = "private repository" if config.save.hub_private else "public repository"
-        place = f"https://huggingface.co/datasets/{config.save.hub_repo_id}"
-        found.append({"option": "save.push_to_hub", "dataset": config.name, "form": form, "place": place})
-    return found
+        visibility = "private" if config.save.hub_private else "public"
+        record = {
+            "option": "save.push_to_hub",
+            "dataset": config.name,
+            "form": f"{visibility} repository",
+            "place": f"https://huggingface.co/datasets/{config.save.hub_repo_id}",
+        }
+        records.append(record)
+    return records
 
 
 def _store_folder(config: PipelineConfig) -> str:
-    """Return the path or URL of the store; of a ``file://`` URL the path."""
+    """Return the path or URL of the store; the path of a ``file://`` URL."""
     store = store_of(config).rstrip("/")
-    return unquote(urlsplit(store).path) if scheme_of(store) == "file" else store
+    if scheme_of(store) == "file":
+        return unquote(urlsplit(store).path)
+    return store
 
 
-def _of_dataset(config: PipelineConfig, dataset: DatasetConfig) -> Export:
-    """Return the export of one source; where sources are mixed, of its tokens before that."""
-    save, name = config.save, dataset.name or ""
-    format, by_value = dataset.save_format or save.format, dataset.shard_column is not None
-    num_shards = None if by_value else dataset.num_shards or save.num_shards
-    # The section's compression is that of its format: a dataset of another one has the usual.
-    form = FileFormat.of(format, save.compression if format == save.format else None)
-    alone = bool(first_steps(config)) or len(config.datasets) == 1
+def _export_of(config: PipelineConfig, dataset: DatasetConfig) -> Export:
+    """Return the export of one source; if sources are mixed, of its tokens before that."""
+    save = config.save
+    name = dataset.name or ""
+    is_mixed = bool(first_steps(config))
+    # 1. Format: the section's compression is that of its format, and other formats are compressed as usual.
+    format = dataset.save_format or save.format
+    compression = None
+    if format == save.format:
+        compression = save.compression
+    # 2. Number and size of files. Files by value are limited by their size alone.
+    num_shards = None
+    if dataset.shard_column is None:
+        num_shards = dataset.num_shards or save.num_shards
+    # 3. Rows: those of one source, unless it is the only one of its dataset.
+    is_alone = is_mixed or len(config.datasets) == 1
     options = ExportOptions(
         num_shards=num_shards,
         max_shard_size=None if num_shards else save.max_shard_size,
-        source=None if alone else name,
+        source=None if is_alone else name,
         attention_mask=_has_mask(config, dataset),
         shard_column=dataset.shard_column,
     )
-    key, path = f"datasets.{name}.save_path", dataset.save_path or ""
-    if not first_steps(config):
-        return Export(key, config.name or "", path, form, options)
-    return Export(key, tokens_name(config, dataset), path, form, options, source=name)
+    return Export(
+        key=f"datasets.{name}.save_path",
+        dataset=tokens_name(config, dataset) if is_mixed else config.name or "",
+        output_path=dataset.save_path or "",
+        form=FileFormat.of(format, compression),
+        options=options,
+        source=name if is_mixed else "",
+    )
 
 
 def _has_mask(config: PipelineConfig, dataset: DatasetConfig) -> bool:
-    choice = config.tokenizer_of(dataset)
-    return not isinstance(choice, TokenizerConfig) or choice.return_attention_mask
+    """Return True if exports of a dataset have an attention mask."""
+    tokenizer = config.tokenizer_of(dataset)
+    return not isinstance(tokenizer, TokenizerConfig) or tokenizer.return_attention_mask
 
 
 def _by_value_problems(dataset: DatasetConfig) -> Iterator[str]:
-    """Yield what files by the values of a column need and lack."""
-    column, path = dataset.shard_column, f"datasets.{dataset.name}"
+    """Yield the reasons why files by the values of a column cannot be made."""
+    column = dataset.shard_column
     if column is None:
         return
+    key = f"datasets.{dataset.name}.shard_column"
     if not dataset.save_path:
         yield (
-            f"{path}.shard_column: {column!r}, but there is no save_path; units write the store's files, so that files "
+            f"{key}: {column!r}, but there is no save_path; units write the store's files, so that files "
             "by value are an export: set it, or run `tokenlake export --shard-column` later"
         )
     if column not in (dataset.additional_fields or ()):
-        yield f"{path}.shard_column: {column!r} is none of additional_fields, which are the columns beside the tokens"
+        yield f"{key}: {column!r} is none of additional_fields, which are the columns beside the tokens"
     if dataset.num_shards is not None:
-        yield f"{path}.shard_column: set beside num_shards, but each value has files of its own; leave one of them out"
+        yield f"{key}: set beside num_shards, but each value has files of its own; leave one of them out"
 
 
 def check_exports(config: PipelineConfig) -> None:
-    """Look, before anything is built, whether the exports can be made; change nothing.
+    """Check, before anything is built, whether the exports can be made; change nothing.
 
     Raises:
-        ConfigError: files by value lack a folder or their column; a target is not empty and no older export, holds an
-            input or another target; the Hub's repository is none, or there is no token.
-        NotAvailableError: a target is a URL of something else.
-        MissingExtraError: a package is missing.
+        ConfigError: Files by value lack a folder or their column; a target is not empty and no older export, holds an
+            input or another target; the Hub's repository does not exist, or there is no token.
+        NotAvailableError: A target is a URL of an unsupported kind.
+        MissingExtraError: A package is missing.
     """
-    raise_problems(ConfigError, [each for dataset in config.datasets for each in _by_value_problems(dataset)])
-    wanted = {export.key: (export, export.target(config)) for export in exports_of(config)}
-    for (key, (_, target)), (other, (_, place)) in permutations(wanted.items(), 2):
-        if target.is_within(place.url):
-            told = f"{target.url} lies in {place.url} of {other}; give each a folder of its own"
-            raise ConfigError(f"{key}: {told}")
-    folder = _store_folder(config)
-    store = folder if scheme_of(folder) else str(Path(folder).expanduser().resolve())
-    for export, target in wanted.values():
-        if export.in_store:
-            continue
-        if store == target.url or store.startswith(f"{target.url}/"):
-            raise ConfigError(f"{export.key}: {target.url} holds the store {store}; give a folder of its own")
-        if target.is_within(store):  # which may not exist yet, so that looking at it would find nothing
+    problems: list[str] = []
+    for dataset in config.datasets:
+        problems += _by_value_problems(dataset)
+    raise_problems(ConfigError, problems)
+    exports = exports_of(config)
+    targets = {export.key: export.target(config) for export in exports}
+    for (key, target), (other_key, other) in permutations(targets.items(), 2):
+        if target.is_within(other.url):
             raise ConfigError(
-                f"{export.key}: {target.url} lies in the store {store}; give a folder outside of it"
+                f"{key}: {target.url} lies in {other.url} of {other_key}; give each a folder of its own"
             )
-        for dataset in config.datasets:
-            require_apart(export.key, target, dataset.all_files)
-        target.check(overwrite=export.replaces(target, config))
+    for export in exports:
+        if not export.in_store:
+            _check_target(config, export, targets[export.key])
     if config.save.push_to_hub and not isinstance(config.save.hub_token, BlockSecret):
         HubRepository(config.save.hub_repo_id or "", token=hub_token(config.save))
 
 
+def _check_target(config: PipelineConfig, export: Export, target: Target) -> None:
+    """Check that a target is apart from the store and from all inputs, and may be written."""
+    store = _store_folder(config)
+    if not scheme_of(store):
+        store = str(Path(store).expanduser().resolve())
+    if store == target.url or store.startswith(f"{target.url}/"):
+        raise ConfigError(f"{export.key}: {target.url} holds the store {store}; give a folder of its own")
+    if target.is_within(store):  # the store may not exist yet, so that it cannot be found by looking
+        raise ConfigError(
+            f"{export.key}: {target.url} lies in the store {store}; give a folder outside of it"
+        )
+    for dataset in config.datasets:
+        require_apart(export.key, target, dataset.all_files)
+    target.check(overwrite=export.replaces(target, config))
+
+
 def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
-    """Make the exports that are not there yet, and return where all are: paths, and URLs.
+    """Make the exports that are missing, and return the paths and URLs of all.
 
     Args:
-        config: the whole configuration, of all steps.
-        manifest: of its committed version.
+        config: Whole configuration, of all steps.
+        manifest: Manifest of its committed version.
 
     Raises:
-        TokenlakeError: see :func:`tokenlake.etl.export.version.export_version` and
-            :func:`tokenlake.etl.publish.push_to_hub`. The version is there; a rerun makes what is missing.
+        TokenlakeError: As of :func:`tokenlake.etl.export.version.export_version` and
+            :func:`tokenlake.etl.publish.push_to_hub`. The version is committed; a rerun makes the missing exports.
     """
-    made: list[str] = []
-    address, options = store_of(config), plain_options(config.save.storage_options or {})
+    places: list[str] = []
+    address = store_of(config)
+    options = plain_options(config.save.storage_options or {})
     for export in exports_of(config):
-        store, version = open_read_store(address, storage_options=options), manifest
-        if export.dataset != manifest.dataset:  # what the committed version was mixed of
-            exact = [parent for parent in manifest.parents if parent.dataset == export.dataset]
-            alike = [parent for parent in manifest.parents if export.is_of(parent.dataset)]
-            (parent, *_) = [*exact, *alike]
-            version = Catalog(store).manifest(parent.dataset, parent.version)
+        store = open_read_store(address, storage_options=options)
+        version = _exported_version(store, export, manifest)
         target = export.target(config, version)
         overwrite = export.replaces(target, config)
         exported(store, version, target, export.form, export.options, overwrite=overwrite)
-        made.append(target.url)
+        places.append(target.url)
     if config.save.push_to_hub:
         report = push_to_hub(
             address,
@@ -234,11 +286,22 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
             token=hub_token(config.save),
             storage_options=options,
         )
-        made.append(report.url)
-    return tuple(made)
+        places.append(report.url)
+    return tuple(places)
+
+
+def _exported_version(store: ReadStore, export: Export, manifest: Manifest) -> Manifest:
+    """Return the manifest of the version that is exported: the committed one, or one that it was mixed of."""
+    if export.dataset == manifest.dataset:
+        return manifest
+    # A parent of exactly this name comes before one with the same tokens under another name.
+    parents = [parent for parent in manifest.parents if parent.dataset == export.dataset]
+    parents += [parent for parent in manifest.parents if export.is_of(parent.dataset)]
+    return Catalog(store).manifest(parents[0].dataset, parents[0].version)
 
 
 def hub_token(save: SaveStageConfig) -> str | None:
-    """Return the token that section `save` holds or refers to; ConfigError where that is not there."""
-    given = save.hub_token
-    return None if given is None else resolve_options(plain_options({"token": given}))["token"]
+    """Return the token that section `save` holds or refers to; ConfigError if the reference leads nowhere."""
+    if save.hub_token is None:
+        return None
+    return resolve_options(plain_options({"token": save.hub_token}))["token"]

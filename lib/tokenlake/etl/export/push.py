@@ -1,11 +1,11 @@
-"""Pushing the directories of versions to one dataset repository on the Hub."""
+"""Pushing flat directories to one dataset repository on the Hub."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,8 +20,14 @@ from tokenlake.etl.publish.repository import HubRepository
 from tokenlake.etl.reports.croissant import CROISSANT, RowFiles, metadata
 from tokenlake.runtime.store.layout import CARD, QUARANTINE
 
-_GIT: Final = ".gitattributes"  # the Hub's own
-_IN_GIT: Final = 10 << 20  # bytes; larger files are never in git itself
+_GIT_ATTRIBUTES: Final = ".gitattributes"
+"""File that the Hub itself writes."""
+
+_IN_GIT_BYTES: Final = 10 << 20
+"""Largest size of a file that the Hub may keep in git itself."""
+
+_NAMED: Final = 5
+"""Files that a message names."""
 
 
 def push_directories(
@@ -33,102 +39,170 @@ def push_directories(
 ) -> str:
     """Upload flat directories to a dataset repository, private unless `public`, and return its URL.
 
-    They go up in one commit, in the place of those that were pushed before, with a card by which `load_dataset` finds
-    them, and a `croissant.json` with their hashes and columns. Bad records that were set aside stay here. Pushing again
-    what is there changes nothing.
+    They are uploaded in one commit, which replaces those that were pushed before, with a card by which `load_dataset`
+    finds them, and a `croissant.json` with their hashes and columns. Bad records that were set aside are not uploaded.
+    Pushing the same directories again changes nothing.
 
     Args:
-        folders: name to folder of this machine; a single one lies in the repository itself, several in folders of
+        folders: Name -> folder of this machine. A single one lies in the repository itself, several in folders of
             their names, each a configuration of `load_dataset`.
-        repo: ``org/name``; created where there is none.
-        public: create a public repository, or push to one that is public.
-        token: with write access; None: ``HF_TOKEN``, then the saved login.
+        repo: Name of the repository, ``org/name``; it is created if it does not exist.
+        public: True to create a public repository, or push to one that is public.
+        token: Token with write access; None: ``HF_TOKEN``, then the saved login.
 
     Raises:
-        ConfigError: something looks like a secret, the repository is public, or the token may not write.
-        VersionConflictError: the repository holds what was not pushed from flat directories.
-        StoreError: the Hub could not be reached; nothing is visible.
+        ConfigError: A file may hold a secret, the repository is public, or the token may not write.
+        VersionConflictError: The repository holds files that were not pushed from flat directories.
+        StoreError: The Hub could not be reached; nothing is visible.
         MissingExtraError: ``huggingface_hub`` is not installed.
     """
-    places = {"" if len(folders) == 1 else f"{name}/": Path(folder) for name, folder in folders.items()}
+    # 1. Files to upload: texts, which are searched for secrets, and data.
+    places: dict[str, Path] = {}
+    for name, folder in folders.items():
+        prefix = "" if len(folders) == 1 else f"{name}/"
+        places[prefix] = Path(folder)
     manifests = {prefix: FlatManifest.of(folder) for prefix, folder in places.items()}
-    groups = [RowFiles(prefix, each.format, each.columns, each.files) for prefix, each in manifests.items()]
-    facts = metadata(repo, _said(manifests), groups, url=f"https://huggingface.co/datasets/{repo}")
-    texts = [_text(CARD, _card(manifests, repo)), _text(CROISSANT, json.dumps(facts, indent=2).encode())]
-    data: dict[PublishedFile, Path] = {}
+    texts = _texts(places, manifests, repo)
+    data = _data_files(places, manifests)
+    require_none(scan_texts(texts, Detector(os.environ)), "the directory's files hold")
+    # 2. The repository.
+    hub = HubRepository(repo, token=token)
+    state = hub.state() or hub.created(public=public)
+    if not public:
+        hub.require_private(state, "the rows", "say hub_private: false")
+    # 3. Upload, if anything differs.
+    files = [*texts, *data]
+    existing = hub.files(state.head or "")
+    differing_files = partial(differing, files, ours=_GIT_ATTRIBUTES.__ne__)
+    if differing_files(existing):
+        _require_ours(existing, repo)
+
+        def upload() -> list[Any]:
+            operations: list[Any] = []
+            for group in groups_of(list(data)):
+                operations += hub.upload([(file, data[file]) for file in group])
+            return operations + hub.upload([(text, None) for text in texts])
+
+        removed = sorted(existing.keys() - {file.path for file in files} - {_GIT_ATTRIBUTES})
+        message = ("Saved rows", "Flat directories, pushed by tokenlake.")
+        commit_all(hub, state, removed, message, upload, differing_files)
+    return hub.url
+
+
+def _texts(
+    places: Mapping[str, Path], manifests: Mapping[str, FlatManifest], repo: str
+) -> list[PublishedFile]:
+    """Return card, croissant.json and the files below ``_tokenlake/``."""
+    groups: list[RowFiles] = []
+    for prefix, manifest in manifests.items():
+        groups.append(RowFiles(prefix, manifest.format, manifest.columns, manifest.files))
+    url = f"https://huggingface.co/datasets/{repo}"
+    croissant = metadata(repo, _summary(manifests), groups, url=url)
+    texts = [
+        _text(CARD, _card(manifests, repo)),
+        _text(CROISSANT, json.dumps(croissant, indent=2).encode()),
+    ]
     for prefix, folder in places.items():
         for path in sorted((folder / FOLDER).rglob("*")):
             name = path.relative_to(folder).as_posix()
             if path.is_file() and not name.startswith(f"{FOLDER}/{QUARANTINE}/"):
                 texts.append(_text(f"{prefix}{name}", path.read_bytes()))
-        for file in manifests[prefix].files:
-            path = folder / file.path
-            # The Hub may keep small ones in git itself, and lists these by git's hash of the bytes.
-            held = path.read_bytes() if file.bytes <= _IN_GIT else None
-            data[PublishedFile(f"{prefix}{file.path}", file.bytes, file.sha256, held)] = path
-    require_none(scan_texts(texts, Detector(os.environ)), "the directory's files hold")
-    hub = HubRepository(repo, token=token)
-    state = hub.state() or hub.created(public=public)
-    if not public:
-        hub.require_private(state, "the rows", "say hub_private: false")
-    files, there = [*texts, *data], hub.files(state.head or "")
-    others = partial(differing, files, ours=_GIT.__ne__)
-    if others(there):
-        mine = any(path.endswith(f"{FOLDER}/{MANIFEST}") for path in there)
-        if not mine and (foreign := sorted(there.keys() - {_GIT})):  # a push would remove them
-            raise VersionConflictError(
-                f"{repo} holds {', '.join(foreign[:5])}, which no flat directory was pushed with; remove them there, "
-                "or push to a repository of its own",
-                repo=repo,
-                files=foreign[:100],
-            )
-
-        def send() -> list[Any]:
-            sent = [
-                each for group in groups_of(list(data)) for each in hub.upload([(f, data[f]) for f in group])
-            ]
-            return sent + hub.upload([(text, None) for text in texts])
-
-        told = ("Saved rows", "Flat directories, pushed by tokenlake.")
-        gone = sorted(there.keys() - {file.path for file in files} - {_GIT})
-        commit_all(hub, state, gone, told, send, others)
-    return hub.url
+    return texts
 
 
 def _text(path: str, data: bytes) -> PublishedFile:
     return PublishedFile(path, len(data), hashlib.sha256(data).hexdigest(), data)
 
 
-def _said(manifests: Mapping[str, FlatManifest]) -> str:
-    """``2 rows (tokens), saved by tokenlake.``."""
+def _data_files(
+    places: Mapping[str, Path], manifests: Mapping[str, FlatManifest]
+) -> dict[PublishedFile, Path]:
+    """Return the data files, and their paths on this machine."""
+    data: dict[PublishedFile, Path] = {}
+    for prefix, folder in places.items():
+        for file in manifests[prefix].files:
+            path = folder / file.path
+            # The Hub may keep small files in git itself, and lists these by git's hash of the bytes.
+            content = path.read_bytes() if file.bytes <= _IN_GIT_BYTES else None
+            data[PublishedFile(f"{prefix}{file.path}", file.bytes, file.sha256, content)] = path
+    return data
+
+
+def _require_ours(existing: Mapping[str, Any], repo: str) -> None:
+    """Raise VersionConflictError if the repository holds files that a push would remove, and that are not ours."""
+    if any(path.endswith(f"{FOLDER}/{MANIFEST}") for path in existing):
+        return
+    foreign = sorted(existing.keys() - {_GIT_ATTRIBUTES})
+    if foreign:
+        raise VersionConflictError(
+            f"{repo} holds {', '.join(foreign[:_NAMED])}, which no flat directory was pushed with; remove them there, "
+            "or push to a repository of its own",
+            repo=repo,
+            files=foreign[:100],
+        )
+
+
+def _summary(manifests: Mapping[str, FlatManifest]) -> str:
+    """Return a sentence such as ``2 rows (tokens), saved by tokenlake.``."""
     rows = sum(manifest.rows for manifest in manifests.values())
-    kinds = ", ".join(dict.fromkeys(manifest.kind for manifest in manifests.values()))
-    return f"{numbers.plural(rows, 'row')} ({kinds}), saved by tokenlake."
+    kinds = _distinct(manifest.kind for manifest in manifests.values())
+    return f"{numbers.plural(rows, 'row')} ({', '.join(kinds)}), saved by tokenlake."
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Return each name once, in order."""
+    return list(dict.fromkeys(names))
 
 
 def _card(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
     """Return a card whose header names the files of each split, for the Hub's viewer and `load_dataset`."""
+    header = "\n".join(_card_header(manifests))
+    reading = "\n".join(_reading_examples(manifests, repo))
+    return f"{header}\n\n{_summary(manifests)}\n\n## Reading it\n\n{reading}".encode()
+
+
+def _card_header(manifests: Mapping[str, FlatManifest]) -> Sequence[str]:
+    """Return the YAML header of the card."""
     lines = ["---", "configs:"]
     for prefix, manifest in manifests.items():
-        lines += [f"- config_name: {json.dumps(prefix.rstrip('/') or 'default')}", "  data_files:"]
-        for split in dict.fromkeys(file.split for file in manifest.files):
+        name = prefix.rstrip("/") or "default"
+        lines += [f"- config_name: {json.dumps(name)}", "  data_files:"]
+        for split in _distinct(file.split for file in manifest.files):
             paths = [f"{prefix}{file.path}" for file in manifest.files if file.split == split]
             lines += [f"  - split: {json.dumps(split)}", f"    path: {json.dumps(paths)}"]
-    head = "\n".join([*lines, "tags:", "- tokenlake", "---"])
-    # How the first directory is read, by `datasets`, JAX and PyTorch; of Parquet also by DuckDB and Polars.
+    return [*lines, "tags:", "- tokenlake", "---"]
+
+
+def _reading_examples(manifests: Mapping[str, FlatManifest], repo: str) -> Sequence[str]:
+    """Return code that reads the first directory: with `datasets`, and Parquet also with Polars and DuckDB."""
     prefix, manifest = next(iter(manifests.items()))
-    split = next((file.split for file in manifest.files), "train")
     name = prefix.rstrip("/") or "default"
-    told = f"{json.dumps(repo)}, {json.dumps(name)}, split={json.dumps(split)}"
-    reading = (
-        f"```python\nfrom datasets import load_dataset\n\nrows = load_dataset({told})\n"
-        'for_jax = rows.with_format("jax")\nfor_torch = rows.with_format("torch")\n```\n'
-    )
+    split = manifest.files[0].split if manifest.files else "train"
+    arguments = f"{json.dumps(repo)}, {json.dumps(name)}, split={json.dumps(split)}"
+    lines = [
+        "```python",
+        "from datasets import load_dataset",
+        "",
+        f"rows = load_dataset({arguments})",
+        'for_jax = rows.with_format("jax")',
+        'for_torch = rows.with_format("torch")',
+        "```",
+        "",
+    ]
     if manifest.format == "parquet":
         url = json.dumps(f"hf://datasets/{repo}/{prefix}*.parquet")
-        reading += (
-            f"\n```python\nimport polars as pl\n\nrows = pl.scan_parquet({url})\n```\n\n"
-            "```sql\n-- DuckDB; a private repository needs a secret of type huggingface\n"
-            f"select count(*) from read_parquet('{url[1:-1].replace(chr(39), 2 * chr(39))}');\n```\n"
-        )
-    return f"{head}\n\n{_said(manifests)}\n\n## Reading it\n\n{reading}".encode()
+        sql_url = url[1:-1].replace("'", "''")
+        lines += [
+            "```python",
+            "import polars as pl",
+            "",
+            f"rows = pl.scan_parquet({url})",
+            "```",
+            "",
+            "```sql",
+            "-- DuckDB; a private repository needs a secret of type huggingface",
+            f"select count(*) from read_parquet('{sql_url}');",
+            "```",
+            "",
+        ]
+    return lines

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Self, final
-from urllib.parse import quote
+from typing import Any, Final, final
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tokenlake.base.arrays import STRINGS, cells, offsets_of
-from tokenlake.base.checks import expected, whole_number
+from tokenlake.base.checks import whole_number
 from tokenlake.base.sizes import MIB, parse_size
 from tokenlake.errors import ConfigError
-from tokenlake.etl.export import directory, flat_manifest
+from tokenlake.etl.export.directory import NEW, Target, target_of
+from tokenlake.etl.export.exported_rows import as_exported
+from tokenlake.etl.export.flat_manifest import (
+    FOLDER,
+    FileFormat,
+    FlatFile,
+    FlatManifest,
+    Origin,
+    WriteStats,
+    put_manifest,
+)
 from tokenlake.etl.export.shard_files import DEFAULT_NAMING, ShardFiles, check_naming, edges_of
+from tokenlake.etl.export.value_files import FilesByValue
 from tokenlake.runtime.reading.version import StoredRows, stored_schema
-from tokenlake.runtime.schema import is_list
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, parted
@@ -33,8 +38,6 @@ MOST_SHARDS: Final = 100_000
 
 _ARROW: Final[Any] = pa
 _SHARD_BYTES: Final = 500 * MIB
-_PROVENANCE: Final = ("file", "position", "documents")
-_DERIVED: Final = ("segment_lengths",)
 
 
 def export_version(
@@ -55,8 +58,8 @@ def export_version(
     shard_column: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     output_options: Mapping[str, Any] | None = None,
-) -> flat_manifest.WriteStats:
-    """Write a committed version as a flat directory, which any tool reads; the version stays as it is.
+) -> WriteStats:
+    """Write a committed version as a flat directory, which any tool reads. The version stays as it is.
 
     ::
 
@@ -65,42 +68,66 @@ def export_version(
     A directory that holds this export already is left as it is.
 
     Args:
-        where: the dataset, or one version of it, as :func:`tokenlake.open` takes it.
-        output_path: the directory, made when missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
-        format, compression, num_shards, max_shard_size, naming: as :func:`tokenlake.create_writer`; of each split.
-        name: of the dataset in the store `where`.
-        split: this one alone; None: all.
-        source: rows of this source alone, of a version that is no mixture; None: of all.
-        overwrite: replace the data files of a directory that is not empty; else it is an error.
-        attention_mask: add the column (int32; 1 for ids, 0 for padding) where rows have none.
-        provenance: keep the columns that say which input each document comes from.
-        shard_column: a kept field of text, whole numbers or truth values, of at most 256 values: each has files of its
-            own, ``train-lang=en-00000-of-00001.parquet``, with its rows in order; None: files hold whatever comes.
-        storage_options: for the store, as for :func:`tokenlake.open`.
-        output_options: for a bucket at `output_path`; None: those of the environment.
+        where: Dataset, or one version of it, as :func:`tokenlake.open` takes it.
+        output_path: Directory, made if it is missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
+        format: Format of the files, as of :func:`tokenlake.create_writer`.
+        compression: Compression of the files, as of :func:`tokenlake.create_writer`.
+        num_shards: Number of files of each split, as of :func:`tokenlake.create_writer`.
+        max_shard_size: Largest size of a file, as of :func:`tokenlake.create_writer`.
+        name: Name of the dataset in the store `where`.
+        split: Name of the only split to export; None: all.
+        source: Name of the only source to export, of a version that is no mixture; None: all.
+        overwrite: True to replace the data files of a directory that is not empty; otherwise that is an error.
+        attention_mask: True to add the column (int32; 1 for ids, 0 for padding) if rows have none.
+        provenance: True to keep the columns that say which input each document comes from.
+        naming: Names of the files, as of :func:`tokenlake.create_writer`.
+        shard_column: Kept field of text, whole numbers or truth values, with at most 256 values. Each value has files
+            of its own, ``train-lang=en-00000-of-00001.parquet``, with its rows in order. None: files hold rows of all
+            values.
+        storage_options: Options of the store, as for :func:`tokenlake.open`.
+        output_options: Options of a bucket at `output_path`; None: those of the environment.
+
+    Returns:
+        Numbers of rows, files and bytes, and the paths of the files.
 
     Raises:
-        ConfigError: an argument is not what is allowed, or the target is not empty; nothing was changed.
-        NotFoundError: there is no such version.
-        IntegrityError: a page is damaged; the target stays as it was.
+        ConfigError: An argument is not allowed, or the target is not empty; nothing was changed.
+        NotFoundError: There is no such version.
+        IntegrityError: A page is damaged; the target stays as it was.
     """
     place, name = parted(where, name)
     store = open_read_store(place, storage_options=storage_options)
     manifest = Catalog(store).manifest_of(name)
     options = ExportOptions(
-        num_shards, max_shard_size, split, source, attention_mask, provenance, naming, shard_column
+        num_shards=num_shards,
+        max_shard_size=max_shard_size,
+        split=split,
+        source=source,
+        attention_mask=attention_mask,
+        provenance=provenance,
+        naming=naming,
+        shard_column=shard_column,
     )
-    form, target = (
-        flat_manifest.FileFormat.of(format, compression),
-        directory.target_of(output_path, output_options),
-    )
+    form = FileFormat.of(format, compression)
+    target = target_of(output_path, output_options)
     return exported(store, manifest, target, form, options, overwrite=overwrite)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What an export holds and how it is cut, beside the format of its files; see :func:`export_version`."""
+    """Rows of an export and how they are divided into files; see :func:`export_version`.
+
+    Attributes:
+        num_shards: Number of files of each split; None: as many as `max_shard_size` makes.
+        max_shard_size: Largest size of a file.
+        split: Name of the only split; None: all.
+        source: Name of the only source; None: all.
+        attention_mask: True for an attention mask.
+        provenance: True for the columns that say which input each document comes from.
+        naming: Names of the files.
+        shard_column: Name of the column by whose values files are divided.
+    """
 
     num_shards: int | None = None
     max_shard_size: int | str | None = None
@@ -113,107 +140,15 @@ class ExportOptions:
 
     @property
     def max_bytes(self) -> int | None:
-        """Bytes of a file at most; None: no limit. ConfigError where a limit is none."""
+        """Largest size of a file in bytes; None: no limit. ConfigError if a limit is no size or count."""
         return shard_bytes(self.max_shard_size, self.num_shards)
 
 
-def exported(
-    store: ReadStore,
-    manifest: Manifest,
-    target: directory.Target,
-    form: flat_manifest.FileFormat,
-    options: ExportOptions,
-    *,
-    overwrite: bool,
-) -> flat_manifest.WriteStats:
-    """Have a version at `target`, written unless this very export is there; see :func:`export_version`."""
-    found = target.manifest()
-    asked = (_export_of(manifest, options), form.format, form.compression)
-    there = found and (found.made_of.get("export"), found.format, found.compression)
-    same = there == asked
-    if found is None or not same or not target.is_whole(found):
-        with target.placed(overwrite=overwrite or same) as beside:
-            found = write_version(store, manifest, beside / directory.NEW, form, options)
-    return flat_manifest.WriteStats.of(found, target.url)
-
-
-def _export_of(manifest: Manifest, options: ExportOptions) -> dict[str, Any]:
-    """Return what a flat directory says of the version that it is an export of."""
-    own = {"dataset": manifest.dataset, "version": manifest.version, "manifest": manifest.sha256}
-    asked = asdict(options) | {"max_shard_size": options.max_bytes}
-    if options.shard_column is None:  # older exports do not say so
-        del asked["shard_column"]
-    return own | asked
-
-
-def write_version(
-    store: ReadStore,
-    manifest: Manifest,
-    folder: Path,
-    form: flat_manifest.FileFormat,
-    options: ExportOptions,
-    *,
-    quarantine: bool = False,
-) -> flat_manifest.FlatManifest:
-    """Write the files of an export into a folder, and under ``_tokenlake/`` configuration, tokenizer and manifest.
-
-    Args:
-        quarantine: also the bad records that were set aside.
-
-    Raises:
-        ConfigError, IntegrityError: as :func:`export_version`.
-    """
-    splits, column = tuple(manifest.splits) or ("train",), options.shard_column
-    if options.split is not None:
-        if options.split not in splits:
-            name = f"{manifest.dataset}@v{manifest.version}"
-            raise ConfigError(f"split: {name} has no {options.split!r}; expected one of {', '.join(splits)}")
-        splits = (options.split,)
-    if column is not None and options.num_shards is not None:
-        why = f"set beside num_shards {options.num_shards}, but each value has files of its own; leave one of them out"
-        raise ConfigError(f"shard_column: {why}")
-    names = splits if column is None else tuple(f"{split}-{value}" for split in splits for value in "ab")
-    check_naming(options.naming, names, form)
-    chosen = manifest if options.source is None else _of_source(store, manifest, options.source)
-    no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
-    schema = _as_exported(no_rows, options).schema
-    files: list[flat_manifest.FlatFile] = []
-    for split in splits:
-        rows = chosen.splits[split].rows if split in chosen.splits else 0
-        edges = None if options.num_shards is None else edges_of(rows, options.num_shards)
-        limit = options.max_bytes
-        with (
-            ShardFiles(folder, split, form, schema, max_bytes=limit, edges=edges)
-            if column is None
-            else FilesByValue(folder, split, form, schema, column, max_bytes=limit)
-        ) as shards:
-            for batch in version_batches(store, chosen, split):
-                shards.add(_as_exported(batch, options))
-            files += shards.finish(options.naming)
-    kept = (f"{TOKENIZER}/", f"{QUARANTINE}/") if quarantine else (f"{TOKENIZER}/",)
-    layout = Layout(manifest.dataset, manifest.version)
-    for path in manifest.other_files:
-        if path == CONFIG or path.startswith(kept):
-            target = folder / flat_manifest.FOLDER / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            store.download(layout.key(path), target)
-    made_of = {
-        "fingerprint": manifest.fingerprint,
-        "config": manifest.config,
-        "tokenizer": manifest.tokenizer,
-        "inputs": msgspec.to_builtins(manifest.inputs),
-        "account": manifest.account.to_json(),
-        "export": _export_of(manifest, options),
-    }
-    origin = flat_manifest.Origin(manifest.kind, made_of, manifest.produced_by)
-    return flat_manifest.put_manifest(folder, form, schema, files, origin)
-
-
 def shard_bytes(max_shard_size: int | str | None, num_shards: int | None) -> int | None:
-    """Check both limits, and return that of bytes.
+    """Check both limits of files, and return that of bytes; None: no limit.
 
     Raises:
-        ConfigError: one is no size or count.
+        ConfigError: One of them is no size or count.
     """
     if num_shards is not None:
         whole_number("num_shards", num_shards, 1, MOST_SHARDS)
@@ -225,6 +160,152 @@ def shard_bytes(max_shard_size: int | str | None, num_shards: int | None) -> int
         raise ConfigError(f"max_shard_size: {error}") from error
 
 
+def exported(
+    store: ReadStore,
+    manifest: Manifest,
+    target: Target,
+    form: FileFormat,
+    options: ExportOptions,
+    *,
+    overwrite: bool,
+) -> WriteStats:
+    """Write a version to a target, unless this very export is there; see :func:`export_version`."""
+    flat = target.manifest()
+    is_same = flat is not None and _is_export(flat, manifest, form, options)
+    if flat is None or not is_same or not target.is_whole(flat):
+        with target.placed(overwrite=overwrite or is_same) as beside:
+            flat = write_version(store, manifest, beside / NEW, form, options)
+    return WriteStats.of(flat, target.url)
+
+
+def _is_export(flat: FlatManifest, manifest: Manifest, form: FileFormat, options: ExportOptions) -> bool:
+    """Return True if a flat directory is this export of a version."""
+    if (flat.format, flat.compression) != (form.format, form.compression):
+        return False
+    return flat.made_of.get("export") == _export_facts(manifest, options)
+
+
+def _export_facts(manifest: Manifest, options: ExportOptions) -> dict[str, Any]:
+    """Return the facts by which a flat directory says that it is an export of a version."""
+    facts = {
+        "dataset": manifest.dataset,
+        "version": manifest.version,
+        "manifest": manifest.sha256,
+        **asdict(options),
+        "max_shard_size": options.max_bytes,
+    }
+    if options.shard_column is None:  # older exports have no such fact
+        del facts["shard_column"]
+    return facts
+
+
+def write_version(
+    store: ReadStore,
+    manifest: Manifest,
+    folder: Path,
+    form: FileFormat,
+    options: ExportOptions,
+    *,
+    quarantine: bool = False,
+) -> FlatManifest:
+    """Write the files of an export into a folder, and configuration, tokenizer and manifest below ``_tokenlake/``.
+
+    Args:
+        store: Store of the version.
+        manifest: Manifest of the version.
+        folder: Folder to write into.
+        form: Format of the files.
+        options: Rows and their division into files.
+        quarantine: True to export the bad records that were set aside, too.
+
+    Raises:
+        ConfigError, IntegrityError: as :func:`export_version`.
+    """
+    splits = _splits_of(manifest, options)
+    _check_names(splits, form, options)
+    chosen = manifest
+    if options.source is not None:
+        chosen = _of_source(store, manifest, options.source)
+    # 1. Rows.
+    no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
+    schema = _as_exported(no_rows, options).schema
+    files: list[FlatFile] = []
+    for split in splits:
+        rows = chosen.splits[split].rows if split in chosen.splits else 0
+        with _open_files(folder, split, rows, form, schema, options) as shards:
+            for batch in version_batches(store, chosen, split):
+                shards.add(_as_exported(batch, options))
+            files += shards.finish(options.naming)
+    # 2. Other files of the version.
+    layout = Layout(manifest.dataset, manifest.version)
+    copied_folders = [f"{TOKENIZER}/"]
+    if quarantine:
+        copied_folders.append(f"{QUARANTINE}/")
+    for path in manifest.other_files:
+        if path == CONFIG or path.startswith(tuple(copied_folders)):
+            target = folder / FOLDER / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            store.download(layout.key(path), target)
+    # 3. The manifest of the directory.
+    made_of = {
+        "fingerprint": manifest.fingerprint,
+        "config": manifest.config,
+        "tokenizer": manifest.tokenizer,
+        "inputs": msgspec.to_builtins(manifest.inputs),
+        "account": manifest.account.to_json(),
+        "export": _export_facts(manifest, options),
+    }
+    origin = Origin(manifest.kind, made_of, manifest.produced_by)
+    return put_manifest(folder, form, schema, files, origin)
+
+
+def _splits_of(manifest: Manifest, options: ExportOptions) -> tuple[str, ...]:
+    """Return the names of the splits to export."""
+    splits = tuple(manifest.splits) or ("train",)
+    if options.split is None:
+        return splits
+    if options.split not in splits:
+        name = f"{manifest.dataset}@v{manifest.version}"
+        raise ConfigError(f"split: {name} has no {options.split!r}; expected one of {', '.join(splits)}")
+    return (options.split,)
+
+
+def _check_names(splits: tuple[str, ...], form: FileFormat, options: ExportOptions) -> None:
+    """Check that files will have different names."""
+    name_parts = list(splits)
+    if options.shard_column is not None:
+        if options.num_shards is not None:
+            raise ConfigError(
+                f"shard_column: set beside num_shards {options.num_shards}, but each value has files of its own; leave "
+                "one of them out"
+            )
+        # Names contain values, which are not known yet: two of them stand for all.
+        name_parts = [f"{split}-{value}" for split in splits for value in "ab"]
+    check_naming(options.naming, name_parts, form)
+
+
+def _open_files(
+    folder: Path,
+    split: str,
+    rows: int,
+    form: FileFormat,
+    schema: pa.Schema,
+    options: ExportOptions,
+) -> ShardFiles | FilesByValue:
+    """Open the files of a split of `rows` rows."""
+    max_bytes = options.max_bytes
+    if options.shard_column is not None:
+        return FilesByValue(folder, split, form, schema, options.shard_column, max_bytes=max_bytes)
+    edges = None
+    if options.num_shards is not None:
+        edges = edges_of(rows, options.num_shards)
+    return ShardFiles(folder, split, form, schema, max_bytes=max_bytes, edges=edges)
+
+
+def _as_exported(rows: pa.RecordBatch, options: ExportOptions) -> pa.RecordBatch:
+    return as_exported(rows, attention_mask=options.attention_mask, provenance=options.provenance)
+
+
 def version_batches(store: ReadStore, manifest: Manifest, split: str) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a version's split in order, a row group at a time; every page's checksum is verified."""
     if split in manifest.splits:
@@ -233,126 +314,22 @@ def version_batches(store: ReadStore, manifest: Manifest, split: str) -> Iterato
 
 
 def _of_source(store: ReadStore, manifest: Manifest, source: str) -> Manifest:
-    """Return a version as if it had the files of one source alone; a unit is of one source."""
-    place = f"{manifest.dataset}@v{manifest.version}"
-    if manifest.mixture is not None or source not in manifest.accounts:
-        known = "none, for its rows are mixed" if manifest.mixture else ", ".join(manifest.accounts)
-        raise ConfigError(f"source: {place} has no files of {source!r} alone; expected one of {known}")
+    """Return the manifest of a version as if it had the files of one source alone. A unit is of one source."""
+    name = f"{manifest.dataset}@v{manifest.version}"
+    if manifest.mixture is not None:
+        raise _no_such_source(name, source, "none, for its rows are mixed")
+    if source not in manifest.accounts:
+        raise _no_such_source(name, source, ", ".join(manifest.accounts))
     if len(manifest.accounts) == 1:
         return manifest
     records = Catalog(store).ledger(manifest.dataset, manifest.version, manifest=manifest)
     if not records:
         raise ConfigError(
-            f"source: {place} has no ledger, which says what units are of {source!r}; export all"
+            f"source: {name} has no ledger, which says what units are of {source!r}; export all"
         )
-    files = tuple(each for each in manifest.files if records[each.unit].source == source)
+    files = tuple(file for file in manifest.files if records[file.unit].source == source)
     return replace(manifest, files=files)
 
 
-def _as_exported(rows: pa.RecordBatch, options: ExportOptions) -> pa.RecordBatch:
-    """Return rows of a version with the columns of a flat directory."""
-    left_out = {*_DERIVED, *(() if options.provenance else _PROVENANCE)}
-    names, columns, nullable = rows.schema.names, dict[str, Any](), dict[str, bool]()
-    for name, column in zip(names, rows.columns, strict=True):
-        if name not in left_out:
-            # The values of a list are called `item`, as Arrow does; Parquet gives them back as `element`.
-            columns[name] = column.cast(_named_type(column.type)) if is_list(column.type) else column
-            nullable[name] = rows.schema.field(name).nullable
-        if name == "input_ids" and options.attention_mask and "attention_mask" not in names:
-            columns["attention_mask"], nullable["attention_mask"] = _mask(rows), False
-    fields = [pa.field(name, column.type, nullable[name]) for name, column in columns.items()]
-    return _ARROW.RecordBatch.from_arrays(list(columns.values()), schema=pa.schema(fields))
-
-
-def _mask(rows: pa.RecordBatch) -> Any:
-    """Return 1 where ids are a document's, and 0 where they are padding; unpacked rows without a mask have none."""
-    column: Any = rows.column("input_ids")
-    if "segment_lengths" not in rows.schema.names:
-        ones = _ARROW.array(np.ones(len(column.flatten()), np.int32))
-        offsets = _ARROW.array(column.offsets.to_numpy() - column.offsets[0].as_py())
-        return _ARROW.ListArray.from_arrays(offsets, ones, type=_named_type(column.type))
-    pieces: Any = rows.column("segment_lengths")
-    before = offsets_of(pieces.flatten().to_numpy())
-    lengths = np.diff(before[pieces.offsets.to_numpy() - pieces.offsets[0].as_py()])
-    mask = cells(lengths, column.type.list_size, left=False).astype(np.int32).reshape(-1)
-    return _ARROW.FixedSizeListArray.from_arrays(_ARROW.array(mask), type=_named_type(column.type))
-
-
-def _named_type(kind: Any) -> Any:
-    size = kind.list_size if _ARROW.types.is_fixed_size_list(kind) else -1
-    return pa.list_(pa.field("item", kind.value_type, kind.value_field.nullable), size)
-
-
-_COMPUTE: Final[Any] = pc
-_MOST_VALUES: Final = (
-    256  # of a column that files are cut by: each has an open file, and rows that wait for it
-)
-_LONGEST_VALUE: Final = 128  # as it stands in a name, of which a file system allows 255 bytes
-
-
-@final
-class FilesByValue:
-    """The files of one split while they are written, each of rows with one value of a column: ``train-lang=en-...``.
-
-    In names a value is percent-encoded, and null is ``~null``.
-
-    Raises:
-        ConfigError: there is no such column, or not one of text, whole numbers or truth values; later also: it has more
-            than 256 values, or one too long for a name.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        split: str,
-        form: flat_manifest.FileFormat,
-        schema: pa.Schema,
-        column: str,
-        *,
-        max_bytes: int | None = None,
-    ) -> None:
-        if column not in schema.names:
-            raise expected("shard_column", column, f"one of {', '.join(schema.names)}")
-        kind: Any = schema.field(column).type
-        if not (kind in STRINGS or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-            told = "has no text, whole numbers or truth values, which can stand in the names of files"
-            raise ConfigError(f"shard_column: {column!r} is a column of {kind}, and {told}")
-        self._place = folder, split, form, schema
-        self._column, self._max_bytes = column, max_bytes
-        self._files: dict[str, ShardFiles] = {}
-        self._stack = ExitStack()
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
-        values: Any = _COMPUTE.dictionary_encode(batch.column(self._column), null_encoding="encode")
-        codes = values.indices.to_numpy()
-        for code, value in enumerate(values.dictionary.to_pylist()):
-            rows = _ARROW.array(np.flatnonzero(codes == code))
-            name = "~null" if value is None else quote(str(value), safe="").replace("~", "%7E")
-            if name not in self._files:
-                too_long = len(name) > _LONGEST_VALUE
-                if too_long or len(self._files) == _MOST_VALUES:
-                    what = f"the value {name}" if too_long else f"more than {_MOST_VALUES} values"
-                    raise ConfigError(
-                        f"shard_column: {self._column!r} has {what}; files are cut by a few short ones"
-                    )
-                column = quote(self._column, safe="")
-                self._files[name] = self._opened(f"{self._place[1]}-{column}={name}")
-            self._files[name].add(batch.take(rows))
-
-    def finish(self, naming: str) -> list[flat_manifest.FlatFile]:
-        """Close all files, name them, and return what they are, by value; at least one, be it without rows."""
-        _, split, _, _ = self._place
-        files = [self._files[name] for name in sorted(self._files)] or [self._opened(split)]
-        return [replace(file, split=split) for each in files for file in each.finish(naming)]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Close what is open after an error; the files are for the caller to remove."""
-        self._stack.close()
-
-    def _opened(self, split: str) -> ShardFiles:
-        folder, _, form, schema = self._place
-        return self._stack.enter_context(ShardFiles(folder, split, form, schema, max_bytes=self._max_bytes))
+def _no_such_source(name: str, source: str, sources: str) -> ConfigError:
+    return ConfigError(f"source: {name} has no files of {source!r} alone; expected one of {sources}")

@@ -8,7 +8,7 @@ from tokenlake.etl.integrity.findings import RepairReport as RepairReport
 from tokenlake.etl.integrity.findings import VerifyProgress as VerifyProgress
 from tokenlake.etl.integrity.findings import VerifyReport as VerifyReport
 from tokenlake.etl.integrity.rebuild import other_rows as other_rows
+from tokenlake.etl.integrity.row_check import RowCheck as RowCheck
+from tokenlake.etl.integrity.row_check import RowRules as RowRules
 from tokenlake.etl.integrity.verify import named_version as named_version
 from tokenlake.etl.integrity.verify_config import config_problems as config_problems
-from tokenlake.etl.integrity.verify_shard import RowCheck as RowCheck
-from tokenlake.etl.integrity.verify_shard import RowRules as RowRules

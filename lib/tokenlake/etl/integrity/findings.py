@@ -58,12 +58,13 @@ def listed_files(manifest: Manifest) -> Entries:
 @final
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong.
+    """One problem of a version.
 
     Attributes:
-        path: the file, relative to the version; tags are beside versions: ``../tags/prod.json``.
-        problem: what is wrong, in the words of this module.
-        expected, got: for people.
+        path: Path of the file, relative to the version. Tags are beside versions: ``../tags/prod.json``.
+        problem: Kind of the problem, in the words of this module.
+        expected: Expected value, in words for people.
+        got: Value that was found, in words for people.
     """
 
     path: str
@@ -75,7 +76,14 @@ class Problem:
 @final
 @dataclass(frozen=True, slots=True)
 class VerifyProgress:
-    """How far verification is; bytes of shards count twice when they are decoded too."""
+    """Progress of a verification.
+
+    Attributes:
+        files: Files that are done.
+        files_total: All files.
+        bytes: Bytes that are done; bytes of shards count twice if they are decoded too.
+        bytes_total: All bytes.
+    """
 
     files: int
     files_total: int
@@ -86,14 +94,18 @@ class VerifyProgress:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """The result for one version.
+    """Result of verifying one version.
 
     Attributes:
-        deep: whether shards were decoded.
-        listed: whether unlisted files and tags were looked for; a web server does not list what it has.
-        files, bytes: read and compared with their hashes.
-        rows, tokens: decoded and counted (0 unless deep).
-        problems: sorted by path; empty if nothing is damaged.
+        dataset: Name of the dataset.
+        version: Number of the version.
+        deep: True if shards were decoded.
+        listed: True if unlisted files and tags were looked for. A web server cannot list its files.
+        files: Number of files that were compared with their hashes.
+        bytes: Number of bytes that were read.
+        rows: Number of rows that were decoded (0 unless deep).
+        tokens: Number of tokens that were decoded (0 unless deep).
+        problems: Problems, sorted by path; empty if nothing is damaged.
         notes: Remarks that are no damage: the second copy of the manifest is missing, or can restore the manifest.
     """
 
@@ -110,7 +122,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there are no problems."""
         return not self.problems
 
     def to_json(self) -> dict[str, Any]:
@@ -118,25 +130,28 @@ class VerifyReport:
         return {"ok": self.ok, **asdict(self)}
 
     def __repr__(self) -> str:
-        read = f"{numbers.plural(self.files, 'file')}, {numbers.size(self.bytes)}"
-        return f"VerifyReport({one_line(f'{self.dataset}@v{self.version}')}: {self._found}, {read})"
+        name = one_line(f"{self.dataset}@v{self.version}")
+        files = numbers.plural(self.files, "file")
+        return f"VerifyReport({name}: {self._verdict}, {files}, {numbers.size(self.bytes)})"
 
     def _repr_html_(self) -> str:
         facts = {
-            "found": self._found,
+            "found": self._verdict,
             "files": self.files,
             "bytes": self.bytes,
             "rows decoded": self.rows if self.deep else None,
             "tokens decoded": self.tokens if self.deep else None,
             "unlisted files": None if self.listed else "not looked for",
         }
-        rows = [(each.path, each.problem, each.expected, each.got) for each in self.problems]
         heads = ("file", "problem", "expected", "got")
+        rows = [(problem.path, problem.problem, problem.expected, problem.got) for problem in self.problems]
         return named_facts(f"Verification of {self.dataset}@v{self.version}", facts, heads, rows)
 
     @property
-    def _found(self) -> str:
-        return "intact" if self.ok else numbers.plural(len(self.problems), "problem")
+    def _verdict(self) -> str:
+        if self.ok:
+            return "intact"
+        return numbers.plural(len(self.problems), "problem")
 
 
 _UNIT_FILE: Final = re.compile(r"quarantine/(\d{5,7})\.parquet")
@@ -145,15 +160,15 @@ _UNIT_FILE: Final = re.compile(r"quarantine/(\d{5,7})\.parquet")
 @final
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One file that is not what it should be.
+    """One file with other bytes than it should have.
 
     Attributes:
-        layout: of its version.
-        path: relative to the version.
-        sha256: hex, what it should hold; "" where it is not known before it is made again.
-        word: what is wrong, as verification calls it.
-        found: hex, the sha256 of what was seen there; None: nothing.
-        obstacle: why it cannot be replaced, whatever should be there; "" where it can.
+        layout: Keys of its version.
+        path: Path of the file, relative to the version.
+        sha256: Hash that it should have (hex); empty if it is not known before the file is made again.
+        word: Kind of the damage, in the words of verification.
+        found: Hash of the bytes that were seen (hex); None: there is no file.
+        obstacle: Reason why it cannot be replaced; empty if it can.
     """
 
     layout: Layout
@@ -165,49 +180,67 @@ class Damage:
 
     @property
     def key(self) -> str:
+        """Key of the file in the store."""
         return self.layout.key(self.path)
 
     @property
     def version(self) -> str:
-        """``code@v3``."""
+        """Name of the version, ``code@v3``."""
         return f"{self.layout.dataset}@v{self.layout.version}"
 
 
 def look(store: ReadStore, layout: Layout, path: str, sha256: str, word: str = "") -> Damage | None:
-    """Return what is wrong with a file's bytes; None if they are what they should be.
+    """Return the damage of a file; None if its bytes are right.
 
     Args:
-        word: what verification called it, if it did.
+        store: Store of the version.
+        layout: Keys of the version.
+        path: Path of the file, relative to the version.
+        sha256: Hash that it should have (hex).
+        word: Kind of the damage as verification reported it; empty if it did not.
     """
     try:
         found = store.digest(layout.key(path)).sha256
-        if found != sha256:  # what flipped on its way is right the next time
+        if found != sha256:  # a bit that flipped on its way is right the next time
             found = store.digest(layout.key(path)).sha256
     except NotFoundError:
         return Damage(layout, path, sha256, word or "missing", None)
     except StoreError as error:  # a symlink, a folder, no permission, a failing disk
         obstacle = f"{error}. Remove what is there, and repair again"
         return Damage(layout, path, sha256, word or "unreadable", None, obstacle)
-    return None if found == sha256 else Damage(layout, path, sha256, word or "sha256", found)
+    if found == sha256:
+        return None
+    return Damage(layout, path, sha256, word or "sha256", found)
 
 
 def damages(store: ReadStore, layout: Layout, files: Entries, words: Mapping[str, str]) -> list[Damage]:
-    """Return the files whose bytes are wrong, sorted by path.
+    """Return the damages of files, sorted by path.
 
     Args:
-        words: path -> what is wrong, as verification calls it, of the files that are looked at.
+        store: Store of the version.
+        layout: Keys of the version.
+        files: Path -> entry of the files of the manifest.
+        words: Path -> kind of the damage, in the words of verification, of the files to look at.
     """
-    there = [(path, word) for path, word in sorted(words.items()) if path in files]
-    found = [look(store, layout, path, files[path].sha256, word) for path, word in there]
-    return [damage for damage in found if damage is not None]
+    found: list[Damage] = []
+    for path, word in sorted(words.items()):
+        if path not in files:
+            continue
+        damage = look(store, layout, path, files[path].sha256, word)
+        if damage is not None:
+            found.append(damage)
+    return found
 
 
 def unit_of(manifest: Manifest, path: str) -> int | None:
-    """Return the unit whose work a file is; None for a file of the whole version."""
-    if quarantine := _UNIT_FILE.fullmatch(path):
+    """Return the unit that wrote a file; None for a file of the whole version."""
+    quarantine = _UNIT_FILE.fullmatch(path)
+    if quarantine is not None:
         return int(quarantine[1])
-    of_shard = next((shard.unit for shard in manifest.files if shard.path == path), None)
-    return of_shard if of_shard is not None else ledger_unit(path)
+    for shard in manifest.files:
+        if shard.path == path:
+            return shard.unit
+    return ledger_unit(path)
 
 
 How = Literal["copied", "rebuilt", "rendered", "new version", "not repaired"]
@@ -218,15 +251,15 @@ the configuration; new version: rebuilt, with other bytes and the same rows."""
 @final
 @dataclass(frozen=True, slots=True)
 class RepairedFile:
-    """What became of one damaged file.
+    """Result for one damaged file.
 
     Attributes:
-        version: ``code@v3``; the one that was to be repaired, or another that holds the same bytes.
-        path: of the file, relative to the version.
-        damage: what was wrong, in the words of verification (``missing``, ``size``, ``sha256``, ``unreadable``,
+        version: Version to repair, or another one that holds the same bytes, ``code@v3``.
+        path: Path of the file, relative to the version.
+        damage: Kind of the damage, in the words of verification (``missing``, ``size``, ``sha256``, ``unreadable``,
             ``damaged``).
-        how: it was repaired, or would be.
-        note: where the bytes came from, or why there are none.
+        how: Way in which it was repaired, or would be.
+        note: Origin of the good bytes, or the reason why there are none.
     """
 
     version: str
@@ -239,12 +272,13 @@ class RepairedFile:
 @final
 @dataclass(frozen=True, slots=True)
 class RepairProgress:
-    """How far a repair is.
+    """Progress of a repair.
 
     Attributes:
-        doing: ``verifying``, ``looking for copies``, ``planning``, ``rebuilding``, ``writing``, or ``waiting for
-            workers: `` and their command.
-        bytes, bytes_total: of this step; a total of 0 is not known.
+        doing: Step of the repair: ``verifying``, ``looking for copies``, ``planning``, ``rebuilding``, ``writing``, or
+            ``waiting for workers: `` and their command.
+        bytes: Bytes of this step that are done.
+        bytes_total: All bytes of this step; 0: not known.
     """
 
     doing: str
@@ -255,15 +289,17 @@ class RepairProgress:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairReport:
-    """The result for one version, and for others that share its damaged files.
+    """Result of repairing one version, and others that share its damaged files.
 
     Attributes:
-        dry_run: nothing was written.
-        files: what was damaged.
-        intact: other versions that hold the same bytes undamaged (``code@v2: data/train-00000-00.parquet``).
-        new_version: number of the version that holds what was rebuilt with other bytes; None where nothing was.
-        unlisted: files that no manifest names; they are left to ``gc``.
-        problems: what is still wrong with the version, in the words of verification.
+        dataset: Name of the dataset.
+        version: Number of the version.
+        dry_run: True if nothing was written.
+        files: Damaged files.
+        intact: Other versions that hold the same bytes undamaged (``code@v2: data/train-00000-00.parquet``).
+        new_version: Number of the version with the units that were rebuilt in other bytes; None if there is none.
+        unlisted: Files that no manifest names; they are left to ``gc``.
+        problems: Problems that the version still has, in the words of verification.
     """
 
     dataset: str
@@ -277,13 +313,14 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is damaged now; of a dry run, whether nothing would be."""
-        left = any(file.how in ("not repaired", "new version") for file in self.files)
-        return not left and (self.dry_run or not self.problems)
+        """True if nothing is damaged now or, after a dry run, if nothing would be."""
+        if any(file.how in ("not repaired", "new version") for file in self.files):
+            return False
+        return self.dry_run or not self.problems
 
     @property
     def repaired(self) -> int:
-        """How many files were repaired, or would be."""
+        """Number of files that were repaired, or would be."""
         return sum(file.how != "not repaired" for file in self.files)
 
     def to_json(self) -> dict[str, Any]:

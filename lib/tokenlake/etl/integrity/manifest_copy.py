@@ -15,9 +15,9 @@ from typing import Literal, TypeAlias
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.claims import stored_tag
 from tokenlake.runtime.store.layout import Layout, tag_of, tags_prefix
 from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.tags import stored_tag
 
 CopyState: TypeAlias = Literal["intact", "missing", "damaged", "another"]
 """State of a copy beside an intact manifest. ``another``: it is sealed and another manifest, so that one of the two was

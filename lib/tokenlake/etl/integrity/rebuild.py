@@ -1,10 +1,13 @@
-"""Making again what is damaged: units are built beside the version, and compared with what was there.
+"""Rebuilding of damaged units: they are built beside the version, and compared with what was there.
 
-Units are built in a store of their own, with the layout of the version, and the parents of a mixture are read where
-they are. That store is a folder of this machine or, where other machines build, lies in the version's ``runs/``. What
-comes out are the very bytes, or the same rows in other bytes, or neither: another release of a writer may write the
-rows otherwise, or cut them into other files. So where bytes differ, rows are read in order and hashed anew in the
-pieces that the manifest knows.
+Units are built in a store of their own, with the layout of the version; the parents of a mixture are read where they
+are. That store is a folder of this machine or, if other machines build, lies in the version's ``runs/``. The result has
+the very same bytes, or the same rows in other bytes, or neither: another release of a writer may write rows otherwise,
+or cut them into other files. If bytes differ, rows are read in order and hashed anew in the pieces that the manifest
+knows.
+
+Example: the manifest lists parts of 5 and 3 rows of a unit, and the rebuilt unit has parts of 4 and 4. The first
+manifest part is hashed over the four rows of the first new part and one row of the second one.
 """
 
 from __future__ import annotations
@@ -14,53 +17,48 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Final, Self, final
+from typing import Final, Self, TypeAlias, final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.base.threads import in_order
-from tokenlake.errors import (
-    EngineMismatchError,
-    NotFoundError,
-    TokenlakeError,
-    WorkerDiedError,
-)
+from tokenlake.errors import EngineMismatchError, NotFoundError, TokenlakeError, WorkerDiedError
 from tokenlake.etl.commit import publish_preamble
-from tokenlake.etl.integrity import repair_sources
+from tokenlake.etl.integrity.ledger_records import exact
+from tokenlake.etl.integrity.repair_sources import DamagedFile, Good, PlannedUnit
 from tokenlake.etl.job import NO_ENGINE, REFERENCE, WorkJob
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.pool import Pool
-from tokenlake.runtime.schema import LogicalHasher
+from tokenlake.runtime.logical_hash import LogicalHasher
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.base import ReadStore, Store
 from tokenlake.runtime.store.claims import Claim
-from tokenlake.runtime.store.layout import (
-    RUNS,
-    Layout,
-    ledger_path,
-    quarantine_path,
-)
+from tokenlake.runtime.store.layout import RUNS, Layout, ledger_path, quarantine_path
 from tokenlake.runtime.store.ledger import QuarantineEntry, ShardEntry, UnitRecord
 from tokenlake.runtime.store.manifest import Manifest
 
 WORKSHOP: Final = f"{RUNS}/repair"
 """Path below a version of the store in which other machines build its units again."""
+
 _TRIES: Final = 3
+"""Times that a unit is built before it is given up: once with the recorded engine, then with the reference."""
+
 _FROM_INPUTS: Final = "from its inputs"
-OnBytes = Callable[[int], None]
+
+OnBytes: TypeAlias = Callable[[int], None]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Where units of a version are built again.
+    """Place where units of a version are built again.
 
     Attributes:
-        plan: that has them.
-        layout: of the version.
-        address: of a store; what was built lies there, under the version's own keys.
-        store: at that address.
+        plan: Plan that has the units.
+        layout: Keys of the version.
+        address: Address of a store; rebuilt files lie there, under the version's own keys.
+        store: Store at that address.
     """
 
     plan: Plan
@@ -71,72 +69,90 @@ class Workshop:
     @classmethod
     @contextmanager
     def opened(cls, plan: Plan, layout: Layout, beside: StoreAddress | None) -> Generator[Self]:
-        """Have an empty workshop for as long as the context lasts.
+        """Provide an empty workshop for as long as the context lasts.
 
         Args:
-            beside: the store of the version, where other machines build; None: they do not.
+            plan: Plan that has the units.
+            layout: Keys of the version.
+            beside: Store of the version, if other machines build; None: this machine builds.
         """
         with tempfile.TemporaryDirectory(prefix="tokenlake-repair-") as folder:
             address = StoreAddress(folder)
             if beside is not None:
                 address = StoreAddress(f"{beside.url}/{layout.key(WORKSHOP)}", beside.options)
             store = open_store(address)
-            _clear(store)  # of a repair that was killed
+            _clear(store)  # a repair that was killed may have left files
             try:
                 yield cls(plan, layout, address, store)
             finally:
                 _clear(store)
 
     def build(
-        self, units: Mapping[int, tuple[int, str | None]], pool: Pool, on_bytes: OnBytes
+        self, units: Mapping[int, PlannedUnit], pool: Pool, on_bytes: OnBytes
     ) -> dict[int, UnitRecord | TokenlakeError]:
         """Build units.
 
         Args:
-            units: unit of the version -> (index in the plan, engine that encoded it; None: not known).
-            pool: whose workers build.
-            on_bytes: told of input bytes worked through, from several threads.
+            units: Unit of the version -> its place in the plan.
+            pool: Pool of workers.
+            on_bytes: Function that receives the number of input bytes worked through, from several threads.
 
         Returns:
-            Unit -> its record as it is now, or why it could not be built.
+            Unit -> its record as it is now, or the error that kept it from being built.
         """
         publish_preamble(self.store, self.plan, self.layout)
-        dataset, version = self.layout.dataset, self.layout.version
-        claim = Claim(dataset=dataset, version=version, fingerprint=self.plan.fingerprint, meta={})
+        claim = Claim(
+            dataset=self.layout.dataset,
+            version=self.layout.version,
+            fingerprint=self.plan.fingerprint,
+            meta={},
+        )
         self.store.put_new(self.layout.claim, claim.to_bytes())
-        count = max(1, min(pool.workers, len(units)))
-        pool.expect(len(units), lambda: [self._job(unit, *units[unit]) for unit in units])
+        pool.expect(
+            len(units), lambda: [self._job(unit, planned, planned.engine) for unit, planned in units.items()]
+        )
 
-        def one(unit: int) -> UnitRecord | TokenlakeError:
-            index, engine = units[unit]
-            failed = list[TokenlakeError]()
-            for chosen in (engine, *[REFERENCE] * (_TRIES - 1)):
-                job = self._job(unit, index, chosen)
-                try:
-                    done = pool.run(job, lambda fields: on_bytes(fields.get("bytes", 0)))
-                    return UnitRecord.from_bytes(done.encode())
-                except (WorkerDiedError, EngineMismatchError) as error:
-                    failed.append(error)
-                except TokenlakeError as error:
-                    return error
-            return failed[-1]
+        def build_unit(unit: int) -> UnitRecord | TokenlakeError:
+            return self._build_unit(unit, units[unit], pool, on_bytes)
 
+        threads = max(1, min(pool.workers, len(units)))
         try:
-            return dict(zip(units, in_order(one, list(units), count), strict=True))
+            return dict(zip(units, in_order(build_unit, list(units), threads), strict=True))
         except BaseException:
             pool.cancel()
             raise
 
-    def _job(self, unit: int, index: int, engine: str | None) -> WorkJob:
-        # The engine of then, if it is there, and else the reference: which one it is changes no id.
-        known = engine is not None and (engine == NO_ENGINE or importlib.util.find_spec(engine) is not None)
-        chosen = engine if engine and known else REFERENCE
-        job = self.plan.job(self.plan.units[index], self.address, self.layout, chosen)
-        # Files are named by the unit's place in the version, which may be another one in the plan.
+    def _build_unit(
+        self, unit: int, planned: PlannedUnit, pool: Pool, on_bytes: OnBytes
+    ) -> UnitRecord | TokenlakeError:
+        """Build a unit; if its engine fails, with the reference."""
+        last_error: TokenlakeError | None = None
+        for engine in (planned.engine, *[REFERENCE] * (_TRIES - 1)):
+            job = self._job(unit, planned, engine)
+            try:
+                answer = pool.run(job, lambda fields: on_bytes(fields.get("bytes", 0)))
+                return UnitRecord.from_bytes(answer.encode())
+            except (WorkerDiedError, EngineMismatchError) as error:
+                last_error = error
+            except TokenlakeError as error:
+                return error
+        assert last_error is not None
+        return last_error
+
+    def _job(self, unit: int, planned: PlannedUnit, engine: str | None) -> WorkJob:
+        """Return the job of a unit. An engine that is not installed is replaced by the reference, with the same ids."""
+        is_available = engine is not None and (
+            engine == NO_ENGINE or importlib.util.find_spec(engine) is not None
+        )
+        if engine is None or not is_available:
+            engine = REFERENCE
+        job = self.plan.job(self.plan.units[planned.index], self.address, self.layout, engine)
+        # Files are named by the unit's number in the version, which may be another one in the plan.
         return replace(job, unit=unit)
 
 
 def _clear(store: Store) -> None:
+    """Delete all files of a store."""
     for info in list(store.list("")):
         with suppress(NotFoundError):
             store.delete(info.key)
@@ -148,29 +164,48 @@ def other_rows(
     """Return a clause for each file of a unit whose rows came out otherwise; none if all rows are the same.
 
     Args:
-        store: where `built` lies.
-        wanted: the parts of the unit, as the manifest has them.
+        store: Store of the rebuilt parts.
+        layout: Keys of the version.
+        wanted: Parts of the unit, as the manifest lists them.
+        built: Parts of the unit, as they were rebuilt.
     """
-    found: list[str] = []
-    for split in dict.fromkeys(part.split for part in [*wanted, *built]):
-        ours = sorted((part for part in built if part.split == split), key=lambda part: part.part)
-        theirs = sorted((part for part in wanted if part.split == split), key=lambda part: part.part)
-        got, expected = sum(part.rows for part in ours), sum(part.rows for part in theirs)
-        if got != expected:
-            found.append(f"split {split} came out with {got} rows; expected {expected}")
+    clauses: list[str] = []
+    for split in dict.fromkeys(part.split for part in (*wanted, *built)):
+        built_parts = _parts_of(built, split)
+        wanted_parts = _parts_of(wanted, split)
+        built_rows = sum(part.rows for part in built_parts)
+        wanted_rows = sum(part.rows for part in wanted_parts)
+        if built_rows != wanted_rows:
+            clauses.append(f"split {split} came out with {built_rows} rows; expected {wanted_rows}")
             continue
-        pieces = _hashed(_tables(store, layout, ours), [part.rows for part in theirs])
-        for part, logical in zip(theirs, pieces, strict=True):
-            found += (
-                f"the rows of {part.path} came out with the logical hash {logical.get(name)} of {name}; "
-                f"expected {wanted_hash}"
-                for name, wanted_hash in sorted(part.logical.items())
-                if part.rows and logical.get(name) != wanted_hash
+        hashes = _hashes_of_pieces(
+            _row_groups(store, layout, built_parts), [part.rows for part in wanted_parts]
+        )
+        for part, logical in zip(wanted_parts, hashes, strict=True):
+            if part.rows:
+                clauses += _differing_hashes(part, logical)
+    return clauses
+
+
+def _parts_of(parts: Sequence[ShardEntry], split: str) -> list[ShardEntry]:
+    """Return the parts of a split in order."""
+    return sorted((part for part in parts if part.split == split), key=lambda part: part.part)
+
+
+def _differing_hashes(part: ShardEntry, logical: Mapping[str, str]) -> list[str]:
+    """Return a clause for each column of a part whose logical hash is another one."""
+    clauses: list[str] = []
+    for column, expected in sorted(part.logical.items()):
+        got = logical.get(column)
+        if got != expected:
+            clauses.append(
+                f"the rows of {part.path} came out with the logical hash {got} of {column}; expected {expected}"
             )
-    return found
+    return clauses
 
 
-def _tables(store: ReadStore, layout: Layout, parts: Sequence[ShardEntry]) -> Iterator[pa.Table]:
+def _row_groups(store: ReadStore, layout: Layout, parts: Sequence[ShardEntry]) -> Iterator[pa.Table]:
+    """Yield the row groups of parts in order."""
     for part in parts:
         with store.open(layout.key(part.path)) as stream:
             file = pq.ParquetFile(stream, page_checksum_verification=True)
@@ -178,17 +213,24 @@ def _tables(store: ReadStore, layout: Layout, parts: Sequence[ShardEntry]) -> It
                 yield file.read_row_group(index, use_threads=False)
 
 
-def _hashed(tables: Iterator[pa.Table], sizes: Sequence[int]) -> Iterator[dict[str, str]]:
-    """Yield the logical hash of each piece of so many rows."""
+def _hashes_of_pieces(tables: Iterator[pa.Table], sizes: Sequence[int]) -> Iterator[dict[str, str]]:
+    """Yield the logical hashes of pieces of rows.
+
+    Args:
+        tables: Rows, in tables of any sizes.
+        sizes: Rows of each piece.
+    """
     rest: pa.Table | None = None
     for size in sizes:
-        hasher, left = LogicalHasher(), size
-        while left:
-            table = rest if rest is not None and rest.num_rows else next(tables)
-            taken = table.slice(0, left)
-            hasher.update(taken.combine_chunks())
-            rest = table.slice(taken.num_rows)
-            left -= taken.num_rows
+        hasher = LogicalHasher()
+        rows_left = size
+        while rows_left:
+            if rest is None or not rest.num_rows:
+                rest = next(tables)
+            piece = rest.slice(0, rows_left)
+            hasher.update(piece.combine_chunks())
+            rest = rest.slice(piece.num_rows)
+            rows_left -= piece.num_rows
         yield hasher.digest()
 
 
@@ -198,59 +240,82 @@ def judge(
     manifest: Manifest,
     built: UnitRecord | TokenlakeError,
     others: Mapping[int, UnitRecord],
-    files: Sequence[repair_sources.DamagedFile],
+    files: Sequence[DamagedFile],
 ) -> None:
-    """Note of each damaged file of one unit where its good bytes are, or why there are none.
+    """Note for each damaged file of one unit where its good bytes are, or why there are none.
 
     A file that came out in other bytes, with the same rows, has neither: it is for a new version.
 
     Args:
-        workshop: where the unit was built.
-        layout: of the version, there as well.
-        built: what came out.
-        others: unit -> ledger record, of those that are intact.
+        workshop: Store in which the unit was built.
+        layout: Keys of the version, in that store too.
+        manifest: Manifest of the version.
+        built: Record of the rebuilt unit, or the error that kept it from being built.
+        others: Unit -> ledger record, of those that are intact.
+        files: Damaged files of the unit.
     """
     if isinstance(built, TokenlakeError):
-        lost = f"it could not be built again: {built}"
-    elif unlike := _unlike(workshop, layout, manifest, built, others.get(built.unit)):
-        lost = "it came out with other rows, so that nothing was changed: " + "; ".join(unlike[:3])
-    else:
-        held = () if built.quarantine is None else (built.quarantine,)
-        came = {part.path: part.sha256 for part in (*built.parts, *held)}
-        for file in files:
-            sha256 = file.damage.sha256
-            if came.get(file.path) == sha256:
-                file.good = repair_sources.Good(
-                    "rebuilt", _FROM_INPUTS, key=file.damage.key, workshop=workshop
-                )
-            elif file.path == ledger_path(built.unit):
-                record = repair_sources.exact(_as_listed(built, manifest), others.values(), sha256)
-                file.good = record and repair_sources.Good("rebuilt", _FROM_INPUTS, data=record.to_bytes())
+        _give_up(files, f"it could not be built again: {built}")
         return
+    differences = _differences(workshop, layout, manifest, built, others.get(built.unit))
+    if differences:
+        clauses = "; ".join(differences[:3])
+        _give_up(files, f"it came out with other rows, so that nothing was changed: {clauses}")
+        return
+    built_hashes = {part.path: part.sha256 for part in built.parts}
+    if built.quarantine is not None:
+        built_hashes[built.quarantine.path] = built.quarantine.sha256
     for file in files:
-        file.lost = lost
+        sha256 = file.damage.sha256
+        if built_hashes.get(file.path) == sha256:
+            file.good = Good("rebuilt", _FROM_INPUTS, key=file.damage.key, workshop=workshop)
+        elif file.path == ledger_path(built.unit):
+            record = exact(_as_listed(built, manifest), others.values(), sha256)
+            if record is not None:
+                file.good = Good("rebuilt", _FROM_INPUTS, data=record.to_bytes())
 
 
-def _unlike(
+def _give_up(files: Sequence[DamagedFile], reason: str) -> None:
+    for file in files:
+        file.lost = reason
+
+
+def _differences(
     workshop: ReadStore, layout: Layout, manifest: Manifest, built: UnitRecord, before: UnitRecord | None
 ) -> list[str]:
-    """Return a clause for everything that came out otherwise, bytes aside."""
+    """Return a clause for everything that came out otherwise, except for bytes.
+
+    Args:
+        workshop: Store in which the unit was built.
+        layout: Keys of the version.
+        manifest: Manifest of the version.
+        built: Record of the rebuilt unit.
+        before: Record of the unit in the version, if it is intact.
+    """
+    clauses: list[str] = []
     wanted = [shard for shard in manifest.files if shard.unit == built.unit]
-    same = {(part.path, part.sha256) for part in wanted} == {(part.path, part.sha256) for part in built.parts}
-    found = [] if same else other_rows(workshop, layout, wanted, built.parts)
-    listed = quarantine_path(built.unit) in manifest.other_files
-    if listed != (built.quarantine is not None):
-        came, expected = ("no", "some") if listed else ("some", "none")
-        found.append(f"{came} bad records came out; expected {expected}")
+    wanted_bytes = {(part.path, part.sha256) for part in wanted}
+    built_bytes = {(part.path, part.sha256) for part in built.parts}
+    if wanted_bytes != built_bytes:
+        clauses += other_rows(workshop, layout, wanted, built.parts)
+    had_bad_records = quarantine_path(built.unit) in manifest.other_files
+    has_bad_records = built.quarantine is not None
+    if had_bad_records and not has_bad_records:
+        clauses.append("no bad records came out; expected some")
+    elif has_bad_records and not had_bad_records:
+        clauses.append("some bad records came out; expected none")
     if before is not None and before.account != built.account:
-        found.append(f"its account is {built.account}; expected {before.account}")
-    return found
+        clauses.append(f"its account is {built.account}; expected {before.account}")
+    return clauses
 
 
 def _as_listed(built: UnitRecord, manifest: Manifest) -> UnitRecord:
-    """Return a record with the files as the manifest has them, which hold the same rows."""
+    """Return a record with the files as the manifest lists them, which hold the same rows."""
     parts = tuple(shard for shard in manifest.files if shard.unit == built.unit)
-    held, entry = built.quarantine, manifest.other_files.get(quarantine_path(built.unit))
-    if held is not None and entry is not None:
-        held = QuarantineEntry(path=held.path, bytes=entry.bytes, sha256=entry.sha256, rows=held.rows)
-    return replace(built, parts=parts, quarantine=held)
+    quarantine = built.quarantine
+    entry = manifest.other_files.get(quarantine_path(built.unit))
+    if quarantine is not None and entry is not None:
+        quarantine = QuarantineEntry(
+            path=quarantine.path, bytes=entry.bytes, sha256=entry.sha256, rows=quarantine.rows
+        )
+    return replace(built, parts=parts, quarantine=quarantine)

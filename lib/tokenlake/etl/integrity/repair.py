@@ -1,9 +1,16 @@
-"""Repairing a version: what is damaged is found, made again, compared, and swapped in whole.
+"""Repair of a version: damaged files are found, made again, compared, and replaced as a whole.
 
-To build again what a version was built from, it is planned once more. The configuration is that of the version's newest
-run, or the user's. ``runs/`` lies in the store, and whoever writes a store may write there that a function is to run,
-or that a variable of this machine is a password to be sent to a server. Inputs are compared with the manifest's
-fingerprints; for the rest the user gives the configuration, and with it the word that it may be done.
+1. The manifest is restored from its second copy if it is damaged, and the version is verified.
+2. Good bytes of each damaged file are looked for: in other versions, in the manifest, in the configuration
+   (:mod:`~tokenlake.etl.integrity.repair_sources`).
+3. Units that remain are built again from their inputs (:mod:`~tokenlake.etl.integrity.rebuild`), for which the version
+   is planned once more (:mod:`~tokenlake.etl.integrity.replan`).
+4. Units with the same rows in other bytes are committed as a new version, if all else is whole.
+
+The configuration for planning is that of the version's newest run, or the user's. A recorded one lies in the store, and
+whoever writes to the store could ask there for a function to run, or for a variable of this machine to be sent to a
+server as a password. Inputs are compared with the manifest's fingerprints; for the rest, the user has to give the
+configuration, and with it the permission.
 """
 
 from __future__ import annotations
@@ -14,38 +21,52 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 from tokenlake.config.load import load_config
-from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import first_steps, is_tokens_of, last_step, resolve_source
 from tokenlake.config.stages import RayConfig
-from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenlakeError
-from tokenlake.etl import planner
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import Event, Planning
-from tokenlake.etl.integrity import findings, repair_sources
+from tokenlake.etl.integrity.findings import (
+    Damage,
+    How,
+    Problem,
+    RepairedFile,
+    RepairProgress,
+    RepairReport,
+    VerifyProgress,
+    damages,
+    listed_files,
+    look,
+)
+from tokenlake.etl.integrity.ledger_records import readable_records, units_of
 from tokenlake.etl.integrity.manifest_copy import copy_state, restored_manifest
 from tokenlake.etl.integrity.rebuild import Workshop, judge
+from tokenlake.etl.integrity.repair_sources import (
+    DamagedFile,
+    Good,
+    PlannedUnit,
+    claim_bytes,
+    find,
+)
+from tokenlake.etl.integrity.replan import Replanned, replan
 from tokenlake.etl.integrity.verify import verify
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.etl.plan.precedent import Precedent
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
-from tokenlake.etl.run_log import recorded
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.sources.allowed import require_allowed_inputs
 from tokenlake.runtime.store.address import StoreAddress, open_store
-from tokenlake.runtime.store.allowed import INPUTS, AllowedPlaces
 from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.catalog import Catalog, Reference, parted
 from tokenlake.runtime.store.layout import CLAIM, MANIFEST, MANIFEST_COPY, Layout
-from tokenlake.runtime.store.ledger import Parent, UnitRecord
+from tokenlake.runtime.store.ledger import UnitRecord
 from tokenlake.runtime.store.manifest import Manifest
-from tokenlake.runtime.store.schemes import is_local
 
 _UNLISTED: Final = "unlisted"
+
+OnProgress: TypeAlias = Callable[[RepairProgress], None]
 
 
 def repair(
@@ -57,45 +78,52 @@ def repair(
     dry_run: bool = False,
     workers: int | None = None,
     engine: EngineName | None = None,
-    on_progress: Callable[[findings.RepairProgress], None] | None = None,
-) -> findings.RepairReport:
+    on_progress: OnProgress | None = None,
+) -> RepairReport:
     """Repair the damaged files of a committed version, and of versions that share them.
 
     Good bytes come from another version that holds them, from the manifest, or from building the damaged units again
-    from the recorded inputs, which must be what they were. Nothing is put in a place that has not the manifest's
-    sha256. Where a unit comes out with the same rows in other bytes, as by another release of a writer, its files stay
-    as they are and a new version is committed. May be killed at any moment, and be run again.
+    from the recorded inputs, which must be unchanged. A file is replaced only by bytes that have the manifest's sha256.
+    If a unit is built with the same rows in other bytes, for example by another release of a writer, its files stay as
+    they are and a new version is committed. A repair may be killed at any moment, and be run again.
+
+    ::
+
+        tl.repair("artifacts/code@v3", dry_run=True).files  # damaged files, and where good bytes come from
 
     Args:
-        where: the dataset, or one version of it, as :func:`tokenlake.open` takes it; or its store.
-        name: of the dataset in the store `where`: ``NAME``, which is the newest version, ``NAME@v3`` or ``NAME@TAG``.
-        config: what the version was built with; None: the configuration of its newest run. Needed where inputs have
-            moved.
-        overrides: ``key=value`` texts on top of it.
-        dry_run: only say what would be done.
-        workers: processes that build; default: the processors this process may use, or as the engine has it.
-        engine: where units are built again, one of :data:`tokenlake.etl.engines.ENGINES`; default: on this machine.
-            With ``store`` whoever runs ``tokenlake work STORE/NAME/v3/runs/repair NAME@v3`` builds.
-        on_progress: called from several threads, one call at a time.
+        where: Dataset, or one version of it, as :func:`tokenlake.open` takes it; or its store.
+        name: Dataset in the store `where`: ``NAME``, which is the newest version, ``NAME@v3`` or ``NAME@TAG``.
+        config: Configuration of the version; None: that of its newest run. Needed if inputs have moved.
+        overrides: Texts ``key=value`` that change the configuration.
+        dry_run: True to report what would be done, and change nothing.
+        workers: Number of processes that build; default: the processors this process may use, or as the engine has it.
+        engine: Place where units are built again, one of :data:`tokenlake.etl.engines.ENGINES`; default: this machine.
+            With ``store``, the workers of ``tokenlake work STORE/NAME/v3/runs/repair NAME@v3`` build.
+        on_progress: Function that receives progress, called from several threads, one call at a time.
+
+    Returns:
+        Damaged files and what became of each.
 
     Raises:
-        ConfigError: ``config`` is no configuration.
-        NotFoundError: there is no such committed version.
-        IntegrityError: its manifest is damaged and cannot be restored from its second copy.
-        VersionConflictError: somebody else changed a damaged file meanwhile; run it again.
+        ConfigError: `config` is no configuration.
+        NotFoundError: There is no such committed version.
+        IntegrityError: Its manifest is damaged and cannot be restored from its second copy.
+        VersionConflictError: Another program changed a damaged file meanwhile; run the repair again.
     """
     if config is not None:
-        load_config(config, overrides)  # a wrong one is told at once, not when it is needed, or never
+        load_config(config, overrides)  # a wrong one is reported at once, and not only when it is needed
     place, name = parted(where, name)
-    store = place if isinstance(place, Store) else open_store(place)
-    address = StoreAddress(place.url) if isinstance(place, Store) else StoreAddress.of(place)
-    catalog, asked = Catalog(store), Reference.parse(name)
-    # Unlike elsewhere a tag may mean a version whose manifest is damaged.
-    version = catalog.tag(asked.dataset, asked.tag).version if asked.tag else catalog.resolve(name)[1]
+    if isinstance(place, Store):
+        store = place
+        address = StoreAddress(place.url)
+    else:
+        store = open_store(place)
+        address = StoreAddress.of(place)
     work = _Repair(
         store=store,
         address=address,
-        layout=Layout(asked.dataset, version),
+        layout=_layout_of(Catalog(store), name),
         config=config,
         overrides=tuple(overrides),
         dry_run=dry_run,
@@ -110,15 +138,31 @@ def repair(
             work.pool.close()
 
 
+def _layout_of(catalog: Catalog, name: str) -> Layout:
+    """Return the layout of the version that a name means. Its manifest may be damaged, even if a tag names it."""
+    reference = Reference.parse(name)
+    if reference.tag:
+        return Layout(reference.dataset, catalog.tag(reference.dataset, reference.tag).version)
+    return Layout(reference.dataset, catalog.resolve(name)[1])
+
+
 @final
 @dataclass(slots=True, kw_only=True)
 class _Repair:
-    """A repair while it goes on; arguments as of :func:`repair`.
+    """A repair in progress; arguments as of :func:`repair`.
 
     Attributes:
-        address: of the store, for the workers.
-        files: of the report, so far.
-        pool: who builds, once something is to be built.
+        store: Store of the version.
+        address: Address of the store, for the workers.
+        layout: Keys of the version.
+        config: Configuration given by the user.
+        overrides: Texts that change the configuration.
+        dry_run: True if nothing is written.
+        workers: Number of processes that build.
+        engine: Place where units are built.
+        on_progress: Function that receives progress.
+        files: Files of the report, so far.
+        pool: Pool of workers, once something is built.
     """
 
     store: Store
@@ -129,41 +173,41 @@ class _Repair:
     dry_run: bool
     workers: int | None
     engine: EngineName
-    on_progress: Callable[[findings.RepairProgress], None] | None
-    files: list[findings.RepairedFile] = field(default_factory=list[findings.RepairedFile])
+    on_progress: OnProgress | None
+    files: list[RepairedFile] = field(default_factory=list[RepairedFile])
+    pool: Pool | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _replanned: Replanned | None = None
-    pool: Pool | None = None
 
-    def run(self) -> findings.RepairReport:
+    def run(self) -> RepairReport:
+        """Repair everything that can be repaired, and return the report."""
         if not self.dry_run:
             self.store.sweep_temp(self.layout.prefix)
+        # 1. The manifest, and what verification finds.
         manifest = self._manifest()
-        # Of a manifest that is damaged still nothing can be verified.
-        unverified = self.dry_run and bool(self.files)
-        problems = () if unverified else self._verify()
+        entries = listed_files(manifest)
+        is_manifest_damaged = self.dry_run and bool(self.files)
+        problems: tuple[Problem, ...] = ()
+        if is_manifest_damaged:
+            # Nothing can be verified before the manifest is restored: all files are looked at.
+            words = dict.fromkeys(entries, "")
+        else:
+            problems = self._verify()
+            words = {problem.path: problem.problem for problem in problems}
         self._repair_copy()
-        listed = findings.listed_files(manifest)
-        words = dict.fromkeys(listed, "") if unverified else {one.path: one.problem for one in problems}
-        damaged = findings.damages(self.store, self.layout, listed, words)
-        for problem in problems:  # the claim, which no manifest lists
-            if problem.path != CLAIM:
-                continue
-            data = b""
-            with contextlib.suppress(NotFoundError, StoreError):
-                data = self.store.read(self.layout.claim)
-            damage = findings.look(self.store, self.layout, CLAIM, "", problem.problem)
-            if damage is not None:
-                self._put(
-                    damage,
-                    repair_sources.Good(
-                        "rendered", "from the manifest", data=repair_sources.claim_bytes(manifest, data)
-                    ),
-                )
-        intact, new_version = self._repair(manifest, damaged) if damaged else ([], None)
+        damaged = damages(self.store, self.layout, entries, words)
+        # 2. The claim, which no manifest lists, and the files.
+        for problem in problems:
+            if problem.path == CLAIM:
+                self._repair_claim(manifest, problem)
+        intact: list[str] = []
+        new_version: int | None = None
+        if damaged:
+            intact, new_version = self._repair_files(manifest, damaged)
+        # 3. The problems that remain.
         if self.files and not self.dry_run:
             problems = self._verify()
-        return findings.RepairReport(
+        return RepairReport(
             dataset=self.layout.dataset,
             version=self.layout.version,
             dry_run=self.dry_run,
@@ -174,130 +218,183 @@ class _Repair:
             problems=tuple(problem for problem in problems if problem.problem != _UNLISTED),
         )
 
+    # The small files
+
     def _manifest(self) -> Manifest:
-        """Return the manifest, and repair it first where it is damaged."""
-        catalog = Catalog(self.store)
+        """Return the manifest; one that is damaged is repaired first."""
         try:
-            return catalog.manifest(self.layout.dataset, self.layout.version)
+            return Catalog(self.store).manifest(self.layout.dataset, self.layout.version)
         except IntegrityError:
             manifest, data = restored_manifest(self.store, self.layout)
-        damage = findings.look(self.store, self.layout, MANIFEST, hashlib.sha256(data).hexdigest(), "damaged")
+        damage = look(self.store, self.layout, MANIFEST, hashlib.sha256(data).hexdigest(), "damaged")
         if damage is not None:
-            self._put(damage, repair_sources.Good("copied", f"from {MANIFEST_COPY}", data=data))
+            self._put(damage, Good("copied", f"from {MANIFEST_COPY}", data=data))
         return manifest
 
     def _repair_copy(self) -> None:
-        """Write the second copy of the manifest where it is missing or damaged.
+        """Write the second copy of the manifest if it is missing or damaged.
 
         A version that was copied from elsewhere has neither a claim nor a copy, and needs none. A copy that is another
-        sealed manifest stays: verification says so.
+        sealed manifest stays: verification reports it.
         """
-        if any(file.path == MANIFEST for file in self.files) or not self.store.exists(self.layout.claim):
-            return  # the manifest was restored from the copy just now, or would be
+        if any(file.path == MANIFEST for file in self.files):
+            return  # the manifest was restored from the copy, or would be
+        if not self.store.exists(self.layout.claim):
+            return
         if copy_state(self.store, self.layout) not in ("missing", "damaged"):
             return
         data = self.store.read(self.layout.manifest)
-        damage = findings.look(self.store, self.layout, MANIFEST_COPY, hashlib.sha256(data).hexdigest())
+        damage = look(self.store, self.layout, MANIFEST_COPY, hashlib.sha256(data).hexdigest())
         if damage is not None:
-            self._put(damage, repair_sources.Good("copied", f"from {MANIFEST}", data=data))
+            self._put(damage, Good("copied", f"from {MANIFEST}", data=data))
 
-    def _repair(self, manifest: Manifest, damaged: Sequence[findings.Damage]) -> tuple[list[str], int | None]:
-        """Repair what can be repaired; return where the same bytes are intact, and the number of a new version."""
-        records = repair_sources.readable_records(
-            self.store, self.layout, repair_sources.units_of(manifest), manifest
-        )
+    def _repair_claim(self, manifest: Manifest, problem: Problem) -> None:
+        """Write the claim anew."""
+        damaged_bytes = b""
+        with contextlib.suppress(NotFoundError, StoreError):
+            damaged_bytes = self.store.read(self.layout.claim)
+        damage = look(self.store, self.layout, CLAIM, "", problem.problem)
+        if damage is not None:
+            data = claim_bytes(manifest, damaged_bytes)
+            self._put(damage, Good("rendered", "from the manifest", data=data))
 
-        def make_plan() -> Plan:
-            if self._replanned is None:
-                again = Precedent.of(manifest)
-                self._replanned = self._plan(manifest.fingerprint, manifest.parents, again)
-            return self._replanned.plan
+    # Listed files
 
+    def _repair_files(self, manifest: Manifest, damaged: Sequence[Damage]) -> tuple[list[str], int | None]:
+        """Repair listed files.
+
+        Returns:
+            Places where the same bytes are intact, and the number of a new version.
+        """
+        records = readable_records(self.store, self.layout, units_of(manifest), manifest)
         self._say("looking for copies")
-        files, intact = repair_sources.find(self.store, manifest, records, damaged, make_plan)
+        files, intact = find(self.store, manifest, records, damaged, lambda: self._plan(manifest))
         self._put_all(files)
-        left = [file for file in files if file.good is None]
-        units = {file.unit: file.planned for file in left if file.unit is not None and file.planned}
-        if units and not self.dry_run and self._replanned is not None:
-            beside = None if self.engine == "local" else StoreAddress(self.store.url, self.address.options)
-            with Workshop.opened(self._replanned.plan, self.layout, beside) as workshop:
-                for unit, came in self._build(workshop, units).items():
-                    of_unit = [file for file in left if file.unit == unit]
-                    judge(workshop.store, self.layout, manifest, came, records, of_unit)
-                self._put_all(left)
-            left = [file for file in left if file.good is None]
-        return intact, self._finish(manifest, left)
+        remaining = [file for file in files if file.good is None]
+        if not self.dry_run:
+            self._rebuild(manifest, records, remaining)
+            remaining = [file for file in remaining if file.good is None]
+        return intact, self._finish(manifest, remaining)
 
-    def _put_all(self, files: Sequence[repair_sources.DamagedFile]) -> None:
-        """Repair what has good bytes, here and in the versions that share the file."""
+    def _rebuild(
+        self, manifest: Manifest, records: Mapping[int, UnitRecord], files: Sequence[DamagedFile]
+    ) -> None:
+        """Build the units of damaged files again, and put the files that came out as they were."""
+        units: dict[int, PlannedUnit] = {}
+        for file in files:
+            if file.unit is not None and file.planned is not None:
+                units[file.unit] = file.planned
+        if not units or self._replanned is None:
+            return
+        beside: StoreAddress | None = None
+        if self.engine != "local":
+            beside = StoreAddress(self.store.url, self.address.options)
+        with Workshop.opened(self._replanned.plan, self.layout, beside) as workshop:
+            for unit, result in self._build(workshop, units).items():
+                files_of_unit = [file for file in files if file.unit == unit]
+                judge(workshop.store, self.layout, manifest, result, records, files_of_unit)
+            self._put_all(files)
+
+    def _put_all(self, files: Sequence[DamagedFile]) -> None:
+        """Repair the files that have good bytes, here and in the versions that share them."""
         self._say("writing")
         for file in files:
             if file.good is None:
                 continue
             self._put(file.damage, file.good)
-            here = repair_sources.Good(
-                "copied", f"from {file.damage.version}: {file.path}", key=file.damage.key
-            )
+            note = f"from {file.damage.version}: {file.path}"
             for other in file.shared:
-                self._put(other, here)
+                self._put(other, Good("copied", note, key=file.damage.key))
 
-    def _finish(self, manifest: Manifest, left: Sequence[repair_sources.DamagedFile]) -> int | None:
-        """Say what became of files without good bytes; make a new version where that helps, and return its number."""
-        if self.dry_run:
-            for file in left:
-                if file.planned:
-                    self._report(file, "rebuilt", f"from the inputs of unit {file.unit}")
-            left = [file for file in left if not file.planned]
-        lost, anew = [file for file in left if file.lost], [file for file in left if not file.lost]
+    def _finish(self, manifest: Manifest, remaining: Sequence[DamagedFile]) -> int | None:
+        """Report on files without good bytes, and make a new version if that helps.
+
+        Returns:
+            Number of the new version.
+        """
+        lost: list[DamagedFile] = []
+        changed: list[DamagedFile] = []  # the same rows, in other bytes
+        for file in remaining:
+            if self.dry_run and file.planned:
+                self._report(file, "rebuilt", f"from the inputs of unit {file.unit}")
+            elif file.lost:
+                lost.append(file)
+            else:
+                changed.append(file)
         for file in lost:
             self._report(file, "not repaired", file.lost)
-        if not anew:
+        if not changed:
             return None
-        whole = self._replanned is not None and self._replanned.plan.fingerprint == manifest.fingerprint
-        if lost or not whole:
-            needs = "all other files to be repaired" if lost else "all inputs to be what they were"
-            for file in anew:
-                self._report(
-                    file, "not repaired", f"its bytes came out different, and a new version needs {needs}"
-                )
+        if lost:
+            self._report_without_new_version(changed, "all other files to be repaired")
             return None
-        version = None if self.dry_run else self._successor(manifest)
+        if self._replanned is None or self._replanned.plan.fingerprint != manifest.fingerprint:
+            self._report_without_new_version(changed, "all inputs to be unchanged")
+            return None
+        version = None
+        if not self.dry_run:
+            version = self._commit_new_version(manifest, self._replanned)
         note = f"the same rows, in the bytes of another release of a writer: v{version or 'N'}"
-        for file in anew:
+        for file in changed:
             self._report(file, "new version", note)
         return version
 
-    def _successor(self, manifest: Manifest) -> int:
+    def _report_without_new_version(self, files: Sequence[DamagedFile], condition: str) -> None:
+        note = f"its bytes came out different, and a new version needs {condition}"
+        for file in files:
+            self._report(file, "not repaired", note)
+
+    def _commit_new_version(self, manifest: Manifest, replanned: Replanned) -> int:
         """Commit the same build once more, beside the damaged version, and return its number.
 
-        Committed bytes are what their manifest says or damaged, never anything else. So what came out with other bytes
-        and the same rows is a version of its own; units that are whole are taken over.
+        Committed bytes are those of their manifest, or damaged; they never change. Units with other bytes and the same
+        rows therefore become a version of their own, which takes over the intact units. A repair that was killed may
+        have committed this version already.
         """
-        assert self._replanned is not None
-        catalog, dataset, after = Catalog(self.store), self.layout.dataset, self.layout.version
+        catalog = Catalog(self.store)
+        dataset = self.layout.dataset
+        after = self.layout.version
         for info in catalog.versions(dataset):
-            if info.version > after and info.committed:
-                same = catalog.manifest(dataset, info.version).fingerprint == manifest.fingerprint
-                if same and verify(self.store, dataset, info.version).ok:
+            if info.version <= after or not info.committed:
+                continue
+            if catalog.manifest(dataset, info.version).fingerprint == manifest.fingerprint:
+                if verify(self.store, dataset, info.version).ok:
                     return info.version
-                after = info.version if same else after
+                after = info.version
         session = BuildSession.open(
-            self._replanned.config, on_event=self._on_event, plan=self._replanned.plan, after=after
+            replanned.config, on_event=self._on_event, plan=replanned.plan, after=after
         )
         run_pending(session, self._workers(), on_event=self._on_event)
         session.commit()
         return session.version
 
+    # Building
+
+    def _plan(self, manifest: Manifest) -> Plan:
+        """Plan the version again, once."""
+        if self._replanned is None:
+            self._say("planning")
+            self._replanned = replan(
+                self.store,
+                self.address,
+                manifest,
+                config=self.config,
+                overrides=self.overrides,
+                on_event=self._on_event,
+            )
+        return self._replanned.plan
+
     def _build(
-        self, workshop: Workshop, units: Mapping[int, tuple[int, str | None]]
+        self, workshop: Workshop, units: Mapping[int, PlannedUnit]
     ) -> dict[int, UnitRecord | TokenlakeError]:
-        total = sum(workshop.plan.units[index].bytes for index, _ in units.values())
+        """Build units and report progress."""
+        total = sum(workshop.plan.units[unit.index].bytes for unit in units.values())
         done = 0
 
-        def on_bytes(more: int) -> None:
+        def on_bytes(count: int) -> None:
             nonlocal done
             with self._lock:
-                done += more
+                done += count
                 self._say("rebuilding", done, total)
 
         self._say("rebuilding", 0, total)
@@ -307,53 +404,18 @@ class _Repair:
         return workshop.build(units, self._workers(), on_bytes)
 
     def _workers(self) -> Pool:
-        """Return whoever builds; nobody starts before something is to be built."""
+        """Return the pool of workers. None is started before something is to be built."""
         if self.pool is None:
-            ray = RayConfig() if self._replanned is None else self._replanned.config.ray
+            ray = RayConfig()
+            if self._replanned is not None:
+                ray = self._replanned.config.ray
             self.pool = open_pool(self.engine, self.workers, ray)
         return self.pool
 
-    def _plan(self, fingerprint: str, parents: tuple[Parent, ...], again: Precedent) -> Replanned:
-        """Plan what the version was built from, as its inputs are now.
+    # Writing and reporting
 
-        Args:
-            parents: that it was made of: a configuration may have said "the newest", which is another by now.
-            again: as the version was planned, whatever was added since.
-
-        Raises:
-            ConfigError: there is no configuration of it.
-            SourceError, TokenizerError: an input or a tokenizer cannot be read.
-        """
-        self._say("planning")
-        if self.config is not None:
-            loaded = load_config(self.config, self.overrides)
-        else:
-            how = "give the configuration with --config FILE (in Python config=...)"
-            found = recorded(self.store, self.layout, fingerprint, how)
-            loaded = load_config(found, self.overrides)
-            # The store names these inputs, and not the person who runs the command.
-            places = AllowedPlaces.of(os.environ, INPUTS)
-            for dataset in loaded.datasets:
-                if dataset.data_files:
-                    require_allowed_inputs(resolve_source(loaded, dataset), places)
-        whole, address = _step(loaded, self.layout.dataset, parents), self.address
-        # Not those of a record: they could lead this machine's credentials to another server.
-        own = {} if self.config is None or is_local(address.url) else whole.save.storage_options
-        options = address.options or own or None
-        save = whole.save.model_copy(update={"output_dir": address.url, "storage_options": options})
-        # Versions of stored datasets that were the newest ones then are named.
-        named = {dataset.dataset for dataset in whole.datasets}
-        made_of = [(parent.dataset, f"{parent.dataset}@v{parent.version}") for parent in parents]
-        newest = {dataset: name for dataset, name in made_of if name not in named}
-        datasets = tuple(
-            each.model_copy(update={"dataset": newest[each.dataset]}) if each.dataset in newest else each
-            for each in whole.datasets
-        )
-        changes = {"name": self.layout.dataset, "save": save, "datasets": datasets}
-        config = whole.model_copy(update=changes)
-        return Replanned(planner.plan(config, self._on_event, again=again), config)
-
-    def _put(self, damage: findings.Damage, good: repair_sources.Good) -> None:
+    def _put(self, damage: Damage, good: Good) -> None:
+        """Replace a damaged file, and report it."""
         if damage.obstacle:
             self._note(damage, "not repaired", damage.obstacle)
             return
@@ -361,25 +423,35 @@ class _Repair:
             good.put(self.store, damage)
         self._note(damage, good.how, good.note)
 
-    def _report(self, file: repair_sources.DamagedFile, how: findings.How, note: str) -> None:
+    def _report(self, file: DamagedFile, how: How, note: str) -> None:
+        """Report on a file, and on the versions that share it."""
         self._note(file.damage, how, note)
         version = file.damage.version
-        why = f"damaged as {version}: {file.path} is; repair this version, too"
         for other in file.shared:
-            of_other: tuple[findings.How, str] = (
-                ("rebuilt", f"with {version}") if how == "rebuilt" else ("not repaired", why)
-            )
-            self._note(other, *of_other)
+            if how == "rebuilt":
+                self._note(other, "rebuilt", f"with {version}")
+            else:
+                self._note(
+                    other,
+                    "not repaired",
+                    f"damaged as {version}: {file.path} is; repair this version, too",
+                )
 
-    def _note(self, damage: findings.Damage, how: findings.How, note: str) -> None:
-        self.files.append(findings.RepairedFile(damage.version, damage.path, damage.word, how, note))
+    def _note(self, damage: Damage, how: How, note: str) -> None:
+        self.files.append(RepairedFile(damage.version, damage.path, damage.word, how, note))
 
-    def _verify(self) -> tuple[findings.Problem, ...]:
-        def on_progress(progress: findings.VerifyProgress) -> None:
+    def _verify(self) -> tuple[Problem, ...]:
+        def on_progress(progress: VerifyProgress) -> None:
             self._say("verifying", progress.bytes, progress.bytes_total)
 
-        dataset, version = self.layout.dataset, self.layout.version
-        return verify(self.store, dataset, version, workers=self.workers, on_progress=on_progress).problems
+        report = verify(
+            self.store,
+            self.layout.dataset,
+            self.layout.version,
+            workers=self.workers,
+            on_progress=on_progress,
+        )
+        return report.problems
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Planning):
@@ -387,42 +459,4 @@ class _Repair:
 
     def _say(self, doing: str, done: int = 0, total: int = 0) -> None:
         if self.on_progress is not None:
-            self.on_progress(findings.RepairProgress(doing, done, total))
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Replanned:
-    """A plan and its configuration."""
-
-    plan: Plan
-    config: PipelineConfig
-
-
-def _step(whole: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> PipelineConfig:
-    """Return the one build of a configuration that made a dataset: a mixture of text is several."""
-    steps = first_steps(whole)
-    if not steps:
-        return whole
-    for step in steps.values():
-        if step.name == dataset:
-            return step
-    stored = dict[str, str]()
-    for source, step in steps.items():
-        parent = _tokens_of(source, step.name or "", parents)
-        if parent is not None:
-            stored[source] = f"{parent.dataset}@v{parent.version}"
-    if len(stored) < len(steps):
-        made = ", ".join([*(step.name or "" for step in steps.values()), whole.name or ""])
-        raise ConfigError(
-            f"the configuration makes {made}, and {dataset} was made from none of these. Give its own with --config"
-        )
-    return last_step(whole, stored)
-
-
-def _tokens_of(source: str, name: str, parents: Sequence[Parent]) -> Parent | None:
-    """Return the parent that holds the tokens of a source: under the configuration's own name, or under another's."""
-    for parent in parents:
-        if parent.dataset == name:
-            return parent
-    return next((parent for parent in parents if is_tokens_of(parent.dataset, source)), None)
+            self.on_progress(RepairProgress(doing, done, total))

@@ -1,251 +1,55 @@
-"""One shard against its manifest entry: footer, and with ``deep`` every page, row and value.
+"""Verification of one shard against its manifest entry: footer, and in a deep verification every page, row and value.
 
-Of all that a packed shard holds, columns whose rows have one length are nearly everything, and nothing needs to be
-known of them but their logical hash. So their pages are read as the loader reads them, and hashed page by page while
-they are in the processor's cache; the other columns are decoded by Arrow.
+Nearly all of a packed shard are columns whose rows have one length, and only the logical hash of these is needed.
+Their pages are therefore read as the loader reads them, and hashed page by page while they are in the processor's
+cache (:class:`_FixedColumns`). The other columns are decoded by Arrow, some row groups at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, BinaryIO, Final, Self, cast, final
+from typing import Any, BinaryIO, Final, TypeAlias, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.base.arrays import Int64s, offsets_of, values
-from tokenlake.base.columns import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
 from tokenlake.etl.integrity.findings import Problem
+from tokenlake.etl.integrity.row_check import RowCheck, RowRules
+from tokenlake.runtime.logical_hash import LogicalHasher
+from tokenlake.runtime.reading.levels import SeenLevels, Unfamiliar
 from tokenlake.runtime.reading.packed import IDS
-from tokenlake.runtime.reading.pages import VALUE_BITS, SeenLevels, Unfamiliar, check_unfolded, pages_of
+from tokenlake.runtime.reading.pages import VALUE_BITS, pages_of
 from tokenlake.runtime.reading.shard_file import ShardBytes
-from tokenlake.runtime.reading.version import DAMAGE, id_columns, id_limit, stored_schema
-from tokenlake.runtime.schema import LogicalHasher, is_list
+from tokenlake.runtime.reading.unfolding import check_unfolded
+from tokenlake.runtime.reading.version import DAMAGE
 from tokenlake.runtime.store.ledger import ShardEntry
-from tokenlake.runtime.store.manifest import Manifest
 
-Fault = tuple[str, str, str]  # problem, expected, got
+_ARROW_BYTES: Final = 1 << 22
+"""Bytes that Arrow decodes in one call, which costs as much as 20,000 ids."""
 
-_LAWS: Final = {
-    "ids": "the ids of the prompt, then the answer's",
-    "mask": "a 1 for each id",
-    "labels": f"{IGNORED} for each id of the prompt, then the answer's ids",
-}
+_ARROW_GROUPS: Final = 64
+"""Largest number of row groups in one call."""
 
+_SHOWN: Final = 200
+"""Characters of a value in a problem."""
 
-@final
-@dataclass(frozen=True, slots=True)
-class RowRules:
-    """What a manifest says of the rows of all its shards.
-
-    Attributes:
-        width: ids of a row of a packed dataset, 0 for tokens.
-        kept: names of the kept fields, the only columns that may hold nulls.
-        preference: method and trainer of preferences, None for the other kinds.
-        schema: the columns that every shard has.
-        file_ids: of the input files, ascending (int64).
-        id_columns: Names of the columns that hold ids.
-        id_limit: One more than the largest id.
-    """
-
-    width: int
-    kept: frozenset[str]
-    preference: tuple[Method, Trainer] | None
-    schema: pa.Schema
-    file_ids: Int64s
-    id_columns: tuple[str, ...]
-    id_limit: int
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> Self:
-        """Read it off a manifest."""
-        kept = frozenset(name for name, _ in manifest.config.get("build", {}).get("kept", ()))
-        file_ids = np.sort(np.array([entry.file_id for entry in manifest.inputs], dtype=np.int64))
-        return cls(
-            manifest.width,
-            kept,
-            manifest.preference,
-            stored_schema(manifest),
-            file_ids,
-            id_columns(manifest),
-            id_limit(manifest),
-        )
-
-    @property
-    def columns(self) -> tuple[TrainerColumn, ...]:
-        """What a preference trainer reads; empty for the other kinds."""
-        return () if self.preference is None else columns_for(*self.preference)
-
-
-@final
-@dataclass(slots=True)
-class RowCheck:
-    """Counts and checks rows as they come; one for each shard."""
-
-    rules: RowRules
-    rows: int = 0
-    tokens: int = 0
-    documents: int = 0
-    hasher: LogicalHasher = field(default_factory=LogicalHasher)
-    faults: dict[str, Fault] = field(default_factory=dict[str, Fault])
-
-    def add(self, table: pa.Table) -> None:
-        """Check the next rows, columns as stored; the first fault of each kind is kept.
-
-        Columns of packed rows that have one length, nothing follows from: they may be left out, and hashed apart.
-        """
-        free = self.rules.kept
-        columns = zip(table.schema.names, table.columns, strict=True)
-        nulls = [name for name, column in columns if name not in free and _nulls(column)]
-        if nulls:
-            self._fault("nulls", "no nulls in any column", f"some in {', '.join(nulls)}")
-        else:
-            self.hasher.update(table)
-            self._ids(table)
-            if self.rules.preference is not None:
-                self._judged(table)
-            elif self.rules.width:
-                self._packed(table)
-            else:
-                self._ragged(table)
-        self.rows += table.num_rows
-
-    def _ids(self, table: pa.Table) -> None:
-        limit = self.rules.id_limit
-        for name in self.rules.id_columns:
-            if name in table.schema.names:
-                ids = values(cast("Any", table[name].combine_chunks()).flatten())
-                self._values(name, f"ids 0 to {limit - 1} of the tokenizer", (ids < 0) | (ids >= limit))
-
-    def _packed(self, table: pa.Table) -> None:
-        length = self.rules.width
-        lengths, pieces = _list(table, "segment_lengths")
-        documents, provenance = _list(table, "documents")
-        limits = offsets_of(lengths)
-        ends = offsets_of(pieces)[limits]
-        used = np.diff(ends)
-        self._rows("segment lengths", "at least one piece in every row", lengths < 1)
-        self._rows("segment lengths", f"at most {length} ids in a row", used > length)
-        empty = np.diff(offsets_of(pieces < 1)[limits]) > 0
-        self._rows("segment lengths", "pieces of at least one id", empty)
-        self._rows("provenance", "a document for every segment", lengths != documents)
-        start = values(provenance.field("start"))
-        self._provenance(values(provenance.field("file")), values(provenance.field("position")))
-        self._values("provenance", "start >= 0", start < 0)
-        self.tokens += int(used.sum())
-        self.documents += int(np.count_nonzero(start == 0))
-
-    def _ragged(self, table: pa.Table) -> None:
-        lengths, _ = _list(table, "input_ids")
-        self._rows("input_ids", "at least one id in every row", lengths < 1)
-        self._provenance(*(values(table[name].combine_chunks()) for name in ("file", "position")))
-        if "loss_mask" in table.schema.names:
-            self._rows("loss_mask", "a bit for every id", _list(table, "loss_mask")[0] != lengths)
-        self.documents += table.num_rows
-        if "attention_mask" not in table.schema.names:
-            self.tokens += int(lengths.sum())
-            return
-        sizes, mask = _list(table, "attention_mask")
-        self._rows("attention_mask", "a value for every id", sizes != lengths)
-        if (sizes != lengths).any():
-            return
-        self.tokens += int(mask.sum())  # ids that are not padding
-        self._values("attention_mask", "1 or 0", (mask != 0) & (mask != 1))
-        offsets = offsets_of(lengths)
-        ones = np.diff(offsets_of(mask)[offsets])
-        self._rows("attention_mask", "at least one id that is not padding", ones < 1)
-        # Padding is on one side: of the places where the mask changes none, or one, lies inside a row.
-        changes = offsets_of(np.diff(mask, prepend=mask[:1]) != 0)
-        inside = changes[offsets[1:]] - changes[np.minimum(offsets[:-1] + 1, offsets[1:])]
-        self._rows("attention_mask", "padding at one end of the row", inside > 1)
-
-    def _judged(self, table: pa.Table) -> None:
-        """Preferences: each part counts once, by the column that holds it last; the other columns follow the ids."""
-        columns = self.rules.columns
-        ids = {column.parts: _list(table, column.name) for column in columns if column.holds == "ids"}
-        for parts, (size, _) in ids.items():
-            own = size - ids[parts[:-1]][0] if len(parts) > 1 else size
-            self._rows("ids", f"at least one id of the {''.join(parts[-1:])}", own < 1)
-            self.tokens += int(own.sum())
-        for column in columns:
-            if column.holds in ("ids", "mask", "labels"):
-                wrong = _unlike(column, ids, *_list(table, column.name))
-                self._rows(column.name, _LAWS[column.holds], wrong)
-        self._provenance(*(values(table[name].combine_chunks()) for name in ("file", "position")))
-        self.documents += table.num_rows
-
-    def _provenance(self, file: Int64s, position: Int64s) -> None:
-        self._values("provenance", "files of the manifest's inputs", ~np.isin(file, self.rules.file_ids))
-        self._values("provenance", "position >= 0", position < 0)
-
-    def _rows(self, problem: str, expected: str, wrong: npt.NDArray[np.bool_]) -> None:
-        if wrong.any():
-            first = self.rows + int(np.argmax(wrong))
-            self._fault(problem, expected, f"{np.count_nonzero(wrong)} rows, the first of them row {first}")
-
-    def _values(self, problem: str, expected: str, wrong: npt.NDArray[np.bool_]) -> None:
-        if wrong.any():
-            got = f"{np.count_nonzero(wrong)} of {len(wrong)} pieces, from row {self.rows} on"
-            self._fault(problem, expected, got)
-
-    def _fault(self, problem: str, expected: str, got: str) -> None:
-        self.faults.setdefault(f"{problem}: {expected}", (problem, expected, got))
-
-
-def _unlike(
-    column: TrainerColumn, ids: dict[tuple[Part, ...], tuple[Int64s, Int64s]], size: Int64s, found: Int64s
-) -> npt.NDArray[np.bool_]:
-    """Return the rows (bool[n]) where a column is not what the ids of its parts say."""
-    lengths, whole = ids[column.parts]
-    if (size != lengths).any():
-        return size != lengths
-    begins, before = ids.get(column.parts[:-1], (np.zeros(len(size), np.int64), whole[:0]))
-    offsets = np.cumsum(size) - size
-    is_before = np.arange(len(found)) - np.repeat(offsets, size) < np.repeat(begins, size)
-    if column.holds == "mask":
-        wrong = found != 1
-    elif column.holds == "labels":
-        wrong = found != np.where(is_before, IGNORED, whole)
-    else:
-        wrong = is_before.copy()
-        wrong[is_before] = found[is_before] != before if int(is_before.sum()) == len(before) else True
-    return np.diff(offsets_of(wrong)[np.concatenate((offsets, [len(found)]))]) > 0
-
-
-def _list(table: pa.Table, name: str) -> tuple[Int64s, Any]:
-    """Return the lengths of a list column's rows, and its flattened values (numbers, or a struct array)."""
-    column: Any = table[name].combine_chunks()
-    lengths = np.diff(values(column.offsets)).astype(np.int64)
-    flat = column.flatten()
-    return lengths, flat if pa.types.is_struct(flat.type) else values(flat)
-
-
-def _nulls(column: Any) -> bool:
-    """Say whether an array or anything nested in it holds a null."""
-    for chunk in getattr(column, "chunks", [column]):
-        kind, children = chunk.type, list[Any]()
-        if pa.types.is_struct(kind):
-            children = [chunk.field(index) for index in range(kind.num_fields)]
-        elif is_list(kind):
-            children = [chunk.flatten()]
-        if chunk.null_count > 0 or any(map(_nulls, children)):
-            return True
-    return False
-
-
-_TOGETHER: Final = 1 << 22  # bytes that Arrow decodes in one call, which costs as much as 20,000 ids
-_MOST: Final = 64  # row groups in one call
-_COUNTED: Final = ("rows", "tokens", "documents")
+_Fact: TypeAlias = tuple[str, Any, Any]
+"""Problem, expected value and value found."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """What one shard gave: rows and tokens decoded, and what is wrong."""
+    """Result for one file.
+
+    Attributes:
+        rows: Number of rows decoded.
+        tokens: Number of tokens decoded.
+        problems: Problems found.
+    """
 
     rows: int
     tokens: int
@@ -264,174 +68,246 @@ def check_shard(
     """Check a shard whose bytes are those of the manifest.
 
     Args:
-        stream: the file, seekable.
-        entry: what the manifest says of it.
-        rules: what the manifest says of all rows.
-        seen: levels of the version's other shards; any number of threads.
-        deep: decode all pages (checksums verified), count, and compare the logical hash.
-        on_decoded: called with the rows of row groups that were decoded; what it raises ends the check.
+        stream: File, seekable.
+        entry: Entry of the shard in the manifest.
+        rules: Statements of the manifest about all rows.
+        seen: Levels of the version's other shards, shared by any number of threads.
+        deep: True to decode all pages (checksums verified), count, and compare the logical hashes.
+        on_decoded: Function that is called with the rows of row groups that were decoded. Its errors end the check.
     """
     try:
         file = ShardBytes(stream).parquet()
-        metadata: pq.FileMetaData = file.metadata
-        schema: Any = file.schema_arrow
-        sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
-        facts: list[tuple[str, Any, Any]] = [
-            ("rows", entry.rows, metadata.num_rows),
-            ("row groups", list(entry.row_groups), list(accumulate(sizes, initial=0))[:-1]),
-            ("row groups", metadata.num_rows, sum(sizes)),
-            ("columns", sorted(entry.logical), sorted(schema.names)),
-        ]
-        for name in rules.schema.names:
-            got = schema.field(name).type if name in schema.names else None
-            facts.append((f"type of {name}", rules.schema.field(name).type, got))
-        wrong = _unequal(entry, facts)
+        problems = _differences(entry, _footer_facts(file, entry, rules))
     except DAMAGE as error:
-        return ShardResult(0, 0, (Problem(entry.path, "footer", "a readable Parquet footer", str(error)),))
-    if wrong or not deep:
-        return ShardResult(0, 0, tuple(wrong))
-    fixed = [each.name for each in schema if pa.types.is_fixed_size_list(each.type)]
-    if rules.width and fixed:
+        problem = Problem(entry.path, "footer", "a readable Parquet footer", str(error))
+        return ShardResult(0, 0, (problem,))
+    if problems or not deep:
+        return ShardResult(0, 0, tuple(problems))
+    fixed_names = [field.name for field in file.schema_arrow if pa.types.is_fixed_size_list(field.type)]
+    if rules.width and fixed_names:
         try:
-            pages = _FixedColumns(file.source, fixed, rules.width, seen, rules.id_limit)
-            return _decoded(file, entry, rules, on_decoded, pages)
+            fixed = _FixedColumns(file.source, fixed_names, rules.width, seen, rules.id_limit)
+            return _DeepCheck(file, entry, rules, on_decoded, fixed).result()
         except Unfamiliar:
-            pass  # written by another writer: all over again, through Arrow
-    return _decoded(file, entry, rules, on_decoded, None)
+            pass  # another writer wrote the shard: all of it is decoded by Arrow
+    return _DeepCheck(file, entry, rules, on_decoded, None).result()
+
+
+def _footer_facts(file: Any, entry: ShardEntry, rules: RowRules) -> list[_Fact]:
+    """Return the facts of a footer, beside those of the manifest."""
+    metadata: pq.FileMetaData = file.metadata
+    schema: Any = file.schema_arrow
+    group_rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    group_begins = list(accumulate(group_rows, initial=0))[:-1]
+    facts: list[_Fact] = [
+        ("rows", entry.rows, metadata.num_rows),
+        ("row groups", list(entry.row_groups), group_begins),
+        ("row groups", metadata.num_rows, sum(group_rows)),
+        ("columns", sorted(entry.logical), sorted(schema.names)),
+    ]
+    for field in rules.schema:
+        column_type = None
+        if field.name in schema.names:
+            column_type = schema.field(field.name).type
+        facts.append((f"type of {field.name}", field.type, column_type))
+    return facts
+
+
+def _differences(entry: ShardEntry, facts: list[_Fact]) -> list[Problem]:
+    """Return a problem for each fact that is not as expected."""
+    problems: list[Problem] = []
+    for problem, expected, got in facts:
+        if expected != got:
+            problems.append(Problem(entry.path, problem, _shortened(expected), _shortened(got)))
+    return problems
+
+
+def _shortened(value: Any) -> str:
+    text = str(value)
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[:_SHOWN]}... ({len(text)} characters)"
 
 
 @final
 class _FixedColumns:
-    """The columns of a shard whose rows all have one length, hashed as their pages are decoded.
+    """Columns of a shard whose rows all have one length, hashed as their pages are decoded.
 
     Args:
-        source: the shard.
-        names: of the columns; those that are laid out in a way that is not ours raise Unfamiliar.
-        length: values of a row.
-        seen: levels of other shards with rows of this length.
+        source: Shard.
+        names: Names of the columns.
+        width: Values of a row.
+        seen: Levels of other shards with rows of this length.
         id_limit: One more than the largest id.
+
+    Raises:
+        Unfamiliar: A column is stored in another way than this library's.
     """
 
     def __init__(
-        self, source: ShardBytes, names: list[str], length: int, seen: SeenLevels, id_limit: int
+        self, source: ShardBytes, names: list[str], width: int, seen: SeenLevels, id_limit: int
     ) -> None:
-        lists = source.footer.lists
-        if any(
-            name not in lists or not np.isin(lists[name][:, -1], list(VALUE_BITS)).all() for name in names
-        ):
-            raise Unfamiliar("a column is stored in another way")
-        self._source, self._footer, self.names = source, source.footer, names
-        self._length, self._seen = length, seen
+        self._source = source
+        self._footer = source.footer
+        self.names = names
+        self._width = width
+        self._seen = seen
         self._id_limit = id_limit
+        familiar_kinds = list(VALUE_BITS)
+        for name in names:
+            chunks = self._footer.lists.get(name)
+            if chunks is None or not np.isin(chunks[:, -1], familiar_kinds).all():
+                raise Unfamiliar("a column is stored in another way")
 
     @property
     def row_bytes(self) -> int:
         """Bytes that a row takes in these columns, at least."""
-        kinds = (int(self._footer.lists[name][0, -1]) for name in self.names if len(self._footer.rows))
-        return sum(VALUE_BITS[kind] * self._length // 8 for kind in kinds)
+        if not len(self._footer.rows):
+            return 0
+        row_bytes = 0
+        for name in self.names:
+            kind = int(self._footer.lists[name][0, -1])
+            row_bytes += VALUE_BITS[kind] * self._width // 8
+        return row_bytes
 
     def hash(self, group: int, hasher: LogicalHasher) -> int:
-        """Hash the values of a row group, each page checked against its checksum, and return its rows.
+        """Hash the values of a row group, each page checked against its checksum; return its rows.
 
         Raises:
-            Unfamiliar: pages are laid out in another way.
-            ValueError, OSError: they are damaged, or do not hold as many values as their rows have.
+            Unfamiliar: Pages are laid out in another way.
+            ValueError, OSError: Pages are damaged, or do not hold as many values as their rows have.
         """
         rows = int(self._footer.rows[group])
         for name in self.names:
-            chunk = self._footer.chunk(group, name)
-            if chunk.values != rows * self._length:
-                raise ValueError(f"{chunk.values} values of {name}; expected {rows * self._length}")
-            # A page is decompressed whole, and may say that it is 2 GB of zeros.
-            check_unfolded(VALUE_BITS[chunk.kind] * chunk.values // 8, chunk.size)
-            data = memoryview(self._source.read(chunk.begin, chunk.size))
-            at, bits = 0, VALUE_BITS[chunk.kind]
-            limit = self._id_limit if name == IDS else None
-            for page in pages_of(data, chunk.values, bits, limit):
-                self._seen.check(at % self._length, page)
-                if bits == 1:
-                    packed = np.frombuffer(page.data, np.uint8)
-                    found = np.unpackbits(packed, count=page.values, bitorder="little")
-                else:
-                    found = page.numbers.astype("<i4", copy=False)
-                hasher.update_list(name, found)
-                at += page.values
+            self._hash_column(name, group, rows, hasher)
         return rows
 
+    def _hash_column(self, name: str, group: int, rows: int, hasher: LogicalHasher) -> None:
+        """Hash the values of one column of a row group."""
+        chunk = self._footer.chunk(group, name)
+        expected_values = rows * self._width
+        if chunk.values != expected_values:
+            raise ValueError(f"{chunk.values} values of {name}; expected {expected_values}")
+        # A page is decompressed as a whole, and may claim to be 2 GB of zeros.
+        bits = VALUE_BITS[chunk.kind]
+        check_unfolded(bits * chunk.values // 8, chunk.size)
+        data = memoryview(self._source.read(chunk.begin, chunk.size))
+        id_limit = self._id_limit if name == IDS else None
+        first_value = 0
+        for page in pages_of(data, chunk.values, bits, id_limit):
+            self._seen.check(first_value % self._width, page)
+            if bits == 1:
+                packed_bits = np.frombuffer(page.data, np.uint8)
+                page_values = np.unpackbits(packed_bits, count=page.values, bitorder="little")
+            else:
+                page_values = page.numbers.astype("<i4", copy=False)
+            hasher.update_list(name, page_values)
+            first_value += page.values
 
-def _decoded(
-    file: Any,
-    entry: ShardEntry,
-    rules: RowRules,
-    on_decoded: Callable[[int], None],
-    pages: _FixedColumns | None,
-) -> ShardResult:
-    """Decode a shard, some row groups at a time; `pages` hashes some of its columns, if any."""
-    apart = [] if pages is None else pages.names
-    columns = [name for name in file.schema_arrow.names if name not in apart]
 
-    def add(groups: list[int], check: RowCheck) -> None:
-        table = file.read_row_groups(groups, columns)
+@final
+class _DeepCheck:
+    """Decodes a shard and compares its rows with the manifest.
+
+    Args:
+        file: Shard.
+        entry: Entry of the shard in the manifest.
+        rules: Statements of the manifest about all rows.
+        on_decoded: Function that is called with the rows of row groups that were decoded.
+        fixed: Columns that are hashed page by page; None: all columns are decoded by Arrow.
+    """
+
+    def __init__(
+        self,
+        file: Any,
+        entry: ShardEntry,
+        rules: RowRules,
+        on_decoded: Callable[[int], None],
+        fixed: _FixedColumns | None,
+    ) -> None:
+        self._file = file
+        self._entry = entry
+        self._rules = rules
+        self._on_decoded = on_decoded
+        self._fixed = fixed
+        fixed_names = [] if fixed is None else fixed.names
+        self._arrow_names = [name for name in file.schema_arrow.names if name not in fixed_names]
+
+    def result(self) -> ShardResult:
+        """Decode all row groups, and return counts and problems."""
+        check = RowCheck(self._rules)
+        problems: list[Problem] = []
+        row_bytes = 0 if self._fixed is None else self._fixed.row_bytes
+        for groups in _batches(self._file.metadata, row_bytes):
+            rows_before = check.rows
+            try:
+                self._decode(groups, check)
+            except DAMAGE as error:
+                problems += self._damaged_groups(groups, error)
+                continue
+            if self._fixed is None:
+                self._on_decoded(check.rows - rows_before)
+        if not problems:  # otherwise counts and hashes would only repeat the damage
+            problems = self._problems_of_rows(check)
+        return ShardResult(check.rows, check.tokens, tuple(problems))
+
+    def _decode(self, groups: list[int], check: RowCheck) -> None:
+        """Decode row groups and check their rows."""
+        table = self._file.read_row_groups(groups, self._arrow_names)
         table.validate(full=True)
-        if pages is not None:
+        if self._fixed is not None:
             for group in groups:
-                on_decoded(pages.hash(group, check.hasher))
+                self._on_decoded(self._fixed.hash(group, check.hasher))
         check.add(table)
 
-    check, problems = RowCheck(rules), list[Problem]()
-    for groups in _batches(file.metadata, 0 if pages is None else pages.row_bytes):
-        before = check.rows
-        try:
-            add(groups, check)
-        except DAMAGE as error:
-            found: dict[int, Exception] = {}
-            for group in groups:  # one by one
-                try:
-                    add([group], RowCheck(rules))
-                except DAMAGE as why:
-                    found[group] = why
-            for group, why in (found or {groups[0]: error}).items():
-                problems.append(Problem(entry.path, "decode", f"row group {group} decodes", str(why)))
-            continue
-        if pages is None:
-            on_decoded(check.rows - before)
-    if not problems:  # counts and hashes of the rest would only repeat what is damaged
-        facts = [(name, getattr(entry, name), getattr(check, name)) for name in _COUNTED]
-        digest = check.hasher.digest()
-        for name, want in sorted(entry.logical.items()) if check.rows else ():
-            facts.append((f"logical hash of {name}", want, digest.get(name)))
+    def _damaged_groups(self, groups: list[int], error: Exception) -> list[Problem]:
+        """Return a problem for each of some row groups that cannot be decoded by itself."""
+        errors: dict[int, Exception] = {}
+        for group in groups:
+            try:
+                self._decode([group], RowCheck(self._rules))
+            except DAMAGE as group_error:
+                errors[group] = group_error
+        if not errors:
+            errors[groups[0]] = error
+        problems: list[Problem] = []
+        for group, group_error in errors.items():
+            expected = f"row group {group} decodes"
+            problems.append(Problem(self._entry.path, "decode", expected, str(group_error)))
+        return problems
+
+    def _problems_of_rows(self, check: RowCheck) -> list[Problem]:
+        """Compare counts and logical hashes with the manifest."""
+        entry = self._entry
+        facts: list[_Fact] = [
+            ("rows", entry.rows, check.rows),
+            ("tokens", entry.tokens, check.tokens),
+            ("documents", entry.documents, check.documents),
+        ]
+        if check.rows:
+            digest = check.hasher.digest()
+            for name, expected in sorted(entry.logical.items()):
+                facts.append((f"logical hash of {name}", expected, digest.get(name)))
         problems = [Problem(entry.path, *fault) for fault in check.faults.values()]
-        problems += _unequal(entry, facts)
-    return ShardResult(check.rows, check.tokens, tuple(problems))
+        return problems + _differences(entry, facts)
 
 
 def _batches(metadata: Any, row_bytes: int) -> Iterator[list[int]]:
-    """Yield the row groups, so many at a time that what Arrow decodes of them is little.
+    """Yield the row groups of a shard in batches of which Arrow decodes little.
 
     Args:
-        row_bytes: of a row, which Arrow does not decode.
+        metadata: Footer of the shard.
+        row_bytes: Bytes of a row that Arrow does not decode.
     """
-    held, size = list[int](), 0
+    batch: list[int] = []
+    batch_bytes = 0
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
-        held.append(index)
-        size += max(0, group.total_byte_size - row_bytes * group.num_rows)
-        if size >= _TOGETHER or len(held) == _MOST:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
-
-
-def _unequal(entry: ShardEntry, facts: list[tuple[str, Any, Any]]) -> list[Problem]:
-    """Return a problem for each fact (what, expected, got) that is not as expected."""
-    return [
-        Problem(entry.path, what, _short(expected), _short(got))
-        for what, expected, got in facts
-        if expected != got
-    ]
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
+        batch.append(index)
+        batch_bytes += max(0, group.total_byte_size - row_bytes * group.num_rows)
+        if batch_bytes >= _ARROW_BYTES or len(batch) == _ARROW_GROUPS:
+            yield batch
+            batch = []
+            batch_bytes = 0
+    if batch:
+        yield batch

@@ -9,7 +9,7 @@ from typing import Any, Final, cast, final
 import pyarrow as pa
 
 from tokenlake.base.arrays import STRINGS
-from tokenlake.runtime.schema import is_list
+from tokenlake.runtime.column_types import is_list
 
 _SHOWN_FIELDS: Final = 12  # of a struct; JSON objects used as dictionaries have thousands
 _CHAT_KEYS: Final = (frozenset({"role", "content"}), frozenset({"from", "value"}))

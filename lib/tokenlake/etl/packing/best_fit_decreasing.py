@@ -15,121 +15,175 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from tokenlake.base.arrays import Bools, Int64, offsets_of, places
 from tokenlake.etl.packing.segments import small
 
-_NEW: Final = -1  # where a row comes from that was empty
-Move = tuple[int, int, int, int]
-"""Queue that rows leave (or _NEW), queue they join, how many rows, how many documents each is given."""
+_NEW_BIN: Final = -1  # queue that a bin leaves which was empty
+_FULL: Final = 0  # queue of bins that take no more items; no move leaves it
+
+Move: TypeAlias = tuple[int, int, int, int]
+"""Queue that bins leave (or ``_NEW_BIN``), queue that they join, number of these bins, items that each takes."""
 
 
-def best_fit_decreasing(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
-    """Return the bin of each item, numbered from 0 in the order in which they are opened: int64[n].
+def assign_best_fit_decreasing(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
+    """Return the bin of each item, numbered from 0 in the order in which bins are opened, int64[n].
+
+    Items of one size are placed in order. Of bins with the same room, the one that has had it longest comes first.
 
     Args:
-        sizes: int64[n], each from 1 to `capacity`.
-        max_items: at most so many items in a bin; None: any number.
-
-    Items of one size go in order, and of bins with the same room the one that has it longest comes first.
+        sizes: Size of each item, from 1 to `capacity`, int64[n].
+        capacity: Size of a bin.
+        max_items: Largest number of items in a bin; None: any number.
     """
     bins = np.empty(len(sizes), np.int64)
-    if len(sizes):
-        counts = np.bincount(sizes)
-        distinct = np.flatnonzero(counts)[::-1]
-        falling = distinct.tolist(), counts[distinct].tolist(), capacity
-        moves = _free_moves(*falling) if max_items is None else _bounded_moves(*falling, max_items)
-        order = np.argsort(small(capacity - sizes), kind="stable")
-        bins[order] = _resolved(np.fromiter(chain.from_iterable(moves), np.int64).reshape(-1, 4))
+    if not len(sizes):
+        return bins
+    counts = np.bincount(sizes)
+    falling_sizes = np.flatnonzero(counts)[::-1]
+    falling_counts = counts[falling_sizes].tolist()
+    if max_items is None:
+        moves = _moves(falling_sizes.tolist(), falling_counts, capacity)
+    else:
+        moves = _bounded_moves(falling_sizes.tolist(), falling_counts, capacity, max_items)
+    by_falling_size = np.argsort(small(capacity - sizes), kind="stable")
+    table = np.fromiter(chain.from_iterable(moves), np.int64).reshape(-1, 4)
+    bins[by_falling_size] = _bins_of(table)
     return bins
 
 
-def _free_moves(sizes: list[int], counts: list[int], capacity: int) -> Iterator[Move]:
-    """Yield what becomes of items of falling `sizes`, `counts` of each.
+def _moves(sizes: list[int], counts: list[int], capacity: int) -> Iterator[Move]:
+    """Yield the moves of items, for bins that hold any number of them.
 
-    Queues are named by their room; bit r of `rooms` says that some bin has room r.
+    Queues are named by the room of their bins. Bit r of `rooms` says that some bin has room r.
+
+    Args:
+        sizes: Sizes, falling.
+        counts: Number of items of each size.
+        capacity: Size of a bin.
     """
-    waiting = [0] * (capacity + 1)
+    waiting_bins = [0] * (capacity + 1)
     rooms = 0
-    for size, count in zip(sizes, counts, strict=True):
-        while count:
-            if enough := rooms >> size:
-                room = source = size + (enough & -enough).bit_length() - 1
-                each = room // size
-                bins = min(waiting[room], count // each)
-                left = waiting[room] = waiting[room] - (bins or 1)
-                if not left:
+    for size, items_left in zip(sizes, counts, strict=True):
+        while items_left:
+            # 1. The least room that is enough for the size, or a new bin.
+            rooms_enough = rooms >> size
+            if rooms_enough:
+                lowest_bit = rooms_enough & -rooms_enough
+                room = size + lowest_bit.bit_length() - 1
+                source = room
+                # A bin that takes one item keeps the least room that is enough, until it has too little.
+                items_per_bin = room // size
+                bins = min(waiting_bins[room], items_left // items_per_bin)
+                waiting_bins[room] -= bins or 1
+                if not waiting_bins[room]:
                     rooms ^= 1 << room
             else:
-                room, source, each = capacity, _NEW, capacity // size
-                bins = count // each
-            # A bin that takes one item has the least room that is enough for the next one too, until it has too little.
+                room = capacity
+                source = _NEW_BIN
+                items_per_bin = capacity // size
+                bins = items_left // items_per_bin
+            # 2. Items that do not fill one bin are the last ones of their size.
             if not bins:
-                bins, each = 1, count
-            target = room - each * size
+                bins = 1
+                items_per_bin = items_left
+            # 3. The bins join the queue of their new room; 0 is full.
+            target = room - items_per_bin * size
             if target:
-                if not waiting[target]:
+                if not waiting_bins[target]:
                     rooms |= 1 << target
-                waiting[target] += bins
-            count -= bins * each
-            yield source, target, bins, each
+                waiting_bins[target] += bins
+            items_left -= bins * items_per_bin
+            yield source, target, bins, items_per_bin
 
 
-def _bounded_moves(sizes: list[int], counts: list[int], capacity: int, most: int) -> Iterator[Move]:
-    """As :func:`_free_moves`. Queues are named by ``room * most + items``; of one room the fullest bins come first."""
-    waiting: dict[int, int] = {}
-    held = [0] * (capacity + 1)  # bit i of held[r]: some bin has room r and i items
+def _bounded_moves(sizes: list[int], counts: list[int], capacity: int, max_items: int) -> Iterator[Move]:
+    """Yield the moves of items, for bins that hold at most `max_items` items; see :func:`_moves`.
+
+    Queues are named by ``room * max_items + items``. Of bins with one room, those with the most items come first.
+    """
+    waiting_bins: dict[int, int] = {}
+    item_counts = [0] * (capacity + 1)  # bit i of item_counts[r]: some bin has room r and i items
     rooms = 0
-    for size, count in zip(sizes, counts, strict=True):
-        while count:
-            if enough := rooms >> size:
-                room = size + (enough & -enough).bit_length() - 1
-                items = held[room].bit_length() - 1
-                source = room * most + items
-                each = min(room // size, most - items)
-                bins = min(waiting[source], count // each)
-                left = waiting[source] = waiting[source] - (bins or 1)
-                if not left:
-                    held[room] ^= 1 << items
-                    if not held[room]:
+    for size, items_left in zip(sizes, counts, strict=True):
+        while items_left:
+            # 1. The least room that is enough, and of its bins those with the most items; or a new bin.
+            rooms_enough = rooms >> size
+            if rooms_enough:
+                lowest_bit = rooms_enough & -rooms_enough
+                room = size + lowest_bit.bit_length() - 1
+                items = item_counts[room].bit_length() - 1
+                source = room * max_items + items
+                items_per_bin = min(room // size, max_items - items)
+                bins = min(waiting_bins[source], items_left // items_per_bin)
+                waiting_bins[source] -= bins or 1
+                if not waiting_bins[source]:
+                    item_counts[room] ^= 1 << items
+                    if not item_counts[room]:
                         rooms ^= 1 << room
             else:
-                room, items, source, each = capacity, 0, _NEW, min(capacity // size, most)
-                bins = count // each
+                room = capacity
+                items = 0
+                source = _NEW_BIN
+                items_per_bin = min(capacity // size, max_items)
+                bins = items_left // items_per_bin
+            # 2. Items that do not fill one bin are the last ones of their size.
             if not bins:
-                bins, each = 1, count
-            room, items = room - each * size, items + each
-            target = room * most + items
-            if room and items < most:
-                waiting[target] = waiting.get(target, 0) + bins
-                held[room] |= 1 << items
+                bins = 1
+                items_per_bin = items_left
+            # 3. The bins join the queue of their new room and number of items.
+            room -= items_per_bin * size
+            items += items_per_bin
+            target = _FULL
+            if room and items < max_items:
+                target = room * max_items + items
+                waiting_bins[target] = waiting_bins.get(target, 0) + bins
+                item_counts[room] |= 1 << items
                 rooms |= 1 << room
-            else:
-                target = 0  # full: nobody asks for it again
-            count -= bins * each
-            yield source, target, bins, each
+            items_left -= bins * items_per_bin
+            yield source, target, bins, items_per_bin
 
 
-def _resolved(moves: Int64) -> Int64:
-    """Return the bin of each item, in the order of the moves; `moves` is int64[m, 4], see :data:`Move`."""
-    source, target, bins, each = moves.T
-    visits = offsets_of(bins)  # a visit is one bin in one move
+def _bins_of(moves: Int64) -> Int64:
+    """Return the bin of each item, in the order of the moves, int64[n].
 
-    def queued(queue: Int64, mask: Bools) -> tuple[Int64, Int64]:
-        """Return queue and visit of all bins in the moves of `mask`, by queue and then by move."""
-        of = np.flatnonzero(mask)
-        of = of[np.argsort(queue[of], kind="stable")]
-        return np.repeat(queue[of], bins[of]), places(visits[of], bins[of])
+    Args:
+        moves: Moves as rows, see :data:`Move`, int64[m, 4].
+    """
+    source, target, bins, items_per_bin = moves.T
+    # A visit is one bin in one move.
+    first_visit = offsets_of(bins)
+    # 1. Visits by the queue that their bins join, and by the queue that their bins leave.
+    joined_queue, arrivals = _by_queue(target, target != _FULL, bins, first_visit)
+    left_queue, departures = _by_queue(source, source != _NEW_BIN, bins, first_visit)
+    # 2. The visit before each visit of the same bin; a bin's first visit is its own. The k-th bin that leaves a queue
+    #    is the k-th that joined it.
+    rank_in_queue = np.arange(len(left_queue)) - np.searchsorted(left_queue, left_queue)
+    visit_before = np.arange(first_visit[-1])
+    visit_before[departures] = arrivals[np.searchsorted(joined_queue, left_queue) + rank_in_queue]
+    # 3. The first visit of each bin: follow the visits back, in steps of doubling length.
+    while True:
+        earlier = visit_before[visit_before]
+        if np.array_equal(visit_before, earlier):
+            break
+        visit_before = earlier
+    # 4. Bins are numbered as they are opened.
+    bin_of_visit = np.cumsum(np.repeat(source == _NEW_BIN, bins)) - 1
+    return np.repeat(bin_of_visit[visit_before], np.repeat(items_per_bin, bins))
 
-    (joined, arrivals), (left, departures) = queued(target, target > 0), queued(source, source != _NEW)
-    before = np.arange(visits[-1])  # the visit of the same bin before, or itself
-    # The k-th bin that left a queue is the k-th that joined it.
-    rank = np.arange(len(left)) - np.searchsorted(left, left)
-    before[departures] = arrivals[np.searchsorted(joined, left) + rank]
-    while not np.array_equal(before, earlier := before[before]):
-        before = earlier
-    opened = np.cumsum(np.repeat(source == _NEW, bins)) - 1
-    return np.repeat(opened[before], np.repeat(each, bins))
+
+def _by_queue(queue: Int64, mask: Bools, bins: Int64, first_visit: Int64) -> tuple[Int64, Int64]:
+    """Return the queue and the number of each visit of some moves, sorted by queue and then by move.
+
+    Args:
+        queue: Queue of each move, int64[m].
+        mask: True for the moves to look at, bool[m].
+        bins: Bins of each move, int64[m].
+        first_visit: Number of the first visit of each move, int64[m + 1].
+    """
+    moves = np.flatnonzero(mask)
+    moves = moves[np.argsort(queue[moves], kind="stable")]
+    return np.repeat(queue[moves], bins[moves]), places(first_visit[moves], bins[moves])

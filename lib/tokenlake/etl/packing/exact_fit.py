@@ -5,11 +5,15 @@
 2. It then takes the two items that fill it exactly.
 3. As many bins are filled alike as the stock allows.
 
-This fills bins better than best-fit decreasing where all items are of middling sizes and no small items are left for
-the gaps. Where many items are larger than half a bin it is worse.
+This fills bins better than best-fit decreasing if all items are of middling sizes and no small items are left for
+the gaps. If many items are larger than half a bin it is worse.
 
 The sizes in stock are an integer with one bit per size (bit s: an item of size s exists), and a second integer mirrors
 it (bit capacity - s). Shifted against each other, the two have a bit in common for each pair of a given sum.
+
+Example: bins of 10; in stock are four items of 3, one of 5 and one of 2. No two of them have the sum 10, and the first
+bin takes the 5, the largest. Two items have the sum 5 that is left, 3 and 2: the bin is full. The second bin takes the
+remaining three items of 3.
 """
 
 from __future__ import annotations
@@ -24,100 +28,139 @@ from tokenlake.base.arrays import Int64, places
 from tokenlake.etl.packing.segments import small
 
 
-def exact_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
-    """Return the bin of each item, numbered from 0 in the order in which they are filled: int64[n].
+def assign_exact_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
+    """Return the bin of each item, numbered from 0 in the order in which bins are filled, int64[n].
+
+    Items of one size are placed in order.
 
     Args:
-        sizes: int64[n], each from 1 to `capacity`.
-        max_items: at most so many items in a bin; None: any number.
-
-    Items of one size go in order.
+        sizes: Size of each item, from 1 to `capacity`, int64[n].
+        capacity: Size of a bin.
+        max_items: Largest number of items in a bin; None: any number.
     """
     bins = np.empty(len(sizes), np.int64)
     if not len(sizes):
         return bins
+    # 1. Fill bins. A run: some consecutive bins take some items of one size each.
     stock = _Stock(np.bincount(sizes, minlength=capacity + 1), capacity)
-    takes: list[tuple[int, int, int, int]] = []  # size, first bin, bins, items of that size in each
-    opened = 0
-    for made, pattern in stock.patterns(max_items or len(sizes)):
-        takes += [(size, opened, made, items) for size, items in pattern.items()]
-        opened += made
-    size, first, made, items = np.array(takes, np.int64).T
-    order = np.argsort(size, kind="stable")
-    each = np.repeat(items[order], made[order])
-    bins[np.argsort(small(sizes), kind="stable")] = np.repeat(places(first[order], made[order]), each)
+    runs: list[tuple[int, int, int, int]] = []  # size, first bin, number of bins, items in each
+    filled_bins = 0
+    for alike_bins, pattern in stock.patterns(max_items or len(sizes)):
+        for size, items in pattern.items():
+            runs.append((size, filled_bins, alike_bins, items))
+        filled_bins += alike_bins
+    # 2. The items of a size, in order, go to the bins of its runs, in order.
+    size_of_run, first_bin, bin_count, items_per_bin = np.array(runs, np.int64).T
+    by_size = np.argsort(size_of_run, kind="stable")
+    bins_of_runs = places(first_bin[by_size], bin_count[by_size])
+    repeats = np.repeat(items_per_bin[by_size], bin_count[by_size])
+    bins[np.argsort(small(sizes), kind="stable")] = np.repeat(bins_of_runs, repeats)
     return bins
 
 
 @final
 class _Stock:
-    """How many items of each size there are."""
+    """Items that are not placed yet, counted by size.
+
+    Args:
+        counts: Number of items of each size, int64[capacity + 1].
+        capacity: Size of a bin.
+    """
 
     def __init__(self, counts: Int64, capacity: int) -> None:
-        self._counts, self._capacity = counts.tolist(), capacity
-        sizes = np.flatnonzero(counts).tolist()
-        self._there = sum(1 << size for size in sizes)
-        self._mirror = sum(1 << (capacity - size) for size in sizes)
-        # Of equally common sizes the larger; counts fall behind, and are set right when they come up.
-        self._commonest = [(-self._counts[size], -size) for size in sizes]
+        self._counts: list[int] = counts.tolist()
+        self._capacity = capacity
+        self._in_stock = 0  # bit s: an item of size s exists
+        self._mirror = 0  # bit capacity - s: the same
+        # Heap of (-count, -size): the commonest size, and of equally common ones the larger. Counts may be outdated,
+        # and are corrected when they come up.
+        self._commonest: list[tuple[int, int]] = []
+        for size in np.flatnonzero(counts).tolist():
+            self._in_stock |= 1 << size
+            self._mirror |= 1 << (capacity - size)
+            self._commonest.append((-self._counts[size], -size))
         heapify(self._commonest)
 
-    def patterns(self, most: int) -> Iterator[tuple[int, dict[int, int]]]:
-        """Yield, until nothing is left, how many bins are filled alike and with how many items of each size."""
+    def patterns(self, max_items: int) -> Iterator[tuple[int, dict[int, int]]]:
+        """Yield, until nothing is left, a number of bins that are filled alike, and their items by size."""
         counts = self._counts
-        while self._there:
-            pattern = self._pattern(most)
-            made = min(counts[size] // items for size, items in pattern.items())
+        while self._in_stock:
+            pattern = self._pattern(max_items)
+            alike_bins = min(counts[size] // items for size, items in pattern.items())
             for size, items in pattern.items():
-                counts[size] -= made * items
+                counts[size] -= alike_bins * items
                 if not counts[size]:
-                    self._there ^= 1 << size
+                    self._in_stock ^= 1 << size
                     self._mirror ^= 1 << (self._capacity - size)
-            yield made, pattern
+            yield alike_bins, pattern
 
-    def _pattern(self, most: int) -> dict[int, int]:
-        """Fill one bin."""
-        counts, capacity = self._counts, self._capacity
-        there, mirror = self._there, self._mirror
-        two_more = 2 * (there.bit_length() - 1)
+    def _pattern(self, max_items: int) -> dict[int, int]:
+        """Fill one bin; return its items by size."""
+        counts = self._counts
+        capacity = self._capacity
+        in_stock = self._in_stock
+        mirror = self._mirror
+        pair_room = 2 * (in_stock.bit_length() - 1)  # two more items may fill at most this much room
         pattern: dict[int, int] = {}
-        room, free = capacity, most
-        while free and (fits := there & ((2 << room) - 1)):
-            size, items = fits.bit_length() - 1, 1
-            if room > two_more:
-                size = self._common(pattern) or size
-                items = min(-((two_more - room) // size), counts[size] - pattern.get(size, 0), free)
-            elif 2 * size >= room and size != room and free > 1:
-                pair = self._pair(fits & (mirror >> (capacity - room)), room, pattern)
-                if pair:
-                    for half in (pair, room - pair):
-                        pattern[half] = pattern.get(half, 0) + 1
+        room = capacity
+        items_left = max_items
+        while items_left:
+            fitting_sizes = in_stock & ((2 << room) - 1)
+            if not fitting_sizes:
+                break
+            size = fitting_sizes.bit_length() - 1
+            items = 1
+            if room > pair_room:
+                # 1. Items of the commonest size, until a pair may complete the bin.
+                size = self._commonest_size(pattern) or size
+                wanted_items = -((pair_room - room) // size)
+                items = min(wanted_items, counts[size] - pattern.get(size, 0), items_left)
+            elif 2 * size >= room and size != room and items_left > 1:
+                # 2. A pair that fills the bin. Without one the largest item that fits is taken.
+                pair_sizes = fitting_sizes & (mirror >> (capacity - room))
+                larger = self._larger_of_pair(pair_sizes, room, pattern)
+                if larger:
+                    pattern[larger] = pattern.get(larger, 0) + 1
+                    smaller = room - larger
+                    pattern[smaller] = pattern.get(smaller, 0) + 1
                     break
-            held = pattern[size] = pattern.get(size, 0) + items
-            if held == counts[size]:
-                there ^= 1 << size
+            pattern[size] = pattern.get(size, 0) + items
+            if pattern[size] == counts[size]:
+                in_stock ^= 1 << size
                 mirror ^= 1 << (capacity - size)
-            room, free = room - items * size, free - items
+            room -= items * size
+            items_left -= items
         return pattern
 
-    def _pair(self, larger: int, room: int, pattern: dict[int, int]) -> int:
-        """Return the larger size of two that fill `room`, the most unequal ones; 0 where there are none."""
-        while larger:
-            size = larger.bit_length() - 1
+    def _larger_of_pair(self, pair_sizes: int, room: int, pattern: dict[int, int]) -> int:
+        """Return the larger size of the most unequal pair that fills a room; 0 if there is no pair.
+
+        Args:
+            pair_sizes: Sizes whose partner is in stock, as bits.
+            room: Sum of the two sizes.
+            pattern: Items that the bin has already.
+        """
+        while pair_sizes:
+            size = pair_sizes.bit_length() - 1
             if 2 * size < room:
                 break
+            # A pair of equal sizes needs two items of it.
             if 2 * size != room or self._counts[size] - pattern.get(size, 0) > 1:
                 return size
-            larger ^= 1 << size
+            pair_sizes ^= 1 << size
         return 0
 
-    def _common(self, pattern: dict[int, int]) -> int:
-        """Return the commonest size, or 0 where the bin has all of it already."""
-        heap, counts = self._commonest, self._counts
+    def _commonest_size(self, pattern: dict[int, int]) -> int:
+        """Return the commonest size, or 0 if the bin has all items of it already."""
+        heap = self._commonest
+        counts = self._counts
         while True:
-            known, size = -heap[0][0], -heap[0][1]
-            if counts[size] == known:
-                return size if known > pattern.get(size, 0) else 0
+            recorded_count = -heap[0][0]
+            size = -heap[0][1]
+            if counts[size] == recorded_count:
+                if recorded_count > pattern.get(size, 0):
+                    return size
+                return 0
             if counts[size]:
                 heapreplace(heap, (-counts[size], -size))
             else:

@@ -2,6 +2,9 @@
 
 A document that fits none of them fills the fullest to its end, and continues in the row that is opened in its place.
 Rows therefore have no padding, except those that are open at the end.
+
+Example: two open rows of 8; documents of 5, 6 and 2 tokens. The first goes to row 0 (room 3), the second fits row 1
+alone (room 2), the third fits both rows and fills row 1.
 """
 
 from __future__ import annotations
@@ -13,45 +16,72 @@ from tokenlake.etl.packing.segments import Segments
 
 
 def pool_segments(lengths: Int64, capacity: int, packers: int, max_segments: int | None = None) -> Segments:
-    """Plan documents of `lengths` (int64[n], each at least 1) into rows of `capacity` tokens.
+    """Plan documents into rows of `capacity` tokens.
 
     Args:
-        packers: rows that stand open at a time.
-        max_segments: at most so many pieces in a row, which is closed then, full or not; None: any number.
+        lengths: Tokens of each document, at least 1, int64[n].
+        capacity: Tokens per row.
+        packers: Number of rows that are open at a time.
+        max_segments: Number of pieces after which a row is closed, full or not; None: rows are closed when full.
 
     Returns:
-        Rows in the order in which they were opened, the pieces of a row in the order in which they came.
+        Rows in the order in which documents first came into them; the pieces of a row in the order of the documents.
     """
-    most = max_segments or capacity
+    piece_limit = max_segments or capacity
     room = [capacity] * packers
-    pieces = [0] * packers
-    row = list(range(packers))  # numbers for the time being: who opens a row first is seen at the end
-    opened = packers
-    placed: list[tuple[int, int, int, int]] = []
+    piece_counts = [0] * packers
+    # Number of each open row. Rows are numbered again at the end, by the documents that open them.
+    row_numbers = list(range(packers))
+    next_row = packers
+    pieces: list[tuple[int, int, int, int]] = []  # row, document, start, length
     for document, length in enumerate(lengths.tolist()):
-        # The least room that is enough, or else the least: of equals the first packer's.
-        best = least = 0
-        enough = capacity + 1
-        for packer, left in enumerate(room):
-            if length <= left < enough:
-                best, enough = packer, left
-            if left < room[least]:
-                least = packer
-        packer = least if enough > capacity else best
+        packer = _best_packer(room, length, capacity)
         start = 0
         while start < length:
-            piece = min(length - start, room[packer])
-            placed.append((row[packer], document, start, piece))
-            start += piece
-            room[packer] -= piece
-            pieces[packer] += 1
-            if not room[packer] or pieces[packer] == most:
-                room[packer], pieces[packer], row[packer] = capacity, 0, opened
-                opened += 1
-    number, document, start_of, length_of = np.array(placed, np.int64).reshape(-1, 4).T
-    first = np.unique(number, return_index=True)[1]
-    rank = np.empty(int(number.max(initial=-1)) + 1, np.int64)
-    rank[number[np.sort(first)]] = np.arange(len(first))
-    order = np.argsort(rank[number], kind="stable")
-    offsets = offsets_of(np.bincount(rank[number]))
-    return Segments(document[order], start_of[order], length_of[order], offsets)
+            piece_length = min(length - start, room[packer])
+            pieces.append((row_numbers[packer], document, start, piece_length))
+            start += piece_length
+            room[packer] -= piece_length
+            piece_counts[packer] += 1
+            if not room[packer] or piece_counts[packer] == piece_limit:
+                room[packer] = capacity
+                piece_counts[packer] = 0
+                row_numbers[packer] = next_row
+                next_row += 1
+    return _sorted_rows(pieces)
+
+
+def _best_packer(room: list[int], length: int, capacity: int) -> int:
+    """Return the open row with the least room that is enough, or else the one with the least room.
+
+    Of rows with equal room, the first one is returned.
+    """
+    best = -1
+    best_room = capacity + 1
+    fullest = 0
+    for packer, packer_room in enumerate(room):
+        if length <= packer_room < best_room:
+            best = packer
+            best_room = packer_room
+        if packer_room < room[fullest]:
+            fullest = packer
+    if best < 0:
+        return fullest
+    return best
+
+
+def _sorted_rows(pieces: list[tuple[int, int, int, int]]) -> Segments:
+    """Return pieces by row, the rows in the order of their first pieces.
+
+    Args:
+        pieces: Row, document, start and length of each piece, in the order of the documents.
+    """
+    row, document, start, length = np.array(pieces, np.int64).reshape(-1, 4).T
+    # 1. Number rows by their first pieces.
+    first_piece_of_row = np.sort(np.unique(row, return_index=True)[1])
+    rank_of_row = np.empty(int(row.max(initial=-1)) + 1, np.int64)
+    rank_of_row[row[first_piece_of_row]] = np.arange(len(first_piece_of_row))
+    # 2. Sort pieces by row; the stable sort keeps the order of the documents.
+    rank = rank_of_row[row]
+    order = np.argsort(rank, kind="stable")
+    return Segments(document[order], start[order], length[order], offsets_of(np.bincount(rank)))

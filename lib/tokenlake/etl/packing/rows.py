@@ -1,6 +1,6 @@
-"""Packing rows as Python objects: dicts of one document each go in, dicts of one full row each come out.
+"""Packing of rows that are Python objects: dicts of one document each go in, dicts of one full row each come out.
 
-The plans and packers are those of a build. :class:`PackedRows` has all strategies; :func:`pack_pre_tokenized` and
+Plans and packers are those of a build. :class:`PackedRows` has all strategies; :func:`pack_pre_tokenized` and
 :func:`pack_constant_length` are greedy packing with the arguments of older callers.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
@@ -17,36 +17,62 @@ from tokenlake.base.arrays import Int32, offsets_of
 from tokenlake.base.checks import require_one_of
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.etl.packing.loss_marks import LOSS, learned, marked, plain
+from tokenlake.etl.packing.packed import Packed
 from tokenlake.etl.packing.packer import open_packer
-from tokenlake.etl.packing.segments import LOSS, Packed, learned, marked, plain
 from tokenlake.etl.packing.strategies import STRATEGIES
 from tokenlake.runtime.mixing.random import key_of, shuffled
 
-Row = dict[str, Any]
-GivenDocument = tuple[Int32, tuple[int, int], frozenset[str]]
-"""Ids of a document, file and position, and the columns that it has beside its ids."""
+Row: TypeAlias = dict[str, Any]
 
-_TOGETHER: Final = 1 << 16  # tokens that are handed to the packer at a time
+_BLOCK_TOKENS: Final = 1 << 16
+"""Tokens that are handed to the packer at a time."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """One document, checked.
+
+    Attributes:
+        ids: Ids with EOS, marked with the loss mask if there is one, int32[n].
+        file: Id of the file that it comes from.
+        position: Position in the file.
+        columns: Names of its columns beside the ids.
+    """
+
+    ids: Int32
+    file: int
+    position: int
+    columns: frozenset[str]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class PackedRows:
-    """How documents become rows of one length.
+    """Options for packing documents into rows of one length.
+
+    Example:
+        >>> from tokenlake import PackedRows
+        >>> packing = PackedRows(seq_length=4, eos_token_id=2, pad_token_id=0)
+        >>> rows = packing.pack([{"input_ids": [5, 6]}, {"input_ids": [7]}])
+        >>> [row["input_ids"].tolist() for row in rows]
+        [[5, 6, 2, 7], [2, 0, 0, 0]]
 
     Attributes:
-        seq_length: L, tokens of a row.
-        eos_token_id: put after each document that does not end with it.
-        pad_token_id: fills the ends of rows; None: `eos_token_id`.
+        seq_length: Tokens of a row, L.
+        eos_token_id: Id put after each document that does not end with it.
+        pad_token_id: Id that fills the ends of rows; None: `eos_token_id`.
         strategy: ``greedy``, ``pool``, ``first_fit`` or ``best_fit``.
-        num_packers: rows that stand open at a time, for ``pool``.
-        max_segments: at most so many pieces in a row; None: any number.
-        window_tokens: tokens inside which every strategy but ``greedy`` reorders documents: so many are read before
-            the first row comes out.
-        shuffle_packed: shuffle the rows, ``shuffle_buffer_factor * num_packers`` of them at a time.
-        seed: of the shuffle.
-        include_segment_ids: whether rows say which piece each token belongs to.
-        field: of the documents' ids.
+        num_packers: Number of rows that are open at a time, for ``pool``.
+        max_segments: Largest number of pieces in a row; None: any number.
+        window_tokens: Tokens inside which every strategy except ``greedy`` reorders documents. This many are read
+            before the first row comes out.
+        shuffle_packed: True to shuffle rows, ``shuffle_buffer_factor * num_packers`` of them at a time.
+        shuffle_buffer_factor: Factor of the number of rows that are shuffled at a time.
+        seed: Random seed of the shuffle.
+        include_segment_ids: True if rows state the piece that each token belongs to.
+        field: Name of the column with the documents' ids.
     """
 
     seq_length: int
@@ -73,53 +99,85 @@ class PackedRows:
         """Pack documents.
 
         Args:
-            rows: of each document `input_ids` (integers, any sequence), and, in all of them or in none: `loss_mask`
-                (as many truth values); `file` and `position`, where the document comes from.
+            rows: Documents with the column `input_ids` (integers, any sequence). All of them or none may have
+                `loss_mask` (one truth value per id), and `file` and `position` (where the document comes from).
 
         Yields:
-            Rows with the same columns throughout: ``input_ids`` int32[L]; ``attention_mask`` int32[L], 1 for ids and 0
-            for padding; ``segment_ids`` int32[L], 1, 2, 3 ... for the pieces of the row and 0 for padding, where they
-            are asked for; ``loss_mask`` bool[L] where documents have one, true for the EOS that was put after a
-            document and false for padding; where documents say where they come from, ``segment_lengths`` (one per
-            piece) and ``documents`` (of each piece file, position, and `start`, the index of its first token in the
-            document). Documents without ids are left out.
+            Rows that all have the same columns.
+
+            - ``input_ids``: int32[L].
+            - ``attention_mask``: 1 for ids and 0 for padding, int32[L].
+            - ``segment_ids``: 1, 2, 3 ... for the pieces of the row and 0 for padding, int32[L], if they are included.
+            - ``loss_mask``: bool[L], if documents have one; True for an EOS that was put after a document, False for
+              padding.
+            - ``segment_lengths`` and ``documents``, if documents state where they come from: the tokens of each piece,
+              and its file, position and `start` (index of its first token in the document).
+
+            Documents without ids are left out.
 
         Raises:
-            BadRecordError: ids are missing or are not integers of 32 bits, a mask is of another length, or documents
-                do not agree on their columns; the message names the document.
+            BadRecordError: Ids are missing or are not integers of 32 bits, a mask has another length, or documents
+                have different columns. The message names the document.
         """
-
-        def made() -> Iterator[Row]:
-            stream = OpenRows(self)
-            yield from stream.add(rows)
-            yield from stream.finish()
-
+        packed = self._packed(rows)
         if not self.shuffle_packed:
-            return made()
-        return _shuffled(made(), self.shuffle_buffer_factor * self.num_packers, self.seed)
+            return packed
+        return _shuffled(packed, self.shuffle_buffer_factor * self.num_packers, self.seed)
 
-    def documents(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[GivenDocument]:
-        """Yield the documents of rows, checked, with EOS; those without ids are left out."""
+    def documents(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[_Document]:
+        """Yield the documents of rows, checked, with EOS. Those without ids are left out."""
         expected: frozenset[str] | None = None
         for number, row in enumerate(rows):
             columns = _columns(row)
             if expected is not None and columns != expected:
-                got, before = (", ".join(sorted(each)) or "none" for each in (columns, expected))
-                raise BadRecordError(
-                    f"document {number}: got the columns {got} beside {self.field!r}, expected {before} as in the "
-                    "documents before; give all documents the same columns",
-                    row=number,
-                )
+                raise self._other_columns(number, columns, expected)
             expected = columns
             ids = _ids(row, self.field, number)
-            if len(ids):
-                where = (int(row["file"]), int(row["position"])) if "file" in columns else (0, number)
-                yield self._finished(row, ids, number), where, columns
+            if not len(ids):
+                continue
+            file = 0
+            position = number
+            if "file" in columns:
+                file = int(row["file"])
+                position = int(row["position"])
+            yield _Document(self._finished_ids(row, ids, number), file, position, columns)
 
-    def _finished(self, row: Mapping[str, Any], ids: Int32, number: int) -> Int32:
-        """Put EOS after a document that lacks it, and the mask into its ids."""
+    def objects(self, packed: Packed, columns: frozenset[str]) -> Iterator[Row]:
+        """Yield packed rows as objects.
+
+        Args:
+            packed: Rows.
+            columns: Names of the documents' columns beside their ids.
+        """
+        ids = packed.input_ids
+        loss_mask = None
+        if "loss_mask" in columns:
+            loss_mask = learned(ids)
+            ids = plain(ids)
+        segment_ids = packed.segment_ids
+        attention_mask = (segment_ids > 0).astype(np.int32)
+        for number in range(packed.rows):
+            tokens = slice(number * packed.width, (number + 1) * packed.width)
+            row: Row = {"input_ids": ids[tokens].copy(), "attention_mask": attention_mask[tokens].copy()}
+            if self.include_segment_ids:
+                row["segment_ids"] = segment_ids[tokens].copy()
+            if loss_mask is not None:
+                row["loss_mask"] = loss_mask[tokens].copy()
+            if "file" in columns:
+                pieces = slice(int(packed.row_offsets[number]), int(packed.row_offsets[number + 1]))
+                row["segment_lengths"] = packed.segment_lengths[pieces].copy()
+                row["documents"] = _origins(packed, pieces)
+            yield row
+
+    def _packed(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+        open_rows = OpenRows(self)
+        yield from open_rows.add(rows)
+        yield from open_rows.finish()
+
+    def _finished_ids(self, row: Mapping[str, Any], ids: Int32, number: int) -> Int32:
+        """Return the ids of a document with its loss mask, and with EOS after them."""
         end = np.int32(self.eos_token_id)
-        lacks = ids[-1] != end
+        lacks_eos = ids[-1] != end
         if "loss_mask" in row:
             mask = np.asarray(row["loss_mask"]).astype(np.bool_)
             if mask.shape != ids.shape:
@@ -128,41 +186,32 @@ class PackedRows:
                     f"the {len(ids)} ids",
                     row=number,
                 )
-            ids, end = marked(ids, mask), end | LOSS
-        return np.append(ids, np.int32(end)) if lacks else ids
+            ids = marked(ids, mask)
+            end |= np.int32(LOSS)
+        if not lacks_eos:
+            return ids
+        return np.append(ids, end)
 
-    def objects(self, packed: Packed, columns: frozenset[str]) -> Iterator[Row]:
-        """Yield the rows of `packed` as objects; `columns`: what documents have beside their ids."""
-        mask = learned(packed.input_ids) if "loss_mask" in columns else None
-        ids = packed.input_ids if mask is None else plain(packed.input_ids)
-        segment_ids = packed.segment_ids
-        attention = (segment_ids > 0).astype(np.int32)
-        for number in range(packed.rows):
-            cells = slice(number * packed.width, (number + 1) * packed.width)
-            row: Row = {"input_ids": ids[cells].copy(), "attention_mask": attention[cells].copy()}
-            if self.include_segment_ids:
-                row["segment_ids"] = segment_ids[cells].copy()
-            if mask is not None:
-                row["loss_mask"] = mask[cells].copy()
-            if "file" in columns:
-                pieces = slice(int(packed.row_offsets[number]), int(packed.row_offsets[number + 1]))
-                row["segment_lengths"] = packed.segment_lengths[pieces].copy()
-                places = (packed.file[pieces], packed.position[pieces], packed.start[pieces])
-                each = zip(*(column.tolist() for column in places), strict=True)
-                row["documents"] = [dict(zip(_PLACE, place, strict=True)) for place in each]
-            yield row
+    def _other_columns(
+        self, number: int, columns: frozenset[str], expected: frozenset[str]
+    ) -> BadRecordError:
+        return BadRecordError(
+            f"document {number}: got the columns {_listed(columns)} beside {self.field!r}, expected "
+            f"{_listed(expected)} as in the documents before; give all documents the same columns",
+            row=number,
+        )
 
 
 @final
 class OpenRows:
-    """Rows that are filled as documents come: those that are full come out, the others stay open.
+    """Rows that are filled as documents come. Full rows come out, the others stay open.
 
     Args:
-        packing: how; rows are in its order, not shuffled.
-        group_tokens: rows come out so many tokens at a time, or more.
+        packing: Options; rows are not shuffled.
+        group_tokens: Least number of tokens that come out at a time.
     """
 
-    def __init__(self, packing: PackedRows, group_tokens: int = _TOGETHER) -> None:
+    def __init__(self, packing: PackedRows, group_tokens: int = _BLOCK_TOKENS) -> None:
         pack = ResolvedPack(
             width=packing.seq_length,
             strategy=packing.strategy,
@@ -170,75 +219,102 @@ class OpenRows:
             num_packers=packing.num_packers,
             max_segments=packing.max_segments,
         )
-        pad = packing.eos_token_id if packing.pad_token_id is None else packing.pad_token_id
-        self._packing, self._columns = packing, frozenset[str]()
-        self._packer = open_packer(pack, pad_id=pad, group_tokens=group_tokens)
+        pad_id = packing.pad_token_id
+        if pad_id is None:
+            pad_id = packing.eos_token_id
+        self._packing = packing
+        self._columns: frozenset[str] = frozenset()
+        self._packer = open_packer(pack, pad_id=pad_id, group_tokens=group_tokens)
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-        """Append documents and yield the rows that are full; errors as :meth:`PackedRows.pack`."""
+        """Append documents and yield the rows that are full; errors as of :meth:`PackedRows.pack`."""
         for block in _blocks(self._packing.documents(rows)):
-            self._columns = block[0][2]
-            ids = [document[0] for document in block]
-            places = np.array([document[1] for document in block], np.int64)
-            for packed in self._packer.add(np.concatenate(ids), offsets_of(list(map(len, ids))), *places.T):
+            self._columns = block[0].columns
+            ids = np.concatenate([document.ids for document in block])
+            offsets = offsets_of([len(document.ids) for document in block])
+            file = np.array([document.file for document in block], np.int64)
+            position = np.array([document.position for document in block], np.int64)
+            for packed in self._packer.add(ids, offsets, file, position):
                 yield from self._packing.objects(packed, self._columns)
 
     def finish(self) -> Iterator[Row]:
-        """Yield what is left, rows padded; the stream is empty afterwards, and may be used again."""
+        """Yield the remaining rows, padded. The rows are empty afterwards, and may be used again."""
         for packed in self._packer.finish():
             yield from self._packing.objects(packed, self._columns)
 
 
-_PLACE: Final = ("file", "position", "start")
+def _origins(packed: Packed, pieces: slice) -> list[dict[str, int]]:
+    """Return the file, position and start of some pieces."""
+    origins: list[dict[str, int]] = []
+    for file, position, start in zip(
+        packed.file[pieces].tolist(),
+        packed.position[pieces].tolist(),
+        packed.start[pieces].tolist(),
+        strict=True,
+    ):
+        origins.append({"file": file, "position": position, "start": start})
+    return origins
 
 
 def _columns(row: Mapping[str, Any]) -> frozenset[str]:
-    there = {name for name in ("loss_mask", "file", "position") if name in row}
-    # One without the other does not say where a document is.
-    return frozenset(there if {"file", "position"} <= there else there - {"file", "position"})
+    """Return the names of a document's columns beside its ids."""
+    columns: set[str] = set()
+    if "loss_mask" in row:
+        columns.add("loss_mask")
+    # One without the other does not state where a document is.
+    if "file" in row and "position" in row:
+        columns |= {"file", "position"}
+    return frozenset(columns)
+
+
+def _listed(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
 
 
 def _ids(row: Mapping[str, Any], field: str, number: int) -> Int32:
+    """Return the ids of a document, checked."""
     try:
-        given = np.asarray(row[field])
+        ids = np.asarray(row[field])
     except KeyError:
+        columns = ", ".join(map(repr, sorted(row))) or "nothing"
         raise BadRecordError(
-            f"document {number}: has no {field!r}, only {', '.join(map(repr, sorted(row))) or 'nothing'}; "
-            "tokenize documents before packing them",
+            f"document {number}: has no {field!r}, only {columns}; tokenize documents before packing them",
             row=number,
         ) from None
-    if not given.size:
+    if not ids.size:
         return np.empty(0, np.int32)
-    if given.ndim != 1 or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= LOSS:
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= LOSS:
         raise BadRecordError(
-            f"document {number}: {field!r} has the shape {given.shape} and type {given.dtype}, expected one "
+            f"document {number}: {field!r} has the shape {ids.shape} and type {ids.dtype}, expected one "
             f"dimension of integers from 0 to {LOSS - 1}",
             row=number,
         )
-    return given.astype(np.int32)
+    return ids.astype(np.int32)
 
 
-def _blocks(documents: Iterable[GivenDocument]) -> Iterator[list[GivenDocument]]:
-    """Yield documents a few at a time; never none."""
-    block: list[GivenDocument] = []
+def _blocks(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
+    """Yield documents in blocks of at least one document, which end after a number of tokens."""
+    block: list[_Document] = []
     tokens = 0
     for document in documents:
         block.append(document)
-        tokens += len(document[0])
-        if tokens >= _TOGETHER:
+        tokens += len(document.ids)
+        if tokens >= _BLOCK_TOKENS:
             yield block
-            block, tokens = [], 0
+            block = []
+            tokens = 0
     if block:
         yield block
 
 
-def _shuffled(rows: Iterable[Row], most: int, seed: int) -> Iterator[Row]:
-    """Yield windows of `most` rows in another order each."""
+def _shuffled(rows: Iterable[Row], window_rows: int, seed: int) -> Iterator[Row]:
+    """Yield rows, each window of `window_rows` rows in a shuffled order."""
     source = iter(rows)
     for number in count():
-        window = list(islice(source, most))
-        yield from (window[at] for at in shuffled(len(window), key_of(seed, number)).tolist())
-        if len(window) < most:
+        window = list(islice(source, window_rows))
+        for index in shuffled(len(window), key_of(seed, number)).tolist():
+            yield window[index]
+        if len(window) < window_rows:
             return
 
 
@@ -255,18 +331,26 @@ def pack_pre_tokenized(
 ) -> Iterator[Row]:
     """Pack documents that are tokens already into rows of one length; no token is lost.
 
+    Example:
+        >>> from tokenlake import pack_pre_tokenized
+        >>> rows = pack_pre_tokenized([[5, 6], [7]], seq_length=4, eos_token_id=2, pad_token_id=0)
+        >>> [row["input_ids"].tolist() for row in rows]
+        [[5, 6, 2, 7], [2, 0, 0, 0]]
+
     Args:
-        stream: documents: sequences of ids, or mappings with ``input_ids`` or ``tokens`` (and ``loss_mask``, in all
-            or none).
-        seq_length: L, tokens of a row.
-        eos_token_id: put after each document that does not end with it.
-        batch_size, buffer_factor: with `shuffle`, rows are shuffled ``batch_size * buffer_factor`` at a time.
-        pad_token_id: fills the last row; None: `eos_token_id`.
-        seed: of the shuffle.
+        stream: Documents: sequences of ids, or mappings with ``input_ids`` or ``tokens`` (and ``loss_mask``, in all
+            of them or in none).
+        seq_length: Tokens of a row, L.
+        eos_token_id: Id put after each document that does not end with it.
+        batch_size: Rows of a batch; with `shuffle`, ``batch_size * buffer_factor`` rows are shuffled at a time.
+        shuffle: True to shuffle rows.
+        buffer_factor: Batches that are shuffled at a time.
+        pad_token_id: Id that fills the last row; None: `eos_token_id`.
+        seed: Random seed of the shuffle.
 
     Returns:
-        An iterator of ``input_ids``, ``segment_ids`` (0 for padding) and ``attention_mask`` (0 for padding), int32[L]
-        each, and ``loss_mask`` (bool[L]) where documents have one.
+        Rows with ``input_ids``, ``segment_ids`` (0 for padding) and ``attention_mask`` (0 for padding), int32[L]
+        each, and ``loss_mask`` (bool[L]) if documents have one.
     """
     packing = PackedRows(
         seq_length=seq_length,
@@ -277,7 +361,7 @@ def pack_pre_tokenized(
         shuffle_buffer_factor=buffer_factor,
         seed=seed,
     )
-    return packing.pack(map(_document, stream))
+    return packing.pack(map(_as_row, stream))
 
 
 def pack_constant_length(
@@ -288,18 +372,36 @@ def pack_constant_length(
     *shuffling: Any,
     **options: Any,
 ) -> Iterator[Row]:
-    """Tokenize examples with `tokenize_fn` and pack what it returns.
+    """Tokenize examples with `tokenize_fn` and pack the results.
+
+    Example:
+        >>> from tokenlake import pack_constant_length
+        >>> rows = pack_constant_length(["ab", "c"], lambda text: list(text.encode()), seq_length=3, eos_token_id=0)
+        >>> [row["input_ids"].tolist() for row in rows]
+        [[97, 98, 0], [99, 0, 0]]
 
     Args:
-        shuffling, options: `batch_size`, `shuffle`, `buffer_factor` and the other arguments of
-            :func:`pack_pre_tokenized`.
+        stream: Examples.
+        tokenize_fn: Function from an example to its ids, or to a mapping with ``input_ids`` or ``tokens``.
+        seq_length: Tokens of a row, L.
+        eos_token_id: Id put after each document that does not end with it.
+        shuffling: `batch_size`, `shuffle` and `buffer_factor` of :func:`pack_pre_tokenized`, by position.
+        options: Arguments of :func:`pack_pre_tokenized`, by name.
+
+    Returns:
+        Rows as of :func:`pack_pre_tokenized`.
     """
     return pack_pre_tokenized(map(tokenize_fn, stream), seq_length, eos_token_id, *shuffling, **options)
 
 
-def _document(given: Mapping[str, Any] | Sequence[int]) -> Mapping[str, Any]:
-    if not isinstance(given, Mapping):
-        return {"input_ids": given}
-    kept = {name: given[name] for name in ("loss_mask",) if name in given}
-    found = next((name for name in ("input_ids", "tokens") if name in given), None)
-    return given if found is None else {"input_ids": given[found], **kept}
+def _as_row(document: Mapping[str, Any] | Sequence[int]) -> Mapping[str, Any]:
+    """Return a document of an older caller as a row with ``input_ids``, and ``loss_mask`` if it has one."""
+    if not isinstance(document, Mapping):
+        return {"input_ids": document}
+    for name in ("input_ids", "tokens"):
+        if name in document:
+            row = {"input_ids": document[name]}
+            if "loss_mask" in document:
+                row["loss_mask"] = document["loss_mask"]
+            return row
+    return document

@@ -19,11 +19,11 @@ class PackedSequence:
     """One row of L tokens.
 
     Attributes:
-        input_ids: int32[L].
-        attention_mask: int32[L], 1 for tokens and 0 for padding.
-        segment_ids: int32[L], 1, 2, 3 ... for the pieces of the row and 0 for padding; None where not asked for.
-        source_ids: of each piece, what `add` was told; None where it was told nothing of any.
-        num_segments: pieces of the row.
+        input_ids: Ids, int32[L].
+        attention_mask: 1 for tokens and 0 for padding, int32[L].
+        segment_ids: 1, 2, 3 ... for the pieces of the row and 0 for padding, int32[L]; None if they are not included.
+        source_ids: `source_id` of each piece's document; None if no document of the row has one.
+        num_segments: Number of pieces.
     """
 
     input_ids: Int32
@@ -34,59 +34,85 @@ class PackedSequence:
 
     def to_dict(self) -> dict[str, Int32]:
         """Return the arrays by their names."""
-        named = {"input_ids": self.input_ids, "attention_mask": self.attention_mask}
-        return named if self.segment_ids is None else {**named, "segment_ids": self.segment_ids}
+        arrays = {"input_ids": self.input_ids, "attention_mask": self.attention_mask}
+        if self.segment_ids is not None:
+            arrays["segment_ids"] = self.segment_ids
+        return arrays
 
 
 @final
 class _Sequences:
-    """Documents with the names of their sources, through one stream of rows."""
+    """Documents with the names of their sources, through one stream of rows.
+
+    Args:
+        packing: Options of :class:`PackedRows`.
+    """
 
     def __init__(self, **packing: Any) -> None:
         self.packing: Final = PackedRows(**packing)
-        # A group of one row: it comes out as soon as it is full.
-        self._stream = OpenRows(self.packing, group_tokens=self.packing.seq_length)
-        self._sources: dict[int, tuple[str, int]] = {}  # document -> name, tokens that have not come out
-        self._added = 0
+        # A group has one row: it comes out as soon as it is full.
+        self._rows = OpenRows(self.packing, group_tokens=self.packing.seq_length)
+        # Document -> name of its source, and number of its tokens that are not in a row yet.
+        self._sources: dict[int, tuple[str, int]] = {}
+        self._document_count = 0
 
     def add(self, tokens: Sequence[int], source_id: str | None) -> Iterator[PackedSequence]:
-        number, self._added = self._added, self._added + 1
+        """Append a document and yield the rows that are full."""
+        number = self._document_count
+        self._document_count += 1
         if source_id is not None:
-            lacks = len(tokens) > 0 and tokens[-1] != self.packing.eos_token_id
-            self._sources[number] = source_id, len(tokens) + lacks
-        return self._made(self._stream.add([{"input_ids": tokens, "file": 0, "position": number}]))
+            self._sources[number] = (source_id, self.length_with_eos(tokens))
+        return self._sequences(self._rows.add([{"input_ids": tokens, "file": 0, "position": number}]))
 
     def finish(self) -> Iterator[PackedSequence]:
-        return self._made(self._stream.finish())
+        """Yield the remaining rows, padded."""
+        return self._sequences(self._rows.finish())
 
-    def _made(self, rows: Iterable[Row]) -> Iterator[PackedSequence]:
+    def length_with_eos(self, tokens: Sequence[int]) -> int:
+        """Return the number of a document's tokens, with the EOS that is put after it. An empty one gets none."""
+        length = len(tokens)
+        if length and tokens[-1] != self.packing.eos_token_id:
+            length += 1
+        return length
+
+    def _sequences(self, rows: Iterable[Row]) -> Iterator[PackedSequence]:
         for row in rows:
             lengths: list[int] = row["segment_lengths"].tolist()
-            sources = list[str | None]()
+            source_ids: list[str | None] = []
             for piece, length in zip(row["documents"], lengths, strict=True):
-                number = piece["position"]
-                source, left = self._sources.pop(number, (None, 0))
-                if source is not None and left > length:
-                    self._sources[number] = source, left - length
-                sources.append(source)
+                source_ids.append(self._source_of(piece["position"], length))
+            is_token = np.arange(len(row["input_ids"])) < sum(lengths)
+            has_sources = any(source_id is not None for source_id in source_ids)
             yield PackedSequence(
                 row["input_ids"],
-                (np.arange(len(row["input_ids"])) < sum(lengths)).astype(np.int32),
-                row.get("segment_ids"),
-                sources if any(source is not None for source in sources) else None,
-                len(lengths),
+                attention_mask=is_token.astype(np.int32),
+                segment_ids=row.get("segment_ids"),
+                source_ids=source_ids if has_sources else None,
+                num_segments=len(lengths),
             )
+
+    def _source_of(self, document: int, length: int) -> str | None:
+        """Return the name of the source of a document's next `length` tokens, and forget it with its last token."""
+        if document not in self._sources:
+            return None
+        source_id, tokens_left = self._sources.pop(document)
+        if tokens_left > length:
+            self._sources[document] = (source_id, tokens_left - length)
+        return source_id
 
 
 @final
 class GreedyPacker:
-    """Documents end to end, cut into rows of `seq_length`; no token is lost.
+    """Packs documents end to end, cut into rows of `seq_length`; no token is lost.
 
-    ::
-
-        for tokens in documents:
-            if (row := packer.add(tokens)) is not None: ...
-        last = packer.flush_final()
+    Example:
+        >>> from tokenlake import GreedyPacker
+        >>> packer = GreedyPacker(seq_length=4, eos_token_id=2)
+        >>> packer.add([5, 6])
+        >>> packer.add([7]).input_ids.tolist()
+        [5, 6, 2, 7]
+        >>> packer.flush_final().input_ids.tolist()
+        [2, 0, 0, 0]
     """
 
     def __init__(
@@ -95,38 +121,63 @@ class GreedyPacker:
         """Open a row.
 
         Args:
-            seq_length: L, tokens of a row.
-            eos_token_id: put after each document that does not end with it.
-            pad_token_id: fills the last row.
-            include_segment_ids: whether rows say which piece each token belongs to.
+            seq_length: Tokens of a row, L.
+            eos_token_id: Id put after each document that does not end with it.
+            pad_token_id: Id that fills the last row.
+            include_segment_ids: True if rows state the piece that each token belongs to.
         """
-        ids = {"eos_token_id": eos_token_id, "pad_token_id": pad_token_id}
-        self._rows = _Sequences(seq_length=seq_length, include_segment_ids=include_segment_ids, **ids)
+        self._sequences = _Sequences(
+            seq_length=seq_length,
+            eos_token_id=eos_token_id,
+            pad_token_id=pad_token_id,
+            include_segment_ids=include_segment_ids,
+        )
 
     def add(self, tokens: Sequence[int], source_id: str | None = None) -> PackedSequence | None:
-        """Append a document; return the row that it fills up, None while there is room.
+        """Append a document; return the row that it fills, or None if there is room left.
+
+        Args:
+            tokens: Ids of the document.
+            source_id: Name of its source, repeated in :attr:`PackedSequence.source_ids`.
 
         Raises:
-            BadRecordError: it is longer than a row and could fill several; the other packers return lists.
+            BadRecordError: The document is longer than a row and could fill several; the other packers return lists.
         """
-        packing = self._rows.packing
-        whole = len(tokens) + (len(tokens) > 0 and tokens[-1] != packing.eos_token_id)
-        if whole > packing.seq_length:
-            why = f"a document of {whole} tokens (with EOS) fills several rows of {packing.seq_length}"
-            how = "cut it before, or use PoolPacker or PackedRows(...).pack, which give any number of rows"
-            raise BadRecordError(f"{why}, and GreedyPacker.add returns one; {how}", reason="too_long")
-        return next(iter(list(self._rows.add(tokens, source_id))), None)
+        seq_length = self._sequences.packing.seq_length
+        length = self._sequences.length_with_eos(tokens)
+        if length > seq_length:
+            raise BadRecordError(
+                f"a document of {length} tokens (with EOS) fills several rows of {seq_length}, and GreedyPacker.add "
+                "returns one; cut it before, or use PoolPacker or PackedRows(...).pack, which return any number of "
+                "rows",
+                reason="too_long",
+            )
+        rows = list(self._sequences.add(tokens, source_id))
+        if not rows:
+            return None
+        return rows[0]
 
     def flush_final(self) -> PackedSequence | None:
-        """Return the open row, padded; None where it is empty."""
-        return next(iter(list(self._rows.finish())), None)
+        """Return the open row, padded; None if it is empty."""
+        rows = list(self._sequences.finish())
+        if not rows:
+            return None
+        return rows[0]
 
 
 @final
 class PoolPacker:
-    """Some rows stand open, and each document goes to the one that it fills best; no token is lost.
+    """Packs each document into the one of some open rows that it fills best; no token is lost.
 
-    Documents are placed a window at a time: rows come when one is full, and with :meth:`flush_all`.
+    Documents are placed a window at a time: rows come when a window is full, and with :meth:`flush_all`.
+
+    Example:
+        >>> from tokenlake import PoolPacker
+        >>> packer = PoolPacker(seq_length=4, eos_token_id=2, window_tokens=8)
+        >>> packer.add([5, 6, 7])
+        []
+        >>> [row.input_ids.tolist() for row in packer.add([8, 9, 10])]
+        [[5, 6, 7, 2], [8, 9, 10, 2]]
     """
 
     def __init__(
@@ -142,33 +193,49 @@ class PoolPacker:
         """Open the rows.
 
         Args:
-            num_packers: how many stand open.
-            window_tokens: tokens that are held before they are placed; at its end open rows are padded.
-
-        The other arguments are those of :class:`GreedyPacker`.
+            seq_length: Tokens of a row, L.
+            eos_token_id: Id put after each document that does not end with it.
+            pad_token_id: Id that fills the ends of rows.
+            num_packers: Number of rows that are open at a time.
+            include_segment_ids: True if rows state the piece that each token belongs to.
+            window_tokens: Tokens that are held before they are placed. At a window's end open rows are padded.
         """
-        ids = {"eos_token_id": eos_token_id, "pad_token_id": pad_token_id}
-        self._rows = _Sequences(
+        self._sequences = _Sequences(
             seq_length=seq_length,
+            eos_token_id=eos_token_id,
+            pad_token_id=pad_token_id,
             strategy="pool",
             num_packers=num_packers,
             include_segment_ids=include_segment_ids,
             window_tokens=max(window_tokens, seq_length),
-            **ids,
         )
 
     def add(self, tokens: Sequence[int], source_id: str | None = None) -> list[PackedSequence]:
-        """Append a document; return the rows that are full."""
-        return list(self._rows.add(tokens, source_id))
+        """Append a document; return the rows that are full.
+
+        Args:
+            tokens: Ids of the document.
+            source_id: Name of its source, repeated in :attr:`PackedSequence.source_ids`.
+        """
+        return list(self._sequences.add(tokens, source_id))
 
     def flush_all(self) -> list[PackedSequence]:
-        """Return the rows that are left, padded."""
-        return list(self._rows.finish())
+        """Return the remaining rows, padded."""
+        return list(self._sequences.finish())
 
 
 @final
 class FirstFitPacker:
-    """Each document goes to the first row with room for it, and is cut only where it is longer than a row."""
+    """Packs each document into the first row with room for it. Only documents longer than a row are cut.
+
+    Example:
+        >>> from tokenlake import FirstFitPacker
+        >>> packer = FirstFitPacker(seq_length=4, eos_token_id=2, buffer_size=2)
+        >>> packer.add([5])
+        []
+        >>> [row.input_ids.tolist() for row in packer.add([6])]
+        [[5, 2, 6, 2]]
+    """
 
     def __init__(
         self,
@@ -178,28 +245,41 @@ class FirstFitPacker:
         include_segment_ids: bool = True,
         buffer_size: int = 1000,
     ) -> None:
-        """Hold no document yet.
+        """Start without documents.
 
         Args:
-            buffer_size: documents that are held before they are placed together.
-
-        The other arguments are those of :class:`GreedyPacker`.
+            seq_length: Tokens of a row, L.
+            eos_token_id: Id put after each document that does not end with it.
+            pad_token_id: Id that fills the ends of rows.
+            include_segment_ids: True if rows state the piece that each token belongs to.
+            buffer_size: Number of documents that are held before they are placed together.
         """
         if buffer_size < 1:
             raise ConfigError(f"buffer_size: got {buffer_size}, expected at least 1 document")
-        ids = {"eos_token_id": eos_token_id, "pad_token_id": pad_token_id}
-        self._most, self._held = buffer_size, 0
-        self._rows = _Sequences(
-            seq_length=seq_length, strategy="first_fit", include_segment_ids=include_segment_ids, **ids
+        self._buffer_size = buffer_size
+        self._held_documents = 0
+        self._sequences = _Sequences(
+            seq_length=seq_length,
+            eos_token_id=eos_token_id,
+            pad_token_id=pad_token_id,
+            strategy="first_fit",
+            include_segment_ids=include_segment_ids,
         )
 
     def add(self, tokens: Sequence[int], source_id: str | None = None) -> list[PackedSequence]:
-        """Append a document; return the rows of all that are held where there are `buffer_size` of them."""
-        made = list(self._rows.add(tokens, source_id))
-        self._held += 1
-        return made if self._held < self._most else made + self.flush_all()
+        """Append a document; return the rows of all held documents when there are `buffer_size` of them.
+
+        Args:
+            tokens: Ids of the document.
+            source_id: Name of its source, repeated in :attr:`PackedSequence.source_ids`.
+        """
+        rows = list(self._sequences.add(tokens, source_id))
+        self._held_documents += 1
+        if self._held_documents >= self._buffer_size:
+            rows += self.flush_all()
+        return rows
 
     def flush_all(self) -> list[PackedSequence]:
         """Return the rows of the documents that are held, padded."""
-        self._held = 0
-        return list(self._rows.finish())
+        self._held_documents = 0
+        return list(self._sequences.finish())

@@ -27,13 +27,17 @@ STRATEGIES: Final[Mapping[str, Callable[[Int64, ResolvedPack], Segments]]] = {
     "first_fit": lambda lengths, pack: first_fit_segments(lengths, pack.width, pack.max_segments),
     "best_fit": lambda lengths, pack: best_fit_segments(lengths, pack.width, pack.max_segments),
 }
-"""From the lengths of documents (int64[n], each at least 1) to the places of their pieces; no token is looked at.
+"""Functions from the lengths of documents (int64[n], each at least 1) to the places of their pieces.
 
-Every token of every document is in exactly one piece. A new strategy is a function, a line here, and its name in
-:class:`tokenlake.config.stages.PackStageConfig`.
+A new strategy is a function, a line here, and its name in :class:`tokenlake.config.stages.PackStageConfig`.
 """
 
 
 def plan_segments(lengths: Int64, pack: ResolvedPack) -> Segments:
-    """Place documents of `lengths` (int64[n], each at least 1) in rows."""
+    """Place documents in rows.
+
+    Args:
+        lengths: Tokens of each document, at least 1, int64[n].
+        pack: Width of rows, strategy and its options.
+    """
     return STRATEGIES[pack.strategy](lengths, pack)

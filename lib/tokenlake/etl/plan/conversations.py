@@ -16,9 +16,9 @@ from typing import Any
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat, ResolvedSource
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.first_records import first_rows_of
+from tokenlake.etl.sources.first_records import columns_of_files
 from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.rows import Rows
-from tokenlake.etl.sources.splits import columns_of_files
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 
@@ -94,7 +94,7 @@ def settle_chat(
     """
     # A build without conversations is planned without importing a template engine.
     from tokenlake.etl.text.chat_renderer import ChatRenderer
-    from tokenlake.etl.text.chat_template import chosen_template, templates_of
+    from tokenlake.etl.text.template_choice import chosen_template, templates_of
 
     settings = source.tokenizer
     if "special_tokens_in_text" in source.texts.left_open:

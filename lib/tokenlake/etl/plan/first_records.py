@@ -7,9 +7,9 @@ from typing import Final
 
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import TokenlakeError
+from tokenlake.etl.sources.first_records import first_rows
 from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.rows import Rows
-from tokenlake.etl.sources.splits import first_rows
 from tokenlake.etl.text.steps import open_chain
 
 FILES_LOOKED_AT: Final = 8

@@ -29,7 +29,7 @@ from tokenlake.errors import ConfigError, NotFoundError
 from tokenlake.etl.plan.exclusions import Positions
 from tokenlake.etl.sources.inputs import FileRange
 from tokenlake.etl.sources.listing_progress import OnProgress, ProgressMeter
-from tokenlake.etl.sources.splits import positions_of
+from tokenlake.etl.sources.record_limit import positions_of
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.manifest import Manifest
@@ -212,7 +212,7 @@ def _draw_file(
         count: Largest number of draws that are returned.
     """
     # A plan without held-out documents does not import all that builds units.
-    from tokenlake.etl.unit.text import held_out_draws, kept
+    from tokenlake.etl.unit.splits import held_out_draws, kept
 
     file_id = ranges[0].file.file_id
     excluded_positions = excluded.get(file_id)

@@ -20,7 +20,7 @@ from tokenlake.etl.sources.records import read_rows
 from tokenlake.etl.sources.rows import Rows, column_of
 from tokenlake.etl.sources.splits import by_file
 from tokenlake.etl.text.steps import open_chain
-from tokenlake.runtime.schema import arrow_type, column_type, joined, may_become, settled
+from tokenlake.runtime.column_types import arrow_type, column_type, joined, may_become, settled
 
 _FILES_LOOKED_AT: Final = 16
 """Number of files whose first records are read."""

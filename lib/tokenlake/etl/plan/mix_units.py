@@ -4,7 +4,7 @@ The rows of a unit, where the configuration leaves them open: a unit takes some 
 each lane. They begin inside a row group and end inside one, so that together about one row group more than they need is
 decoded for each lane and source. A unit that takes twelve times the bytes of a row group of every source from each lane
 decodes 13 / 12 = 1.08 of what it takes. A unit that is a whole stream is cut at the ends of its lanes only: half of
-that is enough, which :func:`tokenlake.runtime.mixing.lanes.choose_lanes` sees to. ::
+that is enough, which :func:`tokenlake.runtime.mixing.lane_count.choose_lanes` sees to. ::
 
     unit rows   12 x lanes x (sum over sources of a row group's bytes) / (bytes of a row), in whole batches
 
@@ -35,7 +35,7 @@ from tokenlake.etl.job.messages import RowsOut
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.etl.plan.plan import MixUnit
 from tokenlake.etl.tokenizers.fingerprint import identity as tokenizer_identity
-from tokenlake.runtime.mixing.lanes import SourceSize, group_rows
+from tokenlake.runtime.mixing.lane_count import SourceSize, group_rows
 from tokenlake.runtime.mixing.mixture import SourceMixture
 from tokenlake.runtime.schema import FORMAT_VERSION
 from tokenlake.runtime.store.layout import MAX_UNIT

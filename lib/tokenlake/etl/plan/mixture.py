@@ -21,7 +21,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.job.messages import RowsOut
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.runtime.mixing.caps import SourceCaps
-from tokenlake.runtime.mixing.lanes import choose_lanes
+from tokenlake.runtime.mixing.lane_count import choose_lanes
 from tokenlake.runtime.mixing.mixture import SourceMixture
 from tokenlake.runtime.mixing.weights import row_weights
 from tokenlake.runtime.store.draws import open_mixture

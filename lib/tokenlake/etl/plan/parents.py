@@ -12,7 +12,7 @@ from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.job.messages import ParentVersion
 from tokenlake.etl.plan.planned_tokenizer import PlannedTokenizer
 from tokenlake.etl.tokenizers.files import TokenizerFiles
-from tokenlake.runtime.mixing.lanes import SourceSize
+from tokenlake.runtime.mixing.lane_count import SourceSize
 from tokenlake.runtime.store.base import Store, read_files
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.layout import Layout, tokenizer_path

@@ -10,7 +10,7 @@ from tokenlake.etl.job.messages import RowsOut
 from tokenlake.etl.plan.mix_units import rows_identity, rows_of_shard, tokenizers_identity
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.etl.plan.plan import RepackUnit
-from tokenlake.etl.unit.mix import repacked_shards
+from tokenlake.etl.unit.repack import repacked_shards
 from tokenlake.runtime.schema import FORMAT_VERSION
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.ledger import MIXED, ShardEntry, UnitRecord

@@ -26,9 +26,9 @@ from tokenlake.etl.plan.first_records import (
     field_names,
 )
 from tokenlake.etl.plan.infilling_tokens import with_sentinels
+from tokenlake.etl.sources.first_records import columns_of_files, first_rows
 from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.rows import Rows
-from tokenlake.etl.sources.splits import columns_of_files, first_rows
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 
@@ -99,12 +99,12 @@ def _with_template(texts: ResolvedTexts, tokenizer: TokenizerFiles) -> ResolvedT
     """Return a section of texts with the tokenizer's chat template, where prompts or preferences may need it."""
     # A build of plain texts is planned without importing a template engine.
     if texts.prompt is not None and texts.prompt.format_type == "chat":
-        from tokenlake.etl.text.chat_template import chosen_template
+        from tokenlake.etl.text.template_choice import chosen_template
 
         template = chosen_template(texts.prompt.chat_template, tokenizer)
         return replace(texts, prompt=replace(texts.prompt, chat_template=template))
     if texts.preference is not None:
-        from tokenlake.etl.text.preference import settled_preference
+        from tokenlake.etl.text.preference_renderer import settled_preference
 
         return replace(texts, preference=settled_preference(texts.preference, tokenizer))
     return texts

@@ -16,8 +16,9 @@ from tokenlake.etl.sources.hash_cache import HashCache
 from tokenlake.etl.sources.inputs import FileRange, InputFile
 from tokenlake.etl.sources.listing import list_inputs, require_use_of_options
 from tokenlake.etl.sources.listing_progress import OnProgress
+from tokenlake.etl.sources.record_limit import RecordLimit
 from tokenlake.etl.sources.split_choice import Select, choose
-from tokenlake.etl.sources.splits import RecordLimit, split_files, splittable
+from tokenlake.etl.sources.splits import split_files, splittable
 from tokenlake.etl.sources.where import Predicate
 from tokenlake.etl.text.steps import open_chain, sealed
 

@@ -37,7 +37,7 @@ from tokenlake.etl.publish.files import (
     scan_texts,
 )
 from tokenlake.etl.publish.repository import HubRepository, HubState
-from tokenlake.runtime.reading.version import require_same
+from tokenlake.runtime.reading.file_hashes import require_same
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, parted

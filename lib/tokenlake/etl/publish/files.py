@@ -28,7 +28,8 @@ from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl.publish.detector import LONG_ENOUGH, Detector, is_random
 from tokenlake.etl.tokenizers.manager import Decoder
 from tokenlake.runtime.loader.dataset import Dataset
-from tokenlake.runtime.reading.version import DAMAGE, verified_bytes
+from tokenlake.runtime.reading.file_hashes import verified_bytes
+from tokenlake.runtime.reading.version import DAMAGE
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.layout import (

@@ -19,8 +19,8 @@ from tokenlake.errors import TokenlakeError
 from tokenlake.etl.job.versions import produced_by
 from tokenlake.etl.run_log.asked_configuration import SUFFIX, Asked
 from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.claims import CANCELLED, FAILED
 from tokenlake.runtime.store.layout import Layout
+from tokenlake.runtime.store.runs import CANCELLED, FAILED
 
 
 @final

@@ -1,11 +1,15 @@
-"""What Parquet and Arrow IPC share: texts and records out of columns, dictionaries unfolded."""
+"""Texts and records out of columns, as Parquet and Arrow IPC share them.
+
+The position of a record is its row index in the file, from 0. A row with a string that is not UTF-8 is a bad record; a
+row whose text cannot be used is doubtful, because a predicate may still leave it out on purpose.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +18,6 @@ import pyarrow.compute as pc
 
 from tokenlake.base.arrays import (
     STRINGS,
-    Int64s,
     is_utf8,
     mask_of,
     no_text,
@@ -27,67 +30,78 @@ from tokenlake.etl.sources.input_errors import damaged, no_column, unsuitable
 from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.parsed import Parsed
 from tokenlake.etl.sources.rows import Rows
-from tokenlake.runtime.reading.pages import UNFOLDED_BYTES, Bomb
-from tokenlake.runtime.schema import is_list
+
+Piece: TypeAlias = "tuple[pa.RecordBatch | None, pa.LargeStringArray | None]"
+"""Consecutive rows: the wanted columns and the texts, None for what is not wanted."""
 
 _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
-_EXTENSION: Final = b"ARROW:extension:name"
-_BYTES: Final = frozenset({pa.string(), pa.large_string(), pa.binary(), pa.large_binary()})
-_STEP_BYTES: Final = 16 << 20
+_EXTENSION_NAME: Final = b"ARROW:extension:name"
 _COUNTED_ROWS: Final = 1 << 20
 
 
 def check_names(file: InputFile, names: Sequence[str], wanted: Sequence[str] = ()) -> None:
-    """Raise DamagedFileError unless the columns have different names and all of `wanted` are there."""
-    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
-        told = f"it has several columns of the same name: {', '.join(twice)}"
-        raise unsuitable(file, told, "write it again with different names")
-    there = frozenset(names)
-    if missing := [name for name in wanted if name not in there]:
-        raise no_column(file, missing[0], names)
+    """Raise DamagedFileError unless all columns have different names, and the wanted ones are there."""
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+    if repeated:
+        message = f"it has several columns of the same name: {', '.join(repeated)}"
+        raise unsuitable(file, message, "write it again with different names")
+    known = frozenset(names)
+    for name in wanted:
+        if name not in known:
+            raise no_column(file, name, names)
 
 
 def text_path(file: InputFile, schema: pa.Schema, field: str) -> tuple[str, ...]:
-    """Return where the text named `field` is: a column, or a column and fields of structs inside it.
+    """Return the place of a text: the name of a column, or of a column and of fields of structs inside it.
 
-    A name that is the whole of what is left of `field` comes first.
+    A name that is the whole rest of `field` comes first: ``a.b`` is the column "a.b", otherwise field "b" of "a".
+
+    Args:
+        file: The file, for messages.
+        schema: Its schema.
+        field: Dotted path of the text.
 
     Raises:
-        DamagedFileError: there is no such field, or it does not hold strings.
+        DamagedFileError: The field is missing, or does not hold strings.
     """
     names: list[str] = schema.names
-    found = _find(list(schema), field)
-    if not found:
+    fields = _fields_at(list(schema), field)
+    if not fields:
         raise no_column(file, field, names, " (content_field)")
-    kind: Any = found[-1].type
-    folded = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
-    inner: Any = kind.value_type if folded else kind
-    metadata: dict[bytes, bytes] = found[-1].metadata or {}
-    name = metadata.get(_EXTENSION)
-    shown = f"the extension type {name.decode(errors='replace')}" if name else str(kind)
-    if name or not _may_be_text(inner):
-        told = f"column {field!r} holds {shown}, expected strings, or bytes that are UTF-8"
-        raise unsuitable(file, told, "name a column of strings as content_field", column=field)
-    return tuple(part.name for part in found)
+    column_type: Any = fields[-1].type
+    value_type: Any = column_type
+    if pa.types.is_dictionary(column_type) or pa.types.is_run_end_encoded(column_type):
+        value_type = column_type.value_type
+    metadata: dict[bytes, bytes] = fields[-1].metadata or {}
+    extension = metadata.get(_EXTENSION_NAME)
+    if extension or not _may_be_text(value_type):
+        shown = str(column_type)
+        if extension:
+            shown = f"the extension type {extension.decode(errors='replace')}"
+        message = f"column {field!r} holds {shown}, expected strings, or bytes that are UTF-8"
+        raise unsuitable(file, message, "name a column of strings as content_field", column=field)
+    return tuple(part.name for part in fields)
 
 
-def _may_be_text(kind: Any) -> bool:
-    """Return whether values of a type are strings, or bytes that may be text: Parquet's strings without annotation."""
+def _may_be_text(value_type: Any) -> bool:
+    """Say whether values are strings, or bytes that may be text: Parquet's strings without annotation."""
     types = pa.types
-    is_binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
-    return kind in STRINGS or is_binary or types.is_fixed_size_binary(kind)
+    is_binary = types.is_binary(value_type) or types.is_large_binary(value_type)
+    is_binary = is_binary or types.is_binary_view(value_type) or types.is_fixed_size_binary(value_type)
+    return value_type in STRINGS or is_binary
 
 
-def _find(fields: list[Any], path: str) -> list[Any]:
+def _fields_at(fields: list[Any], path: str) -> list[Any]:
+    """Return the fields that a dotted path leads through, [] if it leads nowhere."""
     for field in fields:
         if field.name == path:
             return [field]
     for field in fields:
-        if path.startswith(f"{field.name}.") and pa.types.is_struct(field.type):
-            rest = _find(
-                [field.type.field(at) for at in range(field.type.num_fields)], path[len(field.name) + 1 :]
-            )
+        prefix = f"{field.name}."
+        if path.startswith(prefix) and pa.types.is_struct(field.type):
+            members = [field.type.field(index) for index in range(field.type.num_fields)]
+            rest = _fields_at(members, path[len(prefix) :])
             if rest:
                 return [field, *rest]
     return []
@@ -96,7 +110,9 @@ def _find(fields: list[Any], path: str) -> list[Any]:
 def pick(batch: pa.RecordBatch, path: tuple[str, ...]) -> Any:
     """Return the column at `path`; it is null where a struct around it is."""
     column: Any = batch.column(path[0])
-    return _COMPUTE.struct_field(column, list(path[1:])) if len(path) > 1 else column
+    if len(path) == 1:
+        return column
+    return _COMPUTE.struct_field(column, list(path[1:]))
 
 
 def as_text(column: Any) -> pa.LargeStringArray:
@@ -106,297 +122,184 @@ def as_text(column: Any) -> pa.LargeStringArray:
     text = column.cast(pa.large_string(), safe=False)
     if not len(text):
         return no_text()
-    validity, places, data = text.buffers()
-    offsets = np.frombuffer(places, np.int64, len(text) + 1, 8 * text.offset)
+    validity, offsets_buffer, data = text.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64, len(text) + 1, 8 * text.offset)
     if text.offset or offsets[0]:
         return pa.concat_arrays([text])
-    if data is None or data.size != offsets[-1]:
-        data = pa.py_buffer(b"") if data is None else data.slice(0, int(offsets[-1]))
-        return _ARROW.LargeStringArray.from_buffers(len(text), places, data, validity)
+    if data is None:
+        data = pa.py_buffer(b"")
+    if data.size != offsets[-1]:
+        data = data.slice(0, int(offsets[-1]))
+        return _ARROW.LargeStringArray.from_buffers(len(text), offsets_buffer, data, validity)
     return text
 
 
 def all_utf8(text: pa.LargeStringArray) -> bool:
     """Say whether all texts are valid UTF-8; like `is_utf8`, but twice as fast on short ones.
 
-    They are if their bytes as a whole are and none begins in the middle of a character. The array's
-    offset must be 0, and its offsets in order and within its data.
+    They are if their bytes as a whole are valid and none begins in the middle of a character. The array's offset must
+    be 0, and its offsets in order and within its data.
     """
-    buffers: Any = text.buffers()
     if not len(text):
         return True
+    buffers: Any = text.buffers()
     offsets, data = string_buffers(text)
     if not is_utf8(text_over(offsets[[0, -1]], buffers[2])):
         return False
     starts = offsets[1:-1]
-    return not (data[starts[starts < offsets[-1]]] & 0xC0 == 0x80).any()
+    first_bytes = data[starts[starts < offsets[-1]]]
+    return not (first_bytes & 0xC0 == 0x80).any()
 
 
-def counted_records(first: int, count: int, weight: Callable[[int], int]) -> Iterator[Parsed]:
-    """Yield so many records of which nothing is wanted; `first` and `weight` as of :func:`numbered`."""
+def counted_records(first_row: int, count: int, weight: Callable[[int], int]) -> Iterator[Parsed]:
+    """Yield records of which nothing but their number is wanted.
+
+    Args:
+        first_row: Row index of the first record in the file.
+        count: Number of records.
+        weight: Function of the rows so far that returns the input bytes read since the last call.
+    """
     for start in range(0, count, _COUNTED_ROWS):
         stop = min(start + _COUNTED_ROWS, count)
-        positions = np.arange(first + start, first + stop, dtype=np.int64)
+        positions = np.arange(first_row + start, first_row + stop, dtype=np.int64)
         yield Parsed(text=None, positions=positions, bad=(), bytes_read=weight(stop))
 
 
 def numbered(
-    pieces: Iterator[tuple[pa.RecordBatch | None, pa.LargeStringArray | None]],
-    first: int,
+    pieces: Iterator[Piece],
+    first_row: int,
     weight: Callable[[int], int],
     limit: int,
 ) -> Iterator[Parsed]:
-    """Return the records of pieces that follow each other, as of :func:`column_records`.
+    """Yield the records of pieces that follow each other.
 
     Args:
-        first: number of the first row.
-        weight: rows so far -> input bytes since the piece before.
+        pieces: The pieces.
+        first_row: Row index of the first record in the file.
+        weight: Function of the rows so far that returns the input bytes read since the last call.
+        limit: Largest size of a text in bytes.
     """
-    done = 0
+    rows_done = 0
 
-    def records(piece: tuple[pa.RecordBatch | None, pa.LargeStringArray | None]) -> Parsed:
-        nonlocal done
-        start, size = done, next(len(part) for part in reversed(piece) if part is not None)
-        done += size
-        return column_records(*piece, first + start, weight(done), limit)
+    def number(piece: Piece) -> Parsed:
+        nonlocal rows_done
+        rows, text = piece
+        start = first_row + rows_done
+        rows_done += _piece_rows(rows, text)
+        return column_records(rows, text, start, weight(rows_done), limit)
 
-    # Unlike a loop's variable, `map` keeps none of them alive.
-    return map(records, pieces)
+    # Unlike a loop's variable, `map` keeps no piece alive.
+    return map(number, pieces)
+
+
+def _piece_rows(rows: pa.RecordBatch | None, text: pa.LargeStringArray | None) -> int:
+    """Return the number of rows of a piece."""
+    if text is not None:
+        return len(text)
+    return 0 if rows is None else rows.num_rows
 
 
 def column_records(
-    rows: pa.RecordBatch | None, text: pa.LargeStringArray | None, first: int, bytes_read: int, limit: int
+    rows: pa.RecordBatch | None,
+    text: pa.LargeStringArray | None,
+    first_row: int,
+    bytes_read: int,
+    limit: int,
 ) -> Parsed:
-    """Return the records of a stretch whose first row has the number `first`.
+    """Return consecutive rows as records.
 
-    A row with a string that is not UTF-8 is no record; one without a usable text is doubtful.
+    A row with a string that is not UTF-8 is a bad record; one without a usable text is doubtful.
 
     Args:
-        rows: the wanted columns, None where nothing but the text is wanted.
-        limit: a longer text is not usable.
+        rows: Wanted columns, None if nothing but the text is wanted.
+        text: Texts of the rows, None if no text is wanted.
+        first_row: Row index of the first record in the file.
+        bytes_read: Number of input bytes that count as read with them.
+        limit: Largest size of a text in bytes; a longer one is not usable.
     """
-    count = len(text) if text is not None else 0 if rows is None else rows.num_rows
-    positions = np.arange(first, first + count, dtype=np.int64)
-    bad = {} if rows is None else _undecodable(rows)
-    if bad:
-        keep = ~np.isin(np.arange(count), list(bad))
-        positions, text = positions[keep], None if text is None else select(text, keep)
-        rows = None if rows is None else rows.filter(mask_of(keep))
-    faults = {} if text is None else dict(_faults(text, limit))
-    if text is not None and faults:
-        usable = np.ones(len(text), np.bool_)
-        usable[list(faults)] = False
-        text = _COMPUTE.if_else(mask_of(usable), text, pa.scalar(None, pa.large_string()))
+    count = _piece_rows(rows, text)
+    positions = np.arange(first_row, first_row + count, dtype=np.int64)
+
+    # 1. Rows with strings that cannot be decoded are taken out.
+    bad: list[BadLine] = []
+    if rows is not None:
+        column_of_row = _undecodable_rows(rows)
+        for row, name in sorted(column_of_row.items()):
+            fault = Fault("invalid_utf8", f"column {name!r} is not valid UTF-8")
+            bad.append(BadLine(first_row + row, None, fault, b""))
+        if column_of_row:
+            is_good = ~np.isin(np.arange(count), list(column_of_row))
+            positions = positions[is_good]
+            rows = rows.filter(mask_of(is_good))
+            if text is not None:
+                text = select(text, is_good)
+
+    # 2. Texts that cannot be used become null.
+    doubtful: list[BadLine] = []
+    if text is not None:
+        is_usable = np.ones(len(text), np.bool_)
+        for row, fault, raw in _unusable_texts(text, limit):
+            doubtful.append(BadLine(int(positions[row]), None, fault, raw))
+            is_usable[row] = False
+        if doubtful:
+            null = pa.scalar(None, pa.large_string())
+            text = _COMPUTE.if_else(mask_of(is_usable), text, null)
     return Parsed(
         text=text,
         positions=positions,
-        bad=tuple(
-            BadLine(first + row, None, Fault("invalid_utf8", f"column {name!r} is not valid UTF-8"), b"")
-            for row, name in sorted(bad.items())
-        ),
+        bad=tuple(bad),
         bytes_read=bytes_read,
         rows=None if rows is None else Rows(rows),
-        doubtful=tuple(
-            BadLine(int(positions[row]), None, fault, raw) for row, (fault, raw) in faults.items()
-        ),
+        doubtful=tuple(doubtful),
     )
 
 
-def _faults(text: pa.LargeStringArray, limit: int) -> Iterator[tuple[int, tuple[Fault, bytes]]]:
-    """Yield (row, what is wrong with its text and its first bytes)."""
-    whole, sizes = all_utf8(text), np.diff(string_buffers(text)[0])
-    if whole and not text.null_count and sizes.max(initial=0) <= limit:
+def _unusable_texts(text: pa.LargeStringArray, limit: int) -> Iterator[tuple[int, Fault, bytes]]:
+    """Yield the index of each text that cannot be used, its fault and its first bytes."""
+    is_all_utf8 = all_utf8(text)
+    sizes = np.diff(string_buffers(text)[0])
+    if is_all_utf8 and not text.null_count and sizes.max(initial=0) <= limit:
         return
-    nulls: npt.NDArray[np.bool_] = text.is_null().to_numpy(zero_copy_only=False)
-    doubtful = np.flatnonzero(nulls | (sizes > limit)) if whole else np.arange(len(text))
-    for row in doubtful.tolist():
-        if nulls[row]:
-            yield row, (Fault("null_text", "the text is null, expected a string"), b"")
+    is_null: npt.NDArray[np.bool_] = text.is_null().to_numpy(zero_copy_only=False)
+    suspects = np.arange(len(text))
+    if is_all_utf8:
+        suspects = np.flatnonzero(is_null | (sizes > limit))
+    for row in suspects.tolist():
+        if is_null[row]:
+            yield row, Fault("null_text", "the text is null, expected a string"), b""
         elif sizes[row] > limit:
-            told = f"the text has {sizes[row]} bytes, max_record_bytes is {limit}"
-            yield row, (Fault("text_too_long", told), _head(text, row))
+            detail = f"the text has {sizes[row]} bytes, max_record_bytes is {limit}"
+            yield row, Fault("text_too_long", detail), _first_bytes(text, row)
         elif not is_utf8(text[row : row + 1]):
-            yield row, (Fault("invalid_utf8", "the text is not valid UTF-8"), _head(text, row))
+            yield row, Fault("invalid_utf8", "the text is not valid UTF-8"), _first_bytes(text, row)
 
 
-def _head(text: pa.LargeStringArray, row: int) -> bytes:
+def _first_bytes(text: pa.LargeStringArray, row: int) -> bytes:
+    """Return the first 64 KiB of a text."""
     offsets, data = string_buffers(text)
     return data[offsets[row] : min(offsets[row + 1], offsets[row] + RAW_LIMIT)].tobytes()
 
 
-def _undecodable(rows: pa.RecordBatch) -> dict[int, str]:
-    """Return {row: column} of the rows that hold a string that is not UTF-8."""
-    found: dict[int, str] = {}
+def _undecodable_rows(rows: pa.RecordBatch) -> dict[int, str]:
+    """Return the index of each row that holds a string that is not UTF-8, with the name of its column."""
+    column_of_row: dict[int, str] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if not is_utf8(column):
-            wrong = (row for row in range(len(column)) if not is_utf8(column.take(pa.array([row]))))
-            found |= dict.fromkeys(wrong, name)
-    return found
-
-
-def plain_type(kind: Any) -> Any:
-    """Return the type of a column as it is handed over.
-
-    Dictionaries and runs are unfolded, extensions are their storage, and views are strings, of which rows can be taken.
-    """
-    if isinstance(kind, pa.BaseExtensionType):
-        return plain_type(kind.storage_type)
-    if pa.types.is_string_view(kind):
-        return pa.large_string()
-    if pa.types.is_binary_view(kind):
-        return pa.large_binary()
-    folded = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
-    return plain_type(kind.value_type) if folded else kind
-
-
-def unfolded(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield `batch` in pieces of at most 16 MB, or a row, its columns of the types of `schema`.
-
-    Raises:
-        Bomb: one row alone unfolds to more than 1 GiB.
-    """
-    size = unfolded_bytes(batch)
-    if size <= _STEP_BYTES:
-        yield _cast(batch, schema)
-    elif batch.num_rows > 1:
-        half = batch.num_rows // 2
-        yield from unfolded(batch.slice(0, half), schema)
-        yield from unfolded(batch.slice(half), schema)
-    elif size > UNFOLDED_BYTES:
-        raise Bomb(f"one row unfolds to {size} bytes")
-    else:
-        yield _cast(batch, schema)
-
-
-def unfolded_bytes(batch: pa.RecordBatch) -> int:
-    """Return the bytes that rows take with each value written out."""
-    return sum(_unfolded_bytes(column) for column in batch.columns)
-
-
-def sizes_unfolded(column: Any) -> Int64s:
-    """Return the bytes of every row of a dictionary-encoded column of strings; 0 where it is null."""
-    sizes = _COMPUTE.binary_length(column.dictionary).cast(pa.int64()).fill_null(0)
-    return sizes.take(column.indices).fill_null(0).to_numpy(zero_copy_only=False)
-
-
-def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    pairs = zip(map(_without_runs, batch.columns), schema.types, strict=True)
-    columns = [column if column.type == kind else column.cast(kind) for column, kind in pairs]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _without_runs(column: Any) -> Any:
-    """Return a column as its storage, with each value of a run."""
-    if isinstance(column, pa.ExtensionArray):
-        return _without_runs(column.storage)
-    return _COMPUTE.run_end_decode(column) if pa.types.is_run_end_encoded(column.type) else column
-
-
-def _unfolded_bytes(column: Any) -> int:
-    kind = column.type
-    if isinstance(column, pa.ExtensionArray):
-        return _unfolded_bytes(column.storage)
-    if pa.types.is_struct(kind):
-        return sum(_unfolded_bytes(column.field(at)) for at in range(kind.num_fields))
-    if pa.types.is_map(kind):
-        entries = pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)])
-        return _unfolded_bytes(column.view(pa.list_(entries)))
-    if is_list(kind):
-        return _unfolded_bytes(column.flatten())
-    if pa.types.is_run_end_encoded(kind):
-        return _run_bytes(column)
-    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        return _view_bytes(column)
-    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        return _list_view_bytes(column)
-    if not pa.types.is_dictionary(kind):
-        return column.nbytes
-    if kind.value_type not in _BYTES:
-        return 8 * len(column)
-    return int(np.sum(sizes_unfolded(column)))
-
-
-def _run_bytes(column: Any) -> int:
-    """Return the bytes of a column of runs with each value written out; only their lengths are."""
-    values = column.values
-    if not isinstance(values, pa.ExtensionArray) and values.type not in _BYTES:
-        return 8 * len(column)
-    lengths = _COMPUTE.binary_length(values).cast(pa.int64()).fill_null(0)
-    runs = _ARROW.RunEndEncodedArray.from_arrays(column.run_ends, lengths)
-    decoded = _COMPUTE.run_end_decode(runs.slice(column.offset, len(column)))
-    return 8 * len(column) + (_COMPUTE.sum(decoded).as_py() or 0)
-
-
-def _view_bytes(column: Any) -> int:
-    """Return the bytes of strings that may share them, each with bytes of its own.
-
-    A view has 16 bytes, and its first four are the length.
-    """
-    validity, views = column.buffers()[:2]
-    if views is None:
-        return 0
-    lengths = np.frombuffer(views, "<i4")[::4][column.offset : column.offset + len(column)]
-    if validity is not None:
-        lengths = lengths[column.is_valid().to_numpy(zero_copy_only=False)]
-    return 8 * len(column) + int(lengths.sum(dtype=np.int64))
-
-
-def _list_view_bytes(column: Any) -> int:
-    """Return the bytes of lists that may share values, each with values of its own."""
-    count = _COMPUTE.sum(_COMPUTE.list_value_length(column)).as_py() or 0
-    values = column.values
-    largest = 8
-    if values.type in _BYTES:
-        largest = _COMPUTE.max(_COMPUTE.binary_length(values)).as_py() or 0
-    elif len(values):
-        largest = values.nbytes // len(values) + 1
-    return 8 * len(column) + count * largest
-
-
-def check_offsets(column: Any) -> None:
-    """Raise ArrowInvalid unless all offsets and indices of a column hold; UTF-8 in strings is another matter."""
-    # A view of nulls inside of lists or structs has the wrong length (Arrow 26), and would look like damage.
-    seen = column if _holds_nulls(column.type) else column.view(_as_bytes(column.type))
-    seen.validate(full=True)
-
-
-def _holds_nulls(kind: Any) -> bool:
-    """Say whether a type has the type of nulls anywhere inside."""
-    inside = (kind.field(at).type for at in range(kind.num_fields))
-    return pa.types.is_null(kind) or any(map(_holds_nulls, inside))
-
-
-def _as_bytes(kind: Any) -> Any:
-    """Return the type with the layout of `kind` in which strings are mere bytes."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _as_bytes(kind.storage_type)
-    plain = {
-        pa.string(): pa.binary(),
-        pa.large_string(): pa.large_binary(),
-        pa.string_view(): pa.binary_view(),
-    }
-    if kind in plain:
-        return plain[kind]
-    if pa.types.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, _as_bytes(kind.value_type), kind.ordered)
-    if pa.types.is_struct(kind):
-        return pa.struct([_field_as_bytes(kind.field(at)) for at in range(kind.num_fields)])
-    if pa.types.is_map(kind):
-        return pa.map_(_as_bytes(kind.key_type), _as_bytes(kind.item_type))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(_field_as_bytes(kind.value_field))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_field_as_bytes(kind.value_field), kind.list_size)
-    return pa.list_(_field_as_bytes(kind.value_field)) if pa.types.is_list(kind) else kind
-
-
-def _field_as_bytes(field: Any) -> Any:
-    return field.with_type(_as_bytes(field.type))
+        if is_utf8(column):
+            continue
+        for row in range(len(column)):
+            if not is_utf8(column.take(pa.array([row]))):
+                column_of_row[row] = name
+    return column_of_row
 
 
 @contextmanager
 def reading(file: InputFile, where: str) -> Generator[None]:
-    """Turn what Arrow raises inside, or a ValueError of ours, into DamagedFileError."""
+    """Turn errors of Arrow, and every ValueError, raised inside the block into DamagedFileError.
+
+    Args:
+        file: The file that is read.
+        where: Part of the file that is read, such as "its footer".
+    """
     try:
         yield
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:

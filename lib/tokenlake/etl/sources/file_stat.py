@@ -8,7 +8,15 @@ from typing import NamedTuple, Self, TypeAlias, final
 
 @final
 class FileStat(NamedTuple):
-    """What of :func:`os.stat` tells two states of a local file apart, under the names that it has there."""
+    """Fields of :func:`os.stat` that differ between two states of a local file, under their names there.
+
+    Attributes:
+        st_dev: Device that the file is on.
+        st_ino: Inode.
+        st_size: Size in bytes.
+        st_mtime_ns: Time of the last change of its content, in nanoseconds.
+        st_ctime_ns: Time of the last change of its content or metadata, in nanoseconds.
+    """
 
     st_dev: int
     st_ino: int
@@ -18,7 +26,7 @@ class FileStat(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> Self:
-        """Return what a file is now; OSError where there is none."""
+        """Return the present state of a file; OSError if there is no file."""
         stat = os.stat(path)  # noqa: PTH116 - no Path per file
         return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
@@ -27,7 +35,7 @@ Stat: TypeAlias = os.stat_result | FileStat
 
 
 def state(stat: Stat) -> tuple[int, int, int]:
-    """Return what tells two states of a local file apart: (inode, mtime_ns, ctime_ns)."""
+    """Return (inode, mtime_ns, ctime_ns), which differ between two states of a local file."""
     return stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
 
 

@@ -1,4 +1,4 @@
-"""What a file name says about its format and compression, and the globs and ranges that names are given by."""
+"""Format and compression of a file by its name, and the globs and ranges in which names are given."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tokenlake.errors import ConfigError, SourceNotFoundError
 
 Compression = Literal["gzip", "zstd", "lz4", "bzip2", "xz"]
 
-_EXTENSIONS: Final[dict[str, Format]] = {
+_FORMAT_OF_EXTENSION: Final[dict[str, Format]] = {
     extension: name for name, facts in FORMATS.items() for extension in facts.extensions
 }
-_COMPRESSIONS: Final[dict[str, Compression]] = {
+_COMPRESSION_OF_EXTENSION: Final[dict[str, Compression]] = {
     ".gz": "gzip",
     ".zst": "zstd",
     ".zstd": "zstd",
@@ -35,89 +35,114 @@ COMPRESSION_ENDINGS: Final[dict[Compression, str]] = {
 }
 """Compression to the extension that is written for it."""
 
-KNOWN_EXTENSIONS: Final = (*_EXTENSIONS, *(f"{e}.gz" for e in (".jsonl", ".txt")), ".jsonl.zst", ".txt.zst")
-_TYPES: Final = tuple(name for name, type_ in TYPES.items() if type_ != "hub")
-_MAGIC: Final = re.compile(r"[*?\[]")
+KNOWN_EXTENSIONS: Final = (*_FORMAT_OF_EXTENSION, ".jsonl.gz", ".txt.gz", ".jsonl.zst", ".txt.zst")
+_TYPES: Final = tuple(name for name, source_type in TYPES.items() if source_type != "hub")
+_WILDCARD: Final = re.compile(r"[*?\[]")
 _BRACES: Final = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
-_MOST: Final = 1_000_000  # names that one entry may stand for
+_MAX_NAMES: Final = 1_000_000  # that one entry may stand for
+_SHOWN_NAMES: Final = 8  # in a message
 
 
 def compression_of(name: str) -> Compression | None:
     """Return the compression named by the last extension, None for a plain file."""
-    return _known(_ending(name))[0]
+    compression, _ = _parse_ending(_ending(name))
+    return compression
 
 
 def inner_extension(name: str) -> str:
-    """Return the extension below a compression's: ``.jsonl`` for ``a.jsonl.gz``; lower case, "" if none."""
-    return _known(_ending(name))[1]
+    """Return the extension before a compression's: ``.jsonl`` for ``a.jsonl.gz``; lower case, "" if there is none."""
+    _, extension = _parse_ending(_ending(name))
+    return extension
 
 
 def format_of(name: str) -> Format | None:
-    """Return the format that the extension stands for, None for one that stands for nothing here."""
-    return _EXTENSIONS.get(inner_extension(name))
+    """Return the format of a file's extension, None for an unknown one."""
+    return _FORMAT_OF_EXTENSION.get(inner_extension(name))
 
 
 def _ending(name: str) -> str:
-    at = name.find(".", name.rfind("/") + 2)  # a name that begins with a dot is not all ending
-    return name[at:] if at > 0 else ""
+    """Return all extensions of a name; a dot at its beginning begins none."""
+    start = name.find(".", name.rfind("/") + 2)
+    return name[start:] if start > 0 else ""
 
 
 @lru_cache(1024)  # a listing may have a hundred thousand names, of few endings
-def _known(ending: str) -> tuple[Compression | None, str]:
+def _parse_ending(ending: str) -> tuple[Compression | None, str]:
+    """Return the compression that an ending names, and the extension before it, in lower case."""
     path = PurePath(f"_{ending}")
-    compression = _COMPRESSIONS.get(path.suffix.lower())
-    return compression, (path.with_suffix("") if compression else path).suffix.lower()
+    compression = _COMPRESSION_OF_EXTENSION.get(path.suffix.lower())
+    if compression is not None:
+        path = path.with_suffix("")
+    return compression, path.suffix.lower()
 
 
 def belongs(name: str, wanted: SourceType | None) -> bool:
-    """Say whether a listing of a directory takes `name`; `wanted` is a source's explicit type."""
-    found = format_of(name)
+    """Say whether a listing of a directory takes a file.
+
+    Args:
+        name: Name of the file.
+        wanted: Type that the source sets, None for none.
+    """
+    named_format = format_of(name)
     if wanted is None:
-        return found is not None
+        return named_format is not None
     if wanted not in FORMATS:
         return False
-    return found == wanted or inner_extension(name) in FORMATS[wanted].prose
+    return named_format == wanted or inner_extension(name) in FORMATS[wanted].prose
 
 
 def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
-    """Return what a file holds: by its extension, or as the source says.
+    """Return the format of a file: by its extension, or the one that the source sets.
 
     Args:
-        name: of the file, with its extensions.
-        shown: its full path or URL, for messages.
-        wanted: the source's explicit type, None for the extension's.
+        name: Name of the file, with its extensions.
+        shown: Full path or URL, for messages.
+        wanted: Type that the source sets, None for the extension's.
 
     Raises:
-        ConfigError: the extension says nothing and no type is set, or the file is Parquet, compressed as a whole.
+        ConfigError: The extension is unknown and no type is set, or the file is Parquet, compressed as a whole.
     """
-    compression, extension = _known(_ending(name))
-    by_name = _EXTENSIONS.get(extension)
-    found = by_name if wanted is None or wanted == "hub" else wanted
-    if found == "csv" and by_name == "tsv":
-        found = by_name
-    if found is None:
+    compression, extension = _parse_ending(_ending(name))
+    named_format = _FORMAT_OF_EXTENSION.get(extension)
+    file_format = named_format
+    if wanted is not None and wanted != "hub":
+        file_format = wanted
+    if file_format == "csv" and named_format == "tsv":
+        file_format = named_format
+    if file_format is None:
         raise ConfigError(
             f"{shown}: the extension does not say what the file holds. Expected one of "
             f"{', '.join(KNOWN_EXTENSIONS)}, or set `type` of the dataset to one of {', '.join(_TYPES)}.",
             file=shown,
         )
-    if found == "parquet" and compression:
+    if file_format == "parquet" and compression:
         raise ConfigError(
             f"{shown}: Parquet compresses its own pages; a compressed Parquet file cannot be read in parts. "
             "Decompress it first.",
             file=shown,
         )
-    return found
+    return file_format
 
 
 def nothing_known(
     where: str, names: Iterable[str], wanted: SourceType | None, entry: str
 ) -> SourceNotFoundError:
-    """Return the error for a folder that holds files, and none that is read."""
-    others = sorted({PurePath(name).suffix or PurePath(name).name for name in names})[:8]
+    """Return the error for a folder that holds files, and none that is read.
+
+    Args:
+        where: Folder, for the message.
+        names: Names of its files.
+        wanted: Type that the source sets, None for none.
+        entry: Entry of `data_files`.
+    """
+    endings: set[str] = set()
+    for name in names:
+        path = PurePath(name)
+        endings.add(path.suffix or path.name)
+    shown = ", ".join(sorted(endings)[:_SHOWN_NAMES]) or "nothing"
     kind = f"of type {wanted}" if wanted else "with a known extension"
     return SourceNotFoundError(
-        f"data_files: no file {kind} in {where}. It holds {', '.join(others) or 'nothing'}; known extensions are "
+        f"data_files: no file {kind} in {where}. It holds {shown}; known extensions are "
         f"{', '.join(KNOWN_EXTENSIONS)}. Other names can be given one by one, or by a glob, with `type` set.",
         got=entry,
     )
@@ -126,64 +151,91 @@ def nothing_known(
 def not_found(
     entry: str, folder: str, name: str, names: Iterable[str], more: str = ""
 ) -> SourceNotFoundError:
-    """Return the error for an entry that nothing matches: its `folder` holds `names`, and lacks `name`."""
-    known = sorted(names)
-    found = nearest(name, known)
-    near = [] if found is None else [f"{folder.rstrip('/')}/{found}"]
-    listed = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
-    hint = f"Did you mean {near[0]!r}?" if near else f"{folder!r} holds: {listed or 'nothing'}."
+    """Return the error for an entry that nothing matches.
+
+    Args:
+        entry: Entry of `data_files`.
+        folder: Folder in which nothing matches.
+        name: Name that the folder lacks.
+        names: Names that it has.
+        more: Last sentence of the message.
+    """
+    known_names = sorted(names)
+    similar = nearest(name, known_names)
+    near: list[str] = []
+    if similar is not None:
+        near.append(f"{folder.rstrip('/')}/{similar}")
+        hint = f"Did you mean {near[0]!r}?"
+    else:
+        shown = ", ".join(known_names[:_SHOWN_NAMES])
+        if len(known_names) > _SHOWN_NAMES:
+            shown += ", ..."
+        hint = f"{folder!r} holds: {shown or 'nothing'}."
     return SourceNotFoundError(f"data_files: nothing matches {entry!r}. {hint}{more}", got=entry, near=near)
 
 
 def expand_braces(entry: str) -> list[str]:
     """Return the names that an entry stands for: ``data-{0..3}.parquet`` four, ``{train,test}.jsonl`` two.
 
-    Both ends of a range belong to it; where one is written with a zero before it, all have as many digits. Unlike a
-    glob this asks nobody what is there, so that it names the files of a web server, too.
+    Both ends of a range belong to it. If one is written with a leading zero, all numbers have as many digits. Unlike a
+    glob this lists nothing, so that it also names the files of a web server.
 
     Raises:
-        ConfigError: a range falls, or there are more than a million names.
+        ConfigError: A range falls, or the entry stands for more than a million names.
     """
-    names, found = [entry], _BRACES.search(entry)
-    while found is not None:
-        choices = _choices(found)
-        if len(names) * len(choices) > _MOST:
+    names = [entry]
+    braces = _BRACES.search(entry)
+    while braces is not None:
+        choices = _choices(braces)
+        if len(names) * len(choices) > _MAX_NAMES:
             raise ConfigError(
-                f"data_files: {entry!r} stands for more than {_MOST} names; use a folder or a glob"
+                f"data_files: {entry!r} stands for more than {_MAX_NAMES} names; use a folder or a glob"
             )
-        names = [name.replace(found[0], each, 1) for name in names for each in choices]
-        found = _BRACES.search(names[0])
+        expanded: list[str] = []
+        for name in names:
+            expanded.extend(name.replace(braces[0], choice, 1) for choice in choices)
+        names = expanded
+        braces = _BRACES.search(names[0])
     return names
 
 
-def _choices(found: re.Match[str]) -> list[str]:
-    first, last, listed = found.groups()
+def _choices(braces: re.Match[str]) -> list[str]:
+    """Return the texts that a range or a list in braces stands for."""
+    first, last, listed = braces.groups()
     if listed is not None:
         return listed.split(",")
-    low, high = int(first), int(last)
+    low = int(first)
+    high = int(last)
     if high < low:
-        raise ConfigError(f"data_files: {found[0]} falls, must be a range from a smaller to a larger number")
-    if high - low >= _MOST:
-        told = f"data_files: {found[0]} stands for more than {_MOST} names; use a folder or a glob"
-        raise ConfigError(told)
-    padded = any(end[0] == "0" and len(end) > 1 for end in (first, last))
-    width = max(len(first), len(last)) if padded else 0
+        raise ConfigError(f"data_files: {braces[0]} falls, must be a range from a smaller to a larger number")
+    if high - low >= _MAX_NAMES:
+        raise ConfigError(
+            f"data_files: {braces[0]} stands for more than {_MAX_NAMES} names; use a folder or a glob"
+        )
+    width = 0
+    if _has_leading_zero(first) or _has_leading_zero(last):
+        width = max(len(first), len(last))
     return [f"{number:0{width}}" for number in range(low, high + 1)]
+
+
+def _has_leading_zero(number: str) -> bool:
+    return number[0] == "0" and len(number) > 1
 
 
 def has_wildcard(path: str) -> bool:
     """Say whether a path has one of ``*``, ``?`` and ``[``."""
-    return _MAGIC.search(path) is not None
+    return _WILDCARD.search(path) is not None
 
 
 def static_folder(pattern: str) -> str:
     """Return the folder that all matches are in, without a slash at its end; "" for the top."""
-    return "/".join(takewhile(lambda part: not has_wildcard(part), pattern.split("/")[:-1]))
+    folders = pattern.split("/")[:-1]
+    return "/".join(takewhile(lambda folder: not has_wildcard(folder), folders))
 
 
 def static_prefix(pattern: str) -> str:
-    """Return what all matches begin with, which need not be a whole folder."""
-    return _MAGIC.split(pattern, maxsplit=1)[0]
+    """Return the text that all matches begin with, which need not be a whole folder."""
+    return _WILDCARD.split(pattern, maxsplit=1)[0]
 
 
 def is_flat(pattern: str) -> bool:
@@ -193,13 +245,13 @@ def is_flat(pattern: str) -> bool:
 
 
 def compile_glob(pattern: str) -> Callable[[str], bool]:
-    """Return what says whether a whole path matches.
+    """Return a function that says whether a whole path matches.
 
-    ``*`` and ``?`` stop at slashes, ``**`` as a whole component stands for any number of folders, also
-    none, and no wildcard stands for a dot at the beginning of a name.
+    ``*`` and ``?`` stop at slashes, ``**`` as a whole component stands for any number of folders, also none, and no
+    wildcard stands for a dot at the beginning of a name.
 
     Raises:
-        ValueError: it is no pattern.
+        ValueError: The text is not a valid pattern.
     """
     from fsspec.utils import glob_translate  # which imports asyncio and half a dozen compressions
 
@@ -207,12 +259,16 @@ def compile_glob(pattern: str) -> Callable[[str], bool]:
         regex = re.compile(glob_translate(pattern), re.DOTALL)
     except re.error as error:
         raise ValueError(str(error)) from error
-    hidden = hidden_parts(pattern)
-    return lambda path: regex.match(path) is not None and hidden_parts(path) == hidden
+    hidden_in_pattern = hidden_parts(pattern)
+
+    def is_match(path: str) -> bool:
+        return regex.match(path) is not None and hidden_parts(path) == hidden_in_pattern
+
+    return is_match
 
 
 def hidden_parts(path: str) -> int:
-    """Return how many folders and files of a path are hidden."""
+    """Return the number of hidden folders and files in a path."""
     if "/." not in path and not path.startswith("."):
         return 0
     return sum(part.startswith(".") and part not in (".", "..") for part in path.split("/"))

@@ -18,13 +18,13 @@ from tokenlake.etl.sources.inputs import InputFile
 
 
 class InputBytes(ABC):
-    """An open input. Whoever opened it has checked that it is the planned one, and checks again at the end.
+    """An open input. :func:`tokenlake.etl.sources.opening.opened` checks that it is, and stays, the planned one.
 
     Attributes:
-        file: what was planned.
-        max_expansion: how many times its stored bytes a compressed input may unfold to.
-        read_ahead: bytes of a compressed input that are read at once; its decompressor asks for 64 KiB, which may be
-            a request each.
+        file: The planned file.
+        max_expansion: Largest size that a compressed input may unfold to, in multiples of its stored bytes.
+        read_ahead: Number of bytes of a compressed input that are read at once; its decompressor asks for 64 KiB, which
+            may be a request each.
     """
 
     file: InputFile
@@ -33,11 +33,11 @@ class InputBytes(ABC):
 
     @abstractmethod
     def read_into(self, view: memoryview, offset: int) -> int:
-        """Fill `view` from byte `offset` on; return how many bytes came, fewer only at the end.
+        """Fill `view` from byte `offset` on and return the number of bytes read, fewer only at the end.
 
         Raises:
-            InputChangedError: the object is gone or another one.
-            SourceError: it cannot be read, after retries.
+            InputChangedError: The object is gone or another one.
+            SourceError: It cannot be read, after retries.
         """
 
     def as_file(self) -> RandomAccessFile:
@@ -45,24 +45,31 @@ class InputBytes(ABC):
         return RandomAccessFile(self.file.size, self.pread)
 
     def for_arrow(self) -> Any:
-        """Return what Arrow's readers take: a path, or a new random-access file of their own."""
+        """Return an argument for Arrow's readers: a path, or a new random-access file of their own."""
         return self.as_file()
 
     def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:  # noqa: B027
-        """Note the stretches [start, stop) that will be read through, of so many columns side by side."""
+        """Announce the stretches that will be read.
 
-    def check_unchanged(self) -> None:  # noqa: B027 - most inputs need it not
-        """Raise InputChangedError unless it is still the planned one; nothing to do where every read makes sure."""
+        Args:
+            stretches: Start and stop of each stretch in bytes.
+            columns: Number of columns that are read side by side.
+        """
+
+    def check_unchanged(self) -> None:  # noqa: B027 - most inputs need no check
+        """Raise InputChangedError unless it is still the planned file; nothing to do if every read checks it."""
 
     def close(self) -> None:  # noqa: B027
-        """Let go of what is open."""
+        """Release the file and its connections."""
 
     def pread(self, size: int, offset: int) -> bytes:
         """Return `size` bytes from `offset` on, fewer only at the end."""
         data = bytearray(size)
         with memoryview(data) as view:
-            got = self.read_into(view, offset)
-        return bytes(data[:got]) if got < size else bytes(data)
+            count = self.read_into(view, offset)
+        if count < size:
+            return bytes(data[:count])
+        return bytes(data)
 
 
 @final
@@ -84,14 +91,20 @@ class LocalBytes(InputBytes):
 
     def read_into(self, view: memoryview, offset: int) -> int:
         # A signal, a network file system or the 2 GiB of one call may cut a read short.
-        at = 0
-        while at < len(view) and (got := os.preadv(self._descriptor, [view[at:]], offset + at)):
-            at += got
-        return at
+        filled = 0
+        while filled < len(view):
+            count = os.preadv(self._descriptor, [view[filled:]], offset + filled)
+            if not count:
+                break
+            filled += count
+        return filled
 
     def pread(self, size: int, offset: int) -> bytes:
         data = os.pread(self._descriptor, size, offset)
-        while len(data) < size and (more := os.pread(self._descriptor, size - len(data), offset + len(data))):
+        while len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), offset + len(data))
+            if not more:
+                break
             data += more
         return data
 
@@ -107,8 +120,10 @@ class LocalBytes(InputBytes):
         os.close(self._descriptor)
 
     def _check(self, stat: os.stat_result) -> None:
+        """Raise InputChangedError unless the file is in the planned state."""
         if stat.st_size != self.file.size:
             raise changed(self.file, f"it has {stat.st_size} bytes, planned were {self.file.size}")
-        if state(stat) != tuple(self.file.stat):
-            what = f"(inode, mtime, ctime) is {state(stat)}, planned was {tuple(self.file.stat)}"
-            raise changed(self.file, what)
+        planned_state = tuple(self.file.stat)
+        if state(stat) != planned_state:
+            problem = f"(inode, mtime, ctime) is {state(stat)}, planned was {planned_state}"
+            raise changed(self.file, problem)

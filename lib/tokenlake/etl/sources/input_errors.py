@@ -11,48 +11,65 @@ from tokenlake.etl.sources.inputs import InputFile
 _SHOWN_NAMES: Final = 20  # columns of a file in a message
 
 
-def changed(file: InputFile, what: str) -> InputChangedError:
-    """Return the error for a file that is not what it was when the build was planned."""
+def changed(file: InputFile, problem: str) -> InputChangedError:
+    """Return the error for a file that is not in the state in which the build was planned.
+
+    Args:
+        file: The file.
+        problem: Clause about the difference.
+    """
     return InputChangedError(
-        f"{file.url}: the input changed since the build was planned: {what}. Inputs must stay as they are "
+        f"{file.url}: the input changed since the build was planned: {problem}. Inputs must stay as they are "
         "during a build; run again to plan with the file as it is now.",
         file=file.path,
     )
 
 
-def damaged(file: InputFile, what: str, **details: object) -> DamagedFileError:
-    """Return the error for a file that cannot be trusted as a whole."""
+def damaged(file: InputFile, problem: str, **details: object) -> DamagedFileError:
+    """Return the error for a file that cannot be trusted as a whole.
+
+    Args:
+        file: The file.
+        problem: Clause about the damage.
+        details: Fields of the error.
+    """
     return DamagedFileError(
-        f"{file.url}: the file is damaged: {what}. Damaged files are never read in part: replace it, "
+        f"{file.url}: the file is damaged: {problem}. Damaged files are never read in part: replace it, "
         "or leave it out of data_files.",
         file=file.path,
-        problem=what,
+        problem=problem,
         **details,
     )
 
 
-def unsuitable(file: InputFile, what: str, how: str, **details: object) -> UnsuitableFileError:
-    """Return the error for a file that is whole, but not what is expected.
+def unsuitable(file: InputFile, problem: str, remedy: str, **details: object) -> UnsuitableFileError:
+    """Return the error for a file that is whole, but not as it is expected.
 
     Args:
-        what: what it is, and what was expected.
-        how: what to do about it, as an imperative.
+        file: The file.
+        problem: Clause about the content, and the expected one.
+        remedy: Imperative, such as "convert it".
+        details: Fields of the error.
     """
     return UnsuitableFileError(
-        f"{file.url}: {what}. {how[:1].upper()}{how[1:]}, or leave the file out of data_files.",
+        f"{file.url}: {problem}. {remedy[:1].upper()}{remedy[1:]}, or leave the file out of data_files.",
         file=file.path,
-        problem=f"{what}; {how}",
+        problem=f"{problem}; {remedy}",
         **details,
     )
 
 
 def no_column(file: InputFile, name: str, names: Sequence[str], option: str = "") -> UnsuitableFileError:
-    """Return the error of a file that has no column `name`.
+    """Return the error for a file that has no column `name`.
 
     Args:
-        names: the columns that it has.
-        option: the option that names it, as it is shown.
+        file: The file.
+        name: Name of the missing column.
+        names: Names of the columns that it has.
+        option: Option that names the column, as it is shown.
     """
-    shown = ", ".join(names[:_SHOWN_NAMES]) + (" ..." if len(names) > _SHOWN_NAMES else "")
-    told = f"it has no column {name!r}{option}; its columns are {shown or 'none'}"
-    return unsuitable(file, told, "name one of them", column=name)
+    shown = ", ".join(names[:_SHOWN_NAMES])
+    if len(names) > _SHOWN_NAMES:
+        shown += " ..."
+    problem = f"it has no column {name!r}{option}; its columns are {shown or 'none'}"
+    return unsuitable(file, problem, "name one of them", column=name)

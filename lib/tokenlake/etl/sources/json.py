@@ -1,6 +1,9 @@
 """JSON Lines: one object on every line. A block of lines becomes texts alone, or objects and columns.
 
-Every record is read as strictly as :mod:`tokenlake.etl.sources.json_record` says, and most of them quickly:
+The position of a record is the byte offset of its line in the decompressed file, from 0. Blank lines are no records;
+they belong to the records before them (:mod:`tokenlake.etl.sources.line_records`).
+
+Every record is read as strictly as :mod:`tokenlake.etl.sources.json_record` requires, and most of them quickly:
 
 - Texts alone: the key is counted in the whole block. If it occurs once per record, each record is parsed without any
   further search.
@@ -40,14 +43,14 @@ from tokenlake.etl.sources.rows import is_too_wide
 from tokenlake.etl.sources.where import Predicate
 
 PIECE_BYTES: Final = 2 << 20
-"""Bytes of records that become Python objects together: the objects can take 25 times as much memory."""
+"""Size of records that become Python objects together: the objects can take 25 times as much memory."""
 TEXT_BYTES: Final = 8 << 20
-"""Bytes of records of which only the texts become objects: a text with one emoji takes four times as much memory."""
-_SHORT_RECORD: Final = 1024  # bytes
+"""Size of records of which only the texts become objects: a text with one emoji takes four times as much memory."""
+_SHORT_RECORD: Final = 1024  # bytes, in the mean
 
-# The end of a key, as nearly everybody writes it, and the other ways in which it may be written.
-_CLOSE_KEY_END: Final = '":'
-
+# The end of a key as nearly every writer has it.
+_KEY_END: Final = '":'
+# Large numbers, a blank between quote and colon, and an escaped quote or colon.
 _ODD: Final = LARGE_NUMBER + '|"[ \t\r\n]+:|\\\\u00[23]'
 
 _ARROW: Final[Any] = pa
@@ -57,7 +60,7 @@ _COMPUTE: Final[Any] = pc
 def read_jsonl(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
-    """Read the lines that `part` owns."""
+    """Read the lines that `part` owns; errors as of :func:`tokenlake.etl.sources.lines.read_blocks`."""
     return parsed_blocks(
         read_blocks(part, data, want.max_record_bytes, want.block_bytes),
         lambda line: parse_long(line, want),
@@ -81,7 +84,13 @@ def parse_records(records: RawRecords, want: Want) -> Iterator[Parsed]:
 
 
 def _texts_of(records: RawRecords, name: str, limit: int) -> Parsed:
-    """Return the texts in the field `name` of records, and the faults of those that have none."""
+    """Return the texts of records, and the faults of those that have none.
+
+    Args:
+        records: The records.
+        name: Dotted path of the text.
+        limit: Largest size of a record in bytes.
+    """
     if _hold_key_once(records, name, limit):
         column = _trusted_texts(records, name)
         if column is not None:
@@ -101,7 +110,8 @@ def _hold_key_once(records: RawRecords, name: str, limit: int) -> bool:
     first = int(records.starts[0])
     last = int(records.stops[-1])
     count = records.data.count(orjson.dumps(name), first, last)
-    return count == len(sizes) and records.data.find(b"\\u00", first, last) < 0
+    may_be_escaped = records.data.find(b"\\u00", first, last) >= 0
+    return count == len(sizes) and not may_be_escaped
 
 
 def _trusted_texts(records: RawRecords, name: str) -> pa.LargeStringArray | None:
@@ -113,11 +123,13 @@ def _trusted_texts(records: RawRecords, name: str) -> pa.LargeStringArray | None
         column = text_of_strings([loads(data[start:stop])[name] for start, stop in spans])
     except (ValueError, LookupError, TypeError, pa.ArrowException):  # no JSON, field, object or text
         return None
-    return None if column.null_count else column
+    if column.null_count:
+        return None
+    return column
 
 
 def _checked_texts(records: RawRecords, name: str, limit: int) -> Parsed:
-    """Return the texts of records, each looked at by itself; those that are not plainly right are judged strictly."""
+    """Return the texts of records, each judged by itself: quickly, and strictly if that does not decide."""
     texts: list[str] = []
     faults: dict[int, Fault] = {}
     key = orjson.dumps(name)
@@ -135,9 +147,8 @@ def _checked_texts(records: RawRecords, name: str, limit: int) -> Parsed:
             # Of a repeated key the last value counts, and the text takes at least `len(text)` bytes after its key. All
             # occurrences of the key therefore begin before `end`: most of the text need not be searched.
             end = stop - start - len(text)
-            if line.find(key, line.find(key) + 1, end) < 0 and (
-                line.find(b"\\", 0, end) < 0 or not disguise.search(line, 0, end)
-            ):
+            is_repeated = line.find(key, line.find(key) + 1, end) >= 0
+            if not is_repeated and (line.find(b"\\", 0, end) < 0 or not disguise.search(line, 0, end)):
                 texts.append(text)
                 continue
         judged = judge_text(line, name, limit)
@@ -150,11 +161,12 @@ def _checked_texts(records: RawRecords, name: str, limit: int) -> Parsed:
 
 def _rows_of(records: RawRecords, want: Want) -> Iterator[Parsed]:
     """Yield records as objects and columns; a batch with very many different keys is halved."""
-    # 1. Of each record: how often a quote and a colon are side by side, and whether it is odd. An odd record may have a
-    #    large number, a blank between quote and colon, or one of the two as an escape.
-    edges = np.append(records.starts, records.stops[-1:] if len(records) else 0)
+    # 1. Of each record: the number of places where a quote and a colon are side by side, and whether it is odd. An odd
+    #    record may have a large number, a blank between quote and colon, or one of the two as an escape.
+    end = records.stops[-1:] if len(records) else [0]
+    edges = np.append(records.starts, end)
     lines = binary_over(edges, pa.py_buffer(records.data))
-    key_ends = _COMPUTE.count_substring(lines, _CLOSE_KEY_END).to_pylist()
+    key_ends = _COMPUTE.count_substring(lines, _KEY_END).to_pylist()
     is_odd = _COMPUTE.match_substring_regex(lines, _ODD).to_pylist()
     # 2. The records that are not odd are read quickly; the others, and those that this cannot decide, strictly.
     judged: list[Judged | Fault] = []

@@ -16,34 +16,49 @@ from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.json_wrapper import find_wrapper
 from tokenlake.etl.sources.opening import opened
 
-SPACE: Final = b" \t\r\n\xef\xbb\xbf"  # white space of JSON, and a byte order mark
+SPACE: Final = b" \t\r\n\xef\xbb\xbf"
+"""White space of JSON, and a byte order mark."""
 
-_SHORT_LOOK: Final = 4096
+_HEAD_BYTES: Final = 4096
 
 
 def as_it_begins(file: InputFile, options: Mapping[str, Any]) -> InputFile:
-    """Return a file of the format ``json`` as ``jsonl`` where it holds lines; one that cannot be read as it is.
+    """Return a file of the format ``json`` as ``jsonl`` if it holds lines; any other file as it is.
 
-    It holds lines where an object stands on the first one, as far as that is seen, unless this object is the whole file
-    and is around a list of records.
+    It holds lines if an object stands on the first one, as far as that is seen, unless this object is the whole file
+    and is around a list of records. A file that cannot be read is returned as it is: its reader raises the error.
+
+    Args:
+        file: The file.
+        options: Options of the file system that a URL is on.
     """
     if file.format != "json":
         return file
-    head = b""
     try:
         with opened(file, options) as data:
-            stream = ByteStream(data)
-            while not head and (some := stream.read(_SHORT_LOOK)):
-                if head := some.lstrip(SPACE):
-                    head += stream.read(_SHORT_LOOK)
+            head = _head(ByteStream(data))
             is_lines = _begins_with_line(file, head) and not _is_around_records(head, data)
-    except TokenlakeError:  # who reads it will say so
+    except TokenlakeError:
         return file
     return replace(file, format="jsonl") if is_lines else file
 
 
+def _head(stream: ByteStream) -> bytes:
+    """Return the first bytes of a file behind its white space, b"" if there are none."""
+    while data := stream.read(_HEAD_BYTES):
+        head = data.lstrip(SPACE)
+        if head:
+            return head + stream.read(_HEAD_BYTES)
+    return b""
+
+
 def _begins_with_line(file: InputFile, head: bytes) -> bool:
-    """Return whether a file of JSON that begins with `head` (no space before it) seems to be one of lines."""
+    """Say whether a file of JSON seems to consist of lines.
+
+    Args:
+        file: The file.
+        head: Its first bytes, without white space in front.
+    """
     if format_of(file.path) == "jsonl" and not head.startswith(b"["):
         return True
     line, newline, _ = head.partition(b"\n")
@@ -58,9 +73,14 @@ def _begins_with_line(file: InputFile, head: bytes) -> bool:
 
 
 def _is_around_records(head: bytes, data: InputBytes) -> bool:
-    """Return whether a file that begins with an object is that object alone, around a list of records."""
-    _, _, following = head.partition(b"\n")
-    if not head.startswith(b"{") or following.strip(SPACE):  # a second line
+    """Say whether a file is one object around a list of records.
+
+    Args:
+        head: First bytes of the file, without white space in front.
+        data: The open file.
+    """
+    _, _, second_line = head.partition(b"\n")
+    if not head.startswith(b"{") or second_line.strip(SPACE):
         return False
     wrapper = find_wrapper(ByteStream(data).read)
     return wrapper is not None and not wrapper.is_record

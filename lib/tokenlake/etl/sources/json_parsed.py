@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,38 +15,53 @@ from tokenlake.etl.sources.rows import Record, Rows
 
 _ARROW: Final[Any] = pa
 
-_CUT: Final = frozenset({"invalid_json", "invalid_utf8", "lone_surrogate"})
+_REASONS_OF_A_CUT: Final = frozenset({"invalid_json", "invalid_utf8", "lone_surrogate"})
 
 
-def parsed_block(records: RawRecords, faults: dict[int, Fault], **found: Any) -> Parsed:
-    """Return what was found in the records without a fault; the last one of a file that just ends was cut."""
+def parsed_block(records: RawRecords, faults: dict[int, Fault], **fields: Any) -> Parsed:
+    """Return the records without a fault.
+
+    If the file ends with a bad record and without an end of line, the record was cut, and its fault says so.
+
+    Args:
+        records: Records of the block.
+        faults: Index of each bad record, from 0, to its fault.
+        fields: Texts and rows of the good records.
+    """
     last = len(records) - 1
-    if records.open_end and last in faults and faults[last].reason in _CUT:
-        told = f"the file ends in the middle of a record ({faults[last].detail})"
-        faults[last] = Fault("truncated_line", told)
-    return records.parsed(faults, **found)
+    fault = faults.get(last)
+    if records.open_end and fault is not None and fault.reason in _REASONS_OF_A_CUT:
+        detail = f"the file ends in the middle of a record ({fault.detail})"
+        faults[last] = Fault("truncated_line", detail)
+    return records.parsed(faults, **fields)
 
 
-def parsed_rows(records: RawRecords, judged: list[Judged | Fault], want: Want) -> Parsed:
-    """Return the block of judged records, as columns and as objects."""
+def parsed_rows(records: RawRecords, judged: Sequence[Judged | Fault], want: Want) -> Parsed:
+    """Return judged records as columns and as objects.
+
+    Args:
+        records: Records of the block.
+        judged: Each record as an object, or its fault.
+        want: Wanted text and columns.
+    """
     faults: dict[int, Fault] = {}
     objects: list[Record] = []
     texts: list[str | None] = []
     doubtful: list[BadLine] = []
-    for index, record in enumerate(judged):
-        if isinstance(record, Fault):
-            faults[index] = record
+    for index, verdict in enumerate(judged):
+        if isinstance(verdict, Fault):
+            faults[index] = verdict
             continue
-        objects.append(record.record)
-        if isinstance(record.text, Fault):
+        objects.append(verdict.record)
+        if isinstance(verdict.text, Fault):
             texts.append(None)
-            doubtful.append(records.bad(index, record.text))
+            doubtful.append(records.bad(index, verdict.text))
         else:
-            texts.append(record.text)
-    return parsed_block(
-        records,
-        faults,
-        text=None if want.text is None else _ARROW.array(texts, pa.large_string()),
-        rows=None if want.columns == () else Rows(objects=objects, names=want.columns),
-        doubtful=tuple(doubtful),
-    )
+            texts.append(verdict.text)
+    text = None
+    if want.text is not None:
+        text = _ARROW.array(texts, pa.large_string())
+    rows = None
+    if want.columns != ():
+        rows = Rows(objects=objects, names=want.columns)
+    return parsed_block(records, faults, text=text, rows=rows, doubtful=tuple(doubtful))

@@ -2,10 +2,10 @@
 
 RFC 8259 as orjson reads it: valid UTF-8, no NaN, no lone surrogates, at most 1024 levels, one object and nothing else.
 
-- A text alone: the content field must be there exactly once and hold a string.
-- A row: each wanted field must be there at most once. Its numbers are those that Python's ``json.loads`` reads. An
-  integer has all its digits; a number with a point or an exponent is the nearest double, infinity where that is
-  nearest. orjson makes doubles of integers beyond 64 bits: a record with one is read a second time.
+- A text alone: the content field must be given exactly once and hold a string.
+- A row: each wanted field must be given at most once. Its numbers are those that Python's ``json.loads`` reads. An
+  integer has all its digits; a number with a point or an exponent is the nearest double, infinity if that is nearest.
+  orjson makes doubles of integers beyond 64 bits: a record with one is read a second time.
 - Fields that are not wanted are only checked for being JSON.
 """
 
@@ -23,13 +23,15 @@ from tokenlake.etl.sources.bad_records import Fault, too_long
 from tokenlake.etl.sources.parsed import Want
 from tokenlake.etl.sources.rows import Record
 
-# What only large numbers, and some strings, hold: 2 ** 63 has 19 digits, 1e308 an exponent of three.
 LARGE_NUMBER: Final = "[0-9]{19}|[eE][+]?[0-9]{3}"
-_LARGE_BYTES: Final = re.compile(LARGE_NUMBER.encode())
+"""Pattern of which every large number has a match: 2 ** 63 has 19 digits, 1e308 an exponent of three."""
+_LARGE_NUMBER_BYTES: Final = re.compile(LARGE_NUMBER.encode())
 
-_MAX_DEPTH: Final = 1024  # orjson's limit: what is nested deeper is a bad record
-_SHOWN: Final = 120  # characters of a foreign message or value in ours
-_KINDS: Final[dict[type[Any], str]] = {
+_MAX_DEPTH: Final = 1024  # orjson's limit: a record that is nested deeper is a bad one
+_SHOWN_CHARACTERS: Final = 120  # of a foreign message or value in ours
+_SHOWN_FIELDS: Final = 12
+_SHOWN_DIGITS: Final = 40
+_NOUNS: Final[dict[type[Any], str]] = {
     type(None): "null",
     bool: "boolean",
     int: "number",
@@ -43,12 +45,12 @@ _TOKEN: Final = re.compile(_STRING + rb'|[\[\]{}]|[^"\[\]{}]++', re.DOTALL)
 _STRING_OR_NUMBER: Final = re.compile(
     _STRING + rb"|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?", re.DOTALL
 )
-# What every member holds once; a string may, too, behind an escaped quote.
 KEY_END: Final = re.compile(rb'"[ \t\r\n]*:')
+"""Pattern that every member matches once; a string may match it, too, behind an escaped quote."""
 _INT64_MIN: Final = -(1 << 63)
 _UINT64_MAX: Final = (1 << 64) - 1
 _UINT64_DIGITS: Final = 20
-_MOST_DIGITS: Final = 4300  # of an integer that Python converts by default
+_MAX_DIGITS: Final = 4300  # of an integer that Python converts by default
 _MISSING: Final = object()
 
 
@@ -56,10 +58,10 @@ class Member(NamedTuple):
     """One ``"key": value`` of a record.
 
     Attributes:
-        path: the keys from the record down to this one, None for every array on the way. It changes as
-            the next member is looked for.
-        repeats: whether the same object has given the key before.
-        value: offset at which the value begins.
+        path: Keys from the record down to this one, None for every array on the way. It changes when the next member is
+            read.
+        repeats: Whether the same object has given the key before.
+        value: Offset of the value in the line.
     """
 
     path: list[str | None]
@@ -68,80 +70,111 @@ class Member(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A record, and its text or why it has none; None where no text is wanted."""
+    """A record that was read.
+
+    Attributes:
+        record: The record.
+        text: Its text, or the reason for which it has none; None if no text is wanted.
+    """
 
     record: Record
     text: str | Fault | None
 
 
 def judge_text(line: bytes, name: str, limit: int) -> str | Fault:
-    """Return the text in the field `name` of the JSON object `line` (no newline), or what is wrong with it."""
+    """Return the text of a record, or its fault.
+
+    Args:
+        line: The record as JSON, without a newline.
+        name: Dotted path of the text.
+        limit: Largest size of a record in bytes.
+    """
     if len(line) > limit:
         return too_long(len(line), limit)
     record = load_object(line)
-    return record if isinstance(record, Fault) else text_of(record, line, name)
+    if isinstance(record, Fault):
+        return record
+    return text_of(record, line, name)
 
 
 def judge_row(line: bytes, want: Want) -> Judged | Fault:
-    """Return the record on `line` and its text, or what makes it unusable as a record."""
+    """Return the record on `line` and its text, or the fault that makes it unusable as a record."""
     if len(line) > want.max_record_bytes:
         return too_long(len(line), want.max_record_bytes)
     record = load_object(line)
     if isinstance(record, Fault):
         return record
+
+    # A key that is repeated is in the record once: then the line has more ends of keys than the record has members.
     if len(KEY_END.findall(line)) != _count_members(record):
         for member in members_of(line):
             if member.repeats and _is_wanted(want, member.path[0]):
                 name = ".".join(key for key in member.path if key is not None)
                 return Fault("duplicate_key", f"the field {name!r} is given more than once")
-    if _LARGE_BYTES.search(line):
-        exact = _read_exactly(line, record, want)
-        if isinstance(exact, Fault):
-            return exact
-        record = exact
-    return Judged(record, None if want.text is None else text_of(record, line, want.text))
+    if _LARGE_NUMBER_BYTES.search(line):
+        exact_record = _read_exactly(line, record, want)
+        if isinstance(exact_record, Fault):
+            return exact_record
+        record = exact_record
+    text = None
+    if want.text is not None:
+        text = text_of(record, line, want.text)
+    return Judged(record, text)
 
 
 def judge_quickly(line: bytes, key_ends: int, want: Want) -> Judged | None:
-    """Return the record of a line that is not odd, if it surely holds every member of it; None: look closer.
+    """Return the record of a line that is not odd, if it surely holds every member of it; None to judge it strictly.
 
-    Written out again it has as many ends of keys then: a repeated key would be there once.
+    Written out again, a record that lost a repeated key has fewer ends of keys than its line.
+
+    Args:
+        line: The record as JSON.
+        key_ends: Number of places in the line where a quote and a colon are side by side.
+        want: Wanted text and columns.
     """
     if len(line) > want.max_record_bytes:
         return None
     try:
-        record = orjson.loads(line)
-        if type(record) is not dict or key_ends != orjson.dumps(record).count(b'":'):
+        parsed = orjson.loads(line)
+        if type(parsed) is not dict or key_ends != orjson.dumps(parsed).count(b'":'):
             return None
     except (ValueError, TypeError):  # orjson's own: no JSON, or nested deeper than it writes
         return None
-    found = cast("Record", record)
-    return Judged(found, None if want.text is None else text_of(found, line, want.text))
+    record = cast("Record", parsed)
+    text = None
+    if want.text is not None:
+        text = text_of(record, line, want.text)
+    return Judged(record, text)
 
 
 def load_object(line: bytes) -> Record | Fault:
-    """Parse `line` as one JSON object."""
+    """Parse `line` as one JSON object; return its fault if it is something else."""
     try:
-        try:
-            record = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            if "infinity" not in str(error):
-                raise
-            # A number beyond a double's range is valid JSON and nothing to us. `0e0` cannot be extended to
-            # another number by what follows, so nothing malformed becomes valid.
-            record = orjson.loads(
-                _STRING_OR_NUMBER.sub(lambda it: it[0] if it[0].startswith(b'"') else b"0e0", line)
-            )
+        record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        return syntax_fault(line, error)
+        if "infinity" not in str(error):
+            return syntax_fault(line, error)
+        # A number beyond a double's range is valid JSON. With `0e0` in the place of each number the rest is parsed. It
+        # cannot be extended to another number by the bytes behind it, so that nothing malformed becomes valid.
+        try:
+            record = orjson.loads(_STRING_OR_NUMBER.sub(_zero_for_number, line))
+        except orjson.JSONDecodeError as other_error:
+            return syntax_fault(line, other_error)
     if isinstance(record, dict):
         return cast("Record", record)
-    return Fault("not_an_object", f"the record is a JSON {_KINDS[type(record)]}, expected an object")
+    return Fault("not_an_object", f"the record is a JSON {_NOUNS[type(record)]}, expected an object")
+
+
+def _zero_for_number(token: re.Match[bytes]) -> bytes:
+    """Return a zero for a number, and a string as it is."""
+    if token[0].startswith(b'"'):
+        return token[0]
+    return b"0e0"
 
 
 def syntax_fault(line: bytes, error: orjson.JSONDecodeError) -> Fault:
-    """Name the reason for which orjson refused `line`."""
-    message = str(error)[:_SHOWN]
+    """Return the fault for which orjson refused `line`."""
+    message = str(error)[:_SHOWN_CHARACTERS]
     try:
         str(line, "utf-8")
     except UnicodeDecodeError as unicode_error:
@@ -149,80 +182,104 @@ def syntax_fault(line: bytes, error: orjson.JSONDecodeError) -> Fault:
     if "depth limit" in message or "recursion limit" in message:
         return Fault("too_deep", f"values are nested more than {_MAX_DEPTH} levels deep")
     if "surrogate" in message:
-        told = f"half a surrogate pair stands alone, which is no character: {message}"
-        return Fault("lone_surrogate", told)
+        detail = f"half a surrogate pair stands alone, which is no character: {message}"
+        return Fault("lone_surrogate", detail)
     return Fault("invalid_json", f"not a JSON object: {message}")
 
 
 def text_of(record: Record, line: bytes, name: str) -> str | Fault:
-    """Return the string in the field `name` (a dotted path) of `record`, which was parsed from `line`."""
+    """Return the text of a record, or the reason for which it has none.
+
+    Args:
+        record: The record.
+        line: JSON that it was parsed from.
+        name: Dotted path of the text.
+    """
     keys = keys_of(record, name)
     if keys[0] in record and (
         disguise_of(keys).search(line) or any(line.count(orjson.dumps(key)) != 1 for key in keys)
     ):
         # The member that `keys` lead to, or one on the way, may be given more than once.
-        wanted = [list(keys[: depth + 1]) for depth in range(len(keys))]
-        if any(member.repeats and member.path in wanted for member in members_of(line)):
+        paths = [list(keys[: depth + 1]) for depth in range(len(keys))]
+        if any(member.repeats and member.path in paths for member in members_of(line)):
             return Fault("duplicate_key", f"the field {name!r} is given more than once")
-    text: Any = record
+    value: Any = record
     for key in keys:
-        text = cast("Record", text).get(key, _MISSING) if isinstance(text, dict) else _MISSING
-    if isinstance(text, str):
-        return text
-    if text is _MISSING:
-        names = ", ".join(map(repr, sorted(record)[:12]))[:_SHOWN]
-        return Fault("missing_field", f"there is no field {name!r}; the record has {names or 'no fields'}")
-    if text is None:
+        if not isinstance(value, dict):
+            value = _MISSING
+            break
+        value = cast("Record", value).get(key, _MISSING)
+    if isinstance(value, str):
+        return value
+    if value is _MISSING:
+        fields = ", ".join(map(repr, sorted(record)[:_SHOWN_FIELDS]))[:_SHOWN_CHARACTERS]
+        return Fault("missing_field", f"there is no field {name!r}; the record has {fields or 'no fields'}")
+    if value is None:
         return Fault("null_text", f"the field {name!r} is null, expected a string")
-    return Fault("not_a_string", f"the field {name!r} holds a JSON {_KINDS[type(text)]}, expected a string")
+    noun = _NOUNS[type(value)]
+    return Fault("not_a_string", f"the field {name!r} holds a JSON {noun}, expected a string")
 
 
 def keys_of(record: Record, path: str) -> tuple[str, ...]:
-    """Return the keys that `path` stands for: ``a.b`` is the field "a.b" where there is one, else "b" of "a"."""
-    return (path,) if path in record else tuple(path.split("."))
+    """Return the keys that `path` stands for: ``a.b`` is the field "a.b" if it exists, otherwise "b" of "a"."""
+    if path in record:
+        return (path,)
+    return tuple(path.split("."))
 
 
 def disguise_of(keys: tuple[str, ...]) -> re.Pattern[bytes]:
-    """Return what every other spelling of one of these keys holds; letters, digits and underscores have one."""
-    return re.compile(rb"\\u00[2-7]" if all(map(is_plain_key, keys)) else rb"\\")
+    """Return a pattern that every other spelling of one of these keys matches.
+
+    Letters, digits and underscores can only be written as themselves or as ``\\u00`` and two digits.
+    """
+    if all(is_plain_key(key) for key in keys):
+        return re.compile(rb"\\u00[2-7]")
+    return re.compile(rb"\\")
 
 
 def is_plain_key(key: str) -> bool:
+    """Say whether a key consists of letters of ASCII, digits and underscores."""
     return key.isascii() and key.isidentifier()
 
 
 def members_of(line: bytes) -> Iterator[Member]:
     """Yield every member of every object in the valid JSON `line`, repeated ones too."""
+    # One entry per open object or array: the key that is read in it, None in an array, and the keys of an object so
+    # far.
     path: list[str | None] = []
-    seen: list[set[str]] = []
-    name = b""
+    seen_keys: list[set[str]] = []
+    latest_string = b""
     for token in _TOKEN.finditer(line):
         first = token[0][:1]
         if first in b"{[":
             path.append(None)
-            seen.append(set())
+            seen_keys.append(set())
         elif first in b"}]":
             path.pop()
-            seen.pop()
+            seen_keys.pop()
         elif first == b'"':
-            name = token[0]
-        elif (colon := token[0].find(b":")) >= 0 and not token[0][:colon].strip():
-            key: str = orjson.loads(name)
-            path[-1] = key
-            yield Member(path, key in seen[-1], token.end() - len(token[0][colon + 1 :].lstrip()))
-            seen[-1].add(key)
+            latest_string = token[0]
+        else:
+            # Bytes between strings and brackets: with a colon in front, the string before them was a key.
+            before, colon, value = token[0].partition(b":")
+            if colon and not before.strip():
+                key: str = orjson.loads(latest_string)
+                path[-1] = key
+                yield Member(path, key in seen_keys[-1], token.end() - len(value.lstrip()))
+                seen_keys[-1].add(key)
 
 
 def _count_members(record: Record) -> int:
-    """Return how many members a record has, those of all objects inside it included."""
-    total, rest = 0, cast("list[Any]", [record])
-    while rest:
-        value = rest.pop()
+    """Return the number of members of a record, those of all objects inside it included."""
+    total = 0
+    pending = cast("list[Any]", [record])
+    while pending:
+        value = pending.pop()
         if isinstance(value, dict):
             members = cast("Record", value)
             total += len(members)
             value = members.values()
-        rest += [item for item in value if type(item) is dict or type(item) is list]
+        pending += [item for item in value if type(item) is dict or type(item) is list]
     return total
 
 
@@ -231,40 +288,45 @@ class _UnreadInteger:
     """An integer of more digits than Python converts.
 
     Attributes:
-        shown: its first digits.
+        shown: Its first digits.
     """
 
     __slots__ = ("shown",)
 
     def __init__(self, digits: str) -> None:
-        self.shown = f"{digits[:40]}..."
+        self.shown = f"{digits[:_SHOWN_DIGITS]}..."
 
 
 def _integer(digits: str) -> int | _UnreadInteger:
-    return int(digits) if len(digits.lstrip("-")) <= _MOST_DIGITS else _UnreadInteger(digits)
+    if len(digits.lstrip("-")) <= _MAX_DIGITS:
+        return int(digits)
+    return _UnreadInteger(digits)
 
 
 def _read_exactly(line: bytes, record: Record, want: Want) -> Record | Fault:
-    """Return the record on the valid JSON `line` with its numbers as ``json.loads`` reads them.
+    """Return a record with its numbers as ``json.loads`` reads them.
 
     Args:
-        record: it as orjson reads it, where integers beyond 64 bits are doubles.
+        line: The record as valid JSON.
+        record: The record as orjson reads it, in which integers beyond 64 bits are doubles.
+        want: Wanted columns.
     """
-    if not any(map(_is_altered, _STRING_OR_NUMBER.finditer(line))):
+    if not any(_is_altered(token) for token in _STRING_OR_NUMBER.finditer(line)):
         return record
     try:
-        exact: Record = json.loads(line, parse_int=_integer)
+        exact_record: Record = json.loads(line, parse_int=_integer)
     except RecursionError:
         return Fault("too_deep", "values beside a number beyond 64 bits are nested too deeply")
-    for name, value in exact.items():
-        if _is_wanted(want, name) and (unread := _unread_integer(value)) is not None:
-            told = f"the field {name!r} holds {unread.shown}, an integer of more than {_MOST_DIGITS} digits"
-            return Fault("number_too_large", told)
-    return exact
+    for name, value in exact_record.items():
+        unread = _unread_integer(value) if _is_wanted(want, name) else None
+        if unread is not None:
+            detail = f"the field {name!r} holds {unread.shown}, an integer of more than {_MAX_DIGITS} digits"
+            return Fault("number_too_large", detail)
+    return exact_record
 
 
 def _is_altered(token: re.Match[bytes]) -> bool:
-    """Return whether a token of JSON is a number that orjson does not read as it is."""
+    """Say whether a token of JSON is a number that orjson does not read as it is."""
     number = token[0]
     if number.startswith(b'"'):
         return False
@@ -275,7 +337,7 @@ def _is_altered(token: re.Match[bytes]) -> bool:
 
 
 def _unread_integer(value: Any) -> _UnreadInteger | None:
-    """Return an integer in a value of JSON that was not read, None where all were."""
+    """Return an integer in a value of JSON that was not read, None if all were."""
     pending: list[Any] = [value]
     while pending:
         item = pending.pop()

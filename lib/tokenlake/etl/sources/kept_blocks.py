@@ -10,33 +10,44 @@ from tokenlake.base.cache.disk import DiskCache
 from tokenlake.etl.sources.input_bytes import InputBytes
 
 VARIABLE: Final = "TOKENLAKE_REMOTE_CACHE"
-"""Bytes of blocks that are kept, such as 20GB; not set: none."""
+"""Environment variable with the size of all kept blocks, such as 20GB; not set: no block is kept."""
 
-_BLOCK: Final = 4 << 20
+_BLOCK_BYTES: Final = 4 << 20
 
 
 @final
 class KeptBytes(InputBytes):
-    """Another input, of which blocks are kept; usable from threads, one read at a time."""
+    """Another input, whose blocks are kept; usable from threads, one read at a time."""
 
-    def __init__(self, data: InputBytes, kept: DiskCache) -> None:
-        self.file, self._data, self._kept = data.file, data, kept
+    def __init__(self, data: InputBytes, cache: DiskCache) -> None:
+        """Read through a cache.
+
+        Args:
+            data: The open input.
+            cache: Blocks that are kept.
+        """
+        self.file = data.file
+        self._data = data
+        self._cache = cache
         self._lock = threading.Lock()
-        self._latest = -1, b""  # records are smaller than blocks
+        # The latest block: records are smaller than blocks.
+        self._latest_index = -1
+        self._latest_block = b""
 
     def read_into(self, view: memoryview, offset: int) -> int:
-        at = 0
+        filled = 0
         with self._lock:
-            while at < len(view):
-                number, start = divmod(offset + at, _BLOCK)
-                if self._latest[0] != number:
-                    self._latest = number, self._read(number)
-                some = self._latest[1][start : start + len(view) - at]
-                if not some:
+            while filled < len(view):
+                index, start = divmod(offset + filled, _BLOCK_BYTES)
+                if self._latest_index != index:
+                    self._latest_block = self._read_block(index)
+                    self._latest_index = index
+                stretch = self._latest_block[start : start + len(view) - filled]
+                if not stretch:
                     break
-                view[at : at + len(some)] = some
-                at += len(some)
-        return at
+                view[filled : filled + len(stretch)] = stretch
+                filled += len(stretch)
+        return filled
 
     def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:
         self._data.expect(stretches, columns)
@@ -47,16 +58,18 @@ class KeptBytes(InputBytes):
     def close(self) -> None:
         self._data.close()
 
-    def _read(self, number: int) -> bytes:
-        file, start = self.file, number * _BLOCK
-        size = min(_BLOCK, file.size - start)
+    def _read_block(self, index: int) -> bytes:
+        """Return the block with an index, from 0: from the cache, or from the input, and then kept."""
+        file = self.file
+        start = index * _BLOCK_BYTES
+        size = min(_BLOCK_BYTES, file.size - start)
         if size <= 0:
             return b""
-        key = f"{file.url}\n{file.size}\n{file.token}\n{number}"
-        found = self._kept.get(key)
-        if found is not None and isinstance(found[0], bytes) and len(found[0]) == size:
-            return found[0]
-        data = self._data.pread(size, start)
-        if len(data) == size:
-            self._kept.put(key, data)
-        return data
+        key = f"{file.url}\n{file.size}\n{file.token}\n{index}"
+        entry = self._cache.get(key)
+        if entry is not None and isinstance(entry[0], bytes) and len(entry[0]) == size:
+            return entry[0]
+        block = self._data.pread(size, start)
+        if len(block) == size:
+            self._cache.put(key, block)
+        return block

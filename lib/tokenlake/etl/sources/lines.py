@@ -1,16 +1,21 @@
 """Line files as blocks of whole lines, in bounded memory.
 
-A range ``[start, stop)`` owns the lines that start inside it. Both ends are moved to the next start of a line by the
-same function. Neighbouring ranges therefore meet exactly, and any partition of a file reads every line once.
+A range ``[start, stop)`` of bytes owns the lines that start inside it, blank ones included. Both ends are moved to the
+next start of a line by the same function. Neighbouring ranges therefore meet exactly, and any partition of a file reads
+every line once.
+
+Example: lines of 10 bytes, ranges [0, 15) and [15, 30). The first one reads bytes 0 to 20, the second one 20 to 30. The
+line that starts at byte 10 belongs to the first range, which also reads its rest. Of these bytes, 15 to 20 are counted
+as read by the second range: so the counts of all ranges sum up to the size of the file.
+
+Byte offsets count from 0, in the decompressed file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
-
-import pyarrow as pa
+from typing import Final, TypeVar
 
 from tokenlake.etl.sources.bad_records import RAW_LIMIT
 from tokenlake.etl.sources.byte_stream import ByteStream
@@ -20,12 +25,13 @@ from tokenlake.etl.sources.inputs import FileRange
 from tokenlake.etl.sources.parsed import BLOCK_BYTES, Parsed
 
 SCAN_BYTES: Final = 1 << 20
-_NEAR_BYTES: Final = 8 << 10
-_TAIL_BYTES: Final = 64 << 10  # most lines end within
-FRAME_BYTES: Final = 5  # byte order mark, carriage return and newline are not part of a record
+"""Number of bytes that are searched for a newline at a time."""
+FRAME_BYTES: Final = 5
+"""Size of a byte order mark, a carriage return and a newline, which are not part of a record."""
 BOM: Final = b"\xef\xbb\xbf"
 
-_ARROW: Final[Any] = pa  # whose stub of RecordBatch knows no schema
+_NEAR_BYTES: Final = 8 << 10  # most lines end within
+_TAIL_BYTES: Final = 64 << 10
 _Block = TypeVar("_Block")
 
 
@@ -34,10 +40,10 @@ class LineBlock:
     """Whole lines.
 
     Attributes:
-        data: the bytes; what follows `size` belongs to the next block and is to be ignored.
-        size: length of the whole lines; the last one lacks its newline only at the end of the file.
-        offset: of ``data[0]`` in the (decompressed) file.
-        bytes_read: input bytes consumed since the block before.
+        data: Bytes of the lines; what follows `size` belongs to the next block and is to be ignored.
+        size: Size in bytes of the whole lines; the last one lacks its newline only at the end of the file.
+        offset: Offset of ``data[0]`` in the (decompressed) file.
+        bytes_read: Number of input bytes read since the block before.
     """
 
     data: bytes
@@ -48,13 +54,14 @@ class LineBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongLine:
-    """One line of more than a block, with its newline if it has one.
+    """One line that is longer than a block, with its newline if it has one.
 
     Attributes:
-        data: the bytes, None when there are more than `max_record_bytes` of them.
-        head: the first 64 KiB.
-        size: length in bytes.
-        offset, bytes_read: as in :class:`LineBlock`.
+        data: Bytes of the line, None if it is longer than `max_record_bytes`.
+        head: First 64 KiB.
+        size: Size in bytes.
+        offset: Offset of the line in the (decompressed) file.
+        bytes_read: Number of input bytes read since the block before.
     """
 
     data: bytearray | None
@@ -67,15 +74,21 @@ class LongLine:
 def read_blocks(
     part: FileRange, source: InputBytes, max_record_bytes: int, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[LineBlock | LongLine]:
-    """Yield the lines that `part` owns, in order; `source` is the open file.
+    """Yield the lines that `part` owns, in order.
+
+    Args:
+        part: The range.
+        source: The open file.
+        max_record_bytes: Size of a line in bytes above which it is not held.
+        block_bytes: Size of a block in bytes.
 
     Raises:
-        DamagedFileError: a compressed stream is cut, corrupt or followed by something else.
-        InputChangedError: the file is shorter than planned.
+        DamagedFileError: A compressed stream is cut, corrupt or followed by something else.
+        InputChangedError: The file is shorter than it was planned.
     """
     if part.file.compression is None:
-        return _plain(part, source, max_record_bytes, block_bytes)
-    return _compressed(part, source, max_record_bytes, block_bytes)
+        return _plain_blocks(part, source, max_record_bytes, block_bytes)
+    return _compressed_blocks(source, max_record_bytes, block_bytes)
 
 
 def count_lines(source: InputBytes, stop: int) -> int:
@@ -86,14 +99,44 @@ def count_lines(source: InputBytes, stop: int) -> int:
     return total
 
 
+def read_exactly(part: FileRange, source: InputBytes, size: int, offset: int) -> bytes:
+    """Return `size` bytes from `offset` on; InputChangedError if the file ends before."""
+    data = source.pread(size, offset)
+    if len(data) < size:
+        raise changed(part.file, f"it ends at byte {offset + len(data)}, planned were {part.file.size}")
+    return data
+
+
+def parsed_blocks(
+    blocks: Iterator[_Block | LongLine],
+    parse_long: Callable[[LongLine], Parsed],
+    parse_block: Callable[[_Block], Iterator[Parsed]],
+) -> Iterator[Parsed]:
+    """Parse blocks of records.
+
+    Args:
+        blocks: Blocks and long lines, in order.
+        parse_long: Function that parses a long line.
+        parse_block: Function that parses any other block.
+    """
+    for block in blocks:
+        if isinstance(block, LongLine):
+            parsed = parse_long(block)
+            del block  # a long line need not stay in memory while its text is worked on
+            yield parsed
+            del parsed  # nor its text while the next line is read
+        else:
+            yield from parse_block(block)
+
+
 def _line_start(source: InputBytes, offset: int, size: int) -> int:
-    """Return where the first line that starts at or after `offset` starts; `size` if there is none."""
+    """Return the start of the first line that starts at or after `offset`; `size` if there is none."""
     if offset <= 0:
         return 0
     if offset >= size:
         return size
-    # A line starts after a newline: look for one from the byte before `offset` on. Each read of an object is a request;
-    # of a local file little is enough for most lines.
+    # A line starts behind a newline: the search begins at the byte before `offset`. Each read of an object is a
+    # request; of a local file a few bytes are enough for most lines.
     position = offset - 1
     step = _NEAR_BYTES if source.file.is_local else SCAN_BYTES
     while position < size:
@@ -108,7 +151,7 @@ def _line_start(source: InputBytes, offset: int, size: int) -> int:
     return size
 
 
-def _plain(
+def _plain_blocks(
     part: FileRange, source: InputBytes, limit: int, block_bytes: int
 ) -> Iterator[LineBlock | LongLine]:
     """Yield the lines that a range of an uncompressed file owns."""
@@ -116,7 +159,7 @@ def _plain(
     end = _line_start(source, part.stop, size)
     offset = _line_start(source, part.start, size)
     # Bytes up to here are counted as read. The last line may reach beyond the range: its rest is not counted here, but
-    # by the next range, which begins with it. So the bytes of all ranges sum to the file's.
+    # by the next range, which begins with it.
     counted = part.start
     while offset < end:
         block_size = min(block_bytes, end - offset)
@@ -138,80 +181,81 @@ def _plain(
             # No line ends in the block.
             lines_size = _line_start(source, offset + len(data), size) - offset
             counted_end = min(offset + lines_size, part.stop)
-            is_kept = lines_size <= limit + FRAME_BYTES
-            yield LongLine(
-                data=bytearray(read_exactly(part, source, lines_size, offset)) if is_kept else None,
-                head=source.pread(min(lines_size, RAW_LIMIT), offset),
-                size=lines_size,
-                offset=offset,
-                bytes_read=counted_end - counted,
-            )
+            yield _long_line(part, source, offset, lines_size, limit, counted_end - counted)
         offset += lines_size
         counted = counted_end
 
 
-def read_exactly(part: FileRange, source: InputBytes, size: int, offset: int) -> bytes:
-    """Return `size` bytes from `offset` on; InputChangedError where the file ends before."""
-    data = source.pread(size, offset)
-    if len(data) < size:
-        raise changed(part.file, f"it ends at byte {offset + len(data)}, planned were {part.file.size}")
-    return data
+def _long_line(
+    part: FileRange, source: InputBytes, offset: int, size: int, limit: int, bytes_read: int
+) -> LongLine:
+    """Read a long line of an uncompressed file; one over the limit is not held."""
+    data = None
+    if size <= limit + FRAME_BYTES:
+        data = bytearray(read_exactly(part, source, size, offset))
+    head = source.pread(min(size, RAW_LIMIT), offset)
+    return LongLine(data=data, head=head, size=size, offset=offset, bytes_read=bytes_read)
 
 
-def _compressed(
-    part: FileRange, source: InputBytes, limit: int, block_bytes: int
-) -> Iterator[LineBlock | LongLine]:
+def _compressed_blocks(source: InputBytes, limit: int, block_bytes: int) -> Iterator[LineBlock | LongLine]:
+    """Yield the lines of a compressed file, which is one range."""
     stream = ByteStream(source)
-    pending, offset, final = b"", 0, False
+    pending = b""  # bytes of lines that were read, and not yielded
+    offset = 0
+    is_final = False  # the stream ends behind `pending`
 
-    def following() -> LineBlock | LongLine | None:
-        nonlocal pending, offset, final
-        wanted = max(block_bytes - len(pending), 0)
-        data = pending if final else pending + stream.read(wanted)
-        final = final or len(data) < len(pending) + wanted
-        cut = len(data) if final else data.rfind(b"\n") + 1
+    def next_block() -> LineBlock | LongLine | None:
+        nonlocal pending, offset, is_final
+        data = pending
+        if not is_final:
+            missing = max(block_bytes - len(pending), 0)
+            more = stream.read(missing)
+            is_final = len(more) < missing
+            data = pending + more
         if not data:
             return None
-        if cut:
-            pending = data[cut:]
-            block = LineBlock(data=data, size=cut, offset=offset, bytes_read=stream.consumed())
+        lines_size = len(data) if is_final else data.rfind(b"\n") + 1
+        block: LineBlock | LongLine
+        if lines_size:
+            pending = data[lines_size:]
+            block = LineBlock(data=data, size=lines_size, offset=offset, bytes_read=stream.consumed())
         else:
-            block, pending = _gather(stream, data, limit, offset)
+            block, pending = _gather_line(stream, data, limit, offset)
         offset += block.size
         return block
 
-    return iter(following, None)  # no reference to a block stays here: a line may be large
+    return iter(next_block, None)  # no reference to a block stays here: a line may be large
 
 
-def _gather(stream: ByteStream, begun: bytes, limit: int, offset: int) -> tuple[LongLine, bytes]:
-    """Read on until the line ends; return it, and what was read of the next lines."""
+def _gather_line(stream: ByteStream, begun: bytes, limit: int, offset: int) -> tuple[LongLine, bytes]:
+    """Read on until a line ends.
+
+    Args:
+        stream: The decompressed file.
+        begun: Bytes of the line that were read already.
+        limit: Size of a line in bytes above which it is not held.
+        offset: Offset of the line in the file.
+
+    Returns:
+        The line, and the bytes of the next lines that were read with its end.
+    """
     data: bytearray | None = bytearray(begun)
-    size, head, rest, ended = len(begun), begun[:RAW_LIMIT], b"", False
-    while not ended:
+    size = len(begun)
+    head = begun[:RAW_LIMIT]
+    rest = b""
+    is_ended = False
+    while not is_ended:
         chunk = stream.read(SCAN_BYTES)
-        newline = chunk.find(b"\n") + 1
-        ended = newline > 0 or not chunk
-        if newline:
-            chunk, rest = chunk[:newline], chunk[newline:]
+        line_end = chunk.find(b"\n") + 1
+        is_ended = line_end > 0 or not chunk
+        if line_end:
+            rest = chunk[line_end:]
+            chunk = chunk[:line_end]
         size += len(chunk)
         head += chunk[: RAW_LIMIT - len(head)]
-        if data is not None:
+        if size > limit + FRAME_BYTES:
+            data = None
+        elif data is not None:
             data += chunk
-            data = data if size <= limit + FRAME_BYTES else None
-    used = stream.consumed()
-    return LongLine(data=data, head=head, size=size, offset=offset, bytes_read=used), rest
-
-
-def parsed_blocks(
-    blocks: Iterator[_Block | LongLine],
-    long: Callable[[LongLine], Parsed],
-    whole: Callable[[_Block], Iterator[Parsed]],
-) -> Iterator[Parsed]:
-    """Parse blocks of records; a long line need not stay in memory while its text is worked on."""
-    for block in blocks:
-        if isinstance(block, LongLine):
-            found = [long(block)]
-            del block
-            yield found.pop()
-        else:
-            yield from whole(block)
+    line = LongLine(data=data, head=head, size=size, offset=offset, bytes_read=stream.consumed())
+    return line, rest

@@ -1,4 +1,4 @@
-"""The inputs of a source, wherever they are: which files, in which order, and what exactly they hold.
+"""The inputs of a source, wherever they are: its files, their order, and the exact content of each.
 
 Folders of this machine are read with ``os.scandir`` and paths stay strings: a listing may have 100,000 files.
 """
@@ -16,7 +16,8 @@ from tokenlake.config.formats import Format
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.etl.sources import formats
 from tokenlake.etl.sources.file_stat import FileStat, stat_token, state
-from tokenlake.etl.sources.hash_cache import FoundFile, HashCache, hash_files
+from tokenlake.etl.sources.hash_cache import HashCache
+from tokenlake.etl.sources.hashing import FoundFile, hash_files
 from tokenlake.etl.sources.inputs import InputFile, is_hub_url, is_url, planned
 from tokenlake.etl.sources.json_form import as_it_begins
 from tokenlake.etl.sources.listing_progress import OnProgress, ProgressMeter
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
 
 Enough = Callable[[InputFile], bool]
-"""Called with each file in order; true ends the listing behind it."""
+"""Function that is called with each file in order; true ends the listing behind it."""
 
 _REPORT_FILES: Final = 1000
-_AT_ONCE: Final = 16  # beginnings of objects
+_PARALLEL_LOOKS: Final = 16  # beginnings of objects that are read at a time
 
 
 def list_inputs(
@@ -46,29 +47,29 @@ def list_inputs(
 ) -> Sequence[InputFile]:
     """List the files of a source, sorted by path, each with a token of its version.
 
-    ``{0..3}`` and ``{a,b}`` in an entry stand for several, each of which must be there.
+    ``{0..3}`` and ``{a,b}`` in an entry stand for several names, each of which must exist.
 
-    The root that paths are relative to is the deepest common directory of the static prefixes of
-    all entries. A file matched twice is listed once, also where symbolic links lead to it: the path that comes first,
-    folder by folder, is its name. A file of JSON that begins with an object on its first line
-    has the format ``jsonl``, whatever its name and `type` say.
+    Paths are relative to a root: the deepest common directory of the static prefixes of all entries. A file that is
+    matched twice is listed once, also if symbolic links lead to it: the path that comes first, folder by folder, is its
+    name. A file of JSON that begins with an object on its first line has the format ``jsonl``, whatever its name and
+    `type` say.
 
     Args:
-        source: whose `data_files` to expand.
-        hash_threads: how many local files are hashed at a time.
-        cache: remembered hashes of local files, or None to read every file.
-        on_progress: told now and then how far it is, from the hashing threads.
-        hashed: False leaves local files unread; their tokens then name only size and time of change,
-            which is enough to look at them and not to build from them.
-        enough: called with each file in order; true ends the listing behind it.
-        select: says which files of an entry are listed: by default those of the source's subset and split.
+        source: Source whose `data_files` are expanded.
+        hash_threads: Number of local files that are hashed at a time.
+        cache: Remembered hashes of local files, None to read every file.
+        on_progress: Function that receives the progress now and then, from the hashing threads.
+        hashed: False to leave local files unread. Their tokens then name only size and time of change, which is enough
+            to inspect them, and not to build from them.
+        enough: Function that is called with each file in order; true ends the listing behind it.
+        select: Function that chooses the files of an entry: by default those of the source's subset and split.
 
     Raises:
-        SourceNotFoundError: an entry matches nothing.
-        ConfigError: a file's extension says nothing and no `type` is set, entries of several storages, no such
-            subset or split, or storage options for local files.
-        InputChangedError: a file changed while it was being hashed.
-        SourceError: a folder cannot be read, or a storage not be reached.
+        SourceNotFoundError: An entry matches nothing.
+        ConfigError: A file's extension is unknown and no `type` is set, entries are of several storages, the subset or
+            split is missing, or storage options are given for local files.
+        InputChangedError: A file changed while it was being hashed.
+        SourceError: A folder cannot be read, or a storage cannot be reached.
     """
     if not source.data_files:
         raise SourceNotFoundError(
@@ -76,7 +77,7 @@ def list_inputs(
             source=source.name,
         )
     if source.type == "hub":
-        return _first(_at_urls(source, select, hub=True), enough)
+        return _first_files(_list_urls(source, select, is_hub=True), enough)
     source = replace(source, data_files=tuple(spelled_out(source.data_files)))
     urls = [entry for entry in source.data_files if is_url(entry)]
     if not urls:
@@ -91,35 +92,43 @@ def list_inputs(
             f"({local!r}); make them two sources",
             source=source.name,
         )
-    return _first(_at_urls(source, select, hub=all(map(is_hub_url, urls))), enough)
+    is_hub = all(is_hub_url(url) for url in urls)
+    return _first_files(_list_urls(source, select, is_hub=is_hub), enough)
 
 
 def spelled_out(entries: Sequence[str]) -> Iterator[str]:
-    """Yield entries of `data_files` with ``{0..3}`` and ``{a,b}`` spelled out; a name that is there stays."""
+    """Yield entries of `data_files` with ``{0..3}`` and ``{a,b}`` spelled out; the name of an existing file stays."""
     for entry in entries:
-        there = "{" not in entry or (not is_url(entry) and os.path.exists(os.path.expanduser(entry)))  # noqa: PTH110, PTH111
-        yield from [entry] if there else formats.expand_braces(entry)
+        if "{" not in entry or (not is_url(entry) and os.path.exists(os.path.expanduser(entry))):  # noqa: PTH110, PTH111
+            yield entry
+        else:
+            yield from formats.expand_braces(entry)
 
 
-def _first(files: Iterable[InputFile], enough: Enough | None) -> list[InputFile]:
+def _first_files(files: Iterable[InputFile], enough: Enough | None) -> list[InputFile]:
     """Return the files up to the one that is enough."""
-    found: list[InputFile] = []
+    listed: list[InputFile] = []
     for file in files:
-        found.append(file)
+        listed.append(file)
         if enough is not None and enough(file):
             break
-    return found
+    return listed
 
 
-def _at_urls(source: ResolvedSource, select: Select, *, hub: bool) -> list[InputFile]:
-    # What lists URLs takes time to import, and a worker, which lists nothing, needs none of it.
-    if hub:
-        from tokenlake.etl.sources.hub import list_hub as listed
+def _list_urls(source: ResolvedSource, select: Select, *, is_hub: bool) -> list[InputFile]:
+    """List the files of a source on the Hub, or at URLs."""
+    # The modules that list URLs take time to import, and a worker, which lists nothing, needs none of them.
+    if is_hub:
+        from tokenlake.etl.sources.hub import list_hub as list_files
     else:
-        from tokenlake.etl.sources.remote import list_remote as listed
-    # Of JSON a look at the beginning; of other formats nothing.
-    files = listed(source, select)
-    return list(in_order(lambda file: as_it_begins(file, source.storage_options), files, _AT_ONCE))
+        from tokenlake.etl.sources.remote import list_remote as list_files
+    files = list_files(source, select)
+
+    # Of files of JSON the beginning is read; of other formats nothing.
+    def with_format(file: InputFile) -> InputFile:
+        return as_it_begins(file, source.storage_options)
+
+    return list(in_order(with_format, files, _PARALLEL_LOOKS))
 
 
 def _list_local(
@@ -132,48 +141,111 @@ def _list_local(
     enough: Enough | None,
     select: Select,
 ) -> Sequence[InputFile]:
+    """List files of this machine; see :func:`list_inputs`."""
     if source.storage_options:
-        options = ", ".join(map(repr, source.storage_options))  # what they hold may be a secret
+        options = ", ".join(map(repr, source.storage_options))  # only names: the values may be secrets
         raise ConfigError(
             f"source {source.name!r}: storage_options: {options} given, but the files are local and take none; leave "
             "them out",
             source=source.name,
         )
-    root, names, prefixes, note = _find(source, select, on_progress)
-    above = root.rstrip(os.sep) + os.sep
-    bounds = _Bounds.of_here(prefixes)
-
-    def files() -> Iterator[FoundFile]:
-        for name in names:
-            path = above + name
-            formats.format_for(name, path, source.type)
-            try:
-                stat = FileStat.of(path)
-                if bounds is not None:
-                    bounds.require(path, stat)
-                yield FoundFile(name, path, stat)
-            except OSError as error:
-                raise SourceNotFoundError(
-                    f"{path}: cannot be read ({error.strerror}). Repair or remove the link: no file is left out "
-                    "silently.",
-                    got=path,
-                ) from error
+    listing = _find_files(source, select, on_progress)
+    files = _stat_files(source, listing)
 
     def as_input(file: FoundFile, token: str) -> InputFile:
-        size, stat = file.stat.st_size, state(file.stat)
-        return as_it_begins(
-            planned(source, file.name, file.path, size=size, token=token, stat=stat, origin=note), {}
-        )
+        size = file.stat.st_size
+        stat = state(file.stat)
+        note = listing.note
+        planned_file = planned(source, file.name, file.path, size=size, token=token, stat=stat, origin=note)
+        return as_it_begins(planned_file, {})
 
-    def with_hashes(found: Iterable[FoundFile], threads: int) -> Iterator[InputFile]:
-        hashes = hash_files(found, threads, cache, on_progress)
-        return (as_input(file, f"sha256:{sha256}") for file, sha256 in hashes)
+    def with_hashes(found_files: Iterable[FoundFile], threads: int) -> Iterator[InputFile]:
+        for file, sha256 in hash_files(found_files, threads, cache, on_progress):
+            yield as_input(file, f"sha256:{sha256}")
 
-    if enough:  # files behind the last one are not read, whatever their size
-        return _first((file for one in list(files()) for file in with_hashes([one], 1)), enough)
+    if enough:
+        # One after the other: files behind the last one are not read, whatever their size.
+        one_by_one = (file for found_file in list(files) for file in with_hashes([found_file], 1))
+        return _first_files(one_by_one, enough)
     if hashed:
-        return CompactTuple(InputFile, with_hashes(files(), hash_threads))
-    return [as_input(file, stat_token(file.stat)) for file in files()]
+        return CompactTuple(InputFile, with_hashes(files, hash_threads))
+    return [as_input(file, stat_token(file.stat)) for file in files]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LocalListing:
+    """Local files that a source's subset and split choose.
+
+    Attributes:
+        root: Deepest common directory of the entries.
+        names: Paths below it, sorted.
+        prefixes: Static prefix of each entry.
+        note: Note on the choice, "" if there is nothing to say.
+    """
+
+    root: str
+    names: list[str]
+    prefixes: list[str]
+    note: str
+
+
+def _find_files(source: ResolvedSource, select: Select, on_progress: OnProgress | None) -> _LocalListing:
+    """Find the files of a source that its subset and split choose."""
+    meter = ProgressMeter("listing", 0, 0, on_progress)
+    prefixes: list[str] = []
+    paths: set[str] = set()
+    choices: list[Choice] = []
+    path_count = 0
+    for entry in source.data_files:
+        prefix, matches = expand(entry, source.type)
+        prefixes.append(prefix)
+        paths_of_entry: dict[str, None] = {}  # without repetitions, in order
+        for path in matches:
+            paths_of_entry[path] = None
+            path_count += 1
+            if path_count % _REPORT_FILES == 0:
+                meter.add(_REPORT_FILES, 0)
+        bounds = _Bounds.of_here([prefix])
+        choice = select(_files_entry(entry, prefix, list(paths_of_entry), bounds), source)
+        choices.append(choice)
+        folder = _with_separator(prefix)
+        paths.update(folder + name for name in choice.paths)
+    root = os.path.commonpath(prefixes)
+    root_size = len(_with_separator(root))
+    names = sorted(path[root_size:] for path in each_once(paths))
+    return _LocalListing(root=root, names=names, prefixes=prefixes, note=notes_of(choices))
+
+
+def _stat_files(source: ResolvedSource, listing: _LocalListing) -> Iterator[FoundFile]:
+    """Yield the files of a listing with their present state.
+
+    Raises:
+        SourceNotFoundError: A file cannot be read.
+        SourceError: A link leads out of the allowed folders.
+        ConfigError: The extension of a file is unknown and no `type` is set.
+    """
+    folder = _with_separator(listing.root)
+    bounds = _Bounds.of_here(listing.prefixes)
+    for name in listing.names:
+        path = folder + name
+        formats.format_for(name, path, source.type)
+        try:
+            stat = FileStat.of(path)
+            if bounds is not None:
+                bounds.require(path, stat)
+            yield FoundFile(name, path, stat)
+        except OSError as error:
+            raise SourceNotFoundError(
+                f"{path}: cannot be read ({error.strerror}). Repair or remove the link: no file is left out "
+                "silently.",
+                got=path,
+            ) from error
+
+
+def _with_separator(folder: str) -> str:
+    """Return a folder with one separator at its end."""
+    return folder.rstrip(os.sep) + os.sep
 
 
 def require_use_of_options(
@@ -182,69 +254,42 @@ def require_use_of_options(
     """Raise ConfigError for an option of one format, if no file of a source has that format.
 
     Args:
-        name: of the source, for messages.
-        files: all files of the source.
-        delimiter, text_mode: as they are configured; None where they are not.
+        name: Name of the source, for messages.
+        files: All files of the source.
+        delimiter: Delimiter of CSV that is configured, None for none.
+        text_mode: Mode of text files that is configured, None for none.
     """
-    wanted: dict[str, tuple[str, frozenset[Format]]] = {}
+    formats_of_option: dict[str, tuple[str, frozenset[Format]]] = {}
     if delimiter is not None:
-        wanted["delimiter"] = (delimiter, frozenset({"csv", "tsv"}))
+        formats_of_option["delimiter"] = (delimiter, frozenset({"csv", "tsv"}))
     if text_mode is not None:
-        wanted["text_mode"] = (text_mode, frozenset({"text"}))
-    if not wanted:
+        formats_of_option["text_mode"] = (text_mode, frozenset({"text"}))
+    if not formats_of_option:
         return
-    found = {file.format for file in files}
-    for option, (value, formats_of_option) in wanted.items():
-        if not found & formats_of_option:
-            kinds = " and ".join(sorted(formats_of_option))
+    formats_of_files = {file.format for file in files}
+    for option, (value, option_formats) in formats_of_option.items():
+        if not formats_of_files & option_formats:
             raise ConfigError(
-                f"source {name!r}: {option}: {value!r} is for files of {kinds}, but its files are of "
-                f"{', '.join(sorted(found))}; leave it out",
+                f"source {name!r}: {option}: {value!r} is for files of {' and '.join(sorted(option_formats))}, but its "
+                f"files are of {', '.join(sorted(formats_of_files))}; leave it out",
                 source=name,
             )
 
 
-def _find(
-    source: ResolvedSource, select: Select, on_progress: OnProgress | None
-) -> tuple[str, list[str], list[str], str]:
-    """Find the files of a source that its subset and split choose.
-
-    Returns:
-        The root, the paths below it, sorted, the static prefixes of the entries, and a note on what was chosen.
-    """
-    meter = ProgressMeter("listing", 0, 0, on_progress)
-    prefixes: list[str] = []
-    paths: set[str] = set()
-    choices: list[Choice] = []
-    listed = 0
-    for entry in source.data_files:
-        prefix, found = expand(entry, source.type)
-        prefixes.append(prefix)
-        below: dict[str, None] = {}
-        for path in found:
-            below[path] = None
-            listed += 1
-            if listed % _REPORT_FILES == 0:
-                meter.add(_REPORT_FILES, 0)
-        choice = select(_entry_of(entry, prefix, list(below), _Bounds.of_here([prefix])), source)
-        choices.append(choice)
-        above = prefix.rstrip(os.sep) + os.sep
-        paths.update(above + name for name in choice.paths)
-    root = os.path.commonpath(prefixes)
-    skip = len(root.rstrip(os.sep)) + 1
-    names = sorted(path[skip:] for path in each_once(paths))
-    return root, names, prefixes, notes_of(choices)
-
-
-def _entry_of(entry: str, prefix: str, paths: Sequence[str], bounds: _Bounds | None) -> FilesEntry:
-    """Return what an entry of `data_files` stands for.
+def _files_entry(entry: str, prefix: str, paths: Sequence[str], bounds: _Bounds | None) -> FilesEntry:
+    """Return an entry of `data_files` with the files that it stands for.
 
     Args:
-        paths: absolute, all below `prefix`.
+        entry: The entry as it was written.
+        prefix: Its static prefix, a directory.
+        paths: Absolute paths of its files, all below `prefix`.
         bounds: Folders that a description of it must be in; None for anywhere.
     """
-    base = prefix.rstrip(os.sep) + os.sep
+    base = _with_separator(prefix)
     is_folder = os.path.isdir(local_path(entry))  # noqa: PTH112
+    names: frozenset[str] = frozenset()
+    if is_folder:
+        names = frozenset(os.listdir(prefix))  # noqa: PTH208
 
     def read(name: str) -> str:
         path = os.path.join(prefix, name)
@@ -258,7 +303,7 @@ def _entry_of(entry: str, prefix: str, paths: Sequence[str], bounds: _Bounds | N
         folder_name=os.path.basename(prefix),  # noqa: PTH119
         paths=[path[len(base) :] for path in paths],
         is_folder=is_folder,
-        names=frozenset(os.listdir(prefix)) if is_folder else frozenset(),  # noqa: PTH208
+        names=names,
         read=read,
     )
 
@@ -267,17 +312,19 @@ def each_once(paths: Iterable[str]) -> list[str]:
     """Return paths without those that symbolic links lead to a file that another path names already.
 
     The path that comes first wins, folder by folder, as in a search of a folder: of ``latest/a.jsonl`` and
-    ``v3/a.jsonl``, where ``latest`` is a link to ``v3``, that is ``latest/a.jsonl``.
+    ``v3/a.jsonl``, if ``latest`` is a link to ``v3``, that is ``latest/a.jsonl``.
     """
     real_folders: dict[str, str] = {}
-    first_of: dict[str, str] = {}
+    first_of: dict[str, str] = {}  # real path to the first path that leads to it
     # A separator sorts before every character of a name, so that the order is that of folders.
     for path in sorted(paths, key=lambda path: path.replace(os.sep, "\0")):
-        folder, _, name = path.rpartition(os.sep)
-        if folder not in real_folders:
-            real_folders[folder] = os.path.realpath(folder or os.sep)
-        is_link = os.path.islink(path)  # noqa: PTH114
-        real = os.path.realpath(path) if is_link else f"{real_folders[folder]}{os.sep}{name}"
+        if os.path.islink(path):  # noqa: PTH114
+            real = os.path.realpath(path)
+        else:
+            folder, _, name = path.rpartition(os.sep)
+            if folder not in real_folders:
+                real_folders[folder] = os.path.realpath(folder or os.sep)
+            real = f"{real_folders[folder]}{os.sep}{name}"
         first_of.setdefault(real, path)
     return list(first_of.values())
 
@@ -285,17 +332,17 @@ def each_once(paths: Iterable[str]) -> list[str]:
 @final
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """Folders that files must lie in, links followed: a worker's owner bounds where inputs may be.
+    """Folders that files must lie in, links followed: a worker's owner bounds the places of inputs.
 
     Attributes:
-        folders: With a separator at the end.
+        folders: Folders, each with a separator at its end.
     """
 
     folders: tuple[str, ...]
 
     @classmethod
     def of_here(cls, prefixes: Iterable[str]) -> Self | None:
-        """Return the bounds of this process's environment; None where there are none.
+        """Return the bounds of this process's environment, None if it sets none.
 
         Args:
             prefixes: Folders that the user of a command has named, which are allowed to a command.
@@ -306,13 +353,14 @@ class _Bounds:
         folders = [str(folder) for folder in places.folders]
         if not inputs_are_bounded_here():
             folders += [os.path.realpath(prefix) for prefix in prefixes]
-        return cls(tuple(folder.rstrip(os.sep) + os.sep for folder in folders))
+        return cls(tuple(_with_separator(folder) for folder in folders))
 
     def require(self, path: str, stat: FileStat) -> None:
         """Raise SourceError if a link leads a file out of all folders.
 
         Args:
-            stat: Of the file that will be read: it must be the very file that was found inside.
+            path: Path of the file.
+            stat: State of the file that will be read: it must be the very file that was found inside.
         """
         real = os.path.realpath(path)
         is_inside = any(f"{real}{os.sep}".startswith(folder) for folder in self.folders)

@@ -1,4 +1,4 @@
-"""Progress of a listing: how many files and bytes each of its steps has done."""
+"""Progress of a listing: the files and bytes that each of its steps has done."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
-_EVERY: Final = 0.2  # seconds between two reports
+_REPORT_SECONDS: Final = 0.2  # between two reports
 
 Step = Literal["listing", "hashing", "splitting", "counting"]
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one step of a listing is.
+    """Progress of one step of a listing.
 
     Attributes:
-        step: ``listing`` (looking for files), ``hashing``, ``splitting`` (reading footers), ``counting``
-            (records, up to a source's `num_rows`).
-        files, bytes: done so far.
-        all_files, all_bytes: in all; 0 where that is not known yet.
+        step: ``listing`` (looking for files), ``hashing``, ``splitting`` (reading footers), ``counting`` (records, up
+            to a source's `num_rows`).
+        files: Number of files done so far.
+        all_files: Number of all files, 0 if it is not known yet.
+        bytes: Number of bytes done so far.
+        all_bytes: Number of all bytes, 0 if it is not known yet.
     """
 
     step: Step
@@ -32,18 +34,30 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
+"""Function that receives the progress, from any thread."""
 
 
 @final
 class ProgressMeter:
-    """Adds up what several threads have done; reports are rare, but the last one is always made."""
+    """Adds up the work of several threads; reports are rare, but the last one is always made."""
 
     def __init__(self, step: Step, files: int, size: int, report: OnProgress | None) -> None:
+        """Begin a step.
+
+        Args:
+            step: Name of the step.
+            files: Number of all files, 0 if it is not known yet.
+            size: Number of all bytes, 0 if it is not known yet.
+            report: Function that receives the progress, None for no reports.
+        """
         self._step: Step = step
-        self._all_files, self._all_bytes, self._report = files, size, report
-        self._files = self._bytes = 0
+        self._all_files = files
+        self._all_bytes = size
+        self._report = report
+        self._files = 0
+        self._bytes = 0
         self._lock = threading.Lock()
-        self._next = 0.0
+        self._next_report = 0.0
 
     def add(self, files: int, size: int) -> None:
         """Count more files and bytes."""
@@ -51,8 +65,8 @@ class ProgressMeter:
             self._files += files
             self._bytes += size
             now = time.monotonic()
-            last = self._files == self._all_files > 0
-            if self._report and (now >= self._next or last):
-                self._next = now + _EVERY
-                done = Progress(self._step, self._files, self._all_files, self._bytes, self._all_bytes)
-                self._report(done)
+            is_last = self._files == self._all_files > 0
+            if self._report and (now >= self._next_report or is_last):
+                self._next_report = now + _REPORT_SECONDS
+                progress = Progress(self._step, self._files, self._all_files, self._bytes, self._all_bytes)
+                self._report(progress)

@@ -21,15 +21,19 @@ def opened(file: InputFile, storage_options: Mapping[str, Any] | None = None) ->
     """Yield the bytes of `file`; it must be as planned before and after it is read.
 
     Args:
-        storage_options: options of the file system that a URL is on; credentials may be references.
+        file: The planned file.
+        storage_options: Options of the file system that a URL is on; credentials may be references.
 
     Raises:
-        InputChangedError: it is gone, or not what was planned (a local file: inode, size, mtime and
-            ctime; an object: size and version token).
-        SourceError: it cannot be reached, after retries.
+        InputChangedError: The file is gone, or not as planned (a local file: inode, size, mtime and ctime; an object:
+            size and version token).
+        SourceError: The file cannot be reached, after retries.
         ConfigError: :data:`VARIABLE` holds no size.
     """
-    data = LocalBytes(file) if file.is_local else _remote(file, storage_options or {})
+    if file.is_local:
+        data: InputBytes = LocalBytes(file)
+    else:
+        data = _open_remote(file, storage_options or {})
     try:
         yield data
         data.check_unchanged()
@@ -37,23 +41,36 @@ def opened(file: InputFile, storage_options: Mapping[str, Any] | None = None) ->
         data.close()
 
 
-def _remote(file: InputFile, storage_options: Mapping[str, Any]) -> InputBytes:
-    """Open an object; its blocks are kept, and taken from there, where configuration or environment ask for it."""
-    kept = file.kept_bytes
-    if kept is None and (asked := os.environ.get(VARIABLE)):
-        try:
-            kept = parse_size(asked)
-        except ConfigError as error:
-            raise ConfigError(f"{VARIABLE}: {error}") from error
+def _open_remote(file: InputFile, storage_options: Mapping[str, Any]) -> InputBytes:
+    """Open an object. Its blocks are kept on disk if the configuration or the environment set a size for them."""
+    cache_bytes = file.kept_bytes
+    if cache_bytes is None:
+        cache_bytes = _cache_bytes_of_environment()
     # fsspec and asyncio take a sixth of a worker's start, and builds from local files need neither.
     if is_hub_url(file.url):
-        from tokenlake.etl.sources.hub_bytes import HubBytes as Bytes
+        from tokenlake.etl.sources.hub_bytes import HubBytes
+
+        data: InputBytes = HubBytes(file, storage_options)
     else:
-        from tokenlake.etl.sources.remote import RemoteBytes as Bytes
-    data = Bytes(file, storage_options)
-    return data if kept is None else KeptBytes(data, _blocks(str(default_folder() / "remote"), kept))
+        from tokenlake.etl.sources.remote import RemoteBytes
+
+        data = RemoteBytes(file, storage_options)
+    if cache_bytes is None:
+        return data
+    return KeptBytes(data, _block_cache(str(default_folder() / "remote"), cache_bytes))
+
+
+def _cache_bytes_of_environment() -> int | None:
+    """Return the size that the environment sets for kept blocks, None if it sets none."""
+    size = os.environ.get(VARIABLE)
+    if not size:
+        return None
+    try:
+        return parse_size(size)
+    except ConfigError as error:
+        raise ConfigError(f"{VARIABLE}: {error}") from error
 
 
 @cache
-def _blocks(folder: str, size: int) -> DiskCache:
+def _block_cache(folder: str, size: int) -> DiskCache:
     return DiskCache(folder, max_bytes=size)

@@ -1,4 +1,8 @@
-"""Plain text: a file that is one document, or a document on every line."""
+"""Plain text: a file that is one document, or a document on every line.
+
+A document has the position 0. A line has the byte offset of its start, from 0, in the decompressed file. Blank lines
+are no documents; they are counted with the records before them.
+"""
 
 from __future__ import annotations
 
@@ -29,91 +33,139 @@ def read_text(part: FileRange, data: InputBytes, want: Want, predicate: Predicat
     """Read a file as one document, or its lines, as its `text_mode` says; its one column is ``text``.
 
     Raises:
-        DamagedFileError: it is no text in UTF-8, or a column other than ``text`` is wanted.
+        DamagedFileError: The file is no text in UTF-8, or a column other than ``text`` is wanted.
     """
-    wanted = want.names((want.plain,))
-    if others := [name for name in wanted if name != want.plain]:
-        told = f"it has no column {others[0]!r}; text files have one column, {want.plain!r}"
-        raise unsuitable(part.file, told, "name that column")
+    columns = want.names((want.plain,))
+    for name in columns:
+        if name != want.plain:
+            raise unsuitable(
+                part.file,
+                f"it has no column {name!r}; text files have one column, {want.plain!r}",
+                "name that column",
+            )
     check_text(data)
     limit = want.max_record_bytes
     if part.file.text_mode == "lines":
         blocks = parsed_blocks(
             read_blocks(part, data, limit, want.block_bytes),
-            lambda line: _long_line(line, limit),
-            lambda block: iter([_text_lines(block, limit)]),
+            lambda line: _parse_long_line(line, limit),
+            lambda block: iter([_parse_lines(block, limit)]),
         )
     else:
-        blocks = iter([_document(part, data, limit)])
-    return (_with_column(block, want) for block in blocks) if wanted else blocks
+        blocks = iter([_parse_document(part, data, limit)])
+    if not columns:
+        return blocks
+    return (_with_column(block, want) for block in blocks)
 
 
 def _with_column(parsed: Parsed, want: Want) -> Parsed:
+    """Return texts as rows of one column, too."""
     schema = pa.schema([(want.plain, pa.large_string())])
-    rows = _ARROW.RecordBatch.from_arrays([parsed.text], schema=schema)
-    return replace(parsed, rows=Rows(rows), text=None if want.text is None else parsed.text)
+    rows = Rows(_ARROW.RecordBatch.from_arrays([parsed.text], schema=schema))
+    if want.text is None:
+        return replace(parsed, rows=rows, text=None)
+    return replace(parsed, rows=rows)
 
 
-def _document(part: FileRange, source: InputBytes, max_record_bytes: int) -> Parsed:
-    """Read a whole file as one text; line ends stay as they are, a byte order mark goes."""
-    if part.file.compression is None:
-        data = bytearray(min(part.file.size, max_record_bytes + 1))
-        with memoryview(data) as view:
-            got = source.read_into(view, 0)
-        data = data[:got] if got < len(data) else data
-    else:
-        stream, data = ByteStream(source), bytearray()
-        while chunk := stream.read(SCAN_BYTES):
-            if len(data) <= max_record_bytes:  # what is beyond is read all the same: the stream must end well
-                data += chunk
+def _parse_document(part: FileRange, source: InputBytes, limit: int) -> Parsed:
+    """Read a whole file as one text; line ends stay as they are, a byte order mark is left out.
 
-    skip = len(BOM) if data.startswith(BOM) else 0
-    text = text_over(np.array([0, len(data) - skip]), pa.py_buffer(data).slice(skip))
-    fault = _fault(text, "file", nul=b"\0" in data)
-    if len(data) > max_record_bytes:
-        told = f"the file has more than max_record_bytes = {max_record_bytes} bytes"
-        fault = Fault("document_too_long", told)
+    Args:
+        part: The whole file.
+        source: The open file.
+        limit: Largest size of a document in bytes.
+    """
+    data = _read_document(part, source, limit)
+    mark_size = len(BOM) if data.startswith(BOM) else 0
+    text = text_over(np.array([0, len(data) - mark_size]), pa.py_buffer(data).slice(mark_size))
+    fault = _fault_of(text, "file", has_nul=b"\0" in data)
+    if len(data) > limit:
+        fault = Fault("document_too_long", f"the file has more than max_record_bytes = {limit} bytes")
+
+    normalized = {"bom": int(mark_size > 0)}
+    if fault is None:
+        positions = np.zeros(1, np.int64)
+        return Parsed(text=text, positions=positions, bad=(), normalized=normalized, bytes_read=part.weight)
+    bad = BadLine(0, None, fault, bytes(data[:RAW_LIMIT]))
     return Parsed(
-        text=text[:0] if fault else text,
-        positions=np.zeros(0 if fault else 1, np.int64),
-        bad=(BadLine(0, None, fault, bytes(data[:RAW_LIMIT])),) if fault else (),
-        normalized={"bom": int(skip > 0)},
+        text=text[:0],
+        positions=np.zeros(0, np.int64),
+        bad=(bad,),
+        normalized=normalized,
         bytes_read=part.weight,
     )
 
 
-def _text_lines(block: LineBlock, max_record_bytes: int) -> Parsed:
-    """Return every line that is not empty as a text, without its end of line."""
-    lines, data = index_lines(block), memoryview(block.data)
+def _read_document(part: FileRange, source: InputBytes, limit: int) -> bytearray:
+    """Return the bytes of a whole file, more than `limit` of them only in part."""
+    if part.file.compression is None:
+        data = bytearray(min(part.file.size, limit + 1))
+        with memoryview(data) as view:
+            bytes_read = source.read_into(view, 0)
+        if bytes_read < len(data):
+            data = data[:bytes_read]
+        return data
+    stream = ByteStream(source)
+    data = bytearray()
+    while chunk := stream.read(SCAN_BYTES):
+        if len(data) <= limit:  # the rest is read all the same: the stream must end well
+            data += chunk
+    return data
+
+
+def _parse_lines(block: LineBlock, limit: int) -> Parsed:
+    """Return every line that is not empty as a text, without its end of line.
+
+    Args:
+        block: Whole lines.
+        limit: Largest size of a line in bytes.
+    """
+    lines = index_lines(block)
+    data = memoryview(block.data)
     sizes = lines.stops - lines.starts
     spans = zip(lines.starts.tolist(), lines.stops.tolist(), strict=True)
     joined = b"".join([data[start:stop] for start, stop in spans])
     text = text_over(offsets_of(sizes), pa.py_buffer(joined))
-    nul = block.data.find(b"\0", 0, block.size) >= 0
+
+    # Nearly always all lines are good. Otherwise each one is judged by itself.
     faults: dict[int, Fault] = {}
-    if nul or (sizes > max_record_bytes).any() or not is_utf8(text):
+    has_nul = block.data.find(b"\0", 0, block.size) >= 0
+    if has_nul or (sizes > limit).any() or not is_utf8(text):
         for index, line in enumerate(lines):
-            fault = _fault(text[index : index + 1], "line", nul=b"\0" in line)
-            if len(line) > max_record_bytes:
-                fault = too_long(len(line), max_record_bytes)
-            if fault:
+            fault = _fault_of(text[index : index + 1], "line", has_nul=b"\0" in line)
+            if len(line) > limit:
+                fault = too_long(len(line), limit)
+            if fault is not None:
                 faults[index] = fault
         text = select(text, ~np.isin(np.arange(len(lines)), list(faults)))
     return lines.parsed(faults, text=text)
 
 
-def _long_line(line: LongLine, max_record_bytes: int) -> Parsed:
+def _parse_long_line(line: LongLine, limit: int) -> Parsed:
+    """Return a line that is longer than a block as a text."""
     record, start, stop = long_record(line)
-    if stop == start:
+    size = stop - start
+    if not size:
         return record.blank().parsed({}, text=no_text())
-    fault, text = too_long(stop - start, max_record_bytes), no_text()
-    if line.data is not None and stop - start <= max_record_bytes:
-        text = text_over(np.array([0, stop - start]), pa.py_buffer(line.data).slice(start))
-        fault = _fault(text, "line", nul=b"\0" in line.data)
-    return record.parsed({0: fault} if fault else {}, text=text[:0] if fault else text)
+    if line.data is None or size > limit:
+        return record.parsed({0: too_long(size, limit)}, text=no_text())
+    text = text_over(np.array([0, size]), pa.py_buffer(line.data).slice(start))
+    fault = _fault_of(text, "line", has_nul=b"\0" in line.data)
+    if fault is not None:
+        return record.parsed({0: fault}, text=text[:0])
+    return record.parsed({}, text=text)
 
 
-def _fault(text: pa.LargeStringArray, whole: str, *, nul: bool) -> Fault | None:
+def _fault_of(text: pa.LargeStringArray, noun: str, *, has_nul: bool) -> Fault | None:
+    """Return the fault of a text, None for a good one.
+
+    Args:
+        text: The text alone.
+        noun: Word for the text in a message.
+        has_nul: Whether it holds a NUL byte.
+    """
     if not is_utf8(text):
-        return Fault("invalid_utf8", f"the {whole} is not valid UTF-8")
-    return Fault("nul_byte", f"the {whole} holds a NUL byte, which is in no text") if nul else None
+        return Fault("invalid_utf8", f"the {noun} is not valid UTF-8")
+    if has_nul:
+        return Fault("nul_byte", f"the {noun} holds a NUL byte, which is in no text")
+    return None

@@ -27,9 +27,11 @@ from tokenlake.etl.sources.inputs import InputFile, planned
 from tokenlake.etl.sources.layout import describes
 from tokenlake.etl.sources.ranged_bytes import ReadAheadBytes
 from tokenlake.etl.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
-from tokenlake.runtime.store.client import Failures, ObjectClient
+from tokenlake.runtime.store.client import ObjectClient
+from tokenlake.runtime.store.downloads import spooled
+from tokenlake.runtime.store.failures import Failures
 from tokenlake.runtime.store.objects import NoRangesError, OtherObjectError, RemoteObject
-from tokenlake.runtime.store.remote import client_at, on_loop, spooled
+from tokenlake.runtime.store.sessions import client_at, on_loop
 from tokenlake.runtime.store.url import Url, parse_url
 
 if TYPE_CHECKING:

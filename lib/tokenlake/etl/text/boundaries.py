@@ -13,8 +13,8 @@ from tokenlake.base.arrays import Int64
 _CLOSERS: Final = "\"'”’»)\\]}」』】》〉）］"
 _MARKS: Final = "!?…‽"
 _FULL_STOPS: Final = "。！？｡．।॥؟۔።፧፨။၊។։܀"
-# One set of characters in front lets the engine skip what lies between, and every part begins where a run begins and
-# gives nothing back, so that a text is looked at once, whatever is in it.
+# One set of characters in front lets the regex engine skip all others. Every alternative begins where a run of marks
+# begins and gives nothing back, so that each character of a text is looked at once.
 _END: Final = re.compile(
     rf"[.{_MARKS}{_FULL_STOPS}\n](?:"
     rf"(?<=[.])(?<![.][.])(?P<dots>[.]*+)[{_CLOSERS}]*+(?=\s|\Z)"
@@ -32,46 +32,60 @@ _LISTED: Final = (
     "bzw z.b d.h u.a vgl nr bd hr fr usw m.e p.ex sig dott"
 )
 ABBREVIATIONS: Final = frozenset(_LISTED.split())
-"""Without their last full stop, in lower case. Those that often end a sentence (etc., a.m., no.) are left out: there
-the case of the next letter tells."""
+"""Abbreviations without their last full stop, in lower case. Those that often end a sentence (etc., a.m., no.) are left
+out: there the case of the next letter decides."""
+_LONGEST_ABBREVIATION: Final = 16  # characters, with room to spare
 
 
 def sentence_breaks(text: str) -> tuple[Int64, Int64]:
     """Return the breaks between the sentences of `text`: (end, begin), int64[k] each, ascending, in characters.
 
-    A sentence ends before the character ``end``, and the next begins with the character ``begin`` after the blanks
-    between them; the text may be cut anywhere from ``end`` to ``begin``. The text's own ends are none.
+    A sentence ends before the character ``end``, and the next begins with the character ``begin``, after the blanks
+    between them; the text may be cut anywhere from ``end`` to ``begin``. The ends of the text itself are no breaks.
     """
     ends: list[int] = []
     begins: list[int] = []
     for match in _END.finditer(text):
         if match["gap"] is None:
-            blanks = _BLANKS.match(text, match.end())
-            end, begin = match.end(), blanks.end() if blanks else match.end()
+            # A mark that ends a sentence: the blanks after it belong to neither sentence.
+            end = match.end()
+            blanks = _BLANKS.match(text, end)
+            begin = blanks.end() if blanks else end
         else:
-            end, begin = match.start(), match.end()
+            # An empty line: the blanks before it belong to neither sentence.
+            begin = match.end()
+            end = match.start()
             while end > 0 and text[end - 1].isspace():
                 end -= 1
-        if 0 < end < len(text) and not _goes_on(text, match, begin):
+        if 0 < end < len(text) and not _is_inside_sentence(text, match, begin):
             ends.append(end)
             begins.append(begin)
     return np.array(ends, np.int64), np.array(begins, np.int64)
 
 
-def _goes_on(text: str, match: re.Match[str], begin: int) -> bool:
-    """Whether the sentence goes on after a full stop."""
-    dots = match["dots"]
-    if dots is None or text.count("\n", match.end(), begin) > 1:
+def _is_inside_sentence(text: str, match: re.Match[str], begin: int) -> bool:
+    """Return whether a full stop ends no sentence: lower case or an abbreviation shows that.
+
+    Args:
+        text: Text.
+        match: Match of the full stop, or of another end, which always ends a sentence.
+        begin: Index of the first character after the blanks behind it.
+    """
+    more_dots = match["dots"]
+    if more_dots is None or text.count("\n", match.end(), begin) > 1:
         return False
     if text[begin : begin + 1].islower():
         return True
-    # No abbreviation is longer.
-    found = _LAST_WORD.search(text[max(0, match.start() - 16) : match.start()])
-    word = found.group() if found else ""
-    return not dots and (word.lower() in ABBREVIATIONS or (len(word) == 1 and word.isupper()))
+    if more_dots:  # an ellipsis abbreviates nothing
+        return False
+    before = text[max(0, match.start() - _LONGEST_ABBREVIATION) : match.start()]
+    last_word = _LAST_WORD.search(before)
+    word = last_word.group() if last_word else ""
+    is_initial = len(word) == 1 and word.isupper()
+    return is_initial or word.lower() in ABBREVIATIONS
 
 
-#: Han, Kana, Bopomofo, Thai, Lao, Tibetan, Myanmar, Khmer and their extensions.
+# Han, Kana, Bopomofo, Thai, Lao, Tibetan, Myanmar, Khmer and their extensions.
 _UNSPACED: Final = re.compile(
     "[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u19e0-\u19ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029"
     "\u3038-\u30ff\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f"
@@ -84,46 +98,51 @@ _FLAG_LETTERS: Final = range(0x1F1E6, 0x1F200)
 
 
 def is_word_boundary(text: str, at: int) -> bool:
-    """Return whether `text` may be cut before its character `at`; both ends of it are boundaries."""
+    """Return whether `text` may be cut before its character `at`; both ends of the text are boundaries."""
     if not 0 < at < len(text):
         return True
-    if _clings(text[at - 1], text[at]):
+    if _form_one_character(text[at - 1], text[at]):
         return False
-    return not _in_word(text, at)
+    return not _is_in_word(text, at)
 
 
-def _in_word(text: str, at: int) -> bool:
-    before, after = _base(text, at - 1), text[at]
-    if _of_word(before) and _of_word(after):
-        return not (_UNSPACED.match(before) or _UNSPACED.match(after))
-    if after in _JOINERS:
-        return _spaced(before) and at + 1 < len(text) and _spaced(text[at + 1])
-    if before in _JOINERS:
-        return _spaced(after) and at >= 2 and _spaced(_base(text, at - 2))
+def _is_in_word(text: str, at: int) -> bool:
+    """Return whether a cut before the character `at` would go through a word."""
+    left = _base_character(text, at - 1)
+    right = text[at]
+    if _is_word_character(left) and _is_word_character(right):
+        # In a script without blanks every letter is a word of its own.
+        return not (_UNSPACED.match(left) or _UNSPACED.match(right))
+    # A joiner, such as an apostrophe, belongs to a word only between two of its characters.
+    if right in _JOINERS:
+        return at + 1 < len(text) and _is_spaced(left) and _is_spaced(text[at + 1])
+    if left in _JOINERS:
+        return at >= 2 and _is_spaced(right) and _is_spaced(_base_character(text, at - 2))
     return False
 
 
-def _base(text: str, at: int) -> str:
-    """The character that the marks ending at `at` belong to."""
+def _base_character(text: str, at: int) -> str:
+    """Return the character that the combining marks ending at index `at` belong to."""
     while at > 0 and unicodedata.category(text[at])[0] == "M":
         at -= 1
     return text[at]
 
 
-def _of_word(character: str) -> bool:
+def _is_word_character(character: str) -> bool:
     return character.isalnum() or character == "_"
 
 
-def _spaced(character: str) -> bool:
-    return _of_word(character) and not _UNSPACED.match(character)
+def _is_spaced(character: str) -> bool:
+    """Return whether a character belongs to words that blanks separate."""
+    return _is_word_character(character) and not _UNSPACED.match(character)
 
 
-def _clings(before: str, after: str) -> bool:
-    """Whether two characters are parts of one that is seen."""
-    if after.isascii():
-        return before == _ZWJ or (before == "\r" and after == "\n")
-    if _ZWJ in (before, after) or ord(after) in _SKIN_TONES:
+def _form_one_character(left: str, right: str) -> bool:
+    """Return whether two code points are parts of one visible character, or of one line end."""
+    if right.isascii():
+        return left == _ZWJ or (left == "\r" and right == "\n")
+    if _ZWJ in (left, right) or ord(right) in _SKIN_TONES:
         return True
-    if ord(before) in _FLAG_LETTERS and ord(after) in _FLAG_LETTERS:
+    if ord(left) in _FLAG_LETTERS and ord(right) in _FLAG_LETTERS:
         return True
-    return unicodedata.category(after)[0] == "M"
+    return unicodedata.category(right)[0] == "M"

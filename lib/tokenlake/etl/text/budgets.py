@@ -1,14 +1,25 @@
-"""Budgets of tokens shared among columns.
+"""Budgets of tokens shared among the columns of a row.
 
 Every strategy gives a column at most its own length, and gives out exactly ``min(total, sum of all lengths)`` tokens:
-what one column does not need goes to the others. Fractions are rounded by largest remainder, the earlier column first
-among equals, so that equal questions have equal answers.
+tokens that one column does not need go to the others. Fractions are rounded by largest remainder, the earlier column
+first among equals, so that equal arguments give equal budgets. For example, 90 tokens for columns of 10, 100 and 50:
+
+| strategy | 10 | 100 | 50 | how |
+|---|---|---|---|---|
+| ``equal`` | 10 | 40 | 40 | 30 each; the first leaves 20, which the others share |
+| ``proportional`` | 6 | 56 | 28 | 90/160 of each, rounded to the total |
+| ``adaptive`` | 10 | 46 | 34 | up to 30 each; the 20 left are shared as 70 to 20, which are still lacking |
+| ``ratio`` 1:1:2 | 10 | 30 | 50 | 22.5, 22.5 and 45; the first leaves 12.5, shared as 1 to 2, and so on |
+| ``priority`` c | 10 | 30 | 50 | the last column first, then the others in their order |
+
+Shares are worked out in rounds (:func:`_share_by_weight`): columns that need no more than their share get their need
+and leave the round; the others share the rest by their weights.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from fractions import Fraction
 from typing import Final, Literal, get_args
@@ -22,7 +33,13 @@ BUDGET_STRATEGIES: Final[tuple[BudgetStrategy, ...]] = get_args(BudgetStrategy)
 
 
 class ContentDistributionMode(StrEnum):
-    """The budget strategies by name; each is its text, so that it can be given as `budget`."""
+    """Budget strategies by name. Each is its own text, so that it can be given as `budget`.
+
+    Example:
+        >>> from tokenlake.data_pipeline import ContentDistributionMode
+        >>> ContentDistributionMode.ADAPTIVE == "adaptive"
+        True
+    """
 
     EQUAL = "equal"
     PROPORTIONAL = "proportional"
@@ -39,91 +56,150 @@ def allocate(
     ratios: Mapping[str, float] | None = None,
     priority: Sequence[str] | None = None,
 ) -> dict[str, int]:
-    """Return how many tokens each column gets, in the order of `lengths`.
+    """Return the number of tokens of each column, in the order of `lengths`.
 
     Args:
-        lengths: column to the tokens it has, each at least 0.
-        total: the budget; less than 1 gives nothing to anybody.
-        strategy:
-            - ``equal``: every column gets the same; what a column does not need is shared out equally among those
-              that need more, and so on.
+        lengths: Number of tokens that each column has, at least 0.
+        total: Number of tokens to give out; less than 1 gives out none.
+        strategy: Rule by which they are shared:
+
+            - ``equal``: every column gets the same number; tokens that a column does not need are shared out equally
+              among those that need more, and so on.
             - ``proportional``: every column gets the share of the budget that it has of all tokens, so that all are
               cut by the same part.
-            - ``ratio``: as equal, but shares stand to each other as `ratios` do; a column of ratio 0 gets what the
-              others leave.
+            - ``ratio``: as ``equal``, but the shares stand to each other as `ratios`; a column of ratio 0 gets only
+              tokens that the others leave.
             - ``priority``: the first column of `priority` gets all it needs, then the second, and so on; columns that
               are not named come last, in their own order.
-            - ``adaptive``: every column gets what it has up to an equal share of the budget; the rest is shared out
-              in proportion to what each still lacks. Short columns stay whole, and long ones are cut by the same part
-              of what they have beyond the equal share.
-        ratios: for ``ratio``: every column's weight, at least one of them above 0.
-        priority: for ``priority``: columns, the most important first.
+            - ``adaptive``: every column gets its tokens up to an equal share of the budget; the rest is shared out in
+              proportion to the tokens that each still lacks. Short columns stay whole, and long ones are cut by the
+              same part of their tokens beyond the equal share.
+        ratios: Weight of every column, at least one of them above 0; for ``ratio`` only.
+        priority: Columns, the most important first; for ``priority`` only.
 
     Raises:
-        ConfigError: an unknown strategy or column, a missing or negative ratio, a negative length, or an argument
-            that the strategy does not take.
+        ConfigError: The strategy or a column is unknown, a ratio is missing or negative, a length is negative, or the
+            strategy does not take an argument.
     """
     require_one_of("strategy", strategy, BUDGET_STRATEGIES)
-    _check(lengths, strategy, ratios, priority)
+    _require_lengths(lengths)
+    _require_argument("ratios", ratios, strategy == "ratio", strategy, lengths)
+    _require_argument("priority", priority, strategy == "priority", strategy, lengths)
+    _require_ratios(ratios, lengths)
+    _require_priority(priority)
     total = max(0, min(total, sum(lengths.values())))
     if strategy == "priority":
-        given = dict.fromkeys(lengths, 0)
-        for name in dict.fromkeys([*(priority or ()), *lengths]):
-            given[name] = min(lengths[name], total)
-            total -= given[name]
-        return given
-    share = total // max(1, len(lengths)) if strategy == "adaptive" else 0
-    sure = {name: min(length, share) for name, length in lengths.items()}
-    needs = {name: length - sure[name] for name, length in lengths.items()}
-    same = dict.fromkeys(lengths, 1)
-    weights = {"equal": same, "ratio": ratios or same}.get(strategy, needs)
-    exact = {name: Fraction(weights[name]) for name in lengths}
-    more = _fill(needs, exact, total - sum(sure.values()))
-    return {name: sure[name] + more[name] for name in lengths}
+        return _share_by_priority(lengths, total, priority or ())
+    # Tokens that a column gets in any case; only those of an adaptive budget are not 0.
+    guaranteed = dict.fromkeys(lengths, 0)
+    if strategy == "adaptive" and lengths:
+        equal_share = total // len(lengths)
+        guaranteed = {name: min(length, equal_share) for name, length in lengths.items()}
+    needs = {name: length - guaranteed[name] for name, length in lengths.items()}
+    # The rest is shared by weight.
+    weights: Mapping[str, float] = needs
+    if strategy == "equal":
+        weights = dict.fromkeys(lengths, 1)
+    elif ratios:
+        weights = ratios
+    exact_weights = {name: Fraction(weights[name]) for name in lengths}
+    shares = _share_by_weight(needs, exact_weights, total - sum(guaranteed.values()))
+    return {name: guaranteed[name] + shares[name] for name in lengths}
 
 
-def _check(
-    lengths: Mapping[str, int],
-    strategy: BudgetStrategy,
-    ratios: Mapping[str, float] | None,
-    priority: Sequence[str] | None,
-) -> None:
-    columns = ", ".join(map(repr, lengths)) or "none"
+def _share_by_priority(lengths: Mapping[str, int], total: int, priority: Sequence[str]) -> dict[str, int]:
+    """Give each column all it needs, in the order of `priority` and then of `lengths`, while tokens are left."""
+    shares = dict.fromkeys(lengths, 0)
+    for name in dict.fromkeys([*priority, *lengths]):
+        shares[name] = min(lengths[name], total)
+        total -= shares[name]
+    return shares
+
+
+def _share_by_weight(needs: Mapping[str, int], weights: Mapping[str, Fraction], total: int) -> dict[str, int]:
+    """Share `total` (at most the sum of `needs`) by weight; a column gets at most its need.
+
+    1. Give every pending column its share of the total by weight.
+    2. If shares cover the needs of some columns, give these their needs, and share the rest again.
+    3. Otherwise round the shares.
+    """
+    budgets = dict.fromkeys(needs, 0)
+    pending = {name: need for name, need in needs.items() if need}
+    while pending and total:
+        shares = _exact_shares(pending, weights, total)
+        covered = [name for name, share in shares.items() if share >= pending[name]]
+        if not covered:
+            # No share is more than its column needs, and rounding up a fraction cannot make it more.
+            budgets.update(_rounded(shares, total))
+            return budgets
+        for name in covered:
+            budgets[name] = pending.pop(name)
+            total -= budgets[name]
+    return budgets
+
+
+def _exact_shares(names: Collection[str], weights: Mapping[str, Fraction], total: int) -> dict[str, Fraction]:
+    """Return the share of each column by weight; equal shares where only columns of weight 0 are left."""
+    total_weight = sum(weights[name] for name in names)
+    if not total_weight:
+        return dict.fromkeys(names, Fraction(total, len(names)))
+    return {name: total * weights[name] / total_weight for name in names}
+
+
+def _rounded(shares: Mapping[str, Fraction], total: int) -> dict[str, int]:
+    """Round shares to whole numbers whose sum is `total`.
+
+    The largest remainders are rounded up, the earlier column first among equals.
+    """
+    rounded = {name: math.floor(share) for name, share in shares.items()}
+    by_remainder = sorted(shares, key=lambda name: rounded[name] - shares[name])
+    missing = total - sum(rounded.values())
+    for name in by_remainder[:missing]:
+        rounded[name] += 1
+    return rounded
+
+
+# ---- checks ------------------------------------------------------------------------------------------------
+
+
+def _require_lengths(lengths: Mapping[str, int]) -> None:
     if any(length < 0 for length in lengths.values()):
         raise ConfigError(f"lengths: got {dict(lengths)}, expected at least 0 tokens in every column")
-    for what, given, needed in (("ratios", ratios, "ratio"), ("priority", priority, "priority")):
-        if (given is not None) != (strategy == needed):
-            verb = "needs" if strategy == needed else "takes no"
-            raise ConfigError(f"budget strategy {strategy!r} {verb} {what}")
-        if unknown := [name for name in given or () if name not in lengths]:
-            raise ConfigError(f"{what}: no column {unknown[0]!r}; there are {columns}")
-    if ratios is not None and lengths:
-        fine = all(math.isfinite(ratio) and ratio >= 0 for ratio in ratios.values()) and any(ratios.values())
-        if not fine or len(ratios) < len(lengths):
-            expected = f"a number of at least 0 for every column ({columns}), one of them above 0"
-            raise ConfigError(f"ratios: got {dict(ratios)}, expected {expected}")
+
+
+def _require_argument(
+    argument: str,
+    names: Collection[str] | None,
+    is_needed: bool,
+    strategy: BudgetStrategy,
+    lengths: Mapping[str, int],
+) -> None:
+    """Require that an argument is given where its strategy needs it, and nowhere else, and names columns only."""
+    if is_needed and names is None:
+        raise ConfigError(f"budget strategy {strategy!r} needs {argument}")
+    if names is not None and not is_needed:
+        raise ConfigError(f"budget strategy {strategy!r} takes no {argument}")
+    for name in names or ():
+        if name not in lengths:
+            raise ConfigError(f"{argument}: no column {name!r}; there are {_listed(lengths)}")
+
+
+def _require_ratios(ratios: Mapping[str, float] | None, lengths: Mapping[str, int]) -> None:
+    if ratios is None or not lengths:
+        return
+    values = ratios.values()
+    are_numbers = all(math.isfinite(ratio) and ratio >= 0 for ratio in values)
+    if not are_numbers or not any(values) or len(ratios) < len(lengths):
+        raise ConfigError(
+            f"ratios: got {dict(ratios)}, expected a number of at least 0 for every column ({_listed(lengths)}), one "
+            "of them above 0"
+        )
+
+
+def _require_priority(priority: Sequence[str] | None) -> None:
     if priority is not None and len(set(priority)) < len(priority):
         raise ConfigError(f"priority: got {list(priority)!r}, expected every column at most once")
 
 
-def _fill(needs: Mapping[str, int], weights: Mapping[str, Fraction], total: int) -> dict[str, int]:
-    """Share `total` (at most the sum of `needs`) out by weight, handing on what a column does not need."""
-    given = dict.fromkeys(needs, 0)
-    left = {name: need for name, need in needs.items() if need}
-    while left and total:
-        whole = sum(weights[name] for name in left)
-        # Without any weight only columns of ratio 0 are left.
-        shares = {name: total * (weights[name] / whole if whole else Fraction(1, len(left))) for name in left}
-        full = [name for name, share in shares.items() if share >= left[name]]
-        if not full:
-            # No share is more than its column lacks, and rounding up a fraction cannot make it more. The largest
-            # remainders are rounded up, the earlier column first among equals, so that the sum is the total.
-            floors = {name: math.floor(share) for name, share in shares.items()}
-            by_remainder = sorted(shares, key=lambda name: floors[name] - shares[name])
-            for name in by_remainder[: total - sum(floors.values())]:
-                floors[name] += 1
-            return given | floors
-        for name in full:
-            given[name] = left.pop(name)
-            total -= given[name]
-    return given
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

@@ -1,13 +1,13 @@
-"""The forms in which a conversation can be given to a template, where templates differ in what they take.
+"""Forms in which a conversation can be given to a template, where templates differ in the form they take.
 
-| what a turn has | forms, in this order |
+| a turn has | forms, in this order |
 |---|---|
 | content that is a list of text parts | the list; the parts joined to one text; a list of that text |
 | calls and no content | as it is; content ""; content null |
 | arguments of a call | as they are; an object for JSON text, JSON text for an object |
 | ``function_call``, OpenAI's object | as it is; ``tool_calls`` |
 | ``function_call``, ShareGPT's text | ``tool_calls``; the text as content |
-| content that is a text | the text; a list of one part, as templates of models that see images want it |
+| content that is a text | the text; a list of one part, as templates of models that see images take it |
 
 The first form that the template renders without losing anything is taken. The order is the same for every
 conversation, so the text is a function of the conversation and the template alone.
@@ -17,26 +17,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Any, cast
 
 from tokenlake.etl.text.chat_marks import THOUGHTS, calls_of, json_object
-from tokenlake.etl.text.chat_template import Message
+from tokenlake.etl.text.chat_protocol import Message
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
-"""Gives a message another form; a message that it does not concern stays as it is."""
+"""Gives a message another form; returns a message that it does not concern as it is."""
 
 
 def cleaned(message: Message) -> dict[str, Any]:
-    """Return a message's fields that are not null; its reasoning is there under every name that templates know."""
+    """Return a message's fields that are not null; its reasoning is in both fields that most templates know."""
     fields = {name: value for name, value in message.items() if value is not None}
     thought = next((fields[name] for name in THOUGHTS if name in fields), None)
-    if thought is not None:
-        return {"thinking": thought, **fields, "reasoning_content": thought}
-    return fields
+    if thought is None:
+        return fields
+    return {"thinking": thought, **fields, "reasoning_content": thought}
 
 
 def is_special(message: Message) -> bool:
-    """Return whether a message has more than words: calls, reasoning or parts, which a template may leave out."""
+    """Return whether a message has calls, reasoning or parts, which a template may leave out."""
     if isinstance(message.get("content"), list):
         return True
     return any(name in message for name in ("tool_calls", "function_call", *THOUGHTS))
@@ -44,30 +45,28 @@ def is_special(message: Message) -> bool:
 
 def forms(messages: Sequence[Message]) -> Iterator[list[dict[str, Any]]]:
     """Yield the forms of a conversation, in the order in which they are tried; most have one."""
-    given = [cleaned(message) for message in messages]
-    if any(map(is_special, given)):
-        yield from _special_forms(given)
+    cleaned_messages = [cleaned(message) for message in messages]
+    if any(map(is_special, cleaned_messages)):
+        yield from _special_forms(cleaned_messages)
     else:
-        yield given
-    if any(isinstance(message.get("content"), str) for message in given):
-        yield [_as_parts(message) for message in given]
+        yield cleaned_messages
+    if any(isinstance(message.get("content"), str) for message in cleaned_messages):
+        yield [_as_parts(message) for message in cleaned_messages]
 
 
-def _special_forms(given: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the forms of a conversation with calls, reasoning or parts."""
+def _special_forms(messages: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the different forms of a conversation with calls, reasoning or parts."""
     tried: list[list[dict[str, Any]]] = []
-    for call in (_same, _as_tool_calls, _as_text):
-        for parts in (_same, _with_joined_parts, _with_one_part):
-            for arguments in (_same, _with_objects, _with_json):
-                for content in (_same, _with_empty_content, _with_null_content):
-                    changes = (call, parts, arguments, content)
-                    form = [_changed(message, changes) for message in given]
-                    if form not in tried and not any(map(_is_unread, form)):
-                        tried.append(form)
-                        yield form
+    # The last changes vary first.
+    for changes in product(_CALL_CHANGES, _PART_CHANGES, _ARGUMENT_CHANGES, _CONTENT_CHANGES):
+        form = [_changed(message, changes) for message in messages]
+        if form not in tried and not any(map(_is_unread, form)):
+            tried.append(form)
+            yield form
 
 
 def _changed(message: dict[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
+    """Return a message after several changes."""
     for change in changes:
         message = change(message)
     return message
@@ -77,34 +76,40 @@ def _same(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
+# ---- calls -------------------------------------------------------------------------------------------------
+
+
 def _is_unread(message: dict[str, Any]) -> bool:
-    """Return whether a call is still the text that ShareGPT writes, which no template reads."""
+    """Return whether a call is still the text of ShareGPT, which no template reads."""
     return isinstance(message.get("function_call"), str)
+
+
+def _without_function_call(message: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in message.items() if name != "function_call"}
 
 
 def _as_tool_calls(message: dict[str, Any]) -> dict[str, Any]:
     """Write ``function_call`` as ``tool_calls``."""
-    legacy = message.get("function_call")
-    rest = {name: value for name, value in message.items() if name != "function_call"}
-    if isinstance(legacy, dict):
-        return {**rest, "tool_calls": [{"type": "function", "function": legacy}]}
-    if isinstance(legacy, str):
-        calls = calls_of_text(legacy)
-        return message if calls is None else {**rest, "tool_calls": calls}
+    call = message.get("function_call")
+    if isinstance(call, dict):
+        return {**_without_function_call(message), "tool_calls": [{"type": "function", "function": call}]}
+    if isinstance(call, str):
+        calls = calls_of_text(call)
+        if calls is not None:
+            return {**_without_function_call(message), "tool_calls": calls}
     return message
 
 
 def _as_text(message: dict[str, Any]) -> dict[str, Any]:
     """Write ShareGPT's text of a call as the content."""
-    legacy = message.get("function_call")
-    if not isinstance(legacy, str):
+    call = message.get("function_call")
+    if not isinstance(call, str):
         return _as_tool_calls(message)
-    rest = {name: value for name, value in message.items() if name != "function_call"}
-    return {**rest, "content": legacy}
+    return {**_without_function_call(message), "content": call}
 
 
 def calls_of_text(text: str) -> list[dict[str, Any]] | None:
-    """Return the calls that a text is the JSON of, an object with a name or a list of them; None where it is not."""
+    """Return the calls in a JSON text, an object with a name or a list of them; None where it is something else."""
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):
@@ -114,29 +119,44 @@ def calls_of_text(text: str) -> list[dict[str, Any]] | None:
     for call in listed:
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):
             return None
-        function = cast("dict[str, Any]", call)
-        known = {name: function[name] for name in ("name", "arguments") if name in function}
-        calls.append({"type": "function", "function": known})
+        fields = cast("dict[str, Any]", call)
+        function = {name: fields[name] for name in ("name", "arguments") if name in fields}
+        calls.append({"type": "function", "function": function})
     return calls or None
 
 
+# ---- parts -------------------------------------------------------------------------------------------------
+
+
 def _as_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """Write a text as a list of one part."""
     content = message.get("content")
-    return (
-        {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
-    )
+    if not isinstance(content, str):
+        return message
+    return {**message, "content": [{"type": "text", "text": content}]}
 
 
 def _with_joined_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """Write a list of parts as one text."""
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    texts = [part.get("text") for part in cast("list[Any]", content) if isinstance(part, dict)]
-    return {**message, "content": "".join(text for text in texts if isinstance(text, str))}
+    texts: list[str] = []
+    for part in cast("list[Any]", content):
+        text = part.get("text") if isinstance(part, dict) else None
+        if isinstance(text, str):
+            texts.append(text)
+    return {**message, "content": "".join(texts)}
 
 
 def _with_one_part(message: dict[str, Any]) -> dict[str, Any]:
-    return _as_parts(_with_joined_parts(message)) if isinstance(message.get("content"), list) else message
+    """Write a list of parts as a list of one part."""
+    if not isinstance(message.get("content"), list):
+        return message
+    return _as_parts(_with_joined_parts(message))
+
+
+# ---- arguments ---------------------------------------------------------------------------------------------
 
 
 def _with_arguments(message: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
@@ -152,6 +172,7 @@ def _with_arguments(message: dict[str, Any], change: Callable[[Any], Any]) -> di
 
 
 def _call_with(call: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a call, or the function inside it, with changed arguments."""
     inner = call.get("function")
     if isinstance(inner, dict):
         return {**call, "function": _call_with(cast("dict[str, Any]", inner), change)}
@@ -160,10 +181,10 @@ def _call_with(call: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, 
 
 def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
     """Write arguments that are JSON text of an object as the object."""
-    return _with_arguments(message, _object)
+    return _with_arguments(message, _object_of_json)
 
 
-def _object(arguments: Any) -> Any:
+def _object_of_json(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     value = json_object(arguments or "{}")
@@ -172,10 +193,10 @@ def _object(arguments: Any) -> Any:
 
 def _with_json(message: dict[str, Any]) -> dict[str, Any]:
     """Write arguments that are an object as JSON text."""
-    return _with_arguments(message, _json)
+    return _with_arguments(message, _json_of_object)
 
 
-def _json(arguments: Any) -> Any:
+def _json_of_object(arguments: Any) -> Any:
     if isinstance(arguments, str):
         return arguments
     try:
@@ -184,7 +205,10 @@ def _json(arguments: Any) -> Any:
         return arguments
 
 
-def _is_silent_call(message: dict[str, Any]) -> bool:
+# ---- turns without content ---------------------------------------------------------------------------------
+
+
+def _has_no_content(message: dict[str, Any]) -> bool:
     """Return whether a turn has calls, or reasoning alone, and no content."""
     content = message.get("content")
     is_blank = content is None or content == [] or (isinstance(content, str) and not content.strip())
@@ -192,8 +216,16 @@ def _is_silent_call(message: dict[str, Any]) -> bool:
 
 
 def _with_empty_content(message: dict[str, Any]) -> dict[str, Any]:
-    return {**message, "content": ""} if _is_silent_call(message) else message
+    """Give a turn without content an empty text."""
+    return {**message, "content": ""} if _has_no_content(message) else message
 
 
 def _with_null_content(message: dict[str, Any]) -> dict[str, Any]:
-    return {**message, "content": None} if _is_silent_call(message) else message
+    """Give a turn without content a null."""
+    return {**message, "content": None} if _has_no_content(message) else message
+
+
+_CALL_CHANGES = (_same, _as_tool_calls, _as_text)
+_PART_CHANGES = (_same, _with_joined_parts, _with_one_part)
+_ARGUMENT_CHANGES = (_same, _with_objects, _with_json)
+_CONTENT_CHANGES = (_same, _with_empty_content, _with_null_content)

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast, final
 
-from tokenlake.etl.text.chat_template import Message, texts_in
+from tokenlake.etl.text.chat_protocol import Message
 from tokenlake.etl.text.chat_weights import ASSISTANT
+from tokenlake.etl.text.plain_data import texts_in
 
 THOUGHTS: Final = ("reasoning_content", "thinking", "reasoning")
 """Names of the field that holds a turn's reasoning."""
 THOUGHT_TAGS: Final = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("[THINK]", "[/THINK]"))
-"""What stands around reasoning that is a part of the content."""
+"""Tags around reasoning that is a part of the content."""
 
 _SALT: Final = "QzVe"  # of both cases, so that a template that changes the case loses it
 _Kind = Literal["content", "reasoning", "call"]
@@ -31,14 +32,14 @@ _Kind = Literal["content", "reasoning", "call"]
 @final
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that a turn says.
+    """A piece of a turn that has a mark.
 
     Attributes:
-        kind: what it is.
-        title: how an error names it.
-        words: text that the rendering must hold as it is: the words, or the name of the function that is called.
-        mark: what stands in its place in the marked turn.
-        lead: what the content has before the words, such as a tag that opens its reasoning.
+        kind: Kind of the piece.
+        title: Name of the piece in errors.
+        words: Text that the rendering must hold as it is: the words, or the name of the function that is called.
+        mark: Mark in its place in the marked turn.
+        lead: Text of the content before the words, such as a tag that opens the reasoning.
     """
 
     kind: _Kind
@@ -51,10 +52,13 @@ class Item:
         """Return whether the rendering of the marked turn holds the item as data, not as a quoted literal."""
         if self.mark not in rendered:
             return False
-        if self.kind == "call":  # JSON text that was quoted once more
-            return f'\\"{self.mark}' not in rendered
-        # A list of parts that became text as a whole.
-        return f"'text': '{self.mark}" not in rendered and f'"text": "{self.mark}' not in rendered
+        if self.kind == "call":
+            # JSON text that was quoted once more.
+            is_literal = f'\\"{self.mark}' in rendered
+        else:
+            # A list of parts that became text as a whole.
+            is_literal = f"'text': '{self.mark}" in rendered or f'"text": "{self.mark}' in rendered
+        return not is_literal
 
 
 @final
@@ -63,8 +67,8 @@ class MarkedTurn:
     """A turn with marks in the place of its words.
 
     Attributes:
-        message: the turn as the template gets it.
-        items: what was replaced, in the order of the turn.
+        message: Turn for the template.
+        items: Pieces that have marks, in the order of the turn.
     """
 
     message: Message
@@ -76,8 +80,8 @@ class MarkedTurn:
 
 
 def unused_salt(values: Sequence[Any]) -> str:
-    """Return what marks can begin with: a word that no text of the values holds."""
-    texts = [*texts_in(values)]
+    """Return a beginning for marks: a word that no text of the values holds."""
+    texts = list(texts_in(values))
     salt = _SALT
     while any(salt in text for text in texts):
         salt += "Q"
@@ -87,12 +91,12 @@ def unused_salt(values: Sequence[Any]) -> str:
 def mark_turn(
     message: Message, salt: str, kinds: Iterable[_Kind] = ("content", "reasoning", "call")
 ) -> MarkedTurn:
-    """Return a turn with marks in the place of what it says.
+    """Return a turn with marks in the place of its words.
 
     Args:
-        message: the turn.
-        salt: what the marks begin with.
-        kinds: what is replaced; the rest stays.
+        message: Turn.
+        salt: Beginning of the marks.
+        kinds: Kinds of pieces that are replaced; the others stay.
     """
     return _Marker(message, salt, frozenset(kinds)).marked()
 
@@ -102,9 +106,10 @@ class _Marker:
     """Marks one turn."""
 
     def __init__(self, message: Message, salt: str, kinds: frozenset[str]) -> None:
-        self._message, self._salt, self._kinds = message, salt, kinds
+        self._message = message
+        self._salt = salt
+        self._kinds = kinds
         self._items: list[Item] = []
-        self._marks = 0
 
     def marked(self) -> MarkedTurn:
         """Return the marked turn."""
@@ -123,7 +128,7 @@ class _Marker:
         return MarkedTurn(fields, tuple(self._items))
 
     def _mark_thoughts(self, fields: dict[str, Any]) -> None:
-        """Mark the reasoning, which may be there under several names."""
+        """Mark the reasoning, which may be in several fields."""
         names = [name for name in THOUGHTS if isinstance(fields.get(name), str)]
         if not names:
             return
@@ -132,21 +137,25 @@ class _Marker:
             fields[name] = marked
 
     def _part(self, part: Any) -> Any:
+        """Mark a text part of a content."""
         if isinstance(part, dict) and isinstance(part.get("text"), str):
             return {**cast("dict[str, Any]", part), "text": self._content(str(part["text"]))}
         return part
 
     def _content(self, text: str) -> str:
         """Mark a content; an assistant's may hold its reasoning between tags."""
-        for opening, closing in THOUGHT_TAGS if self._message.get("role") == ASSISTANT else ():
+        tags = THOUGHT_TAGS if self._message.get("role") == ASSISTANT else ()
+        for opening, closing in tags:
             if text.count(closing) != 1:
                 continue
-            thought, tag, answer = text.partition(closing)
-            before, tag_before, inside = thought.rpartition(opening)
-            title = f"its reasoning (before {closing})"
-            lead = before + tag_before
-            marked = lead + self._words(inside, "reasoning", title, lead) + tag
-            return marked + self._words(answer, "content", "its content", lead + inside + tag)
+            # Text before the opening tag, reasoning, and the answer behind the closing tag.
+            thought, closing_tag, answer = text.partition(closing)
+            before, opening_tag, reasoning = thought.rpartition(opening)
+            lead = before + opening_tag
+            marked_reasoning = self._words(reasoning, "reasoning", f"its reasoning (before {closing})", lead)
+            answer_lead = lead + reasoning + closing_tag
+            marked_answer = self._words(answer, "content", "its content", answer_lead)
+            return lead + marked_reasoning + closing_tag + marked_answer
         return self._words(text, "content", "its content")
 
     def _words(self, text: str, kind: _Kind, title: str, lead: str = "") -> str:
@@ -154,16 +163,18 @@ class _Marker:
         words = text.strip()
         if not words or kind not in self._kinds:
             return text
-        left, right = text.split(words, 1) if len(words) < len(text) else ("", "")
-        return left + self._add(kind, title, words, (lead + left).lstrip()) + right
+        left_blanks, _, right_blanks = text.partition(words)
+        mark = self._add(kind, title, words, (lead + left_blanks).lstrip())
+        return left_blanks + mark + right_blanks
 
     def _add(self, kind: _Kind, title: str, words: str, lead: str = "") -> str:
-        mark = f"{self._salt}{self._marks}x"
-        self._marks += 1
+        """Add a piece and return its mark."""
+        mark = f"{self._salt}{len(self._items)}x"
         self._items.append(Item(kind, title, words, mark, lead))
         return mark
 
     def _call(self, call: Any) -> Any:
+        """Mark the arguments of a call."""
         if not isinstance(call, dict) or "call" not in self._kinds:
             return call
         fields = cast("dict[str, Any]", call)
@@ -171,8 +182,10 @@ class _Marker:
         function = cast("dict[str, Any]", inner if isinstance(inner, dict) else fields)
         name = str(function.get("name") or "")
         mark = self._add("call", f"its call of {name!r}", name)
-        marked = {**function, "arguments": _marked_arguments(function.get("arguments"), mark)}
-        return {**fields, "function": marked} if isinstance(inner, dict) else marked
+        marked_function = {**function, "arguments": _marked_arguments(function.get("arguments"), mark)}
+        if isinstance(inner, dict):
+            return {**fields, "function": marked_function}
+        return marked_function
 
 
 def _marked_arguments(arguments: Any, mark: str) -> Any:
@@ -187,7 +200,7 @@ def _marked_arguments(arguments: Any, mark: str) -> Any:
 
 
 def json_object(text: str) -> dict[str, Any] | None:
-    """Return the object that a text is the JSON of; None where it is something else."""
+    """Return the object in a JSON text; None where it is something else."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -197,10 +210,14 @@ def json_object(text: str) -> dict[str, Any] | None:
 
 def calls_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the calls of a turn."""
-    calls: Any = message.get("tool_calls")
-    found = cast("list[dict[str, Any]]", calls) if isinstance(calls, list) else []
-    legacy: Any = message.get("function_call")
-    return [*found, cast("dict[str, Any]", legacy)] if isinstance(legacy, dict) else found
+    calls: list[dict[str, Any]] = []
+    listed: Any = message.get("tool_calls")
+    if isinstance(listed, list):
+        calls += cast("list[dict[str, Any]]", listed)
+    single: Any = message.get("function_call")
+    if isinstance(single, dict):
+        calls.append(cast("dict[str, Any]", single))
+    return calls
 
 
 Render = Callable[..., str]

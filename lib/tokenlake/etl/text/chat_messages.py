@@ -7,7 +7,7 @@
 | ShareGPT | ``{"from": "human", "value": "Hello"}`` |
 | input-output | ``{"input": "Hello", "output": "Hi"}``, with or without ``"system"``: two or three messages |
 
-Whatever else a turn holds (tool calls, names) stays. A conversation may also be the JSON text of its list. A turn of
+All other fields of a turn (tool calls, names) stay. A conversation may also be the JSON text of its list. A turn of
 ShareGPT's ``function_call``, whose text is the JSON of a call, becomes a turn of the assistant that makes this call.
 """
 
@@ -20,19 +20,16 @@ from typing import Any, Final, NoReturn, cast, final
 
 import orjson
 
-from tokenlake.config.resolved import MESSAGES_FIELDS
 from tokenlake.errors import BadRecordError
-from tokenlake.etl.sources.rows import Row
 from tokenlake.etl.text.chat_forms import calls_of_text
 from tokenlake.etl.text.chat_marks import THOUGHTS
-from tokenlake.etl.text.chat_template import texts_in
-from tokenlake.etl.text.chat_weights import check_weight
-from tokenlake.etl.text.transform import Transform
+from tokenlake.etl.text.chat_weights import ASSISTANT, check_weight
+from tokenlake.etl.text.plain_data import texts_in
 
 Turn = dict[str, Any]
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
-"""What roles are called in the end."""
+"""Roles of messages."""
 
 SYNONYMS: Final[Mapping[str, str]] = {
     "human": "user",
@@ -54,14 +51,23 @@ SYNONYMS: Final[Mapping[str, str]] = {
     "tool_result": "tool",
     "ipython": "tool",
 }
-"""Other names that are known, unless a mapping says otherwise."""
+"""Other names of roles in data, unless a mapping gives them another role."""
 
-_CALLING: Final = ("function_call", "tool_call")
-_CALLS: Final = ("tool_calls", "function_call")
-_SAID_BY_OTHER_MEANS: Final = (*_CALLS, *THOUGHTS)
-_WRITTEN: Final = ("arguments", "function_call")
+BAD_CALLS: Final = "bad_tool_calls"
+"""Reason of rows whose calls have no known form."""
+
+_CALLING_ROLES: Final = ("function_call", "tool_call")
+"""Names of roles whose text is the JSON of a call."""
+_CALL_FIELDS: Final = ("tool_calls", "function_call")
+_FIELDS_BESIDE_CONTENT: Final = (*_CALL_FIELDS, *THOUGHTS)
+"""Fields by which a turn says something without content."""
+_JSON_FIELDS: Final = ("arguments", "function_call")
 """Fields that may hold JSON text."""
 _TEXT_PARTS: Final = ("text", "input_text", "output_text")
+_PLAIN_FIELDS: Final = 2  # role and content
+
+
+# ---- conversations -----------------------------------------------------------------------------------------
 
 
 @final
@@ -69,9 +75,9 @@ class ConversationReader:
     """Reads conversations.
 
     Args:
-        role_mapping: {their name: role}, before the known synonyms.
-        use_default_mapping: whether the synonyms are known.
-        value_format: whether turns may be ``{"from", "value"}``.
+        role_mapping: {role in the data: role}; these come before the known synonyms.
+        use_default_mapping: True to know the synonyms.
+        value_format: True to read turns of ``{"from", "value"}``, too.
     """
 
     def __init__(
@@ -81,35 +87,31 @@ class ConversationReader:
         use_default_mapping: bool = True,
         value_format: bool = True,
     ) -> None:
-        self._value_format = value_format
-        known = {role: role for role in ROLES} | dict(SYNONYMS if use_default_mapping else {})
-        self.roles: Final[Mapping[str, str]] = known | dict(role_mapping or {})
+        self._reads_values = value_format
+        roles = {role: role for role in ROLES}
+        if use_default_mapping:
+            roles |= SYNONYMS
+        roles |= role_mapping or {}
+        self.roles: Final[Mapping[str, str]] = roles
 
     def read(self, conversation: Any) -> list[Turn]:
         """Return the messages of a conversation.
 
         Raises:
-            BadRecordError: it has another shape; `details` hold the reason: ``no_messages``, ``not_messages``,
+            BadRecordError: It has another shape; `details` hold the reason: ``no_messages``, ``not_messages``,
                 ``no_role``, ``unknown_role``, ``no_content``, ``content_not_text``, ``empty_turn``,
                 ``bad_tool_calls``, ``bad_weight``.
         """
-        conversation = _parsed(conversation, "got text, expected a list of turns", "not_messages")
-        if conversation is None:
-            raise BadRecordError("it is missing or null, expected a list of turns", reason="no_messages")
-        if not isinstance(conversation, list | tuple):
-            told = f"it holds {_kind(conversation)}, expected a list of turns"
-            raise BadRecordError(told, reason="not_messages")
-        if not conversation:
-            raise BadRecordError("it is empty, expected at least one turn", reason="no_messages")
         messages: list[Turn] = []
-        for index, turn in enumerate(cast("Sequence[Any]", conversation)):
+        for index, turn in enumerate(_turns_of(conversation)):
             if not isinstance(turn, dict):
-                _refuse("not_messages", index, f"it is {_kind(turn)}, expected an object")
+                _refuse_turn("not_messages", index, f"it is {_kind(turn)}, expected an object")
             fields = cast("Turn", turn)
             role = fields.get("role")
-            is_plain = len(fields) == len(("role", "content")) and type(fields.get("content")) is str
-            if is_plain and isinstance(role, str) and role in self.roles and role not in _CALLING:
-                messages.append(fields if self.roles[role] == role else {**fields, "role": self.roles[role]})
+            # Plain turns, turns of input and output, and all others.
+            if self._is_plain(fields):
+                new_role = self.roles[fields["role"]]
+                messages.append(fields if new_role == role else {**fields, "role": new_role})
             elif role is None and fields.get("from") is None and fields.get("input") is not None:
                 messages += _input_and_output(fields, index)
             else:
@@ -117,45 +119,74 @@ class ConversationReader:
             _refuse_empty(messages[-1], index)
         return messages
 
+    def _is_plain(self, fields: Turn) -> bool:
+        """Return whether a turn has a known role and a text, and nothing else: most have, and need no more checks."""
+        if len(fields) != _PLAIN_FIELDS or type(fields.get("content")) is not str:
+            return False
+        role = fields.get("role")
+        return isinstance(role, str) and role in self.roles and role not in _CALLING_ROLES
+
     def _message(self, fields: Turn, index: int) -> Turn:
-        """Return one turn that is not as it should be yet."""
-        is_other = self._value_format and fields.get("role") is None
-        theirs = "from" if is_other else "role"
-        name = fields.get(theirs)
-        if name is None:
-            _refuse("no_role", index, f"it has no role (nor from); its fields are {', '.join(fields)}")
-        if not isinstance(name, str):
-            _refuse("no_role", index, f"its role is {_kind(name)}, expected text")
-        if name not in self.roles:
-            known = ", ".join(self.roles)
-            told = f"its role {name[:60]!r} is unknown, expected one of {known}; name it in role_mapping"
-            _refuse("unknown_role", index, told)
-        own_names = ["role", "content"]
+        """Return the message of a turn of another form; BadRecordError where it has none."""
+        has_from = self._reads_values and fields.get("role") is None
+        name = self._role_name(fields, "from" if has_from else "role", index)
         content = fields.get("content")
-        if self._value_format and (is_other or content is None):
+        own_names = ["role", "content"]
+        if self._reads_values and (has_from or content is None):
             own_names += ["from", "value"]
-            content = content if fields.get("value") is None else fields["value"]
-        rest = {key: value for key, value in fields.items() if key not in own_names}
+            if fields.get("value") is not None:
+                content = fields["value"]
         turn: Turn = {"role": self.roles[name]}
         if content is not None:
             turn["content"] = _text_or_parts(content, index)
-        turn |= _with_calls(rest, index)
+        # All other fields stay.
+        other_fields = {key: value for key, value in fields.items() if key not in own_names}
+        turn |= _with_read_calls(other_fields, index)
         _check_thoughts(turn, index)
         try:
             check_weight(turn)
         except BadRecordError as error:
             raise BadRecordError(f"turn {index + 1}: {error}", **error.details) from error
-        if name in _CALLING and turn["role"] == "assistant":
+        if name in _CALLING_ROLES and turn["role"] == ASSISTANT:
             turn = _with_written_call(turn)
-        if turn.get("content") is None and not any(turn.get(means) for means in _SAID_BY_OTHER_MEANS):
-            _refuse("no_content", index, "its content is missing or null, and it calls no tools")
+        if turn.get("content") is None and not _says_beside_content(turn):
+            _refuse_turn("no_content", index, "its content is missing or null, and it calls no tools")
         return turn
+
+    def _role_name(self, fields: Turn, field: str, index: int) -> str:
+        """Return the known name of a turn's role in a field; BadRecordError where it has none."""
+        name = fields.get(field)
+        if name is None:
+            listed = ", ".join(fields)
+            _refuse_turn("no_role", index, f"it has no role (nor from); its fields are {listed}")
+        if not isinstance(name, str):
+            _refuse_turn("no_role", index, f"its role is {_kind(name)}, expected text")
+        if name not in self.roles:
+            known_roles = ", ".join(self.roles)
+            _refuse_turn(
+                "unknown_role",
+                index,
+                f"its role {name[:60]!r} is unknown, expected one of {known_roles}; name it in role_mapping",
+            )
+        return name
+
+
+def _turns_of(conversation: Any) -> Sequence[Any]:
+    """Return the turns of a conversation, or of its JSON text; BadRecordError where it is no list, or empty."""
+    turns = _parsed(conversation, "got text, expected a list of turns", "not_messages")
+    if turns is None:
+        raise BadRecordError("it is missing or null, expected a list of turns", reason="no_messages")
+    if not isinstance(turns, list | tuple):
+        raise BadRecordError(f"it holds {_kind(turns)}, expected a list of turns", reason="not_messages")
+    if not turns:
+        raise BadRecordError("it is empty, expected at least one turn", reason="no_messages")
+    return cast("Sequence[Any]", turns)
 
 
 def _input_and_output(fields: Turn, index: int) -> list[Turn]:
-    """Return the messages of a turn that holds what the user and the assistant say."""
+    """Return the messages of a turn that holds the texts of the user and the assistant."""
     if fields.get("output") is None:
-        _refuse("no_content", index, "its output is missing or null")
+        _refuse_turn("no_content", index, "its output is missing or null")
     messages: list[Turn] = []
     for name, role in (("system", "system"), ("input", "user"), ("output", "assistant")):
         if fields.get(name) is not None:
@@ -164,13 +195,21 @@ def _input_and_output(fields: Turn, index: int) -> list[Turn]:
 
 
 def _refuse_empty(turn: Turn, index: int) -> None:
-    """Refuse an assistant that says nothing: it would be a lesson in saying nothing."""
+    """Refuse an assistant that says nothing: a model would learn to say nothing."""
     content = turn.get("content")
-    if turn["role"] != "assistant" or content is None:
+    if turn["role"] != ASSISTANT or content is None:
         return
-    texts = [content] if isinstance(content, str) else [part["text"] for part in content]
-    if not "".join(texts).strip() and not any(turn.get(name) for name in _SAID_BY_OTHER_MEANS):
-        _refuse("empty_turn", index, "the assistant says nothing and calls no tools")
+    text = content if isinstance(content, str) else "".join(part["text"] for part in content)
+    if not text.strip() and not _says_beside_content(turn):
+        _refuse_turn("empty_turn", index, "the assistant says nothing and calls no tools")
+
+
+def _says_beside_content(turn: Turn) -> bool:
+    """Return whether a turn has calls or reasoning."""
+    return any(turn.get(name) for name in _FIELDS_BESIDE_CONTENT)
+
+
+# ---- contents ----------------------------------------------------------------------------------------------
 
 
 def _text_or_parts(content: Any, index: int) -> str | list[Any]:
@@ -180,45 +219,41 @@ def _text_or_parts(content: Any, index: int) -> str | list[Any]:
     """
     if not isinstance(content, list):
         return _text(content, "content", index)
-    parts: list[Any] = []
-    for place, part in enumerate(cast("list[Any]", content)):
-        if isinstance(part, str):
-            part = {"type": "text", "text": part}
-        fields = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
-        kind = fields.get("type", "text")
-        if kind not in _TEXT_PARTS or not isinstance(fields.get("text"), str):
-            what = (
-                f"of type {kind!r}, with text that is {_kind(fields.get('text'))}" if fields else _kind(part)
-            )
-            _refuse(
-                "content_not_text",
-                index,
-                f"part {place + 1} of its content is {what}, expected {{'type': 'text', 'text': 'Hello'}}; other "
-                "parts, such as images, cannot become tokens",
-            )
-        parts.append({"type": "text", "text": fields["text"]})
-    text = "".join(part["text"] for part in parts)
-    return parts if text.strip() else text
+    texts = [_part_text(part, place, index) for place, part in enumerate(cast("list[Any]", content))]
+    if not "".join(texts).strip():
+        return "".join(texts)
+    return [{"type": "text", "text": text} for text in texts]
 
 
-def _with_calls(fields: Turn, index: int) -> Turn:
-    """Return fields whose calls are objects; JSON text of them is read, and empty lists are left out."""
-    made = dict(fields)
-    for field in _CALLS:
-        calls = _parsed(
-            made.pop(field, None), f"turn {index + 1}: its {field} are text that is not JSON", BAD_CALLS
-        )
-        if not calls:
-            continue
-        listed = calls if field == "tool_calls" else [calls]
-        if not isinstance(listed, list):
-            _refuse(BAD_CALLS, index, f"its {field} hold {_kind(calls)}, expected a list of calls")
-        for call in cast("list[Any]", listed):
-            if not isinstance(call, dict):
-                told = f"its {field} hold {_kind(call)}, expected an object with a name and arguments"
-                _refuse(BAD_CALLS, index, told)
-        made[field] = calls
-    return made
+def _part_text(part: Any, place: int, index: int) -> str:
+    """Return the text of a part of a content; BadRecordError where it is no text part."""
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict) or not part:
+        _refuse_part(_kind(part), place, index)
+    fields = cast("dict[str, Any]", part)
+    part_type = fields.get("type", "text")
+    text = fields.get("text")
+    if part_type not in _TEXT_PARTS or not isinstance(text, str):
+        _refuse_part(f"of type {part_type!r}, with text that is {_kind(text)}", place, index)
+    return text
+
+
+def _refuse_part(problem: str, place: int, index: int) -> NoReturn:
+    """Raise the BadRecordError of a part of a turn's content."""
+    _refuse_turn(
+        "content_not_text",
+        index,
+        f"part {place + 1} of its content is {problem}, expected {{'type': 'text', 'text': 'Hello'}}; other "
+        "parts, such as images, cannot become tokens",
+    )
+
+
+def _text(value: Any, name: str, index: int) -> str:
+    """Return a text; BadRecordError where the value is none."""
+    if not isinstance(value, str):
+        _refuse_turn("content_not_text", index, f"its {name} is {_kind(value)}, expected text")
+    return value
 
 
 def _check_thoughts(turn: Turn, index: int) -> None:
@@ -226,71 +261,92 @@ def _check_thoughts(turn: Turn, index: int) -> None:
     for name in THOUGHTS:
         value = turn.get(name)
         if value is not None and not isinstance(value, str):
-            _refuse("content_not_text", index, f"its {name} is {_kind(value)}, expected text")
+            _refuse_turn("content_not_text", index, f"its {name} is {_kind(value)}, expected text")
+
+
+# ---- calls and tools ---------------------------------------------------------------------------------------
+
+
+def _with_read_calls(fields: Turn, index: int) -> Turn:
+    """Return fields whose calls are objects; JSON text of calls is read, and empty lists are left out."""
+    read_fields = dict(fields)
+    for field in _CALL_FIELDS:
+        calls = _parsed(
+            read_fields.pop(field, None),
+            f"turn {index + 1}: its {field} are text that is not JSON",
+            BAD_CALLS,
+        )
+        # Null, an empty list and an empty object say that the turn calls nothing.
+        if not calls:
+            continue
+        listed = calls if field == "tool_calls" else [calls]
+        if not isinstance(listed, list):
+            _refuse_turn(BAD_CALLS, index, f"its {field} hold {_kind(calls)}, expected a list of calls")
+        for call in cast("list[Any]", listed):
+            if not isinstance(call, dict):
+                _refuse_turn(
+                    BAD_CALLS,
+                    index,
+                    f"its {field} hold {_kind(call)}, expected an object with a name and arguments",
+                )
+        read_fields[field] = calls
+    return read_fields
 
 
 def _with_written_call(turn: Turn) -> Turn:
-    """Return a turn of ShareGPT's ``function_call`` as one that makes the call which its text is the JSON of.
+    """Return a turn of ShareGPT's ``function_call`` as one that makes the call of which its text is the JSON.
 
     The text stays in ``function_call``: a template that renders no calls gets it as the content. A text that is no call
     stays the content.
     """
     content = turn.get("content")
-    if (
-        not isinstance(content, str)
-        or any(turn.get(name) for name in _CALLS)
-        or calls_of_text(content) is None
-    ):
+    has_calls = any(turn.get(name) for name in _CALL_FIELDS)
+    if has_calls or not isinstance(content, str) or calls_of_text(content) is None:
         return turn
-    rest = {name: value for name, value in turn.items() if name != "content"}
-    return {**rest, "function_call": content}
-
-
-@contextmanager
-def in_field(name: str) -> Generator[None]:
-    """Name the field of a row in the BadRecordError of what stands in it."""
-    try:
-        yield
-    except BadRecordError as error:
-        details = {**error.details, "field_path": name}
-        raise BadRecordError(f"the field {name!r}: {error}", **details) from error
+    calling_turn = {name: value for name, value in turn.items() if name != "content"}
+    calling_turn["function_call"] = content
+    return calling_turn
 
 
 def tools_of(value: Any) -> list[Any] | None:
     """Return the tools of a row: a list of objects (JSON schemas), or JSON text of one; None where it is empty.
 
     Raises:
-        BadRecordError: they are something else (``bad_tools``).
+        BadRecordError: They are something else (``bad_tools``).
     """
     if value is None:
         return None
-    value = _parsed(value, "the tools are text that is not JSON", "bad_tools")
-    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in cast("list[Any]", value)):
+    tools = _parsed(value, "the tools are text that is not JSON", "bad_tools")
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in cast("list[Any]", tools)):
         raise BadRecordError("the tools must be a list of objects (JSON schemas)", reason="bad_tools")
-    return cast("list[Any]", value) or None
+    return cast("list[Any]", tools) or None
 
 
 def texts_in_calls(value: Any) -> Iterator[str]:
-    """Yield the texts that stand in the JSON text of calls: a template may get the call instead of its JSON."""
-    rest: list[Any] = [value]
-    while rest:
-        item = rest.pop()
+    """Yield the texts in the JSON text of calls: a template may get the call instead of its JSON."""
+    pending: list[Any] = [value]
+    while pending:
+        item = pending.pop()
         if isinstance(item, Mapping):
             fields = cast("Mapping[str, Any]", item)
-            for name, field in fields.items():
-                if name in _WRITTEN and isinstance(field, str):
-                    yield from _texts_in_json(field)
-            rest += fields.values()
+            for name in _JSON_FIELDS:
+                text = fields.get(name)
+                if isinstance(text, str):
+                    yield from _texts_in_json(text)
+            pending += fields.values()
         elif isinstance(item, list | tuple):
-            rest += cast("Sequence[Any]", item)
+            pending += cast("Sequence[Any]", item)
 
 
 def _texts_in_json(text: str) -> Iterator[str]:
-    """Yield the texts in a JSON text; nothing where it is something else."""
+    """Yield the texts in a JSON text; nothing where it is no JSON."""
     try:
         yield from texts_in(json.loads(text))
     except (ValueError, RecursionError):
         return
+
+
+# ---- values ------------------------------------------------------------------------------------------------
 
 
 def without_nulls(value: Any) -> Any:
@@ -303,100 +359,35 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-def _parsed(value: Any, told: str, reason: str) -> Any:
-    """Return a value, or what a text says in JSON."""
-    try:
-        return orjson.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        raise BadRecordError(told, reason=reason) from None
-
-
-BAD_CALLS: Final = "bad_tool_calls"
-"""The reason of rows whose calls have no form that is known."""
-
-
-def _text(value: Any, name: str, index: int) -> str:
+def _parsed(value: Any, problem: str, reason: str) -> Any:
+    """Return a value, or the value of a JSON text; BadRecordError where a text is no JSON."""
     if not isinstance(value, str):
-        _refuse("content_not_text", index, f"its {name} is {_kind(value)}, expected text")
-    return value
+        return value
+    try:
+        return orjson.loads(value)
+    except ValueError:
+        raise BadRecordError(problem, reason=reason) from None
 
 
 def _kind(value: Any) -> str:
+    """Return the name of a value's type in JSON, with its article."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
     return names.get(type(value), f"a {type(value).__name__}")
 
 
-def _refuse(reason: str, index: int, why: str) -> NoReturn:
-    raise BadRecordError(f"turn {index + 1}: {why}", reason=reason)
+# ---- errors ------------------------------------------------------------------------------------------------
 
 
-OUTPUT: Final = "messages"
+@contextmanager
+def in_field(name: str) -> Generator[None]:
+    """Name the field of a row in the BadRecordError about its value."""
+    try:
+        yield
+    except BadRecordError as error:
+        details = {**error.details, "field_path": name}
+        raise BadRecordError(f"the field {name!r}: {error}", **details) from error
 
 
-@final
-class ConvertToChatML(Transform):
-    """Makes ``messages``, a list of ``{"role", "content", ...}``, of a row's conversation.
-
-    The conversation is the first of the fields messages, conversations and conversation that the row has; it is taken
-    out. ``human`` becomes ``user``, ``gpt``, ``bot`` and ``model`` become ``assistant``, ``function`` becomes ``tool``;
-    so do the other names of :data:`SYNONYMS`.
-
-    Args:
-        role_mapping: further names, {their name: role}; they come before those.
-        use_default_mapping: whether those are known.
-    """
-
-    def __init__(
-        self, role_mapping: Mapping[str, str] | None = None, use_default_mapping: bool = True
-    ) -> None:
-        self._reader = ConversationReader(role_mapping, use_default_mapping=use_default_mapping)
-
-    def __call__(self, example: Row) -> Row:
-        """Return the row with its messages; BadRecordError where it has no conversation."""
-        field = conversation_field(example)
-        if field is None:
-            raise BadRecordError(
-                f"the row has none of the fields {', '.join(MESSAGES_FIELDS)}; its fields are {', '.join(example)}",
-                reason="no_messages",
-            )
-        return _with_messages(example, field, self._reader)
-
-
-@final
-class ConvertInputOutputToChatML(Transform):
-    """Makes ``messages`` of a row's input and output: a user's turn and an assistant's.
-
-    They are texts in two fields of the row, or a conversation whose turns are ``{"input", "output"}``. Where there is
-    a system message, beside them or in a turn, it comes first. The fields are taken out.
-    """
-
-    def __init__(
-        self, input_field: str = "input", output_field: str = "output", system_field: str | None = "system"
-    ) -> None:
-        self._input, self._output, self._system = input_field, output_field, system_field
-        self._reader = ConversationReader()
-
-    def __call__(self, example: Row) -> Row:
-        """Return the row with its messages; BadRecordError where it has no input or output."""
-        if example.get(self._input) is None and (field := conversation_field(example)) is not None:
-            return _with_messages(example, field, self._reader)
-        names = {self._input: "input", self._output: "output"}
-        if self._system is not None:
-            names[self._system] = "system"
-        if example.get(self._input) is None:
-            told = f"the field {self._input!r} is missing or null"
-            raise BadRecordError(told, reason="no_messages", field_path=self._input)
-        messages = self._reader.read([{role: example.get(name) for name, role in names.items()}])
-        rest = {key: value for key, value in example.items() if key not in names}
-        return {**rest, OUTPUT: messages}
-
-
-def conversation_field(row: Row) -> str | None:
-    """Return the field of a row that holds its conversation."""
-    return next((name for name in MESSAGES_FIELDS if row.get(name) is not None), None)
-
-
-def _with_messages(row: Row, field: str, reader: ConversationReader) -> Row:
-    with in_field(field):
-        messages = reader.read(row[field])
-    return {**{key: value for key, value in row.items() if key != field}, OUTPUT: messages}
+def _refuse_turn(reason: str, index: int, problem: str) -> NoReturn:
+    """Raise the BadRecordError of a turn."""
+    raise BadRecordError(f"turn {index + 1}: {problem}", reason=reason)

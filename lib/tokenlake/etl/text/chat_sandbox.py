@@ -1,14 +1,14 @@
 """A chat template as a program, in Jinja's immutable sandbox with nothing in it but data.
 
-A template knows no clock and no chance. What is missing may be asked about (``is defined``, ``if``, ``for``,
-``default``); neither it nor a function, a generator or anything else that is no data ever becomes text. The block
-``{% generation %} ... {% endgeneration %}`` marks what the assistant says. How much a template does is bounded from
-outside (:mod:`tokenlake.etl.text.chat_template`).
+A template has no clock and no chance. It may test whether a value is missing (``is defined``, ``if``, ``for``,
+``default``), but neither a missing value nor a function, a generator or anything else that is no data ever becomes
+text. The block ``{% generation %} ... {% endgeneration %}`` marks the assistant's words. Limits of a template are set
+from outside (:mod:`tokenlake.etl.text.chat_template`).
 
 For a skeleton (:mod:`tokenlake.etl.text.chat_server`) contents are symbols: objects that can be joined and
-stripped, and that raise :class:`LookedInto` when they are asked for anything else (their length, their
-letters, whether they equal something). What is output of one is a mark: ``U+E000, how it was stripped, the
-message's number, U+E001``.
+stripped, and that raise :class:`LookedInto` when a template does anything else with them (reads their length or
+letters, compares them). The output of one is a mark: ``U+E000, sides on which it was stripped, index of the message,
+U+E001``.
 """
 
 from __future__ import annotations
@@ -43,40 +43,67 @@ from jinja2.utils import Cycler, Joiner, Namespace
 from jinja2.visitor import NodeTransformer
 
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.text.chat_template import LEFT, MAX_TEMPLATE, RIGHT, CharSpan, Slot, template_error
+from tokenlake.etl.text.chat_protocol import LEFT, MAX_TEMPLATE, RIGHT, CharSpan, Slot, template_error
 
 REFUSED: Final = "template_refused"
-"""The reason of rows that a template itself refuses, by ``raise_exception``."""
+"""Reason of rows that a template itself refuses, by ``raise_exception``."""
 ERROR: Final = "template_error"
-"""The reason of rows on which a template fails."""
+"""Reason of rows on which a template fails."""
 
 OPEN: Final = "\ue000"
-"""What a mark begins with."""
+"""First character of a mark."""
 NAME: Final = "<chat template>"
-# Filters that note where the output is; nobody can spell them.
-_BEGIN, _END = "generation begins", "generation ends"
-_ELSEWHERE: Final = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
+# Filters that note the length of the output. Their names have blanks, so that no template can use them.
+_BEGIN: Final = "generation begins"
+_END: Final = "generation ends"
+_OTHER_FILES: Final = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
 _CAPTURING: Final = (nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock, nodes.Block)
 _ESCAPING: Final = (nodes.EvalContextModifier, nodes.ScopedEvalContextModifier)
-_ABSENT: Final = ("random", "pprint", "urlize", "xmlattr")
+_REMOVED_FILTERS: Final = ("random", "pprint", "urlize", "xmlattr")
 """Filters that depend on chance or on Python, or make markup for pages."""
-_DATA: Final = (str, int, float, list, tuple, dict, range, KeysView, ValuesView, ItemsView, jinja2.Undefined)
+_DATA_TYPES: Final = (
+    str,
+    int,
+    float,
+    list,
+    tuple,
+    dict,
+    range,
+    KeysView,
+    ValuesView,
+    ItemsView,
+    jinja2.Undefined,
+)
 _JINJAS_NAMES: Final = {"loop", "caller", "varargs", "kwargs", "self", "super"}
 _FUNCTIONS: Final = (BuiltinMethodType, FunctionType, MethodType)
 _JINJAS_OWN: Final = (BlockReference, Cycler, Joiner, LoopContext, Macro, Namespace, TemplateReference)
 
 
+# ---- parsing and marks -------------------------------------------------------------------------------------
+
+
 def _parsed(sandbox: Sandbox, text: str, learned: str | None = None) -> nodes.Template:
+    """Return the syntax tree of a template.
+
+    Args:
+        sandbox: Environment.
+        text: Text of the template.
+        learned: Variable that is marked wherever it is output, in a template without marks of its own.
+
+    Raises:
+        ConfigError: The template cannot be parsed, needs other files, or has marks at unknown places of the text.
+    """
     if len(text) > MAX_TEMPLATE:
         raise template_error(
             ConfigError, f" has {len(text):,} characters, at most {MAX_TEMPLATE:,} are allowed"
         )
     with _compiling():
         tree = sandbox.parse(text)
-    if learned is not None and not any(True for _ in _marks(tree)):
+    if learned is not None and not _has_marks(tree):
         tree = _OutputMarker(learned).visit(tree)
         tree.set_environment(sandbox)
-    for node in tree.find_all(_ELSEWHERE):
+    # Templates that need other files, or whose marks lie in text that is captured first, cannot be used.
+    for node in tree.find_all(_OTHER_FILES):
         raise template_error(
             ConfigError,
             f", line {node.lineno}: it asks for another file, which a chat template cannot have",
@@ -94,6 +121,7 @@ def _parsed(sandbox: Sandbox, text: str, learned: str | None = None) -> nodes.Te
 
 @contextlib.contextmanager
 def _compiling() -> Generator[None]:
+    """Turn the errors of Jinja's compiler into ConfigError."""
     try:
         yield
     except jinja2.TemplateSyntaxError as error:
@@ -104,24 +132,33 @@ def _compiling() -> Generator[None]:
 
 
 def _captures(tree: nodes.Template) -> Iterator[nodes.Node]:
-    """Yield the parts of a template whose text does not go straight to the output."""
+    """Yield the parts of a template whose text is captured before it may be output."""
     yield from tree.find_all(_CAPTURING)
-    yield from (loop for loop in tree.find_all(nodes.For) if loop.recursive)
+    for loop in tree.find_all(nodes.For):
+        if loop.recursive:
+            yield loop
 
 
 def _marks(tree: nodes.Node) -> Iterator[nodes.Node]:
-    return (found for found in tree.find_all(nodes.Filter) if found.name == _BEGIN)
+    """Yield the beginnings of the marks in a part of a template."""
+    for node in tree.find_all(nodes.Filter):
+        if node.name == _BEGIN:
+            yield node
+
+
+def _has_marks(tree: nodes.Node) -> bool:
+    return next(_marks(tree), None) is not None
 
 
 @final
 @dataclass(slots=True)
 class Output:
-    """What one rendering has output so far.
+    """The output of one rendering so far.
 
     Attributes:
-        length: characters.
-        starts: where the generation blocks that are open began.
-        marked: those that ended.
+        length: Number of characters.
+        starts: Places at which the generation blocks that are still open began.
+        marked: Spans of the blocks that ended.
     """
 
     length: int = 0
@@ -131,52 +168,66 @@ class Output:
 
 @final
 class _GenerationBlock(Extension):
-    """Notes how long the output is where the block begins and where it ends."""
+    """Notes the length of the output at the beginning and at the end of the block."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's own declaration)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Make of the block its own body in a scope, between two notes."""
+        """Return the body of the block in a scope, between two notes."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return _marked(nodes.Scope(body).set_lineno(line))
 
 
 def _marked(node: nodes.Node) -> list[nodes.Node]:
-    """Return a statement between the notes of where its output begins and ends."""
-    begin, end = (
-        nodes.ExprStmt(nodes.Filter(nodes.Const(0), name, [], [], None, None)).set_lineno(node.lineno)
-        for name in (_BEGIN, _END)
-    )
-    return [begin, node, end]
+    """Return a statement between the notes of the beginning and the end of its output."""
+    return [_note(_BEGIN, node.lineno), node, _note(_END, node.lineno)]
+
+
+def _note(name: str, line: int) -> nodes.Node:
+    """Return a statement that calls one of our two filters."""
+    return nodes.ExprStmt(nodes.Filter(nodes.Const(0), name, [], [], None, None)).set_lineno(line)
 
 
 @final
 class _OutputMarker(NodeTransformer):
-    """Marks every expression that is output and that `name` is a part of."""
+    """Marks every expression that is output and that a variable is a part of.
+
+    Args:
+        name: Name of the variable.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def visit_Output(self, node: nodes.Output) -> list[nodes.Node]:  # noqa: N802 (as Jinja calls it)
-        """Part an output into its expressions, so that marks can stand between them."""
+        """Split an output into its expressions, so that marks can stand between them."""
         parts: list[nodes.Node] = []
-        for each in node.nodes:
-            part = nodes.Output([each]).set_lineno(node.lineno)
-            names = (found for found in (each, *each.find_all(nodes.Name)) if isinstance(found, nodes.Name))
-            parts += _marked(part) if any(name.name == self._name for name in names) else [part]
+        for expression in node.nodes:
+            part = nodes.Output([expression]).set_lineno(node.lineno)
+            if self._is_part_of(expression):
+                parts += _marked(part)
+            else:
+                parts.append(part)
         return parts
+
+    def _is_part_of(self, expression: nodes.Node) -> bool:
+        """Return whether an expression is the variable, or has it inside."""
+        if isinstance(expression, nodes.Name) and expression.name == self._name:
+            return True
+        return any(name.name == self._name for name in expression.find_all(nodes.Name))
 
 
 @jinja2.pass_context
 def _begin(context: Any, _: int) -> None:
+    """Note the beginning of a block."""
     output: Output = context.environment.output
     output.starts.append(output.length)
 
 
 @jinja2.pass_context
 def _end(context: Any, _: int) -> None:
-    """Note where a block ends; inside another it is a part of that."""
+    """Note the end of a block; a block inside another is a part of that."""
     output: Output = context.environment.output
     start = output.starts.pop()
     if not output.starts and start < output.length:
@@ -189,9 +240,10 @@ class Compiled:
     """A template, ready to render.
 
     Attributes:
-        names: variables that neither the template nor Jinja sets anywhere.
-        marked: whether the template itself marks what the assistant says.
-        captures: whether it may get hold of what it has output.
+        template: Template of Jinja.
+        names: Names of variables that neither the template nor Jinja sets.
+        marked: Whether the template marks the assistant's words itself.
+        captures: Whether it may read its own output.
     """
 
     template: jinja2.Template
@@ -214,47 +266,60 @@ class Sandbox(ImmutableSandboxedEnvironment):
             optimized=False,
         )
         self.output = Output()
-        """Of the rendering that goes on."""
-        for name in _ABSENT:
+        """Output of the current rendering."""
+        for name in _REMOVED_FILTERS:
             del self.filters[name]
-        self.filters = {name: _undrawn(function) for name, function in self.filters.items()}
+        self.filters = {name: _without_generators(function) for name, function in self.filters.items()}
         self.filters |= {"tojson": _tojson, "trim": _trim, _BEGIN: _begin, _END: _end}
         self.tests["string"] = _is_string
         del self.globals["lipsum"]  # random words
-        own = {"namespace": _Namespace, "raise_exception": _refuse, "strftime_now": _no_clock}
-        self.globals |= {name: _Function(value) for name, value in {**self.globals, **own}.items()}
+        self.globals |= {"namespace": _Namespace, "raise_exception": _refuse, "strftime_now": _no_clock}
+        self.globals |= {name: _Function(value) for name, value in self.globals.items()}
 
     def compiled(self, text: str, learned: str | None) -> Compiled:
-        """Compile a template; ConfigError where that cannot be done, or what it marks cannot be known.
+        """Compile a template.
 
         Args:
-            learned: a variable that is marked wherever it is output, in a template without marks of its own.
+            text: Text of the template.
+            learned: Variable that is marked wherever it is output, in a template without marks of its own.
+
+        Raises:
+            ConfigError: The template cannot be compiled, or its marks have no known place in the text.
         """
         tree = _parsed(self, text, learned)
-        names = list(tree.find_all(nodes.Name))
-        read = {name.name for name in names if name.ctx == "load"}
-        own = {name.name for name in names if name.ctx != "load"} | _JINJAS_NAMES
-        captures = any(True for _ in (*_captures(tree), *tree.find_all(_ESCAPING)))
+        loaded_names: set[str] = set()
+        own_names = set(_JINJAS_NAMES)
+        for name in tree.find_all(nodes.Name):
+            names = loaded_names if name.ctx == "load" else own_names
+            names.add(name.name)
+        captures = bool([*_captures(tree), *tree.find_all(_ESCAPING)])
         with _compiling():
             code = self.compile(tree, None, NAME)
         template = jinja2.Template.from_code(self, code, self.make_globals(None))
-        template.root_render_func.__globals__["str_join"] = _concat  # what `~` calls
-        marked = any(True for _ in _marks(tree))
-        return Compiled(template, sorted(read - own - set(self.globals)), marked, captures)
+        template.root_render_func.__globals__["str_join"] = _concat  # the operator `~` calls it
+        return Compiled(
+            template=template,
+            names=sorted(loaded_names - own_names - set(self.globals)),
+            marked=_has_marks(tree),
+            captures=captures,
+        )
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """``obj.attribute``."""
-        return _shut(super().getattr(obj, attribute))
+        """Return ``obj.attribute``."""
+        return _closed(super().getattr(obj, attribute))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """``obj[argument]``; a message is a dict, whose fields need not be looked for among its methods."""
+        """Return ``obj[argument]``; the fields of a message, a dict, come before its methods."""
         if type(obj) is dict and type(argument) is str and argument in obj:
             return obj[argument]
-        return _shut(super().getitem(obj, argument))
+        return _closed(super().getitem(obj, argument))
+
+
+# ---- values that are no text -------------------------------------------------------------------------------
 
 
 def _no_text(self: Any) -> NoReturn:
-    """In place of ``__str__`` and ``__repr__`` of what is no data."""
+    """Raise BadRecordError; this stands in the place of ``__str__`` and ``__repr__`` of values that are no data."""
     kind = getattr(self, "kind", type(self).__name__)
     raise template_error(
         BadRecordError,
@@ -265,7 +330,11 @@ def _no_text(self: Any) -> NoReturn:
 
 
 class NoData:
-    """A value that may be asked about but is no text; what is left of a value given that is no JSON."""
+    """A value that may be tested but is no text; it also stands for a value of a row that is no JSON.
+
+    Args:
+        kind: Name of the value's type.
+    """
 
     __slots__ = ("kind",)
 
@@ -291,7 +360,7 @@ class _Function(NoData):
 
 @final
 class _Items(NoData):
-    """What a filter hands out one by one."""
+    """The results of a filter that come one by one."""
 
     __slots__ = ("_items",)
 
@@ -304,7 +373,7 @@ class _Items(NoData):
 
 
 def forbid_text_of_jinjas_own() -> None:
-    """Let no object of Jinja's become text, in this process, which does nothing else than render templates."""
+    """Make objects of Jinja raise an error instead of becoming text, in this process, which only renders templates."""
     kinds: tuple[Any, ...] = _JINJAS_OWN
     for kind in kinds:
         kind.__str__ = kind.__repr__ = _no_text
@@ -312,7 +381,7 @@ def forbid_text_of_jinjas_own() -> None:
 
 @final
 class _Missing(jinja2.Undefined):
-    """What is not there: may be asked about, but is no text."""
+    """A missing value: it may be tested, but is no text."""
 
     __slots__ = ()
 
@@ -337,29 +406,32 @@ class _Namespace(Namespace):
 
 
 def _check_name(name: Any) -> None:
+    """Require that a name of a namespace is none of Python's own."""
     if str(name).startswith("_"):
         raise jinja2.exceptions.SecurityError(
             f"a namespace cannot hold {name!r}: it begins with an underscore"
         )
 
 
-def _shut(value: Any) -> Any:
+def _closed(value: Any) -> Any:
+    """Return a value; a function in a form that can be called but not printed."""
     return _Function(value) if isinstance(value, _FUNCTIONS) else value
 
 
-def _undrawn(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter whose result, where it is drawn item by item, is no text."""
+def _without_generators(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter whose result cannot be printed if it is a generator."""
 
-    @functools.wraps(function)  # with Jinja's mark of those that get its context
-    def undrawn(*args: Any, **kwargs: Any) -> Any:
-        made = function(*args, **kwargs)
-        return _Items(made) if isinstance(made, Iterator) else made
+    @functools.wraps(function)  # keeps Jinja's mark of filters that get its context
+    def filter_function(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return _Items(result) if isinstance(result, Iterator) else result
 
-    return undrawn
+    return filter_function
 
 
 @jinja2.pass_context  # which also keeps Jinja from computing anything while it compiles
 def _finalized(_: Context, value: Any) -> Any:
+    """Return the text of a value that is output; BadRecordError for null and for values that are no data."""
     if value is None:
         raise template_error(
             BadRecordError,
@@ -368,21 +440,28 @@ def _finalized(_: Context, value: Any) -> Any:
         )
     if isinstance(value, Symbol):
         return _marked_text(value)
-    return value if isinstance(value, _DATA) else _no_text(value)
+    if not isinstance(value, _DATA_TYPES):
+        _no_text(value)
+    return value
+
+
+# ---- functions and filters ---------------------------------------------------------------------------------
 
 
 def _tojson(
     x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """JSON as it is, nothing escaped for a page."""
+    """Return the JSON of a value, with nothing escaped for a page."""
     return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _refuse(message: Any = "") -> NoReturn:
+    """Raise the error of a conversation that the template refuses."""
     raise template_error(BadRecordError, f" refuses the conversation: {message}", reason=REFUSED)
 
 
 def _no_clock(_format: Any = "") -> NoReturn:
+    """Raise ConfigError: today's date would differ from build to build."""
     raise template_error(
         ConfigError,
         " asks for today's date (strftime_now), which would make every build another one; give the "
@@ -392,35 +471,46 @@ def _no_clock(_format: Any = "") -> NoReturn:
 
 
 def with_clock(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return variables of which ``strftime_now``, where it is one, gives a fixed date; ConfigError if it is none."""
+    """Return variables with ``strftime_now``, where it is one, as a function that gives this date.
+
+    Raises:
+        ConfigError: It is no date.
+    """
     if "strftime_now" not in variables:
         return dict(variables)
-    given = variables["strftime_now"]
+    setting = variables["strftime_now"]
     try:
-        when = datetime.datetime.fromisoformat(str(given))
+        date = datetime.datetime.fromisoformat(str(setting))
     except ValueError:
         raise ConfigError(
-            f"chat.template_kwargs.strftime_now: got {given!r}, must be a date such as 2025-01-31"
+            f"chat.template_kwargs.strftime_now: got {setting!r}, must be a date such as 2025-01-31"
         ) from None
-    return {**variables, "strftime_now": _Function(when.strftime)}
+    return {**variables, "strftime_now": _Function(date.strftime)}
+
+
+# ---- symbols -----------------------------------------------------------------------------------------------
 
 
 class LookedInto(BaseException):
-    """A template looked into a content. No Exception, which Jinja's own functions would catch."""
+    """A template looked into a content. It is no Exception, because Jinja's own functions would catch that."""
 
 
-def _look(*_: Any) -> NoReturn:
+def _raise_looked_into(*_: Any) -> NoReturn:
     raise LookedInto
 
 
-_refused: Any = _look
+_refused: Any = _raise_looked_into
 
 
 @final
 class Symbol:
-    """A text of words and contents that are not known yet, each taken to hold more than blanks.
+    """A text of words and of contents that are not known yet, each assumed to hold more than blanks.
 
-    It is no `str`, whose characters C code reads without asking; what a template may ask of one is refused.
+    It is no `str`, whose characters C code reads directly. All operations of a text but joining and stripping are
+    refused.
+
+    Args:
+        parts: Words and slots, in order.
     """
 
     __slots__ = ("_parts",)
@@ -442,17 +532,19 @@ class Symbol:
         """Strip blanks on the left."""
         first, *rest = self._parts
         if not isinstance(first, str):
-            return Symbol((first[0], first[1] | LEFT), *rest)
-        first = first.lstrip()
-        return Symbol(first, *rest) if first else Symbol(*rest).lstrip()
+            message, sides = first
+            return Symbol((message, sides | LEFT), *rest)
+        words = first.lstrip()
+        return Symbol(words, *rest) if words else Symbol(*rest).lstrip()
 
     def rstrip(self) -> Symbol:
         """Strip blanks on the right."""
         *rest, last = self._parts
         if not isinstance(last, str):
-            return Symbol(*rest, (last[0], last[1] | RIGHT))
-        last = last.rstrip()
-        return Symbol(*rest, last) if last else Symbol(*rest).rstrip()
+            message, sides = last
+            return Symbol(*rest, (message, sides | RIGHT))
+        words = last.rstrip()
+        return Symbol(*rest, words) if words else Symbol(*rest).rstrip()
 
     __getattr__ = _refused
     __str__ = __repr__ = __format__ = __bool__ = __int__ = __float__ = __index__ = __hash__ = _refused
@@ -461,6 +553,7 @@ class Symbol:
 
 
 def _parts(value: object) -> Sequence[str | Slot]:
+    """Return the parts of a symbol or a text; TypeError for another value."""
     if isinstance(value, Symbol):
         return value._parts  # pyright: ignore[reportPrivateUsage]
     if isinstance(value, str):
@@ -469,31 +562,40 @@ def _parts(value: object) -> Sequence[str | Slot]:
 
 
 def _marked_text(symbol: Symbol) -> str:
-    """Return the text of a symbol as it is output, its contents as marks."""
-    return "".join(part if isinstance(part, str) else mark(*part) for part in _parts(symbol))
+    """Return the text of a symbol in the output, with marks in the place of contents."""
+    texts = [part if isinstance(part, str) else mark(*part) for part in _parts(symbol)]
+    return "".join(texts)
 
 
-def mark(number: int, sides: int) -> str:
-    """Return what is output of a message's content."""
-    return f"{OPEN}{sides}{number}\ue001"
+def mark(index: int, sides: int) -> str:
+    """Return the mark of a message's content in the output.
+
+    Args:
+        index: Index of the message.
+        sides: Sides on which the content is stripped.
+    """
+    return f"{OPEN}{sides}{index}\ue001"
 
 
 def _concat(values: Iterable[Any]) -> Any:
-    """Join what ``~`` joins."""
+    """Join the operands of ``~``."""
     items = list(values)
     if not any(isinstance(item, Symbol) for item in items):
         return "".join(map(str, items))
-    return Symbol(
-        *(part for item in items for part in _parts(item if isinstance(item, Symbol) else str(item)))
-    )
+    parts: list[str | Slot] = []
+    for item in items:
+        parts += _parts(item if isinstance(item, Symbol) else str(item))
+    return Symbol(*parts)
 
 
 def _trim(value: Any, chars: str | None = None) -> Any:
-    """Strip, as the filter `trim` does."""
+    """Return a value without the blanks around it: the filter `trim`."""
+    if type(value) is Symbol and chars is None:
+        return value.strip()
     text: Any = value
-    return value.strip() if type(value) is Symbol and chars is None else do_trim(text, chars)
+    return do_trim(text, chars)
 
 
 def _is_string(value: Any) -> bool:
-    """Say whether a value is a text."""
+    """Return whether a value is a text."""
     return isinstance(value, str | Symbol)

@@ -1,8 +1,8 @@
 """Conversations of the same shape, whose turns lie at the same places between their words.
 
-A shape is a conversation with marks in the place of all words. What is found once for a shape holds for every
-conversation whose rendering is that of the shape with the words put in; that is compared for each conversation, so a
-template that renders some words in another way is found, and such a conversation is looked at by itself.
+A shape is a conversation with marks in the place of all words. Spans that are found once for a shape hold for every
+conversation whose rendering is that of the shape with the words put in. Each rendering is compared with that, so a
+template that renders some words in another way is noticed, and the spans of such a conversation are found by itself.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, chain
 from typing import Any, Final, final
 
 from tokenlake.errors import BadRecordError
-from tokenlake.etl.text.chat_marks import Item, mark_turn
-from tokenlake.etl.text.chat_template import NO_DATA, CharSpan, Message
+from tokenlake.etl.text.chat_marks import mark_turn
+from tokenlake.etl.text.chat_protocol import NO_DATA, CharSpan, Message
 
 Find = Callable[[str, Sequence[Message]], tuple[CharSpan, ...]]
-"""Finds spans in the rendering of a conversation, given both."""
+"""Finds spans in a rendering of a conversation: (rendering, messages)."""
 
 _SALT: Final = "QzVs"
 _MARK: Final = re.compile(f"({_SALT}[0-9]+y[0-9]+x)")
@@ -34,9 +35,9 @@ class _TurnShape:
     """The rendering of a shape.
 
     Attributes:
-        parts: text and marks in turn; marks have odd indices.
-        starts: where each part begins.
-        spans: what was found in the rendering.
+        parts: Texts and marks by turns; marks have odd indices.
+        starts: Index of the first character of each part.
+        spans: Spans in the rendering.
     """
 
     parts: tuple[str, ...]
@@ -47,95 +48,113 @@ class _TurnShape:
         """Return the spans in the rendering of a conversation of this shape; None where it is not the shape's.
 
         Args:
-            text: the rendering.
-            words: what stands in the place of each mark.
+            text: Rendering of the conversation.
+            words: {mark: words in its place}.
         """
-        pieces = [words.get(part, "") if index % 2 else part for index, part in enumerate(self.parts)]
+        pieces = list(self.parts)
+        for index in range(1, len(pieces), 2):
+            pieces[index] = words.get(pieces[index], "")
         if "".join(pieces) != text:
             return None
-        begins = [*accumulate(map(len, pieces), initial=0)]
-        return tuple((self._moved(start, begins), self._moved(stop, begins)) for start, stop in self.spans)
+        piece_starts = list(accumulate(map(len, pieces), initial=0))
+        moved = partial(self._moved, piece_starts=piece_starts)
+        return tuple((moved(start), moved(stop)) for start, stop in self.spans)
 
-    def _moved(self, place: int, begins: list[int]) -> int:
-        """Return where a place of the shape lies in a text whose parts begin at `begins`."""
-        part = bisect_right(self.starts, place) - 1
-        return begins[part] + place - self.starts[part]
+    def part_at(self, place: int) -> int:
+        """Return the index of the part that holds a character of the shape."""
+        return bisect_right(self.starts, place) - 1
+
+    def _moved(self, place: int, piece_starts: list[int]) -> int:
+        """Return the place in a text, whose pieces begin at `piece_starts`, of a place in the shape."""
+        part = self.part_at(place)
+        return piece_starts[part] + place - self.starts[part]
+
+    def is_inside_mark(self, place: int) -> bool:
+        """Return whether a place lies inside a mark, not at its beginning."""
+        part = self.part_at(place)
+        return part % 2 == 1 and place > self.starts[part]
 
 
 @final
 class Shapes:
-    """Remembers what was found for shapes.
+    """Spans of the shapes of one template.
 
     Args:
-        render: renders ``(messages, tools)`` as the text of a conversation is rendered.
+        render: Renderer of ``(messages, tools)``.
     """
 
     def __init__(self, render: Callable[[Sequence[Message], list[Any] | None], str]) -> None:
         self._render = render
-        self._known: dict[bytes, _TurnShape | None] = {}
+        self._shapes: dict[bytes, _TurnShape | None] = {}
 
     def spans(
         self, purpose: str, text: str, messages: Sequence[Message], tools: list[Any] | None, find: Find
     ) -> tuple[CharSpan, ...]:
-        """Return what `find` finds in the rendering of a conversation, by its shape where that is possible.
+        """Return the spans of a conversation, by its shape where that is possible.
 
         Args:
-            purpose: what is looked for; what is found for one purpose does not count for another.
-            text: the rendering of the conversation.
+            purpose: Purpose of the spans; those of one purpose do not serve another.
+            text: Rendering of the conversation.
+            messages: Messages of the conversation.
+            tools: Tools of the conversation.
+            find: Function that finds the spans in a rendering.
 
         Raises:
             BadRecordError: `find` raises it for this conversation.
         """
-        items: list[Item] = []
-        marked = [_marked(index, message, items) for index, message in enumerate(messages)]
-        if _SALT in text or None in marked:
+        if _SALT in text or not all(map(_has_words_alone, messages)):
             return find(text, messages)
-        shape_messages = [message for message in marked if message is not None]
-        shape = self._shape(purpose, shape_messages, tools, find)
-        words = {item.mark: item.words for item in items}
+        # 1. The shape of the conversation, and its words.
+        marked_messages: list[Message] = []
+        words: dict[str, str] = {}
+        for index, message in enumerate(messages):
+            marked = mark_turn(message, f"{_SALT}{index}y")
+            marked_messages.append(marked.message)
+            for item in marked.items:
+                words[item.mark] = item.words
+        # 2. The spans of the shape, moved to this text.
+        shape = self._shape(purpose, marked_messages, tools, find)
         spans = None if shape is None else shape.spans_in(text, words)
-        return find(text, messages) if spans is None else spans
+        if spans is None:
+            return find(text, messages)
+        return spans
 
     def _shape(
         self, purpose: str, messages: Sequence[Message], tools: list[Any] | None, find: Find
     ) -> _TurnShape | None:
-        """Return the shape of marked messages; None where nothing can be found for it."""
+        """Return the shape of marked messages; None where it has no spans that could be moved."""
         text = json.dumps([purpose, messages, tools], default=_kind_of)
         key = hashlib.blake2b(text.encode(), digest_size=16).digest()
-        if key not in self._known:
-            if len(self._known) >= _MOST_SHAPES:
-                del self._known[next(iter(self._known))]  # the oldest
-            self._known[key] = self._found(messages, tools, find)
-        return self._known[key]
+        if key not in self._shapes:
+            if len(self._shapes) >= _MOST_SHAPES:
+                oldest = next(iter(self._shapes))
+                del self._shapes[oldest]
+            self._shapes[key] = self._new_shape(messages, tools, find)
+        return self._shapes[key]
 
-    def _found(self, messages: Sequence[Message], tools: list[Any] | None, find: Find) -> _TurnShape | None:
+    def _new_shape(
+        self, messages: Sequence[Message], tools: list[Any] | None, find: Find
+    ) -> _TurnShape | None:
+        """Return the shape of marked messages; None where the template fails, or a span ends inside a mark."""
         try:
             rendered = self._render(messages, tools)
             spans = find(rendered, messages)
         except BadRecordError:
             return None
         parts = tuple(_MARK.split(rendered))
-        starts = tuple(accumulate(map(len, parts), initial=0))
-        shape = _TurnShape(parts, starts[:-1], spans)
-        is_inside = any(shape.parts and _is_inside(shape, place) for span in spans for place in span)
-        return None if is_inside else shape
+        ends = tuple(accumulate(map(len, parts)))
+        shape = _TurnShape(parts, (0, *ends[:-1]), spans)
+        if any(map(shape.is_inside_mark, chain.from_iterable(spans))):
+            return None
+        return shape
 
 
 def _kind_of(value: Any) -> str:
-    """Return what stands in a key for a value that is no JSON, of which a template sees nothing but its kind."""
+    """Return the text in a key of a value that is no JSON, of which a template sees nothing but its kind."""
     return f"{NO_DATA} {value.kind}"
 
 
-def _is_inside(shape: _TurnShape, place: int) -> bool:
-    """Return whether a place lies inside a mark."""
-    part = bisect_right(shape.starts, place) - 1
-    return part % 2 == 1 and place > shape.starts[part]
-
-
-def _marked(index: int, message: Message, items: list[Item]) -> Message | None:
-    """Return a message with marks in the place of its words, which are added to `items`; None where it has calls."""
-    if "tool_calls" in message or "function_call" in message or isinstance(message.get("content"), list):
-        return None
-    marked = mark_turn(message, f"{_SALT}{index}y")
-    items += marked.items
-    return marked.message
+def _has_words_alone(message: Message) -> bool:
+    """Return whether a message has neither calls nor parts, whose forms may depend on their words."""
+    has_calls = "tool_calls" in message or "function_call" in message
+    return not has_calls and not isinstance(message.get("content"), list)

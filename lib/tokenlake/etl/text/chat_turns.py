@@ -1,23 +1,23 @@
 """Where the turns of a conversation lie in its rendering.
 
-A template says nothing about turns: it makes one text. So each turn is found by marks
-(:mod:`tokenlake.etl.text.chat_marks`). The conversation is rendered once more with marks in the place of one
-turn's words; what differs between both texts is what the turn says. A template that renders a turn
-differently when others follow does not matter then, because both texts hold the whole conversation.
+A template makes one text and does not tell its turns apart. So each turn is found by marks
+(:mod:`tokenlake.etl.text.chat_marks`): the conversation is rendered once more with marks in the place of one turn's
+words, and the difference between both texts is the words. It does not matter then if a template renders a turn
+differently when others follow, because both texts hold the whole conversation.
 
     text     <|im_start|>user\\nhi<|im_end|>\\n<|im_start|>assistant\\nhello<|im_end|>\\n
     marked   <|im_start|>user\\nhi<|im_end|>\\n<|im_start|>assistant\\nQzVe0x<|im_end|>\\n
                                                                    words
 
 1. The turn *begins* behind the generation prompt: the conversation before the turn is rendered with the prompt, and the
-   text is followed as far as both agree. Where earlier turns differ, both are followed from the end of the words
-   of the turn before. A template without a prompt has a header that nothing tells apart from the turn but the words
-   themselves, so there the turn begins with its words.
+   text is compared as far as both agree. Where earlier turns differ, both are compared from the end of the words
+   of the turn before. In a template without a prompt only the words themselves tell a header from the turn, so the turn
+   begins with its words.
 2. An empty block of reasoning that the prompt supplies when a model is not to think is a part of the prompt.
 3. The turn *ends* where the conversation up to it ends. Where that is rendered differently when others follow, it ends
    with the first special token behind the words.
 
-Blanks behind a special token that ends a turn bear no loss.
+Blanks behind a special token that ends a turn do not count toward the loss.
 
 Most templates render the beginning of a conversation as they render it alone. Where that holds for a turn, steps 1
 and 3 give both its ends, and one rendering with marks in all turns shows that nothing is left out.
@@ -33,16 +33,19 @@ from typing import Any, Final, final
 
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.text.chat_marks import Item, MarkedTurn, Render, calls_of, mark_turn, unused_salt
-from tokenlake.etl.text.chat_template import UNFOUND, CharSpan, Message, shared_length, texts_in
+from tokenlake.etl.text.chat_protocol import UNFOUND, CharSpan, Message
 from tokenlake.etl.text.chat_weights import ASSISTANT
+from tokenlake.etl.text.common_text import shared_end_length, shared_length
+from tokenlake.etl.text.plain_data import texts_in
 
 NOT_RENDERED: Final = "not_rendered"
-"""The reason of rows of which the template leaves something out."""
+"""Reason of rows of which the template leaves something out."""
 THINKING_SWITCHES: Final = ("enable_thinking", "thinking")
-"""Variables that say whether a model is to think; false makes a prompt supply an empty block of reasoning."""
+"""Variables that switch reasoning on; false makes a prompt supply an empty block of reasoning."""
 
+_CALL_FIELDS: Final = ("tool_calls", "function_call")
 _REMEDY: Final = "mark the assistant's turns in the template with {% generation %}, or set chat.loss: all"
-# What a prompt may end with that a turn need not begin with: blanks, and tags around empty reasoning.
+# A prompt may end with these, and a turn need not begin with them: blanks, and tags around empty reasoning.
 _TAG: Final = r"</?think(?:ing)?>|\[/?THINK\]"
 _ENDS_IN_TAGS: Final = re.compile(rf"(?:{_TAG}|\s)*\Z")
 _TAG_OR_BLANK: Final = re.compile(rf"{_TAG}|\s")
@@ -54,13 +57,13 @@ class TurnFinder:
     """Finds turns in the renderings of one template.
 
     Attributes:
-        render: renders ``(messages, tools, **variables)``; BadRecordError where the template fails.
-        endings: texts of the special tokens.
-        has_prompt: whether the template looks at ``add_generation_prompt``.
-        is_prompted: whether renderings end with a generation prompt.
-        prompt: what makes the assistant speak after a question; "" where that cannot be told.
-        empty_blocks: what prompts may supply beyond that: an empty block of reasoning.
-        masks_reasoning: whether reasoning bears no loss.
+        render: Renderer of ``(messages, tools, **variables)``; BadRecordError where the template fails.
+        endings: Texts of the special tokens.
+        has_prompt: Whether the template reads ``add_generation_prompt``.
+        is_prompted: Whether renderings end with a generation prompt.
+        prompt: Generation prompt after a question; "" where it is not known.
+        empty_blocks: Empty blocks of reasoning that prompts may supply after that.
+        masks_reasoning: Whether reasoning is excluded from the loss.
     """
 
     render: Render
@@ -74,27 +77,32 @@ class TurnFinder:
     def spans(
         self, text: str, messages: Sequence[Message], tools: list[Any] | None, turns: Sequence[int]
     ) -> tuple[CharSpan, ...]:
-        """Return what bears loss of some turns of the assistant.
+        """Return the spans of some of the assistant's turns that count toward the loss.
 
         Args:
-            text: rendering of the conversation.
-            turns: indices of the turns, ascending.
+            text: Rendering of the conversation.
+            messages: Messages of the conversation.
+            tools: Tools of the conversation.
+            turns: Indices of the turns, ascending.
 
         Raises:
-            BadRecordError: the template leaves out what a turn says (``not_rendered``), or a turn cannot be told from
-                what stands around it (``turns_not_found``).
+            BadRecordError: The template leaves out a part of a turn (``not_rendered``), or a turn cannot be found in
+                the text (``turns_not_found``).
         """
         conversation = _Conversation(self, text, messages, tools)
-        rendered = conversation.rendered(turns)
+        marked_turns = conversation.rendered(turns)
         spans: list[CharSpan] = []
         for index in turns:
-            marked = rendered.get(index)
-            turn = None if marked is None else conversation.stable_turn(index, marked)
-            turn = turn or conversation.turn(index)
+            # Most turns are rendered as the beginning of the conversation alone; the others are searched.
+            turn: CharSpan | None = None
+            if index in marked_turns:
+                turn = conversation.stable_turn(index, marked_turns[index])
+            if turn is None:
+                turn = conversation.turn(index)
             if spans and spans[-1][1] > turn[0]:
                 raise BadRecordError(
-                    f"turn {index + 1} and the assistant's turn before it overlap in the rendered text, so it cannot "
-                    f"be told what bears loss: {_REMEDY}",
+                    f"turn {index + 1} and the assistant's turn before it overlap in the rendered text, so the tokens "
+                    f"that count toward the loss cannot be found: {_REMEDY}",
                     reason=UNFOUND,
                 )
             hidden = conversation.reasoning(index, turn) if self.masks_reasoning else None
@@ -104,24 +112,24 @@ class TurnFinder:
     def words(
         self, text: str, messages: Sequence[Message], tools: list[Any] | None, index: int
     ) -> CharSpan | None:
-        """Return where the words of a turn of any role lie; None where the text holds none of them."""
+        """Return the span of the words of a turn of any role; None where the text holds none of them."""
         return _Conversation(self, text, messages, tools).words(index)
 
     def reasoning(
         self, text: str, messages: Sequence[Message], tools: list[Any] | None, index: int, turn: CharSpan
     ) -> CharSpan | None:
-        """Return what of a turn is reasoning, up to the answer; None where none is rendered."""
+        """Return the span of a turn's reasoning, up to the answer; None where none is rendered."""
         return _Conversation(self, text, messages, tools).reasoning(index, turn)
 
     def require_rendered(
         self, text: str, messages: Sequence[Message], tools: list[Any] | None, turns: Sequence[int]
     ) -> None:
-        """Require that the text holds all that some turns say.
+        """Require that the text holds all parts of some turns.
 
-        What a template renders of a turn only while it is the last one (reasoning) may be missing.
+        A part that a template renders only while its turn is the last one (reasoning) may be missing.
 
         Raises:
-            BadRecordError: something is missing (``not_rendered``).
+            BadRecordError: A part is missing (``not_rendered``).
         """
         conversation = _Conversation(self, text, messages, tools)
         for index in turns:
@@ -129,7 +137,7 @@ class TurnFinder:
 
 
 def without(span: CharSpan, hole: CharSpan | None) -> list[CharSpan]:
-    """Return what is left of a span without another one, which may lie elsewhere."""
+    """Return the pieces of a span outside of another one, which may lie elsewhere."""
     if hole is None or hole[1] <= span[0] or span[1] <= hole[0]:
         return [span]
     pieces = [(span[0], max(span[0], hole[0])), (min(span[1], hole[1]), span[1])]
@@ -139,13 +147,14 @@ def without(span: CharSpan, hole: CharSpan | None) -> list[CharSpan]:
 @final
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """Where the words of a turn lie.
+    """The place of the words of a turn.
 
     Attributes:
-        start, stop: characters of the text.
-        first: what the turn says first.
-        quote: characters behind the last mark that the text does not have behind the words, such as a quotation mark
-            where an argument is a number.
+        start: Index of the first character.
+        stop: Index behind the last character.
+        first: First piece of the turn in the text.
+        quote: Number of characters behind the last mark that the text does not have behind the words, such as a
+            quotation mark where an argument is a number.
     """
 
     start: int
@@ -160,10 +169,10 @@ class _LastWords:
     """The last words before a turn.
 
     Attributes:
-        end: where they end in the text.
-        messages: the messages before the turn, with these words marked.
-        mark: the last mark of them.
-        quote: characters behind the mark that the text lacks behind the words.
+        end: Index in the text behind the words.
+        messages: Messages before the turn, with these words marked.
+        mark: Last mark of them.
+        quote: Number of characters behind the mark that the text does not have behind the words.
     """
 
     end: int
@@ -178,11 +187,12 @@ class _Conversation:
     """A conversation with its rendering.
 
     Attributes:
-        finder: the template and its settings.
-        text: rendering of the conversation.
-        messages, tools: the conversation.
-        salt: what marks begin with.
-        befores: renderings of the first messages, by their number, with and without the prompt.
+        finder: Template and its settings.
+        text: Rendering of the conversation.
+        messages: Messages of the conversation.
+        tools: Tools of the conversation.
+        salt: Beginning of the marks.
+        beginnings: Renderings of the first messages, by their number, with and without the prompt.
     """
 
     finder: TurnFinder
@@ -190,118 +200,136 @@ class _Conversation:
     messages: Sequence[Message]
     tools: list[Any] | None
     salt: str = ""
-    befores: dict[tuple[int, bool], str] = field(default_factory=dict[tuple[int, bool], str])
+    beginnings: dict[tuple[int, bool], str] = field(default_factory=dict[tuple[int, bool], str])
 
     def __post_init__(self) -> None:
         self.salt = unused_salt([self.text, self.messages, self.tools])
 
     def rendered(self, turns: Sequence[int]) -> dict[int, MarkedTurn]:
-        """Return the turns, marked, of which the template leaves nothing out; found by one rendering for all."""
+        """Return the turns, marked, of which the template leaves nothing out, by one rendering for all."""
         marked: dict[int, MarkedTurn] = {}
         messages = list(self.messages)
         for index in turns:
             marked[index] = mark_turn(self.messages[index], f"{self.salt}{index}y")
             messages[index] = marked[index].message
         try:
-            whole = self._render(messages, prompt=self.finder.is_prompted)
+            marked_text = self._render(messages, prompt=self.finder.is_prompted)
         except BadRecordError:
             return {}
-        return {index: turn for index, turn in marked.items() if turn.items and turn.is_in(whole)}
+        return {index: turn for index, turn in marked.items() if turn.items and turn.is_in(marked_text)}
 
     def stable_turn(self, index: int, marked: MarkedTurn) -> CharSpan | None:
-        """Return where a turn begins and ends, where the text begins as the conversation up to the turn does.
+        """Return the span of a turn if the text begins as the renderings of the conversation before and up to it.
 
         Args:
-            index: of the turn.
-            marked: the turn; all of its items are in the text.
+            index: Index of the turn.
+            marked: Turn; all of its items are in the text.
+
+        Returns:
+            Span; None where the template renders the beginning in another way.
         """
         text = self.text
         prompt = self.finder.prompt
         is_tagged = any(item.lead for item in marked.items)
-        before = None if is_tagged or not prompt else self._before(index, prompt=True)
+        if is_tagged or not prompt:
+            return None
+        # The turn lies between the conversation before it with a prompt, and the conversation up to it.
+        before = self._beginning(index, prompt=True)
         if before is None or not before.endswith(prompt) or not text.startswith(before):
             return None
-        is_last = index + 1 == len(self.messages) and not self.finder.is_prompted
-        upto = text if is_last else self._before(index + 1, prompt=False)
+        upto = text if self._is_last(index) else self._beginning(index + 1, prompt=False)
         if upto is None or not text.startswith(upto) or len(upto) <= len(before):
             return None
         start = self._behind_empty_reasoning(len(before), len(upto))
         stop = self._trimmed(start, len(upto))
-        said = text[start:stop]
-        if not all(item.words in said for item in marked.items):
+        turn_text = text[start:stop]
+        if not all(item.words in turn_text for item in marked.items):
             return None
         return start, stop
 
+    def _is_last(self, index: int) -> bool:
+        """Return whether a turn is the last of the text, with no prompt behind it."""
+        return index + 1 == len(self.messages) and not self.finder.is_prompted
+
     def turn(self, index: int) -> CharSpan:
-        """Return where a turn of the assistant begins and ends.
+        """Return the span of a turn of the assistant.
 
         Raises:
-            BadRecordError: as :meth:`TurnFinder.spans`.
+            BadRecordError: As for :meth:`TurnFinder.spans`.
         """
         marked = self._marked(index)
-        whole = self._with(index, marked.message)
-        self._check_items(index, marked, whole)
-        extent = self._extent(whole, marked)
+        marked_text = self._with(index, marked.message)
+        # The words lie between the equal beginnings and ends of both texts; the turn around them.
+        self._check_items(index, marked, marked_text)
+        extent = self._extent(marked_text, marked)
         start = self._begin(index, extent)
         stop = self._end(index, marked, extent)
         self._require_own(index, start, stop)
-        said = self.text[start:stop]
+        turn_text = self.text[start:stop]
         for item in marked.items:
-            if item.is_in(whole) and item.words not in said:
+            if item.is_in(marked_text) and item.words not in turn_text:
                 raise BadRecordError(
-                    f"the rendered text does not hold {item.title} in turn {index + 1} as it is, so it cannot be told "
-                    f"what bears loss: {_REMEDY}",
+                    f"the rendered text does not hold {item.title} in turn {index + 1} as it is, so the tokens that "
+                    f"count toward the loss cannot be found: {_REMEDY}",
                     reason=UNFOUND,
                 )
         return start, stop
 
     def words(self, index: int) -> CharSpan | None:
-        """Return where the words of a turn lie; None where the text holds none of them."""
+        """Return the span of the words of a turn; None where the text holds none of them."""
         marked = mark_turn(self.messages[index], self.salt)
-        whole = self._with(index, marked.message)
-        if not any(item.mark in whole for item in marked.items):
+        marked_text = self._with(index, marked.message)
+        if not any(item.mark in marked_text for item in marked.items):
             return None
-        extent = self._extent(whole, marked)
+        extent = self._extent(marked_text, marked)
         return extent.start, extent.stop
 
     def reasoning(self, index: int, turn: CharSpan) -> CharSpan | None:
-        """Return what of a turn is reasoning, with its tags, up to the answer; None where none is rendered."""
+        """Return the span of a turn's reasoning, with its tags, up to the answer; None where none is rendered."""
         message = self.messages[index]
         marked = mark_turn(message, self.salt, ("reasoning",))
-        whole = self._with(index, marked.message)
-        if not any(item.mark in whole for item in marked.items):
+        marked_text = self._with(index, marked.message)
+        if not any(item.mark in marked_text for item in marked.items):
             return None
-        thought = self._extent(whole, marked)
-        answer = self._answer_start(index, thought)
-        return (turn[0], answer) if answer >= thought.stop else (thought.start, thought.stop)
+        thought = self._extent(marked_text, marked)
+        answer_start = self._answer_start(index, thought)
+        if answer_start < thought.stop:
+            # The answer comes first.
+            return thought.start, thought.stop
+        return turn[0], answer_start
 
     def require_rendered(self, index: int) -> None:
-        """Require that the text holds all that a turn says; BadRecordError where it does not."""
+        """Require that the text holds all parts of a turn; BadRecordError where it does not."""
         marked = mark_turn(self.messages[index], self.salt)
         self._check_items(index, marked, self._with(index, marked.message))
 
     def _require_own(self, index: int, start: int, stop: int) -> None:
-        """Require that a turn with calls does not hold what answers them; BadRecordError where it does."""
+        """Require that the span of a turn with calls does not hold the turns that answer them.
+
+        Raises:
+            BadRecordError: It holds one (``turns_not_found``).
+        """
         if not calls_of(self.messages[index]):
             return
-        said = self.text[start:stop]
-        for at in range(index + 1, len(self.messages)):
-            if self.messages[at].get("role") == ASSISTANT:
+        turn_text = self.text[start:stop]
+        for other in range(index + 1, len(self.messages)):
+            message = self.messages[other]
+            if message.get("role") == ASSISTANT:
                 return
-            if not any(
-                _is_spelled(text.strip(), said) for text in texts_in(self.messages[at].get("content"))
-            ):
+            # Most answers are not even spelled in the turn, which saves a rendering.
+            texts = texts_in(message.get("content"))
+            if not any(_is_spelled(text.strip(), turn_text) for text in texts):
                 continue
-            words = self.words(at)
+            words = self.words(other)
             if words is not None and words[0] < stop and start < words[1]:
-                role = self.messages[at].get("role")
                 raise BadRecordError(
-                    f"the chat template renders turn {at + 1} ({role}) inside turn {index + 1}, so that it cannot "
-                    f"be told what bears loss: {_REMEDY}",
+                    f"the chat template renders turn {other + 1} ({message.get('role')}) inside turn {index + 1}, so "
+                    f"the tokens that count toward the loss cannot be found: {_REMEDY}",
                     reason=UNFOUND,
                 )
 
     def _marked(self, index: int) -> MarkedTurn:
+        """Return a turn with marks; BadRecordError where it says nothing."""
         marked = mark_turn(self.messages[index], self.salt)
         if marked.items:
             return marked
@@ -309,8 +337,8 @@ class _Conversation:
             f"turn {index + 1}: the assistant says nothing and calls no tools", reason="empty_turn"
         )
 
-    def _render(self, messages: Sequence[Message], *, prompt: bool = False, **variables: Any) -> str:
-        return self.finder.render(messages, self.tools, add_generation_prompt=prompt, **variables)
+    def _render(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
+        return self.finder.render(messages, self.tools, add_generation_prompt=prompt)
 
     def _with(self, index: int, message: Message) -> str:
         """Render the conversation with another message in the place of one."""
@@ -319,18 +347,18 @@ class _Conversation:
             return self._render(messages, prompt=self.finder.is_prompted)
         except BadRecordError as error:
             raise BadRecordError(
-                f"the chat template fails when turn {index + 1} has other words, so that it cannot be told where the "
-                f"turn lies: {error}; {_REMEDY}",
+                f"the chat template fails when turn {index + 1} has other words, so the turn cannot be found in the "
+                f"text: {error}; {_REMEDY}",
                 reason=UNFOUND,
             ) from error
 
-    def _check_items(self, index: int, marked: MarkedTurn, whole: str) -> None:
+    def _check_items(self, index: int, marked: MarkedTurn, marked_text: str) -> None:
         """Require that all items are in the rendering, or left out because other turns follow."""
-        missing = [item for item in marked.items if not item.is_in(whole)]
+        missing = [item for item in marked.items if not item.is_in(marked_text)]
         if not missing:
             return
-        is_last = index + 1 == len(self.messages) and not self.finder.is_prompted
-        alone = whole if is_last else self._alone(index, marked.message)
+        # Reasoning may be left out because other turns follow. As the last turn, nothing may be missing.
+        alone = marked_text if self._is_last(index) else self._alone(index, marked.message)
         lost = [item for item in missing if not item.is_in(alone)]
         name = f"turn {index + 1} ({self.messages[index].get('role')})"
         if lost:
@@ -348,7 +376,7 @@ class _Conversation:
             )
 
     def _alone(self, index: int, message: Message) -> str:
-        """Render the conversation up to a turn, which is the last one then; "" where the template fails on that."""
+        """Render the conversation up to a turn, so that it is the last one; "" where the template fails."""
         return self._tried([*self.messages[:index], message])
 
     def _tried(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
@@ -358,99 +386,119 @@ class _Conversation:
         except BadRecordError:
             return ""
 
-    def _extent(self, whole: str, marked: MarkedTurn) -> _Extent:
-        """Return where the words of a turn lie, whose marks are in `whole`."""
-        items = [item for item in marked.items if item.mark in whole]
-        first = min(items, key=lambda item: whole.find(item.mark))
-        last = max(whole.rfind(item.mark) + len(item.mark) for item in items)
-        start = shared_length(self.text, whole[: whole.find(first.mark)])
-        tail = whole[last:]
-        behind = _shared_end(self.text[start:], tail)
-        return _Extent(start, len(self.text) - behind, first, len(tail) - behind)
+    def _extent(self, marked_text: str, marked: MarkedTurn) -> _Extent:
+        """Return the place of the words of a turn whose marks are in `marked_text`, the rendering of the marked turn.
 
-    # ---- where a turn begins -----------------------------------------------------------------------------
+        Both texts are equal before the first mark and behind the last one.
+        """
+        items = [item for item in marked.items if item.mark in marked_text]
+        first_item = min(items, key=lambda item: marked_text.find(item.mark))
+        last_mark_end = max(marked_text.rfind(item.mark) + len(item.mark) for item in items)
+        start = shared_length(self.text, marked_text[: marked_text.find(first_item.mark)])
+        tail = marked_text[last_mark_end:]
+        shared_tail = shared_end_length(self.text[start:], tail)
+        return _Extent(
+            start=start,
+            stop=len(self.text) - shared_tail,
+            first=first_item,
+            quote=len(tail) - shared_tail,
+        )
+
+    # ---- the beginning of a turn ---------------------------------------------------------------------------
 
     def _begin(self, index: int, extent: _Extent) -> int:
-        """Return where a turn begins, whose words begin at ``extent.start``."""
+        """Return the index at which a turn begins whose words begin at ``extent.start``."""
+        # A tag that opens the reasoning belongs to the turn.
         words = extent.start
         if self.text.endswith(extent.first.lead, 0, words):
             words -= len(extent.first.lead)
         start = self._behind_prompt(index, words)
         if start is not None:
             return self._behind_empty_reasoning(start, extent.start)
+        # Without a known prompt, words begin the turn. A call does not show its beginning.
         if extent.first.kind != "call":
             return words
         start = self._behind_header(index, extent.start)
         if start is not None:
             return start
         raise BadRecordError(
-            f"it cannot be told where in turn {index + 1} the assistant begins to speak: {_REMEDY}",
+            f"the beginning of the assistant's words in turn {index + 1} cannot be found: {_REMEDY}",
             reason=UNFOUND,
         )
 
-    def _before(self, index: int, *, prompt: bool) -> str | None:
+    def _beginning(self, index: int, *, prompt: bool) -> str | None:
         """Render the conversation before a turn; None where the template fails on it."""
         key = index, prompt
-        if key not in self.befores:
+        if key not in self.beginnings:
             try:
-                self.befores[key] = self._render(self.messages[:index], prompt=prompt)
+                self.beginnings[key] = self._render(self.messages[:index], prompt=prompt)
             except BadRecordError:
                 return None
-        return self.befores[key]
+        return self.beginnings[key]
 
     def _behind_prompt(self, index: int, limit: int) -> int | None:
-        """Return where the generation prompt before a turn ends; None where that cannot be told."""
-        asked = self._before(index, prompt=True)
-        if asked is None:
+        """Return the index behind the generation prompt before a turn; None where it is not known.
+
+        Args:
+            index: Index of the turn.
+            limit: Index at which the words of the turn begin.
+        """
+        prompted = self._beginning(index, prompt=True)
+        if prompted is None:
             return None
-        if self.text.startswith(asked) and len(asked) <= limit and not self.text[len(asked) : limit].strip():
-            return len(asked)
-        is_prompt = bool(self.finder.prompt) and asked.endswith(self.finder.prompt)
-        if is_prompt and self.text.startswith(asked) and len(asked) <= limit:
-            return len(asked)
-        begun = self._before(index, prompt=False)
-        if begun is None:
+        # The text begins with the conversation before the turn and its prompt.
+        if self.text.startswith(prompted) and len(prompted) <= limit:
+            is_usual_prompt = bool(self.finder.prompt) and prompted.endswith(self.finder.prompt)
+            if is_usual_prompt or not self.text[len(prompted) : limit].strip():
+                return len(prompted)
+        unprompted = self._beginning(index, prompt=False)
+        if unprompted is None:
             return None
-        size = _behind(asked, begun, self.text[:limit])
+        size = _prompted_size(prompted, unprompted, self.text[:limit])
         if size is not None:
             return size
-        # The turns before are rendered in another way: follow both texts from the end of their last words.
+        # The turns before are rendered in another way: compare both texts from the end of their last words.
         place = self._previous_end(index, limit)
         if place is None:
             return None
-        tails: list[str] = []
-        for prompt in (True, False):
-            rendered = self._tried(place.messages, prompt=prompt)
-            if place.mark not in rendered:
-                return None
-            tails.append(rendered.rpartition(place.mark)[2][place.quote :])
-        size = _behind(tails[0], tails[1], self.text[place.end : limit])
+        prompted_tail = self._tail_behind(place, prompt=True)
+        unprompted_tail = self._tail_behind(place, prompt=False)
+        if prompted_tail is None or unprompted_tail is None:
+            return None
+        size = _prompted_size(prompted_tail, unprompted_tail, self.text[place.end : limit])
         return None if size is None else place.end + size
+
+    def _tail_behind(self, place: _LastWords, *, prompt: bool) -> str | None:
+        """Return the text behind the last words before a turn, in a rendering that ends there; None where it fails."""
+        rendered = self._tried(place.messages, prompt=prompt)
+        _, mark, tail = rendered.rpartition(place.mark)
+        return tail[place.quote :] if mark else None
 
     def _previous_end(self, index: int, limit: int) -> _LastWords | None:
         """Return the last words before a turn; None where the text holds none before `limit`."""
-        for at in range(index - 1, -1, -1):
-            marked = mark_turn(self.messages[at], self.salt)
+        for previous in range(index - 1, -1, -1):
+            marked = mark_turn(self.messages[previous], self.salt)
             if not marked.items:  # a blank content, whose place a mark shows all the same
                 item = Item("content", "its content", "", f"{self.salt}0x")
-                marked = MarkedTurn({**self.messages[at], "content": item.mark}, (item,))
-            whole = self._tried(
-                [*self.messages[:at], marked.message, *self.messages[at + 1 :]],
-                prompt=self.finder.is_prompted,
-            )
-            items = [item for item in marked.items if item.mark in whole]
-            if not items:
+                marked = MarkedTurn({**self.messages[previous], "content": item.mark}, (item,))
+            messages = list(self.messages)
+            messages[previous] = marked.message
+            marked_text = self._tried(messages, prompt=self.finder.is_prompted)
+            marks = [item.mark for item in marked.items if item.mark in marked_text]
+            if not marks:
                 continue
-            extent = self._extent(whole, marked)
-            if extent.stop > limit:
-                continue
-            mark = max((item.mark for item in items), key=whole.rfind)
-            messages = [*self.messages[:at], marked.message, *self.messages[at + 1 : index]]
-            return _LastWords(extent.stop, messages, mark, extent.quote)
+            extent = self._extent(marked_text, marked)
+            if extent.stop <= limit:
+                return _LastWords(
+                    end=extent.stop,
+                    messages=messages[:index],
+                    mark=max(marks, key=marked_text.rfind),
+                    quote=extent.quote,
+                )
         return None
 
     def _behind_empty_reasoning(self, start: int, limit: int) -> int:
-        """Return where a turn begins behind the empty reasoning that a prompt supplies, where the text has it there."""
+        """Return the index behind an empty block of reasoning that a prompt supplies, or `start` without one."""
         for block in self.finder.empty_blocks:
             end = start + len(block)
             if end <= limit and self.text.startswith(block, start):
@@ -458,22 +506,25 @@ class _Conversation:
         return start
 
     def _behind_header(self, index: int, limit: int) -> int | None:
-        """Return where a turn begins that is a call, and that no prompt before it tells: where words would begin."""
+        """Return the index at which a turn begins that is a call, without a prompt before it.
+
+        It begins where the words of a turn without calls would begin.
+        """
         mark = f"{self.salt}x"
-        spoken = {"role": ASSISTANT, "content": mark}
-        head, found, _ = self._alone(index, spoken).partition(mark)
-        if found and self.text.startswith(head) and len(head) <= limit:
+        speaking_turn = {"role": ASSISTANT, "content": mark}
+        head, found_mark, _ = self._alone(index, speaking_turn).partition(mark)
+        if found_mark and self.text.startswith(head) and len(head) <= limit:
             return len(head)
         place = self._previous_end(index, limit)
         if place is None:
             return None
-        rendered = self._tried([*place.messages, spoken])
+        rendered = self._tried([*place.messages, speaking_turn])
         if place.mark in rendered and mark in rendered:
             header = rendered.partition(mark)[0].rpartition(place.mark)[2][place.quote :]
             begin = place.end + len(header)
             if begin <= limit and self.text.startswith(header, place.end):
                 return begin
-        # What makes the assistant speak elsewhere.
+        # The prompt of other turns.
         prompt = self.finder.prompt
         begin = self.text.rfind(prompt, place.end, limit) if prompt else -1
         if begin >= 0:
@@ -481,96 +532,104 @@ class _Conversation:
         return self._behind_turn_before(place, limit)
 
     def _behind_turn_before(self, place: _LastWords, limit: int) -> int | None:
-        """Return where the turn before ends, where the template gives the next one no header at all.
+        """Return the index at which the turn before ends, where the template gives the next one no header at all.
 
-        That is so where nothing of the usual prompt stands between both turns.
+        That is so if nothing of the usual prompt stands between both turns; None otherwise.
         """
         gap = self.text[place.end : limit]
-        names = [token for token in self.finder.endings if token in self.finder.prompt]
-        names = names or self.finder.prompt.split()[:1]
-        before = self._tried(place.messages)
-        tail = before.rpartition(place.mark)[2][place.quote :]
-        is_bare = (
-            bool(names)
-            and place.mark in before
-            and gap.startswith(tail)
-            and not any(name in gap for name in names)
-        )
-        return place.end + len(tail) if is_bare else None
+        header_words = [token for token in self.finder.endings if token in self.finder.prompt]
+        if not header_words:
+            header_words = self.finder.prompt.split()[:1]
+        has_header = not header_words or any(word in gap for word in header_words)
+        tail = self._tail_behind(place, prompt=False)
+        if has_header or tail is None or not gap.startswith(tail):
+            return None
+        return place.end + len(tail)
 
-    # ---- where it ends -----------------------------------------------------------------------------------
+    # ---- the end of a turn ---------------------------------------------------------------------------------
 
     def _end(self, index: int, marked: MarkedTurn, extent: _Extent) -> int:
-        """Return where a turn ends, whose words end at ``extent.stop``."""
+        """Return the index behind a turn whose words end at ``extent.stop``."""
         text = self.text
-        is_last = index + 1 == len(self.messages)
-        if is_last and not self.finder.is_prompted:
+        if self._is_last(index):
             return self._trimmed(extent.stop, len(text))
-        upto = self._before(index + 1, prompt=False)
+        upto = self._beginning(index + 1, prompt=False)
         if upto is not None and text.startswith(upto) and len(upto) >= extent.stop:
             return self._trimmed(extent.stop, len(upto))
         alone = self._alone(index, marked.message)
+        # The template renders the turn in another way when others follow.
         marks = [item.mark for item in marked.items if item.mark in alone]
-        tail = alone.rpartition(max(marks, key=alone.rfind))[2][extent.quote :] if marks else ""
+        tail = ""
+        if marks:
+            last_mark = max(marks, key=alone.rfind)
+            tail = alone.rpartition(last_mark)[2][extent.quote :]
         gap = text[extent.stop :]
         if gap.startswith(tail):
             return self._trimmed(extent.stop, extent.stop + len(tail))
         return extent.stop + self._first_ending(gap, tail)
 
     def _first_ending(self, gap: str, tail: str) -> int:
-        """Return how much of `gap` belongs to a turn that ends in another way than `tail`: up to a special token.
+        """Return the number of characters of `gap` that belong to a turn: up to the first special token.
 
-        `tail` ends the turn where no other follows (``<|return|>``), and `gap` begins with what ends it here
-        (``<|end|>``). Up to that token both are alike. 0 where no token is found.
+        `tail` ends the turn where no other follows (``<|return|>``), and `gap` begins with its end here (``<|end|>``).
+        Up to that token both are alike; 0 where they are not, or no token is found.
         """
-        places = [(gap.find(token), -len(token)) for token in self.finder.endings if token in gap]
-        if not places:
+        first_token = ""
+        first_place = len(gap)
+        for token in self.finder.endings:
+            place = gap.find(token)
+            is_longer = place == first_place and len(token) > len(first_token)
+            if 0 <= place < first_place or is_longer:
+                first_place = place
+                first_token = token
+        if not first_token or gap[:first_place].strip() != tail[:first_place].strip():
             return 0
-        place, size = min(places)
-        return place - size if gap[:place].strip() == tail[:place].strip() else 0
+        return first_place + len(first_token)
 
     def _trimmed(self, start: int, stop: int) -> int:
         """Return the end of a turn without the blanks behind the special token that ends it."""
         end = start + len(self.text[start:stop].rstrip())
-        return end if end > start and self.text.endswith(self.finder.endings, start, end) else stop
+        if end > start and self.text.endswith(self.finder.endings, start, end):
+            return end
+        return stop
 
     def _answer_start(self, index: int, thought: _Extent) -> int:
-        """Return where the answer of a turn begins, whose reasoning is known; where there is none, its end."""
+        """Return the index at which the answer of a turn with reasoning begins; without one, that of its end."""
         message = self.messages[index]
         marked = mark_turn(message, self.salt, ("content",))
-        whole = self._with(index, marked.message)
-        if any(item.mark in whole for item in marked.items):
-            return self._extent(whole, marked).start
+        marked_text = self._with(index, marked.message)
+        if any(item.mark in marked_text for item in marked.items):
+            return self._extent(marked_text, marked).start
         if not calls_of(message):
             return thought.stop
-        # A call has no mark where it begins; what stands between reasoning and words stands before it too.
+        # A call has no mark where it begins. The text between reasoning and words stands before a call, too.
         thinking = mark_turn(message, self.salt, ("reasoning",)).message
         mark = f"{self.salt}x"
-        spoken = {
-            name: value for name, value in thinking.items() if name not in ("tool_calls", "function_call")
-        }
-        alone = self._alone(index, {**spoken, "content": mark})
+        speaking_turn = {name: thinking[name] for name in thinking if name not in _CALL_FIELDS}
+        alone = self._alone(index, {**speaking_turn, "content": mark})
         closing = alone.partition(mark)[0].rpartition(f"{self.salt}0x")[2]
         return thought.stop + shared_length(closing, self.text[thought.stop :])
 
 
-def _behind(asked: str, begun: str, text: str) -> int | None:
-    """Return how much of a text is the conversation before a turn and its prompt; None where that cannot be told.
+def _prompted_size(prompted: str, unprompted: str, text: str) -> int | None:
+    """Return the number of characters of a text that are the conversation before a turn and its prompt.
+
+    None where it is not known.
 
     Args:
-        asked: the conversation before the turn, with a prompt.
-        begun: the same without a prompt; equal to `asked` where the template has none.
-        text: what is followed, up to the words of the turn.
+        prompted: Conversation before the turn, with a prompt.
+        unprompted: The same without a prompt; equal to `prompted` where the template has none.
+        text: Text up to the words of the turn.
     """
-    shared = shared_length(asked, text)
-    rest = text[shared:]
-    if shared == len(asked):
-        is_told = asked != begun or not rest.strip()  # without a prompt a header may follow
-        return shared if is_told else None
+    shared = shared_length(prompted, text)
+    if shared == len(prompted):
+        # Without a prompt a header may follow.
+        has_prompt = prompted != unprompted
+        return shared if has_prompt or not text[shared:].strip() else None
     # The prompt may end with tags that this turn lacks, such as an empty block of reasoning.
-    tags = _ENDS_IN_TAGS.search(asked)
+    tags = _ENDS_IN_TAGS.search(prompted)
     assert tags is not None  # it matches the empty text at the end
-    if not text.startswith(begun) or not len(begun) < tags.start() <= shared:
+    if not text.startswith(unprompted) or not len(unprompted) < tags.start() <= shared:
         return None
     size = tags.start()
     for tag in _TAG_OR_BLANK.findall(tags.group()):
@@ -582,37 +641,28 @@ def _behind(asked: str, begun: str, text: str) -> int | None:
 
 def _is_spelled(words: str, text: str) -> bool:
     """Return whether a text holds words, as they are or as JSON."""
-    quoted = json.dumps(words, ensure_ascii=False)[1:-1]
-    return bool(words) and (words in text or quoted in text)
+    if not words:
+        return False
+    json_words = json.dumps(words, ensure_ascii=False)[1:-1]
+    return words in text or json_words in text
 
 
 def generation_prompt(render: Render, **variables: Any) -> str:
-    """Return what a template makes the assistant speak with after a question; "" where that cannot be told.
+    """Return the generation prompt of a template after a question; "" where it is not known.
 
     Args:
-        render: as of :class:`TurnFinder`.
-        variables: of the template.
+        render: Renderer of ``(messages, tools, **variables)``.
+        variables: Variables of the template.
     """
     question = [{"role": "user", "content": "Hello"}]
     try:
-        begun = render(question, None, add_generation_prompt=False, **variables)
-        asked = render(question, None, add_generation_prompt=True, **variables)
+        unprompted = render(question, None, add_generation_prompt=False, **variables)
+        prompted = render(question, None, add_generation_prompt=True, **variables)
     except (BadRecordError, ConfigError):
         return ""
-    return asked[len(begun) :] if asked.startswith(begun) else ""
-
-
-def _shared_end(left: str, right: str) -> int:
-    """Return how many characters two texts end with alike: by halving, for texts may be long."""
-    low = 0
-    high = min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[len(left) - middle : len(left) - low] == right[len(right) - middle : len(right) - low]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    if not prompted.startswith(unprompted):
+        return ""
+    return prompted[len(unprompted) :]
 
 
 def assistant_turns(messages: Sequence[Mapping[str, Any]]) -> Iterator[int]:

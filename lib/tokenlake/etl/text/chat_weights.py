@@ -1,4 +1,4 @@
-"""Fields of a turn that say whether it is learned.
+"""Fields of a turn that include it in the loss or exclude it.
 
 | field | values | who writes it |
 |---|---|---|
@@ -19,23 +19,23 @@ from tokenlake.errors import BadRecordError
 
 ASSISTANT: Final = "assistant"
 BAD_WEIGHT: Final = "bad_weight"
-"""The reason of rows whose turns have a weight that cannot act."""
+"""Reason of rows whose turns have a weight that cannot act."""
 
-_LEARNED: Final = ("weight", "train", "loss")
-_MASKED: Final = "masked"
-_DETAIL: Final = "train_detail"
-FIELDS: Final = frozenset((*_LEARNED, _MASKED, _DETAIL))
+_LEARNED_FIELDS: Final = ("weight", "train", "loss")
+_MASKED_FIELD: Final = "masked"
+_DETAIL_FIELD: Final = "train_detail"
+FIELDS: Final = frozenset((*_LEARNED_FIELDS, _MASKED_FIELD, _DETAIL_FIELD))
 """Fields of a turn that this module reads."""
 
 
 def is_learned(turn: Mapping[str, Any]) -> bool | None:
-    """Return whether a turn asks to be learned; None where it does not say.
+    """Return whether a turn is to be learned by its own fields; None where it has none of them.
 
     Raises:
-        BadRecordError: a field has another value than yes or no, or two fields contradict each other (``bad_weight``).
+        BadRecordError: A field has another value than yes or no, or two fields contradict each other (``bad_weight``).
     """
-    answers: dict[str, bool] = {}
-    for name in (*_LEARNED, _MASKED):
+    verdicts: dict[str, bool] = {}
+    for name in (*_LEARNED_FIELDS, _MASKED_FIELD):
         value = turn.get(name)
         if value is None:
             continue
@@ -45,28 +45,30 @@ def is_learned(turn: Mapping[str, Any]) -> bool | None:
                 "weights out, or round them",
                 reason=BAD_WEIGHT,
             )
-        answers[name] = (not value) if name == _MASKED else bool(value)
-    if len(set(answers.values())) > 1:
-        fields = " and ".join(f"{name}: {turn[name]!r}" for name in answers)
+        # ``masked`` has the opposite meaning of the others.
+        verdicts[name] = (not value) if name == _MASKED_FIELD else bool(value)
+    if len(set(verdicts.values())) > 1:
+        fields = " and ".join(f"{name}: {turn[name]!r}" for name in verdicts)
         raise BadRecordError(f"it has {fields}, which contradict each other; keep one", reason=BAD_WEIGHT)
-    return next(iter(answers.values()), None)
+    return next(iter(verdicts.values()), None)
 
 
 def check_weight(turn: Mapping[str, Any]) -> None:
-    """Require that what a turn says about its loss can act.
+    """Require that the fields of a turn about its loss can act.
 
     Raises:
-        BadRecordError: a value is no yes or no, another role than the assistant asks to be learned, or parts of a turn
-            have weights of their own (``bad_weight``).
+        BadRecordError: A value is no yes or no, a turn of another role than the assistant is to be learned, or parts of
+            a turn have weights of their own (``bad_weight``).
     """
     if FIELDS.isdisjoint(turn):
         return
-    if turn.get(_DETAIL):
+    if turn.get(_DETAIL_FIELD):
         raise BadRecordError(
-            f"its {_DETAIL} gives parts of the turn weights of their own, which is not supported; expected "
+            f"its {_DETAIL_FIELD} gives parts of the turn weights of their own, which is not supported; expected "
             "train: true or false for the whole turn",
             reason=BAD_WEIGHT,
         )
+    # Other roles may be excluded from a loss on whole conversations, but not be learned by themselves.
     if is_learned(turn) and turn.get("role") != ASSISTANT:
         fields = ", ".join(f"{name}: {turn[name]!r}" for name in sorted(FIELDS) if turn.get(name) is not None)
         raise BadRecordError(

@@ -1,7 +1,7 @@
-"""What truncation leaves out of rows of tokens, counted and told.
+"""Counts of the tokens that truncation leaves out of the rows of a source, and the warning where they are most.
 
-A row of tokens is cut to ``max_length`` on purpose. Where more is cut than is kept, that is seldom what was meant: a
-limit far too low, or a whole book read as one row. Then a warning gives the numbers.
+A row of tokens is cut to ``max_length`` on purpose. Where more is cut than is kept, that is seldom intended: the limit
+is far too low, or a whole book was read as one row. Then a warning gives the numbers.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-_ENOUGH: Final = 1000
-"""Documents after which a source is judged before its end."""
+_ENOUGH_DOCUMENTS: Final = 1000
+"""Number of documents after which a source is judged before its end."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class CutCount:
-    """What was cut.
+    """Counts of documents and tokens before and after a cut.
 
     Attributes:
-        documents: documents that were looked at.
-        cut: of these, documents that lost tokens.
-        tokens: tokens of all documents before the cut.
-        dropped: tokens that were left out.
+        documents: Number of documents.
+        cut: Number of these documents that lost tokens.
+        tokens: Number of tokens of all documents before the cut.
+        dropped: Number of tokens that were left out.
     """
 
     documents: int = 0
@@ -48,29 +48,32 @@ class CutCount:
 
 @final
 class CutCounter:
-    """Counts what is cut from the rows of one source, and warns once where that is more than is kept.
+    """Counts the tokens that are cut from the rows of one source, and warns once if they are more than are kept.
 
-    Threads may share one. Rows that are read again are counted again. A copy in another process counts from 0.
+    Threads may share a counter. Rows that are read again are counted again. A copy in another process counts from 0.
 
     Args:
-        name: of the source, for the warning.
-        max_length: that rows are cut to.
+        name: Name of the source, for the warning.
+        max_length: Number of tokens that rows are cut to; None: each row has a limit of its own.
     """
 
     def __init__(self, name: str, max_length: int | None) -> None:
-        self._name, self._max_length = name, max_length
+        self._name = name
+        self._max_length = max_length
         self._lock = threading.Lock()
-        self._count, self._has_warned = CutCount(), False
+        self._count = CutCount()
+        self._has_warned = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CutCounter, (self._name, self._max_length)
 
     @property
     def count(self) -> CutCount:
-        """What was cut so far."""
+        """Counts of all rows so far."""
         return self._count
 
     def add(self, count: CutCount) -> None:
+        """Add the counts of further rows."""
         with self._lock:
             self._count += count
 
@@ -78,7 +81,7 @@ class CutCounter:
         """Warn if more was left out than kept; before the end of a shard only after many documents."""
         with self._lock:
             count = self._count
-            is_due = not self._has_warned and (is_end or count.documents >= _ENOUGH)
+            is_due = not self._has_warned and (is_end or count.documents >= _ENOUGH_DOCUMENTS)
             if not is_due or not count.loses_most:
                 return
             self._has_warned = True
@@ -86,7 +89,7 @@ class CutCounter:
 
 
 def warn_of_cut(name: str, count: CutCount, max_length: int | None) -> None:
-    """Warn that more of a source was left out than was kept."""
+    """Warn that more tokens of a source were left out than were kept."""
     limit = "max_length" if max_length is None else f"max_length ({max_length:,})"
     warnings.warn(
         f"{name}: {count.dropped:,} of {count.tokens:,} tokens were left out, more than were kept, because "

@@ -1,4 +1,4 @@
-"""Steps that choose, rename, add, map, extract and combine the fields of rows. Rows given in are never changed."""
+"""Steps that choose, rename, add, map, extract and combine the fields of rows. Input rows are never changed."""
 
 from __future__ import annotations
 
@@ -29,41 +29,69 @@ _COMPUTE: Final[Any] = pc
 _TEXT: Final[Any] = pa.large_string()
 _CONTAINERS: Final = (list, tuple, dict, set, bytes)
 _PATH: Final = re.compile(r"[^.\[\]]+(?:\[-?\d+\])*(?:\.[^.\[\]]+(?:\[-?\d+\])*)*")
-_STEP: Final = re.compile(r"\[(-?\d+)\]|([^.\[\]]+)")
+_PATH_KEY: Final = re.compile(r"\[(-?\d+)\]|([^.\[\]]+)")
 
 Path = tuple[str | int, ...]
+"""Names of fields and indices of lists, from the outside to the inside."""
 
 
-def name_list(what: str, fields: object) -> tuple[str, ...]:
-    """Return names of fields; ConfigError unless they are a list of at least one, all different."""
+# ---- arguments ---------------------------------------------------------------------------------------------
+
+
+def name_list(step: str, fields: object) -> tuple[str, ...]:
+    """Return names of fields.
+
+    Raises:
+        ConfigError: They are no list of at least one, all different.
+    """
     if isinstance(fields, str) or not isinstance(fields, Sequence) or not fields:
-        raise ConfigError(f"{what}: got {fields!r}, must be a list of names, such as ['text']")
-    names = tuple(one_name(what, name) for name in cast("Sequence[object]", fields))
+        raise ConfigError(f"{step}: got {fields!r}, must be a list of names, such as ['text']")
+    names = tuple(one_name(step, name) for name in cast("Sequence[object]", fields))
     if len(set(names)) < len(names):
-        raise ConfigError(f"{what}: got {list(names)!r}, where a name comes twice")
+        raise ConfigError(f"{step}: got {list(names)!r}, where a name comes twice")
     return names
 
 
-def one_name(what: str, field: object) -> str:
+def one_name(step: str, field: object) -> str:
     """Return the name of a field; ConfigError unless it is text."""
     if not isinstance(field, str) or not field:
-        raise ConfigError(f"{what}: got {field!r}, names of fields must be text")
+        raise ConfigError(f"{step}: got {field!r}, names of fields must be text")
     return field
 
 
-def function_of(what: str, value: Any, of: str) -> Callable[[Any], Any]:
-    """Return a function given; ConfigError if it is none."""
+def function_of(step: str, value: Any, argument: str) -> Callable[[Any], Any]:
+    """Return a function; ConfigError unless it is one.
+
+    Args:
+        step: Name of the step, for the error.
+        value: Function.
+        argument: Kind of its argument, for the error.
+    """
     if not callable(value):
-        raise ConfigError(f"{what}: got {value!r}, must be a function of {of}")
+        raise ConfigError(f"{step}: got {value!r}, must be a function of {argument}")
     return value
+
+
+# ---- steps on several fields -------------------------------------------------------------------------------
 
 
 @final
 class SelectFields(FieldTransform):
-    """Leaves the fields named alone, in this order; a row that lacks one is bad (``missing_field``)."""
+    """Keeps some fields alone, in the order of their names; a row that lacks one is bad (``missing_field``).
+
+    Args:
+        fields: Names of the fields.
+
+    Raises:
+        ConfigError: They are no list of different names.
+
+    Example:
+        >>> import tokenlake
+        >>> tokenlake.SelectFields(["text"])({"id": 7, "text": "a"})
+        {'text': 'a'}
+    """
 
     def __init__(self, fields: Sequence[str]) -> None:
-        """Take the names of the fields; ConfigError unless they are a list of different names."""
         self._fields = name_list("SelectFields", fields)
         super().__init__(requires=self._fields)
 
@@ -76,16 +104,27 @@ class SelectFields(FieldTransform):
         return columns.select(list(self._fields))
 
     def needs(self, wanted: Fields = None) -> Fields:
-        """Return the fields named, each of which must be there."""
+        """Return the fields, each of which a row must have."""
         return self._fields
 
 
 @final
 class DropFields(FieldTransform):
-    """Takes the fields named away, where they are."""
+    """Removes some fields from rows that have them.
+
+    Args:
+        fields: Names of the fields.
+
+    Raises:
+        ConfigError: They are no list of different names.
+
+    Example:
+        >>> import tokenlake
+        >>> tokenlake.DropFields(["id"])({"id": 7, "text": "a"})
+        {'text': 'a'}
+    """
 
     def __init__(self, fields: Sequence[str]) -> None:
-        """Take the names of the fields; ConfigError unless they are a list of different names."""
         self._fields = name_list("DropFields", fields)
         super().__init__(makes=self._fields)
 
@@ -94,40 +133,57 @@ class DropFields(FieldTransform):
         return {field: value for field, value in row.items() if field not in self._makes}
 
     def of_columns(self, columns: pa.RecordBatch) -> pa.RecordBatch:
-        """Take the columns away."""
+        """Return the columns without these."""
         return columns.select([name for name in columns.schema.names if name not in self._makes])
 
 
 @final
 class RenameFields(FieldTransform):
-    """Gives fields new names, ``{old: new}``; the others stay, and so does the order. Two may swap names.
+    """Gives fields new names; the others stay, and so does the order. Two may swap names.
 
-    A row that lacks an old name is bad (``missing_field``), and so is one where a new name is another field's
-    already (``field_collision``).
+    A row that lacks an old name is bad (``missing_field``), and so is one in which another field has a new name already
+    (``field_collision``).
+
+    Args:
+        mapping: {old name: new name}.
+
+    Raises:
+        ConfigError: Names are no text, or two new names are equal.
+
+    Example:
+        >>> import tokenlake
+        >>> tokenlake.RenameFields({"body": "text"})({"id": 7, "body": "a"})
+        {'id': 7, 'text': 'a'}
     """
 
     def __init__(self, mapping: Mapping[str, str]) -> None:
-        """Take the names; ConfigError unless they are text, and all new ones different."""
         if not isinstance(mapping, Mapping) or not mapping:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"RenameFields: got {mapping!r}, must be a mapping {{old: new}} of names")
         self._names = {
             one_name("RenameFields", old): one_name("RenameFields", mapping[old]) for old in mapping
         }
-        for new in self._names.values():
-            olds = [old for old, name in self._names.items() if name == new]
-            if len(olds) > 1:
-                told = f"{olds[0]!r} and {olds[1]!r} would both become {new!r}"
-                raise ConfigError(f"RenameFields: {told}; give them different names")
+        old_names: dict[str, str] = {}
+        for old, new in self._names.items():
+            first_old = old_names.setdefault(new, old)
+            if first_old != old:
+                raise ConfigError(
+                    f"RenameFields: {first_old!r} and {old!r} would both become {new!r}; give them different names"
+                )
         super().__init__((*self._names, *self._names.values()), requires=tuple(self._names))
 
     def fault(self, names: Row | list[str]) -> Fault | None:
-        """Return why a row with the fields `names` cannot be used, None where it can."""
+        """Return the fault of a row with the fields `names`; None where it can be used."""
+        missing = super().fault(names)
+        if missing is not None:
+            return missing
         for old, new in self._names.items():
-            if old in names and new in names and new not in self._names:
-                told = f"{old!r} cannot become {new!r}, because the row has a field {new!r} already"
-                detail = f"RenameFields: {told}; rename or drop that one first"
-                return super().fault(names) or Fault("field_collision", detail)
-        return super().fault(names)
+            if new in names and new not in self._names:
+                return Fault(
+                    "field_collision",
+                    f"RenameFields: {old!r} cannot become {new!r}, because the row has a field {new!r} already; rename "
+                    "or drop that one first",
+                )
+        return None
 
     def of_row(self, row: Row) -> Row:
         """Return the row with its fields renamed."""
@@ -135,44 +191,72 @@ class RenameFields(FieldTransform):
 
     def of_columns(self, columns: pa.RecordBatch) -> pa.RecordBatch:
         """Rename the columns."""
-        renamed: Any = columns.rename_columns([self._names.get(name, name) for name in columns.schema.names])
+        new_names = [self._names.get(name, name) for name in columns.schema.names]
+        renamed: Any = columns.rename_columns(new_names)
         return renamed
 
     def needs(self, wanted: Fields = None) -> Fields:
-        """Return the old names of what is wanted; of the new names any field that may be in their way."""
-        old = {new: name for name, new in self._names.items()}
-        return super().needs(None if wanted is None else tuple(old.get(name, name) for name in wanted))
+        """Return the old names of the wanted fields, and the new names, which another field may have already."""
+        if wanted is None:
+            return super().needs(None)
+        old_names = {new: old for old, new in self._names.items()}
+        return super().needs(tuple(old_names.get(name, name) for name in wanted))
+
+
+# ---- steps that make one field -----------------------------------------------------------------------------
 
 
 class _OneField(FieldTransform):
-    """A step that makes one field, `target`, of others."""
+    """A step that makes one field of others.
+
+    Args:
+        target: Name of the field.
+        reads: Fields that it reads; None for any.
+        requires: Fields that every row must have.
+    """
 
     def __init__(self, target: str, reads: Fields, requires: Sequence[str] = ()) -> None:
         self._target = target
         super().__init__(reads, [target], requires)
 
     def value(self, row: Row) -> Any:
-        """Return the field's value in a row."""
+        """Return the value of the field in a row."""
         raise NotImplementedError
 
     def column(self, columns: pa.RecordBatch) -> Array | None:
-        """Return the field's values, None where they are made row by row."""
+        """Return the values of the field; None where they are made row by row."""
         return None
 
     def of_row(self, row: Row) -> Row:
+        """Return the row with the field."""
         return {**row, self._target: self.value(row)}
 
     def of_columns(self, columns: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Return the columns with that of the field."""
         values = self.column(columns)
-        return None if values is None else with_column(columns, self._target, values)
+        if values is None:
+            return None
+        return with_column(columns, self._target, values)
 
 
 @final
 class AddField(_OneField):
-    """Gives every row a field, in the place of one of that name: the same value for all, or a function of the row."""
+    """Adds a field to every row, in the place of one of that name.
+
+    Args:
+        field: Name of the field.
+        value: Value for all rows, or a function that computes it of a row.
+
+    Raises:
+        ConfigError: The value is a class, or the name no text.
+
+    Example:
+        >>> import tokenlake
+        >>> tokenlake.AddField("size", lambda row: len(row["text"]))({"text": "abc"})
+        {'text': 'abc', 'size': 3}
+    """
 
     def __init__(self, field: str, value: Any | Callable[[Row], Any]) -> None:
-        """Take the name of the field, and its value or what computes it."""
         if isinstance(value, type):
             raise ConfigError(
                 f"AddField: got the class {value.__name__}, must be a value or a function of a row"
@@ -182,105 +266,144 @@ class AddField(_OneField):
         self._constant = None if callable(value) else column_or_none([value])
 
     def value(self, row: Row) -> Any:
-        """Return the value, or what the function makes of the row."""
+        """Return the value, or the result of the function of the row."""
         return self._value(row) if callable(self._value) else self._value
 
     def column(self, columns: pa.RecordBatch) -> Array | None:
-        """Return a column of one value."""
-        return None if self._constant is None else _ARROW.repeat(self._constant[0], columns.num_rows)
+        """Return a column of one value; None for a function."""
+        if self._constant is None:
+            return None
+        return _ARROW.repeat(self._constant[0], columns.num_rows)
 
 
 @final
 class MapField(_OneField):
-    """Puts ``fn(value)`` in the place of a field's value, or into another field; null is a value, too.
+    """Applies a function to the value of a field; null is a value, too.
 
     A row without the field is bad (``missing_field``).
+
+    Args:
+        field: Name of the field.
+        fn: Function of its value.
+        output_field: Name of the field for the result; None: the same field.
+
+    Raises:
+        ConfigError: A name is no text, or `fn` no function.
+
+    Example:
+        >>> import tokenlake
+        >>> tokenlake.MapField("text", str.upper)({"text": "abc"})
+        {'text': 'ABC'}
     """
 
     def __init__(self, field: str, fn: Callable[[Any], Any], output_field: str | None = None) -> None:
-        """Take the field, the function of its value, and where its result goes (None: the same field)."""
         self._function = function_of("MapField", fn, "a value")
         self._field = one_name("MapField", field)
         target = one_name("MapField", field if output_field is None else output_field)
         super().__init__(target, (self._field,), (self._field,))
 
     def value(self, row: Row) -> Any:
-        """Return what the function makes of the field's value."""
+        """Return the result of the function."""
         return self._function(row[self._field])
 
     def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
         """Map one column; the others stay as they are."""
         if self.fault(columns.schema.names):
             return super().on_columns(columns)
-        values, bad = called(self._function, columns.column(self._field).to_pylist())
-        keep = np.ones(columns.num_rows, np.bool_)
-        keep[[index for index, _ in bad]] = False
-        left, values = Rows(columns).select(keep), list(compress(values, keep.tolist()))
-        made = column_or_none(values)
-        if made is not None:
-            rows = Rows(with_column(left.columns, self._target, made))
+        results, bad = called(self._function, columns.column(self._field).to_pylist())
+        is_good = np.ones(columns.num_rows, np.bool_)
+        is_good[[index for index, _ in bad]] = False
+        good_rows = Rows(columns).select(is_good)
+        good_results = list(compress(results, is_good.tolist()))
+        values = column_or_none(good_results)
+        if values is not None:
+            rows = Rows(with_column(good_rows.columns, self._target, values))
         else:  # values that no column can hold as they are
-            pairs = zip(left.objects, values, strict=True)
-            rows = Rows(objects=[{**row, self._target: value} for row, value in pairs])
-        return StepOutcome(rows, np.flatnonzero(keep), bad=bad)
+            pairs = zip(good_rows.objects, good_results, strict=True)
+            rows = Rows(objects=[{**row, self._target: result} for row, result in pairs])
+        return StepOutcome(rows, np.flatnonzero(is_good), bad=bad)
 
 
 @final
 class ExtractField(_OneField):
-    """Copies what is at a path, such as ``a.b[0].c``, into a field; `default` where nothing or null is there.
+    """Copies the value at a path, such as ``a.b[0].c``, into a field.
 
-    ``[0]`` is the first value of a list and ``[-1]`` its last. A field of the row that bears the whole path as its
-    name comes first.
+    ``[0]`` is the first value of a list and ``[-1]`` its last. A field of the row whose name is the whole path comes
+    first.
+
+    Args:
+        source_path: Path of the value.
+        target_field: Name of the new field.
+        default: Value where the path leads nowhere, or to null.
+
+    Raises:
+        ConfigError: `source_path` is no path.
+
+    Example:
+        >>> import tokenlake
+        >>> tokenlake.ExtractField("meta.tags[0]", "tag")({"meta": {"tags": ["x", "y"]}})
+        {'meta': {'tags': ['x', 'y']}, 'tag': 'x'}
     """
 
     def __init__(self, source_path: str, target_field: str, default: Any = None) -> None:
-        """Take path, field and default; ConfigError if the path is none."""
         if not isinstance(source_path, str) or not _PATH.fullmatch(source_path):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
                 f"ExtractField: got the path {source_path!r}, must be names with dots between and places of lists in "
                 "brackets, such as 'a.b[0].c'"
             )
-        self._name, self._default = source_path, default
-        self._path: Path = tuple(int(place) if place else name for place, name in _STEP.findall(source_path))
-        super().__init__(one_name("ExtractField", target_field), (source_path, str(self._path[0])))
+        self._name = source_path
+        self._default = default
+        keys: list[str | int] = []
+        for index, name in _PATH_KEY.findall(source_path):
+            keys.append(int(index) if index else name)
+        self._path: Path = tuple(keys)
+        self._root = str(keys[0])
+        super().__init__(one_name("ExtractField", target_field), (source_path, self._root))
 
     def value(self, row: Row) -> Any:
-        """Return what is at the path in a row."""
-        found = row[self._name] if self._name in row else _follow(row, self._path)
-        return self._default if found is None else found
+        """Return the value at the path in a row, or the default."""
+        value = row[self._name] if self._name in row else _value_at(row, self._path)
+        return self._default if value is None else value
 
     def column(self, columns: pa.RecordBatch) -> Array | None:
-        """Take the column out of those around it."""
-        names, first = columns.schema.names, str(self._path[0])
+        """Return the values at the path; None where they are looked up row by row."""
+        names = columns.schema.names
         if self._name in names:
             values = columns.column(self._name)
-        elif first in names:
-            values = _inside(columns.column(first), self._path[1:])
+        elif self._root in names:
+            values = _values_at(columns.column(self._root), self._path[1:])
         else:
             values = _ARROW.nulls(columns.num_rows)
-        return None if values is None else _filled(values, self._default)
+        if values is None:
+            return None
+        return _with_default(values, self._default)
 
 
-def _follow(value: Any, path: Path) -> Any:
-    for step in path:
-        if isinstance(step, int):
-            values = cast("list[Any]", value if isinstance(value, list) else [])
-            value = values[step] if -len(values) <= step < len(values) else None
+def _value_at(value: Any, path: Path) -> Any:
+    """Return the value at a path inside another; None where it leads nowhere."""
+    for key in path:
+        if isinstance(key, int):
+            items = cast("list[Any]", value if isinstance(value, list) else [])
+            value = items[key] if -len(items) <= key < len(items) else None
         else:
-            value = cast("Row", value).get(step) if isinstance(value, dict) else None
+            value = cast("Row", value).get(key) if isinstance(value, dict) else None
     return value
 
 
-def _inside(values: Any, path: Path) -> Array | None:
-    """Return what is at `path` in every value of a column, null where nothing is; None for types that take longer."""
-    for step in path:
+def _values_at(values: Any, path: Path) -> Array | None:
+    """Return the value at a path in every value of a column, null where it leads nowhere.
+
+    None for types whose values are looked up row by row.
+    """
+    for key in path:
         kind = values.type
-        plain = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        if plain and isinstance(step, int):
-            values = _element(values, step)
-        elif pa.types.is_struct(kind) and isinstance(step, str) and kind.get_field_index(step) >= 0:
-            values = _COMPUTE.struct_field(values, [kind.get_field_index(step)])
-        elif plain or pa.types.is_struct(kind) or pa.types.is_primitive(kind) or _is_text(kind):
+        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        is_struct = pa.types.is_struct(kind)
+        if is_list and isinstance(key, int):
+            values = _list_element(values, key)
+        elif is_struct and isinstance(key, str) and kind.get_field_index(key) >= 0:
+            values = _COMPUTE.struct_field(values, [kind.get_field_index(key)])
+        elif is_list or is_struct or pa.types.is_primitive(kind) or _is_text(kind):
             return _ARROW.nulls(len(values))
         else:
             return None
@@ -291,17 +414,21 @@ def _is_text(kind: Any) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
 
 
-def _element(lists: Any, place: int) -> Array:
-    """Return the value at `place` of every list, null where a list is null or too short."""
+def _list_element(lists: Any, index: int) -> Array:
+    """Return the value at an index of every list, null where a list is null or too short."""
     sizes = _COMPUTE.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     starts = lists.offsets.to_numpy()[:-1]
-    there = (place if place >= 0 else -place - 1) < sizes
-    indices = starts + (place if place >= 0 else sizes + place)
-    return lists.values.take(_ARROW.array(indices, pa.int64(), mask=~there))
+    if index >= 0:
+        has_element = index < sizes
+        places = starts + index
+    else:
+        has_element = -index <= sizes
+        places = starts + sizes + index
+    return lists.values.take(_ARROW.array(places, pa.int64(), mask=~has_element))
 
 
-def _filled(values: Any, default: Any) -> Array | None:
-    """Return `values` with `default` in the place of null; None where a column cannot hold both as they are."""
+def _with_default(values: Any, default: Any) -> Array | None:
+    """Return values with the default in the place of null; None where a column cannot hold both as they are."""
     if default is None or not values.null_count:
         return values
     constant = column_or_none([default])
@@ -316,11 +443,29 @@ def _filled(values: Any, default: Any) -> Array | None:
 
 @final
 class CombineFields(_OneField):
-    """Joins the texts of several fields, a separator between them, or gives their values to a function.
+    """Joins the texts of several fields, with a separator between them, or gives their values to a function.
 
-    Null is left out of the text, and a number becomes its digits; where all are null, so is the result. A list, an
-    object or bytes have no text of their own: such a row is bad (``not_text``). So is one that lacks a field
-    (``missing_field``); where it may lack one, `ExtractField` with a default gives it first.
+    Null is left out of the text, and a number becomes its digits; where all are null, the result is null. A list, an
+    object or bytes have no text: such a row is bad (``not_text``). So is a row that lacks a field (``missing_field``);
+    `ExtractField` with a default adds it first.
+
+    Args:
+        source_fields: Names of the fields.
+        target_field: Name of the new field.
+        combiner: Function that makes the result of the list of values, null as None; None joins texts.
+        separator: Text between the texts.
+        drop_sources: True to remove the fields that were combined.
+        fields: Another name of `source_fields`.
+        output_field: Another name of `target_field`.
+
+    Raises:
+        ConfigError: An argument is given by both of its names, or by none.
+
+    Example:
+        >>> import tokenlake
+        >>> combine = tokenlake.CombineFields(["title", "body"], "text", separator=": ", drop_sources=True)
+        >>> combine({"title": "One", "body": "first"})
+        {'text': 'One: first'}
     """
 
     def __init__(
@@ -334,35 +479,30 @@ class CombineFields(_OneField):
         fields: Sequence[str] | None = None,
         output_field: str | None = None,
     ) -> None:
-        """Take the fields and where the result goes, under either pair of names.
-
-        Args:
-            combiner: makes the result of the list of values, null as None; None joins texts.
-            separator: between texts.
-            drop_sources: take the fields away that were combined.
-
-        Raises:
-            ConfigError: both names of an argument are given, or none.
-        """
-        what = "CombineFields"
+        step = "CombineFields"
         target = _either(("target_field", target_field), ("output_field", output_field))
-        self._sources = name_list(what, _either(("source_fields", source_fields), ("fields", fields)))
-        super().__init__(one_name(what, target), self._sources, self._sources)
+        self._sources = name_list(step, _either(("source_fields", source_fields), ("fields", fields)))
+        super().__init__(one_name(step, target), self._sources, self._sources)
         if not isinstance(separator, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"{what}: separator: got {separator!r}, must be text")
-        self._combiner = combiner and function_of(f"{what}: combiner", combiner, "a list of values")
+            raise ConfigError(f"{step}: separator: got {separator!r}, must be text")
         self._separator = separator
+        self._combiner: Callable[[Any], Any] | None = None
+        if combiner:
+            self._combiner = function_of(f"{step}: combiner", combiner, "a list of values")
+        # The new field may have the name of one that was combined.
         self._dropped = frozenset(self._sources) - {target} if drop_sources else frozenset[str]()
 
     def of_row(self, row: Row) -> Row:
         """Return the row with the combined field."""
-        made = super().of_row(row)
-        return {name: value for name, value in made.items() if name not in self._dropped}
+        combined = super().of_row(row)
+        return {name: value for name, value in combined.items() if name not in self._dropped}
 
     def of_columns(self, columns: pa.RecordBatch) -> pa.RecordBatch | None:
         """Return the columns with the combined one."""
-        made = super().of_columns(columns)
-        return made and made.select([name for name in made.schema.names if name not in self._dropped])
+        combined = super().of_columns(columns)
+        if combined is None:
+            return None
+        return combined.select([name for name in combined.schema.names if name not in self._dropped])
 
     def value(self, row: Row) -> Any:
         """Return the combined value of a row."""
@@ -371,8 +511,11 @@ class CombineFields(_OneField):
             return self._combiner(values)
         for field, value in zip(self._sources, values, strict=True):
             if isinstance(value, _CONTAINERS):
-                told = f"CombineFields: the field {field!r} holds {type(value).__name__}, which is no text"
-                raise BadRecordError(f"{told}; a combiner makes one of it", reason="not_text")
+                raise BadRecordError(
+                    f"CombineFields: the field {field!r} holds {type(value).__name__}, which is no text; a combiner "
+                    "makes one of it",
+                    reason="not_text",
+                )
         texts = [str(value) for value in values if value is not None]
         return self._separator.join(texts) if texts else None
 
@@ -381,23 +524,26 @@ class CombineFields(_OneField):
         sources = [columns.column(name) for name in self._sources]
         if self._combiner or not all(_has_text(column.type) for column in sources):
             return None
-        joined, *texts = [column.cast(_TEXT) for column in sources]
-        for text in texts:
+        separator = _ARROW.scalar(self._separator, _TEXT)
+        joined = sources[0].cast(_TEXT)
+        for source in sources[1:]:
             # Not all at once with null_handling="skip": Arrow 26 leaves out rows where all are null.
-            both = _COMPUTE.binary_join_element_wise(joined, text, _ARROW.scalar(self._separator, _TEXT))
+            text = source.cast(_TEXT)
+            both = _COMPUTE.binary_join_element_wise(joined, text, separator)
             joined = _COMPUTE.coalesce(both, joined, text)
         return joined
 
 
 def _either(first: tuple[str, Any], second: tuple[str, Any]) -> Any:
-    """Return the value of an argument that has two names."""
-    given = [(name, value) for name, value in (first, second) if value is not None]
-    if len(given) != 1:
-        told = "got both" if given else "got neither"
+    """Return the value of an argument that has two names, each with the value that was given by it."""
+    first_name, first_value = first
+    second_name, second_value = second
+    if (first_value is None) == (second_value is None):
+        problem = "got neither" if first_value is None else "got both"
         raise ConfigError(
-            f"CombineFields: {told} {first[0]!r} and {second[0]!r}; one of them names the same thing"
+            f"CombineFields: {problem} {first_name!r} and {second_name!r}; they name the same thing, give one of them"
         )
-    return given[0][1]
+    return second_value if first_value is None else first_value
 
 
 def _has_text(kind: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The ids and labels of one prompt and its answer: rendered, tokenized whole, framed by BOS and EOS, and cut."""
+"""Ids and labels of one prompt and its answer: rendered, tokenized whole, framed by BOS and EOS, and cut."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from tokenlake.etl.tokenizers.files import TokenizerFiles
 EXAMPLE_COLUMNS: Final = ("input_ids", "attention_mask", "labels")
 
 ANY_LENGTH: Final = 1 << 30
+"""A maximum length that no row has."""
 
 _EXPECTED: Final = {
     "null_column": "a value in every column of the template",
@@ -36,39 +37,58 @@ _EXPECTED: Final = {
     "special_token_in_text": "text without special tokens",
     "invalid_utf8": "whole characters",
 }
+"""Expected values by the reason of a fault."""
 
 
 @final
 class ProcessedExample(dict[str, Int32]):
-    """A row as a trainer takes it: ``input_ids``, ``attention_mask`` and ``labels``, int32[L] each, by key or name."""
+    """A row for a trainer: ``input_ids``, ``attention_mask`` and ``labels``, int32[L] each, by key or attribute.
+
+    Example:
+        >>> import numpy as np
+        >>> from tokenlake.data_pipeline import ProcessedExample
+        >>> example = ProcessedExample(
+        ...     input_ids=np.array([1, 5, 6]),
+        ...     attention_mask=np.array([1, 1, 1]),
+        ...     labels=np.array([-100, -100, 6]),
+        ... )
+        >>> example.input_length
+        2
+    """
 
     @property
     def input_ids(self) -> Int32:
-        """The ids, int32[L]."""
+        """int32[L]: ids."""
         return self["input_ids"]
 
     @property
     def attention_mask(self) -> Int32:
-        """1 for the row's own ids, 0 for padding: int32[L]."""
+        """int32[L]: 1 for the row's own ids, 0 for padding."""
         return self["attention_mask"]
 
     @property
     def labels(self) -> Int32:
-        """The ids where they bear loss, -100 elsewhere: int32[L]."""
+        """int32[L]: ids where they count toward the loss, -100 elsewhere."""
         return self["labels"]
 
     @property
     def input_length(self) -> int:
-        """The number of ids before the first that bears loss, without padding."""
-        own = self["labels"][self["attention_mask"] == 1]
-        learned = np.flatnonzero(own != IGNORED)
-        return int(learned[0]) if len(learned) else len(own)
+        """Number of ids before the first that counts toward the loss, without padding."""
+        own_labels = self["labels"][self["attention_mask"] == 1]
+        learned = np.flatnonzero(own_labels != IGNORED)
+        return int(learned[0]) if len(learned) else len(own_labels)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The ids of one text, int32[k], which of them bear loss, bool[k], and the text, large_string[1]."""
+    """The k ids of a text.
+
+    Attributes:
+        ids: int32[k]: ids.
+        loss: bool[k]: ids that count toward the loss.
+        text: large_string[1]: text.
+    """
 
     ids: Int32
     loss: Bools
@@ -76,22 +96,28 @@ class Tokens:
 
     def example(self) -> ProcessedExample:
         """Return input_ids, attention_mask and labels, int32[k] each."""
-        labels = np.where(self.loss, self.ids, np.int32(IGNORED))
-        return ProcessedExample(zip(EXAMPLE_COLUMNS, (self.ids, np.ones_like(self.ids), labels), strict=True))
+        return ProcessedExample(
+            input_ids=self.ids,
+            attention_mask=np.ones_like(self.ids),
+            labels=np.where(self.loss, self.ids, np.int32(IGNORED)),
+        )
 
 
 @final
 class Labeller:
-    """Makes ids and labels of rows: what a renderer makes of them, tokenized whole, framed by BOS and EOS, and cut.
+    """Makes ids and labels of rows: rendered, tokenized whole, framed by BOS and EOS, and cut.
 
     Args:
-        special_tokens_in_text: ``encode``: special tokens that a text spells become control ids; they do in any case
-            where the renderer's own are to.
-        max_length: most tokens, all special ones included.
-        truncation, truncation_side: how and where what is too long is cut; ``none`` makes it an error.
-        bos: whether a text begins with the tokenizer's prefix. What it spells itself is not put there again.
-        suffix: what it ends with; None: the tokenizer's suffix.
-        eos_id: what the suffix ends with in any case.
+        files: Files of the tokenizer.
+        renderer: Renderer of the rows.
+        special_tokens_in_text: ``encode`` makes control tokens of special tokens that a text spells; it acts in any
+            case where the renderer's own special tokens become control tokens.
+        max_length: Maximum number of tokens, special tokens included.
+        truncation: Strategy of cuts; ``none`` makes a row that is too long an error.
+        truncation_side: Side from which tokens are cut away.
+        bos: True to begin a text with the tokenizer's prefix, unless the text spells it itself.
+        suffix: Ids that end a text; None: the tokenizer's suffix.
+        eos_id: Id that the suffix ends with in any case; None: none.
     """
 
     def __init__(
@@ -107,104 +133,159 @@ class Labeller:
         suffix: tuple[int, ...] | None = None,
         eos_id: int | None = None,
     ) -> None:
-        mode = "encode" if renderer.control_tokens or special_tokens_in_text == "encode" else "literal"
+        encodes_specials = renderer.control_tokens or special_tokens_in_text == "encode"
         self.encoder: Final = Encoder(
-            files, engine="tokenizers", special_tokens_in_text=mode, sample_rate=0.0
+            files,
+            engine="tokenizers",
+            special_tokens_in_text="encode" if encodes_specials else "literal",
+            sample_rate=0.0,
         )
         self.renderer: Final = renderer
-        self._prefix = self.encoder.prefix if bos else ()
-        after = self.encoder.suffix if suffix is None else suffix
-        self._suffix = after if eos_id is None or after[-1:] == (eos_id,) else (*after, eos_id)
         self.max_length: Final = max_length
         self.cut: Final = CutCounter("prompts", max_length)
-        self._truncation: tuple[Strategy, Side] = (truncation, truncation_side)
+        self._truncation: Strategy = truncation
+        self._truncation_side: Side = truncation_side
+        # The ids around a text.
+        self._prefix = self.encoder.prefix if bos else ()
+        self._suffix = self.encoder.suffix if suffix is None else suffix
+        if eos_id is not None and self._suffix[-1:] != (eos_id,):
+            self._suffix = (*self._suffix, eos_id)
 
     def tokens(self, rows: list[Row]) -> list[Tokens]:
-        """Return the ids of rows, as many as there are; BadRecordError names the first that cannot be used."""
-        made = self.renderer.render(Rows(objects=rows))
-        if made.bad:
-            index, fault = made.bad[0]
-            raise _unusable(index, rows[index], fault)
-        if not rows:
-            return []
-        assert made.spans is not None
-        encoded, loss = self.encoder.encode_spans(made.text, made.spans)
-        edges = encoded.offsets[1:-1]
-        pairs = zip(np.split(encoded.ids, edges), np.split(loss, edges), strict=True)
-        return [Tokens(*pair, made.text.slice(at, 1)) for at, pair in enumerate(pairs)]
-
-    def length(self, tokens: Tokens) -> int:
-        """Return how many tokens a text has with what is put around it."""
-        before, after = self._lacking(tokens.ids)
-        return len(before) + len(tokens.ids) + len(after)
-
-    def fitted(self, index: int, tokens: Tokens, column: str = "") -> Tokens:
-        """Return a whole text of at most `max_length` tokens.
-
-        On the side where it is cut, what it spelled itself is gone, and is put there; an EOS after half an answer
-        bears no loss: nobody is to learn to stop there.
+        """Return the ids of n rows.
 
         Raises:
-            BadRecordError: it is too long and may not be cut, or no token to learn is left of row `index`.
+            BadRecordError: A row cannot be used; the error names the first.
         """
-        before, after = self._lacking(tokens.ids)
-        ids, loss, whole = tokens.ids, tokens.loss, self.length(tokens)
-        ends = bool(loss.any())
-        if whole > self.max_length:
-            if self._truncation[0] == "none":
-                told = f"the prompt has {whole} tokens, max_length is {self.max_length} and truncation is off"
-                raise bad_row(
-                    index, "max_length", told, f"at most {self.max_length} tokens", whole, reason="too_long"
-                )
-            if self._truncation[1] == "right":
-                ends, after = False, self._suffix
+        rendered = self.renderer.render(Rows(objects=rows))
+        for index, fault in rendered.bad:
+            raise _unusable_row(index, rows[index], fault)
+        if not rows:
+            return []
+        assert rendered.spans is not None
+        encoded, loss = self.encoder.encode_spans(rendered.text, rendered.spans)
+        # The ids of all rows, cut into those of each.
+        edges = encoded.offsets[1:-1]
+        ids_of_rows = np.split(encoded.ids, edges)
+        loss_of_rows = np.split(loss, edges)
+        all_tokens: list[Tokens] = []
+        for index in range(len(rows)):
+            text = rendered.text.slice(index, 1)
+            all_tokens.append(Tokens(ids_of_rows[index], loss_of_rows[index], text))
+        return all_tokens
+
+    def length(self, tokens: Tokens) -> int:
+        """Return the number of tokens of a text with the prefix and suffix that are put around it."""
+        return len(self._missing_prefix(tokens.ids)) + len(tokens.ids) + len(self._missing_suffix(tokens.ids))
+
+    def fitted(self, index: int, tokens: Tokens, column: str = "") -> Tokens:
+        """Return a framed text of at most `max_length` tokens.
+
+        A prefix or suffix that the text itself spelled is put back on the side where the text was cut. An EOS after
+        half an answer does not count toward the loss: no model is to learn to stop there.
+
+        Args:
+            index: Index of the row, for errors.
+            tokens: Ids of the text.
+            column: Column of the answer, for errors.
+
+        Raises:
+            BadRecordError: The text is too long and may not be cut, or none of its tokens counts toward the loss.
+        """
+        prefix = self._missing_prefix(tokens.ids)
+        suffix = self._missing_suffix(tokens.ids)
+        ids = tokens.ids
+        loss = tokens.loss
+        whole_length = self.length(tokens)
+        learns_suffix = bool(loss.any())
+        if whole_length > self.max_length:
+            self._require_truncation(index, whole_length)
+            if self._truncation_side == "right":
+                suffix = self._suffix
+                learns_suffix = False
             else:
-                before = self._prefix
-            room = max(0, self.max_length - len(before) - len(after))
-            _, start, stop = self.encoder.encode_places(tokens.text)
-            cut = truncate(str(tokens.text[0].as_py()), start, stop, room, *self._truncation)
-            ids, loss = ids[cut.first : cut.last], loss[cut.first : cut.last]
-            ends = ends and bool(loss.any())
-        ids = np.concatenate([np.array(before, np.int32), ids, np.array(after, np.int32)])
-        loss = np.concatenate([np.zeros(len(before), np.bool_), loss, np.full(len(after), ends)])
-        made = Tokens(ids[: self.max_length], loss[: self.max_length], tokens.text)
-        if made.loss.any():
-            dropped = whole - len(made.ids)
-            self.cut.add(CutCount(documents=1, cut=int(dropped > 0), tokens=whole, dropped=dropped))
-            self.cut.judge(is_end=False)
-            return made
-        told = f"no token to learn is left of {whole}, max_length is {self.max_length}"
-        told = f"{told}: raise it, shorten the prompt, or leave such rows out"
-        reason = "too_long" if whole > self.max_length else "nothing_to_learn"
-        raise bad_row(index, column, told, "at least one token to learn", 0, reason=reason)
+                prefix = self._prefix
+            room = max(0, self.max_length - len(prefix) - len(suffix))
+            kept_tokens = self._kept_tokens(tokens, room)
+            ids = ids[kept_tokens]
+            loss = loss[kept_tokens]
+            learns_suffix = learns_suffix and bool(loss.any())
+        # Prefix, text, suffix; where these alone are too long, the end is cut.
+        framed_ids = np.concatenate([np.array(prefix, np.int32), ids, np.array(suffix, np.int32)])
+        framed_loss = np.concatenate(
+            [np.zeros(len(prefix), np.bool_), loss, np.full(len(suffix), learns_suffix)]
+        )
+        framed = Tokens(framed_ids[: self.max_length], framed_loss[: self.max_length], tokens.text)
+        if not framed.loss.any():
+            raise bad_row(
+                index,
+                column,
+                f"no token to learn is left of {whole_length}, max_length is {self.max_length}: raise it, shorten the "
+                "prompt, or leave such rows out",
+                "at least one token to learn",
+                0,
+                reason="too_long" if whole_length > self.max_length else "nothing_to_learn",
+            )
+        dropped = whole_length - len(framed.ids)
+        self.cut.add(CutCount(documents=1, cut=int(dropped > 0), tokens=whole_length, dropped=dropped))
+        self.cut.judge(is_end=False)
+        return framed
 
-    def _lacking(self, ids: Int32) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        before, after = self._prefix, self._suffix
-        begins = tuple(ids[: len(before)].tolist()) == before
-        ends = bool(after) and tuple(ids[-len(after) :].tolist()) == after
-        return () if begins else before, () if ends else after
+    def _require_truncation(self, index: int, length: int) -> None:
+        """Require that a text that is too long may be cut."""
+        if self._truncation == "none":
+            raise bad_row(
+                index,
+                "max_length",
+                f"the prompt has {length} tokens, max_length is {self.max_length} and truncation is off",
+                f"at most {self.max_length} tokens",
+                length,
+                reason="too_long",
+            )
+
+    def _kept_tokens(self, tokens: Tokens, room: int) -> slice:
+        """Return the tokens of a text that are kept, at most `room` of them."""
+        _, start, stop = self.encoder.encode_places(tokens.text)
+        text = str(tokens.text[0].as_py())
+        cut = truncate(text, start, stop, room, self._truncation, self._truncation_side)
+        return slice(cut.first, cut.last)
+
+    def _missing_prefix(self, ids: Int32) -> tuple[int, ...]:
+        """Return the prefix, or () where the ids begin with it."""
+        begins_with_it = tuple(ids[: len(self._prefix)].tolist()) == self._prefix
+        return () if begins_with_it else self._prefix
+
+    def _missing_suffix(self, ids: Int32) -> tuple[int, ...]:
+        """Return the suffix, or () where the ids end with it."""
+        size = len(self._suffix)
+        ends_with_it = size > 0 and tuple(ids[-size:].tolist()) == self._suffix
+        return () if ends_with_it else self._suffix
 
 
-def _unusable(index: int, row: Row, fault: Fault) -> BadRecordError:
-    column = fault.column
-    got = repr(row[column]) if column in row else f"columns {', '.join(map(repr, row)) or 'none'}"
-    return bad_row(index, column, fault.detail, _EXPECTED.get(fault.reason, ""), got, reason=fault.reason)
+def _unusable_row(index: int, row: Row, fault: Fault) -> BadRecordError:
+    """Return the error of a row that cannot be rendered."""
+    got = f"columns {', '.join(map(repr, row)) or 'none'}"
+    if fault.column in row:
+        got = repr(row[fault.column])
+    expected = _EXPECTED.get(fault.reason, "")
+    return bad_row(index, fault.column, fault.detail, expected, got, reason=fault.reason)
 
 
 def resolved_prompt(config: PromptConfig | Mapping[str, Any]) -> ResolvedPrompt:
-    """Return a section `prompt` worked out.
+    """Return the settings of a section ``prompt``.
 
     Raises:
-        ConfigError: it is wrong.
+        ConfigError: The section is wrong.
     """
     if not isinstance(config, PromptConfig):
         try:
             config = PromptConfig.model_validate(dict(config))
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            path = ".".join(("prompt", path_of(first["loc"]))).rstrip(".")
+            first_problem = error.errors(include_url=False)[0]
+            message = first_problem["msg"]
+            path = ".".join(("prompt", path_of(first_problem["loc"]))).rstrip(".")
             raise ConfigError(
-                f"{path}: {first['msg']}", field_path=path, expected=first["msg"], got=repr(first["input"])
+                f"{path}: {message}", field_path=path, expected=message, got=repr(first_problem["input"])
             ) from None
     return ResolvedPrompt(**config.model_dump())
 
@@ -212,20 +293,38 @@ def resolved_prompt(config: PromptConfig | Mapping[str, Any]) -> ResolvedPrompt:
 def prompt_labeller(
     prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str, **options: Any
 ) -> Labeller:
-    """Return the labeller of prompts; `options` as :class:`Labeller` has them.
+    """Return the labeller of prompts.
+
+    Args:
+        prompt: Section ``prompt``.
+        files: Files of the tokenizer.
+        special_tokens_in_text: Treatment of rows that spell a special token.
+        options: Further arguments of :class:`Labeller`.
 
     Raises:
-        ConfigError: the template is wrong, does not fit its columns, or an answer would have no end.
+        ConfigError: The template is wrong, does not fit its columns, or an answer would have no end.
     """
     check_end(prompt, files, files.eos_id)
     renderer = open_prompt(prompt, files, special_tokens_in_text)
-    suffix: tuple[int, ...] | None = () if not prompt.add_eos else None
-    if prompt.add_eos and prompt.format_type != "chat":  # a chat ends its answer itself
+    suffix: tuple[int, ...] | None = None
+    if not prompt.add_eos:
+        suffix = ()
+    elif prompt.format_type != "chat":  # a chat template ends the answer itself
         options["eos_id"] = files.eos_id
     return Labeller(files, renderer, special_tokens_in_text, bos=prompt.add_bos, suffix=suffix, **options)
 
 
 def bad_row(
-    index: int, column: str, what: str, expected: str, got: object, *, reason: str = "prompt"
+    index: int, column: str, problem: str, expected: str, got: object, *, reason: str = "prompt"
 ) -> BadRecordError:
-    return BadRecordError(what, row=index, field_path=column, expected=expected, got=got, reason=reason)
+    """Return the error of a row that cannot be used.
+
+    Args:
+        index: Index of the row.
+        column: Column with the problem.
+        problem: Message.
+        expected: Expected value.
+        got: Value of the row.
+        reason: Reason under which the row is counted.
+    """
+    return BadRecordError(problem, row=index, field_path=column, expected=expected, got=got, reason=reason)

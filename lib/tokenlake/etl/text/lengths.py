@@ -1,6 +1,6 @@
 """Lengths of rows in tokens, never in characters: :class:`LengthManager` shortens columns and pads rows.
 
-Where the ids of a tokenized document may be cut is decided by its text (:mod:`tokenlake.etl.text.truncation`).
+The text of a tokenized document decides where its ids may be cut (:mod:`tokenlake.etl.text.truncation`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Self, final
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.base.arrays import Int32, Int64, Ragged, offsets_of
+from tokenlake.base.arrays import Bools, Int32, Int64, Ragged, offsets_of
 from tokenlake.base.checks import require_one_of
 from tokenlake.base.result import Result, attempt
 from tokenlake.errors import ConfigError, TokenlakeError
@@ -28,7 +28,13 @@ from tokenlake.etl.tokenizers.files import files_of
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthManagerConfig:
-    """The options of a :class:`LengthManager`, to be kept and passed on; their meaning is told there."""
+    """Options of a :class:`LengthManager`, which explains them.
+
+    Example:
+        >>> from tokenlake.data_pipeline import LengthManagerConfig
+        >>> LengthManagerConfig(max_length=512, truncation="sentence").truncation_side
+        'right'
+    """
 
     max_length: int = 2048
     truncation: Strategy = "smart"
@@ -46,12 +52,12 @@ class LengthManagerConfig:
 @final
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """What is kept of a text.
+    """The part of a text that is kept.
 
     Attributes:
-        text: the part of the text that is kept; encoded on its own it may have other ids near the cut.
-        ids: int32[k], the text's own ids, without special tokens.
-        cut: where it was cut, and by which rule.
+        text: Kept part of the text; encoded by itself it may have other ids near the cut.
+        ids: int32[k]: ids of this part in the whole text, without special tokens.
+        cut: Place of the cut, and the rule that chose it.
     """
 
     text: str
@@ -63,22 +69,49 @@ class Shortened:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _EncodedText:
+    """A text with its n ids.
+
+    Attributes:
+        text: Text.
+        ids: int32[n]: ids.
+        start: int64[n]: byte offset at which each token begins.
+        stop: int64[n]: byte offset at which each token ends.
+    """
+
+    text: str
+    ids: Int32
+    start: Int64
+    stop: Int64
+
+
+@final
 class LengthManager:
-    """Texts to rows of a bounded number of tokens.
+    """Makes rows with a limited number of tokens of texts.
 
     Args:
-        tokenizer: a Hub id, directory or tokenizer.json file, or an object of `transformers` or `tokenizers`.
-        max_length: most tokens of a row, special tokens included.
-        truncation, truncation_side: see :mod:`tokenlake.etl.text.truncation`.
-        padding, padding_side: see :func:`pad`.
-        boundaries: widths of the padding ``buckets``; None: powers of two up to the first that holds `max_length`.
-        budget, ratios, priority: see :func:`allocate`.
-        add_special_tokens: put the tokenizer's own BOS/EOS around every row.
-        pad_id: None: the tokenizer's padding, else its EOS.
+        tokenizer: Hub id, directory, tokenizer.json file, or an object of `transformers` or `tokenizers`.
+        max_length: Maximum number of tokens of a row, special tokens included.
+        truncation: Strategy of cuts, see :mod:`tokenlake.etl.text.truncation`.
+        truncation_side: Side from which tokens are cut away.
+        padding: Strategy of padding, see :func:`pad`.
+        padding_side: Side on which padding is put.
+        boundaries: Widths of the padding ``buckets``; None: powers of two up to the first that holds `max_length`.
+        budget: Strategy by which columns share the tokens of a row, see :func:`allocate`.
+        ratios: Weights of columns, see :func:`allocate`.
+        priority: Columns, the most important first, see :func:`allocate`.
+        add_special_tokens: True to put the tokenizer's own BOS and EOS around every row.
+        pad_id: Id of padding; None: the tokenizer's padding token, or its EOS token.
 
     Raises:
-        ConfigError: an unknown strategy or side, or a `max_length` that special tokens fill.
-        SourceNotFoundError, TokenizerError, MissingExtraError: the tokenizer cannot be loaded.
+        ConfigError: A strategy or side is unknown, or special tokens alone fill `max_length`.
+        SourceNotFoundError, TokenizerError, MissingExtraError: The tokenizer cannot be loaded.
+
+    Example:
+        >>> import tokenlake
+        >>> manager = tokenlake.LengthManager("org/model", max_length=512)  # doctest: +SKIP
+        >>> manager.fit({"question": question, "answer": answer})  # doctest: +SKIP
     """
 
     def __init__(
@@ -97,116 +130,143 @@ class LengthManager:
         add_special_tokens: bool = True,
         pad_id: int | None = None,
     ) -> None:
-        for name, value, allowed in (
-            ("truncation", truncation, STRATEGIES),
-            ("truncation_side", truncation_side, SIDES),
-            ("padding", padding, PADDING_STRATEGIES),
-            ("padding_side", padding_side, SIDES),
-            ("budget", budget, BUDGET_STRATEGIES),
-        ):
-            require_one_of(name, value, allowed)
+        require_one_of("truncation", truncation, STRATEGIES)
+        require_one_of("truncation_side", truncation_side, SIDES)
+        require_one_of("padding", padding, PADDING_STRATEGIES)
+        require_one_of("padding_side", padding_side, SIDES)
+        require_one_of("budget", budget, BUDGET_STRATEGIES)
         self.max_length = max_length
-        self._truncation: tuple[Strategy, Side] = (truncation, truncation_side)
-        self._padding: tuple[PaddingStrategy, Side] = (padding, padding_side)
-        self._boundaries = boundaries
-        self._budget: tuple[BudgetStrategy, Any, Any] = (budget, ratios, priority)
+        self._truncation: Strategy = truncation
+        self._truncation_side: Side = truncation_side
+        self._padding: PaddingStrategy = padding
+        self._padding_side: Side = padding_side
+        self._boundaries = _doubling_widths(max_length) if boundaries is None else boundaries
+        self._budget: BudgetStrategy = budget
+        self._ratios = ratios
+        self._priority = priority
         self._pad_id = pad_id
         self._encoder = Encoder(
             files_of(tokenizer), engine="tokenizers", add_special_tokens=add_special_tokens
         )
+        # At least one token of the text must fit.
         if self.room < 1:
+            special_tokens = max_length - self.room
             raise ConfigError(
-                f"max_length is {max_length}, but the tokenizer puts {max_length - self.room} special tokens around a "
-                f"row; expected at least {max_length - self.room + 1}"
+                f"max_length is {max_length}, but the tokenizer puts {special_tokens} special tokens around a row; "
+                f"expected at least {special_tokens + 1}"
             )
 
     @classmethod
     def from_config(cls, config: LengthManagerConfig, tokenizer: Any) -> Result[Self, TokenlakeError]:
-        """Return the manager that a configuration describes, or what is wrong with it."""
+        """Return the manager with the options of a configuration, or the error in them."""
         options: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(config)}
         return attempt(lambda: cls(tokenizer, **options))
 
     @property
     def room(self) -> int:
-        """Tokens of a row that are not special tokens."""
+        """Number of tokens of a row that are not special tokens."""
         return self.max_length - len(self._encoder.prefix) - len(self._encoder.suffix)
 
     @cached_property
     def pad_id(self) -> int:
-        """The id that fills rows up."""
+        """Id of padding.
+
+        Raises:
+            ConfigError: The tokenizer has neither a padding nor an EOS token.
+        """
         files = self._encoder.files
-        found = files.fill_id if self._pad_id is None else self._pad_id
-        if found is None:
+        pad_id = files.fill_id if self._pad_id is None else self._pad_id
+        if pad_id is None:
             raise ConfigError(f"tokenizer {files.name!r} has neither a padding nor an EOS token; give pad_id")
-        return found
+        return pad_id
 
     def count(self, texts: Sequence[str]) -> Int64:
-        """Return the tokens of each text, int64[n], without special tokens."""
+        """Return the number of tokens of each text without special tokens: int64[n]."""
         return np.diff(self._encoder.encode(column_of_texts(texts)).offsets)
 
     def truncate(self, texts: Sequence[str], budget: int | Sequence[int] | None = None) -> list[Shortened]:
-        """Shorten texts.
+        """Shorten n texts.
 
         Args:
-            texts: n texts.
-            budget: most tokens of every text, or of each; None: :attr:`room`.
+            texts: Texts.
+            budget: Maximum number of tokens of every text, or of each; None: :attr:`room`.
         """
-        budgets = np.broadcast_to(np.asarray(self.room if budget is None else budget, np.int64), len(texts))
-        return [
-            self._shortened(placed, limit)
-            for placed, limit in zip(self._placed(texts), budgets.tolist(), strict=True)
-        ]
+        limit = self.room if budget is None else budget
+        budgets = np.broadcast_to(np.asarray(limit, np.int64), len(texts)).tolist()
+        encoded_texts = self._encoded(texts)
+        return [self._shortened(text, size) for text, size in zip(encoded_texts, budgets, strict=True)]
 
     def fit(self, columns: Mapping[str, str], total: int | None = None) -> dict[str, Shortened]:
-        """Shorten the columns of a row so that together they have at most `total` tokens (None: :attr:`room`)."""
-        placed = dict(zip(columns, self._placed(list(columns.values())), strict=True))
-        lengths = {name: len(ids) for name, (_, ids, _, _) in placed.items()}
-        strategy, ratios, priority = self._budget
-        whole = self.room if total is None else total
-        shares = allocate(lengths, whole, strategy, ratios=ratios, priority=priority)
-        return {name: self._shortened(placed[name], share) for name, share in shares.items()}
-
-    def pad(self, rows: Sequence[npt.ArrayLike], loss: Sequence[npt.ArrayLike] | None = None) -> list[Padded]:
-        """Make rectangles of rows of ids, as they are.
+        """Shorten the columns of a row so that together they have at most `total` tokens.
 
         Args:
-            rows: ids of each row.
-            loss: which of them bear loss; None: all.
+            columns: Text of each column.
+            total: Maximum number of tokens of all columns; None: :attr:`room`.
         """
-        parts = [np.asarray(row, np.int32) for row in rows]
-        ids = np.concatenate([np.empty(0, np.int32), *parts])
-        boundaries = self._boundaries
-        if boundaries is None:
-            # Widths that double: at most half of a row is padding, and a compiled model sees few shapes.
-            boundaries = [SHORTEST_BUCKET]
-            while boundaries[-1] < self.max_length:
-                boundaries.append(boundaries[-1] * 2)
-        strategy, side = self._padding
+        encoded_texts = self._encoded(list(columns.values()))
+        encoded = dict(zip(columns, encoded_texts, strict=True))
+        lengths = {name: len(text.ids) for name, text in encoded.items()}
+        budgets = allocate(
+            lengths,
+            self.room if total is None else total,
+            self._budget,
+            ratios=self._ratios,
+            priority=self._priority,
+        )
+        return {name: self._shortened(encoded[name], budget) for name, budget in budgets.items()}
+
+    def pad(self, rows: Sequence[npt.ArrayLike], loss: Sequence[npt.ArrayLike] | None = None) -> list[Padded]:
+        """Pad rows of ids, which are not cut.
+
+        Args:
+            rows: Ids of each row.
+            loss: Booleans of each row, true for ids that count toward the loss; None: all.
+        """
+        id_arrays = [np.asarray(row, np.int32) for row in rows]
+        # The empty array makes the concatenation of no rows possible.
+        ids = np.concatenate([np.empty(0, np.int32), *id_arrays])
+        learned: Bools | None = None
+        if loss is not None:
+            loss_arrays = [np.asarray(row, np.bool_) for row in loss]
+            learned = np.concatenate([np.empty(0, np.bool_), *loss_arrays])
         return pad(
-            Ragged(ids, offsets_of([len(part) for part in parts])),
+            Ragged(ids, offsets_of([len(row) for row in id_arrays])),
             pad_id=self.pad_id,
-            strategy=strategy,
-            side=side,
+            strategy=self._padding,
+            side=self._padding_side,
             max_length=self.max_length,
-            boundaries=boundaries,
-            loss=None if loss is None else np.concatenate([np.asarray(row, np.bool_) for row in loss]),
+            boundaries=self._boundaries,
+            loss=learned,
         )
 
     def process(self, texts: Sequence[str]) -> list[Padded]:
         """Shorten texts, put special tokens around them, and pad them."""
-        prefix, suffix = self._encoder.prefix, self._encoder.suffix
-        return self.pad([[*prefix, *shortened.ids.tolist(), *suffix] for shortened in self.truncate(texts)])
+        prefix = np.array(self._encoder.prefix, np.int32)
+        suffix = np.array(self._encoder.suffix, np.int32)
+        return self.pad([np.concatenate([prefix, part.ids, suffix]) for part in self.truncate(texts)])
 
-    def _placed(self, texts: Sequence[str]) -> list[tuple[str, Int32, Int64, Int64]]:
-        """Every text with its ids and their places."""
+    def _encoded(self, texts: Sequence[str]) -> list[_EncodedText]:
+        """Return texts with their ids and the places of their tokens."""
         encoded, start, stop = self._encoder.encode_places(column_of_texts(texts))
-        rows = [slice(first, last) for first, last in pairwise(encoded.offsets.tolist())]
-        return [
-            (text, encoded.ids[row], start[row], stop[row]) for text, row in zip(texts, rows, strict=True)
-        ]
+        encoded_texts: list[_EncodedText] = []
+        for text, (first, last) in zip(texts, pairwise(encoded.offsets.tolist()), strict=True):
+            tokens = slice(first, last)
+            encoded_texts.append(_EncodedText(text, encoded.ids[tokens], start[tokens], stop[tokens]))
+        return encoded_texts
 
-    def _shortened(self, placed: tuple[str, Int32, Int64, Int64], budget: int) -> Shortened:
-        text, ids, start, stop = placed
-        data = text.encode()
-        cut = truncate(data, start, stop, budget, *self._truncation)
-        return Shortened(data[cut.start : cut.stop].decode(), ids[cut.first : cut.last], cut)
+    def _shortened(self, encoded: _EncodedText, budget: int) -> Shortened:
+        """Return the part of a text that is kept of at most `budget` tokens."""
+        data = encoded.text.encode()
+        cut = truncate(data, encoded.start, encoded.stop, budget, self._truncation, self._truncation_side)
+        return Shortened(data[cut.start : cut.stop].decode(), encoded.ids[cut.first : cut.last], cut)
+
+
+def _doubling_widths(max_length: int) -> list[int]:
+    """Return widths that double, up to the first that holds `max_length`.
+
+    At most half of a row is padding then, and a compiled model sees few shapes.
+    """
+    widths = [SHORTEST_BUCKET]
+    while widths[-1] < max_length:
+        widths.append(widths[-1] * 2)
+    return widths

@@ -1,4 +1,8 @@
-"""Rows of ids of many lengths, padded to a rectangle."""
+"""Padding: rows of ids of many lengths become rectangles.
+
+For example rows of 2, 5 and 3 ids: ``longest`` makes one rectangle 5 ids wide; ``buckets`` of 4 and 8 make one of the
+first and third row, 4 wide, and one of the second, 8 wide.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +24,20 @@ PADDING_STRATEGIES: Final[tuple[PaddingStrategy, ...]] = get_args(PaddingStrateg
 
 SHORTEST_BUCKET: Final = 32
 
+_WIDTHS: Final = {"max_length": "max_length", "buckets": "boundaries"}
+"""Arguments that hold the widths of a strategy."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """n rows of w ids each.
+    """A rectangle of n rows, w ids wide.
 
     Attributes:
-        rows: int64[n], ascending: which of the rows given these are.
-        input_ids: int32[n, w].
-        attention_mask: int32[n, w], 1 for a row's own ids, 0 for padding.
-        labels: int32[n, w], the ids where they bear loss, :data:`IGNORED` elsewhere, on padding always.
+        rows: int64[n], ascending: indices of these rows among the rows that were padded.
+        input_ids: int32[n, w]: ids.
+        attention_mask: int32[n, w]: 1 for a row's own ids, 0 for padding.
+        labels: int32[n, w]: ids where they count toward the loss, :data:`IGNORED` elsewhere and on padding.
     """
 
     rows: Int64
@@ -40,7 +47,7 @@ class Padded:
 
     @property
     def width(self) -> int:
-        """Ids in a row."""
+        """Number of ids in a row."""
         return self.input_ids.shape[1]
 
 
@@ -54,53 +61,65 @@ def pad(
     boundaries: npt.ArrayLike | None = None,
     loss: Bools | None = None,
 ) -> list[Padded]:
-    """Make rectangles of n rows of ids: one, or one for each group of rows, the narrowest first.
+    """Pad n rows of ids: to one rectangle, or to one for each width, the narrowest first.
 
     Args:
-        pad_id: fills rows up; a token that also stands in texts is fine, the mask tells.
-        strategy:
+        rows: Ids of the rows.
+        pad_id: Id of padding; a token that also occurs in texts is fine, because the mask tells them apart.
+        strategy: Rule for the width of a row:
+
             - ``none``: no padding; rows of one length make one rectangle.
-            - ``longest``: all rows as wide as the longest.
-            - ``max_length``: all rows `max_length` wide.
-            - ``buckets``: every row as wide as the first of `boundaries` that holds it; a bucket with rows makes one
-              rectangle.
-        side: where the padding goes.
-        max_length: for ``max_length``: the width.
-        boundaries: for ``buckets``: ascending widths.
-        loss: bool[total], which ids bear loss; None: all.
+            - ``longest``: the length of the longest row.
+            - ``max_length``: `max_length`.
+            - ``buckets``: the first of `boundaries` that holds the row.
+        side: Side on which padding is put.
+        max_length: Width for ``max_length``.
+        boundaries: Ascending widths for ``buckets``.
+        loss: bool[total]: ids that count toward the loss; None: all.
 
     Raises:
-        ConfigError: a strategy without what it needs, or a row that is longer than any width allowed: truncate first.
+        ConfigError: The strategy lacks its widths, or a row is longer than the widest: truncate rows first.
     """
     require_one_of("strategy", strategy, PADDING_STRATEGIES)
     require_one_of("side", side, SIDES)
-    edges = [max_length] if strategy == "max_length" and max_length is not None else boundaries
-    widths = rows.lengths
-    if strategy != "none":
-        widths = _widths(widths, None if strategy == "longest" else edges)
-    labels = Ragged(rows.ids if loss is None else np.where(loss, rows.ids, np.int32(IGNORED)), rows.offsets)
-    found: list[Padded] = []
+    if strategy == "none":
+        widths = rows.lengths
+    elif strategy == "longest":
+        longest = int(rows.lengths.max(initial=0))
+        widths = np.full(len(rows), longest, np.int64)
+    else:
+        edges = boundaries if strategy == "buckets" else max_length
+        if edges is None:
+            raise ConfigError(f"padding strategy {strategy!r} needs {_WIDTHS[strategy]}")
+        widths = _first_widths(rows.lengths, np.atleast_1d(np.asarray(edges, np.int64)))
+    labels = rows
+    if loss is not None:
+        labels = Ragged(np.where(loss, rows.ids, np.int32(IGNORED)), rows.offsets)
+    # One rectangle for each width.
+    rectangles: list[Padded] = []
+    pads_left = side == "left"
     for width in np.unique(widths).tolist():
-        here = widths == width
-        ids, mask = rows.select(here).rectangle(width, pad_id, left=side == "left")
-        learned, _ = labels.select(here).rectangle(width, IGNORED, left=side == "left")
-        found.append(Padded(np.flatnonzero(here), ids, mask.astype(np.int32), learned))
-    return found
+        has_width = widths == width
+        ids, mask = rows.select(has_width).rectangle(width, pad_id, left=pads_left)
+        padded_labels, _ = labels.select(has_width).rectangle(width, IGNORED, left=pads_left)
+        rectangles.append(Padded(np.flatnonzero(has_width), ids, mask.astype(np.int32), padded_labels))
+    return rectangles
 
 
-def _widths(lengths: Int64, boundaries: npt.ArrayLike | None) -> Int64:
-    """int64[n]: the first of ascending boundaries that holds each row; None: the length of the longest."""
-    longest = int(lengths.max(initial=0))
-    edges = np.asarray([longest] if boundaries is None else boundaries, np.int64)
-    if boundaries is not None and (not len(edges) or edges[0] < 1 or np.any(np.diff(edges) <= 0)):
+def _first_widths(lengths: Int64, edges: Int64) -> Int64:
+    """Return the first of ascending widths that holds each row: int64[n]."""
+    if not len(edges) or edges[0] < 1 or np.any(np.diff(edges) <= 0):
         raise ConfigError(f"boundaries are {edges.tolist()}, expected ascending numbers of at least 1")
-    if longest > edges[-1]:
-        row = int(np.argmax(lengths > edges[-1]))
+    widest = int(edges[-1])
+    too_long = np.flatnonzero(lengths > widest)
+    if len(too_long):
+        row = int(too_long[0])
         raise ConfigError(
-            f"row {row} has {lengths[row]} tokens, the widest rectangle holds {edges[-1]}; truncate rows before "
-            "padding them",
+            f"row {row} has {lengths[row]} tokens, the widest rectangle holds {widest}; truncate rows before padding "
+            "them",
             row=row,
             got=int(lengths[row]),
-            expected=int(edges[-1]),
+            expected=widest,
         )
+    # With the side "left" a row as long as a width finds this width.
     return edges[np.searchsorted(edges, lengths, side="left")]

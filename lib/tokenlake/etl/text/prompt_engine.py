@@ -21,6 +21,7 @@ from tokenlake.etl.text.labeller import (
     ANY_LENGTH,
     EXAMPLE_COLUMNS,
     ProcessedExample,
+    Tokens,
     bad_row,
     prompt_labeller,
     resolved_prompt,
@@ -33,38 +34,47 @@ from tokenlake.etl.tokenizers.files import TokenizerFiles, files_of
 
 Padding = Literal["max_length", "longest", "do_not_pad"] | bool
 
-_PADDING: Final[dict[object, Any]] = {True: "longest", False: "do_not_pad"}
+_PADDING_NAMES: Final[dict[object, Any]] = {True: "longest", False: "do_not_pad"}
+"""Strategies that booleans stand for."""
 _PADDINGS: Final = ("max_length", "longest", "do_not_pad", True, False)
 
-_TRIES: Final = 8  # tokens merge differently in a shorter text, so that the first try may miss by a few
+# Tokens merge differently in a shorter text, so the first attempt to shorten a row may miss by a few.
+_SHORTENING_ATTEMPTS: Final = 8
 
 
 @final
 class PromptEngine:
     """Makes ``input_ids``, ``attention_mask`` and ``labels`` of a row; labels are -100 on prompt and padding.
 
-    The prompt is rendered as a whole, tokenized as a whole, and a token bears loss if it holds a byte of the answer,
-    or is the EOS after it. ::
-
-        engine = PromptEngine({"template": "Q: {q}\\nA: {a}", "label_column": "a"}, "meta-llama/Llama-2-7b-hf")
-        example = engine.process({"q": "2 + 2?", "a": "4"}).unwrap()
+    The prompt is rendered as a whole and tokenized as a whole. A token counts toward the loss if it holds a byte of the
+    answer, or is the EOS after it.
 
     Args:
-        config: the section `prompt` (``prompt_template`` in the second system's files).
-        tokenizer: Hub id, directory, tokenizer.json file, or its files; a `TokenizerConfig` also names other special
-            tokens.
-        max_length: most tokens of a row, special ones included.
-        truncation: cut what is longer, by one of the strategies of :mod:`tokenlake.etl.text.truncation`; True is
-            ``simple``; False and ``none`` make it an error.
-        truncation_side: ``right``: the end goes, and the EOS that is put there bears no loss; ``left``: the beginning.
-        padding: ``max_length``, ``longest`` of a batch (True), ``do_not_pad`` (False).
-        padding_side: where padding goes.
-        special_tokens_in_text: ``literal``, ``encode`` or ``fail``, as in a build.
-        budget, ratios, priority: where a row is too long, its input columns are shortened first, by these shares (see
-            :func:`tokenlake.etl.text.budgets.allocate`), so that the answer is not what is cut; None: the end is.
+        config: Section ``prompt`` (``prompt_template`` in the second system's files).
+        tokenizer: Hub id, directory, tokenizer.json file, or loaded tokenizer files; a `TokenizerConfig` also names
+            other special tokens.
+        max_length: Maximum number of tokens of a row, special tokens included.
+        truncation: Strategy of cuts of longer rows, see :mod:`tokenlake.etl.text.truncation`; True means ``simple``;
+            False and ``none`` make a longer row an error.
+        truncation_side: Side from which tokens are cut away. An EOS that is put back after a cut on the ``right``
+            does not count toward the loss.
+        padding: Width of padded rows: ``max_length``, ``longest`` row of the batch (True), or ``do_not_pad`` (False).
+        padding_side: Side on which padding is put.
+        special_tokens_in_text: Treatment of rows that spell a special token, as in a build: ``literal``, ``encode`` or
+            ``fail``.
+        budget: Strategy by which the input columns of a row that is too long are shortened first, so that the answer
+            is not cut (see :func:`tokenlake.etl.text.budgets.allocate`); None: the end of the row is cut.
+        ratios: Weights of the columns, for the budget.
+        priority: Columns, the most important first, for the budget.
 
     Raises:
-        ConfigError: the configuration is wrong, or does not fit the tokenizer.
+        ConfigError: The configuration is wrong, or does not fit the tokenizer.
+
+    Example:
+        >>> import tokenlake
+        >>> prompt = {"template": "Q: {q}\\nA: {a}", "label_column": "a"}
+        >>> engine = tokenlake.PromptEngine(prompt, "meta-llama/Llama-2-7b-hf")  # doctest: +SKIP
+        >>> engine.process({"q": "2 + 2?", "a": "4"}).unwrap()  # doctest: +SKIP
     """
 
     def __init__(
@@ -82,25 +92,30 @@ class PromptEngine:
         ratios: Mapping[str, float] | None = None,
         priority: Sequence[str] | None = None,
     ) -> None:
-        for name, value, allowed in (
-            ("padding", padding, _PADDINGS),
-            ("padding_side", padding_side, SIDES),
-            ("truncation", truncation, (True, False, *STRATEGIES)),
-            ("truncation_side", truncation_side, SIDES),
-            ("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT),
-        ):
-            require_one_of(name, value, allowed)
+        require_one_of("padding", padding, _PADDINGS)
+        require_one_of("padding_side", padding_side, SIDES)
+        require_one_of("truncation", truncation, (True, False, *STRATEGIES))
+        require_one_of("truncation_side", truncation_side, SIDES)
+        require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
         files = files_of(tokenizer)
         prompt = resolved_prompt(config)
         if max_length < 1:
-            told = f"max_length is {max_length}, expected a positive number"
             raise ConfigError(
-                told, field_path="max_length", expected="a positive number", got=repr(max_length)
+                f"max_length is {max_length}, expected a positive number",
+                field_path="max_length",
+                expected="a positive number",
+                got=repr(max_length),
             )
         if budget is not None and prompt.conversation:
-            told = "budget: shortens the texts of columns, but the rows are conversations; leave it out"
-            raise ConfigError(told, field_path="budget", expected="None", got=budget)
-        strategy: Strategy = truncation if isinstance(truncation, str) else "simple" if truncation else "none"
+            raise ConfigError(
+                "budget: shortens the texts of columns, but the rows are conversations; leave it out",
+                field_path="budget",
+                expected="None",
+                got=budget,
+            )
+        strategy: Strategy = "simple" if truncation else "none"
+        if isinstance(truncation, str):
+            strategy = truncation
         self._label = prompt.label_column or ""
         self._labeller = prompt_labeller(
             prompt,
@@ -110,14 +125,14 @@ class PromptEngine:
             truncation=strategy,
             truncation_side=truncation_side,
         )
-        self._padding: Any = _PADDING.get(padding, padding)
+        self._padding: Any = _PADDING_NAMES.get(padding, padding)
         self._padding_side: Side = padding_side
-        # Padding is masked, so that any id will do where a tokenizer names none.
+        # Padding is masked, so any id will do if a tokenizer names none.
         self._pad_id = 0 if files.fill_id is None else files.fill_id
-        used = self._labeller.renderer.columns or prompt.input_columns
-        self._shortened_columns = tuple(name for name in used if name != prompt.label_column)
+        columns = self._labeller.renderer.columns or prompt.input_columns
+        self._shortened_columns = tuple(name for name in columns if name != prompt.label_column)
         self.shortened = 0
-        """Rows of this process whose columns were shortened so far."""
+        """Number of rows of this process whose columns were shortened so far."""
         self._lengths: LengthManager | None = None
         if budget is not None:
             self._lengths = LengthManager(
@@ -130,7 +145,8 @@ class PromptEngine:
                 priority=priority,
                 add_special_tokens=False,
             )
-            self._lengths.fit(dict.fromkeys(self._shortened_columns, ""), 0)  # are shares and columns right?
+            # Empty texts find out whether ratios and priority name the columns of the prompt.
+            self._lengths.fit(dict.fromkeys(self._shortened_columns, ""), 0)
 
     @classmethod
     def from_config(
@@ -139,91 +155,108 @@ class PromptEngine:
         tokenizer: str | os.PathLike[str] | TokenizerFiles | TokenizerConfig,
         **options: Any,
     ) -> Result[Self, TokenlakeError]:
-        """Return the engine, or what is wrong with its configuration."""
+        """Return the engine, or the error in its configuration."""
         return attempt(lambda: cls(config, tokenizer, **options))
 
     @property
     def max_length(self) -> int:
-        """Most tokens of a row, special ones included."""
+        """Maximum number of tokens of a row, special tokens included."""
         return self._labeller.max_length
 
     @property
     def cut(self) -> CutCounter:
-        """What was cut from the rows of this process so far, shortened columns too."""
+        """Counts of the tokens cut from the rows of this process so far, shortened columns included."""
         return self._labeller.cut
 
     def process(self, row: Mapping[str, Any]) -> Result[ProcessedExample, TokenlakeError]:
         """Return ``input_ids``, ``attention_mask`` and ``labels`` of a row, int32[L] each.
 
-        The error says ``field_path`` (the column), ``expected`` and ``got``.
+        The details of an error are ``field_path`` (the column), ``expected`` and ``got``.
         """
-        return self.process_batch([row]).map(
-            lambda batch: ProcessedExample({name: values[0] for name, values in batch.items()})
-        )
+        return self.process_batch([row]).map(_first_example)
 
     def process_batch(
         self, rows: Sequence[Mapping[str, Any]]
     ) -> Result[dict[str, Int32] | dict[str, list[Any]], TokenlakeError]:
         """Return the rows as one batch: int32[n, L] each; unpadded, lists of n arrays.
 
-        The first row that cannot be used makes the whole an error. Its details are ``row``, its index, and ``problem``,
-        the message without it.
+        One row that cannot be used makes the whole batch an error. Its details are ``row``, the index of the first such
+        row, and ``problem``, the message without that index.
         """
-        label, checked = self._labeller, list[Row]()
         try:
-            for index, row in enumerate(rows):
-                if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-                    kind = type(row).__name__
-                    raise bad_row(index, "", f"the row is a {kind}", "a mapping of columns", kind)
-                checked.append(dict(row))
-            if self._lengths is not None:
-                checked = [self._shortened(self._lengths, row) for row in checked]
-            made = [label.fitted(at, tokens, self._label) for at, tokens in enumerate(label.tokens(checked))]
+            fitted = self._fitted(rows)
         except BadRecordError as error:
             details = {**error.details, "problem": str(error)}
             return Err(BadRecordError(f"row {error.details['row']}: {error}", **details))
         except TokenlakeError as error:
             return Err(error)
-        if self._padding == "do_not_pad" or not made:
-            examples = [tokens.example() for tokens in made]
+        if self._padding == "do_not_pad" or not fitted:
+            examples = [tokens.example() for tokens in fitted]
             return Ok({name: [example[name] for example in examples] for name in EXAMPLE_COLUMNS})
-        ids = np.concatenate([tokens.ids for tokens in made])
+        # All rows have one width, so padding makes one rectangle.
+        ids_of_rows = [tokens.ids for tokens in fitted]
         (padded,) = pad(
-            Ragged(ids, offsets_of([len(tokens.ids) for tokens in made])),
+            Ragged(np.concatenate(ids_of_rows), offsets_of([len(ids) for ids in ids_of_rows])),
             pad_id=self._pad_id,
             strategy=self._padding,
             side=self._padding_side,
-            max_length=label.max_length,
-            loss=np.concatenate([tokens.loss for tokens in made]),
+            max_length=self._labeller.max_length,
+            loss=np.concatenate([tokens.loss for tokens in fitted]),
         )
         return Ok({name: getattr(padded, name) for name in EXAMPLE_COLUMNS})
 
+    def _fitted(self, rows: Sequence[Mapping[str, Any]]) -> list[Tokens]:
+        """Return the tokens of each row, at most `max_length`.
+
+        Raises:
+            BadRecordError: A row cannot be used.
+        """
+        checked_rows: list[Row] = []
+        for index, row in enumerate(rows):
+            if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+                kind = type(row).__name__
+                raise bad_row(index, "", f"the row is a {kind}", "a mapping of columns", kind)
+            checked_rows.append(dict(row))
+        if self._lengths is not None:
+            checked_rows = [self._shortened(self._lengths, row) for row in checked_rows]
+        all_tokens = self._labeller.tokens(checked_rows)
+        return [self._labeller.fitted(index, tokens, self._label) for index, tokens in enumerate(all_tokens)]
+
     def _shortened(self, lengths: LengthManager, row: Row) -> Row:
-        """Shorten the input columns of a row that is too long; as it is where that is not enough."""
-        over = self._over(row)
+        """Return a row whose input columns are short enough; the row itself where that is not possible or needed."""
+        excess = self._excess(row)
         # A column without text keeps its place in ratios and priorities.
-        found = {name: row.get(name) for name in self._shortened_columns}
-        texts = {name: value if isinstance(value, str) else "" for name, value in found.items()}
-        if over <= 0 or not any(texts.values()):
+        texts: dict[str, str] = {}
+        for name in self._shortened_columns:
+            value = row.get(name)
+            texts[name] = value if isinstance(value, str) else ""
+        if excess <= 0 or not any(texts.values()):
             return row
-        before = int(lengths.count(list(texts.values())).sum())
-        total = before
-        for _ in range(_TRIES):
-            total -= over
-            if total < 0:
+        length = int(lengths.count(list(texts.values())).sum())
+        budget = length
+        for _ in range(_SHORTENING_ATTEMPTS):
+            budget -= excess
+            if budget < 0:
                 break
-            cut = lengths.fit(texts, total)
-            short = {**row, **{name: each.text for name, each in cut.items() if texts[name]}}
-            over = self._over(short)
-            if over <= 0:
-                # The row is counted again when it is fitted, without what is gone by then.
-                dropped = before - total
+            shortened_row = dict(row)
+            for name, shortened in lengths.fit(texts, budget).items():
+                if texts[name]:
+                    shortened_row[name] = shortened.text
+            excess = self._excess(shortened_row)
+            if excess <= 0:
+                # The row is counted again when it is fitted, without the tokens that are gone by then.
+                dropped = length - budget
                 self.shortened += 1
                 self._labeller.cut.add(CutCount(cut=1, tokens=dropped, dropped=dropped))
-                return short
+                return shortened_row
         return row
 
-    def _over(self, row: Row) -> int:
-        """Return how many tokens a row has too many."""
+    def _excess(self, row: Row) -> int:
+        """Return the number of tokens of a row beyond `max_length`; 0 or less where it fits."""
         (tokens,) = self._labeller.tokens([row])
         return self._labeller.length(tokens) - self._labeller.max_length
+
+
+def _first_example(batch: Mapping[str, Any]) -> ProcessedExample:
+    """Return the first row of a batch."""
+    return ProcessedExample({name: values[0] for name, values in batch.items()})

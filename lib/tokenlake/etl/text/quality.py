@@ -1,7 +1,7 @@
 """Rules on the quality of a document's text: those of Gopher, C4 and FineWeb.
 
 Every constant is in :data:`CONSTANTS`, with its source; a configuration may set another. A filter judges a document and
-changes nothing in it. The first rule that a document breaks is the reason under which it is counted.
+does not change it. The first rule that a document breaks is the reason under which the document is counted.
 
 A word here is a run of letters and digits with signs inside it (``x=3``, ``don't``), a run of dashes or dots, or one
 other sign; the papers do not define theirs. datatrove uses the words of spaCy, in which "don't" is two.
@@ -42,14 +42,21 @@ FE56-FE57 FF01 FF0E FF1F FF61 10A56-10A57 10F55-10F59 10F86-10F89 11047-11048 11
 11946 11A42-11A43 11A9B-11A9C 11C41-11C42 11EF7-11EF8 11F43-11F44 16A6E-16A6F 16AF5 16B37-16B38 16B44 16E98 1BC9F
 1DA88"""
 
-_PAIRS: Final = [part.partition("-") for part in _TERMINAL_RANGES.split()]
-TERMINALS: Final = tuple(
-    chr(code) for first, _, last in _PAIRS for code in range(int(first, 16), int(last or first, 16) + 1)
-)
-"""What ends a sentence, in any script."""
+
+def _characters_of(ranges: str) -> tuple[str, ...]:
+    """Return the characters of ranges of code points in hexadecimal, such as ``21 61D-61F``."""
+    characters: list[str] = []
+    for part in ranges.split():
+        first, _, last = part.partition("-")
+        characters += map(chr, range(int(first, 16), int(last or first, 16) + 1))
+    return tuple(characters)
+
+
+TERMINALS: Final = _characters_of(_TERMINAL_RANGES)
+"""Characters that end a sentence, in any script."""
 _TERMINAL: Final = frozenset(TERMINALS)
 
-# What CCNet takes for punctuation (Wenzek et al. 2020, https://arxiv.org/abs/1911.00359), and control characters.
+# Punctuation of CCNet (Wenzek et al. 2020, https://arxiv.org/abs/1911.00359), and control characters.
 _CCNET: Final = "，。、„”“«»１」「《》´∶：？！（）；–—．～’…━〈〉【】％►"
 _CONTROLS: Final = "".join(
     chr(code) for code in range(256) if unicodedata.category(chr(code)) == "Cc" and chr(code) not in "\t\n"
@@ -69,43 +76,49 @@ _C4_POLICIES: Final = (
 
 @final
 class JudgedText:
-    """A text with what several filters look at, each made once."""
+    """A text with its words, which several filters read and which are made once."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
     @cached_property
     def words(self) -> list[str]:
-        """The text's words, see the module's first words."""
+        """Words of the text, as the module defines them."""
         return _WORD.findall(self.text)
 
 
 Constants = Mapping[str, float]
 Rule = Callable[[JudgedText, Constants], str | None]
-"""From a text to the rule that it breaks, None where it breaks none."""
+"""Returns the rule that a text breaks; None where it breaks none."""
 
 
 def _gopher_quality(document: JudgedText, limit: Constants) -> str | None:
     """Rules of quality in Gopher's data (Rae et al. 2021, section A.1.1)."""
     words = document.words
-    real = [word for word in words if word.isalnum() or word.strip(_PUNCTUATION)]
-    if len(real) < limit["min_words"]:
+    # Words that are more than punctuation.
+    real_words = [word for word in words if word.isalnum() or word.strip(_PUNCTUATION)]
+    if len(real_words) < limit["min_words"]:
         return "few_words"
-    if len(real) > limit["max_words"]:
+    if len(real_words) > limit["max_words"]:
         return "many_words"
-    mean = float(np.mean([len(word) for word in real])) if real else 0.0
-    if mean < limit["min_word_length"]:
+    mean_length = 0.0
+    if real_words:
+        mean_length = float(np.mean([len(word) for word in real_words]))
+    if mean_length < limit["min_word_length"]:
         return "short_words"
-    if mean > limit["max_word_length"]:
+    if mean_length > limit["max_word_length"]:
         return "long_words"
     return _gopher_symbols(document.text, words, limit)
 
 
 def _gopher_symbols(text: str, words: Sequence[str], limit: Constants) -> str | None:
+    """Rules of Gopher on symbols, lines and stop words."""
     if text.count("#") / len(words) > limit["max_symbols"]:
         return "hashes"
-    if (text.count("...") + text.count("…")) / len(words) > limit["max_symbols"]:
+    ellipses = text.count("...") + text.count("…")
+    if ellipses / len(words) > limit["max_symbols"]:
         return "ellipses"
+    # Shares of lines and of words.
     lines = text.splitlines()
     if _share(line.lstrip().startswith(("•", "-")) for line in lines) > limit["max_bullet_lines"]:
         return "bullets"
@@ -113,12 +126,15 @@ def _gopher_symbols(text: str, words: Sequence[str], limit: Constants) -> str | 
         return "ellipsis_lines"
     if _share(word.isalpha() or any(map(str.isalpha, word)) for word in words) < limit["min_alphabetic"]:
         return "few_letters"
-    return "few_stop_words" if len(_STOP_WORDS.intersection(words)) < limit["min_stop_words"] else None
+    if len(_STOP_WORDS.intersection(words)) < limit["min_stop_words"]:
+        return "few_stop_words"
+    return None
 
 
-def _share(those: Iterable[bool]) -> float:
-    found = list(those)
-    return sum(found) / len(found)
+def _share(verdicts: Iterable[bool]) -> float:
+    """Return the share of verdicts that are true."""
+    listed = list(verdicts)
+    return sum(listed) / len(listed)
 
 
 def _gopher_repetition(document: JudgedText, limit: Constants) -> str | None:
@@ -126,12 +142,14 @@ def _gopher_repetition(document: JudgedText, limit: Constants) -> str | None:
     text = document.text
     if not text:
         return "empty"
-    for unit, parts in (("paragraphs", _PARAGRAPHS.split(text.strip())), ("lines", _LINES.split(text))):
+    units = {"paragraphs": _PARAGRAPHS.split(text.strip()), "lines": _LINES.split(text)}
+    for unit, parts in units.items():
         count, characters = _repeated(parts)
         if count / len(parts) > limit[f"max_repeated_{unit}"]:
             return f"repeated_{unit}"
         if characters / len(text) > limit[f"max_in_repeated_{unit}"]:
             return f"in_repeated_{unit}"
+    # Short n-grams: the most frequent one. Long n-grams: all that are repeated.
     for n in (2, 3, 4):
         if _in_top_ngram(document.words, n) / len(text) > limit[f"max_in_top_{n}gram"]:
             return f"in_top_{n}gram"
@@ -142,43 +160,50 @@ def _gopher_repetition(document: JudgedText, limit: Constants) -> str | None:
 
 
 def _repeated(parts: Iterable[str]) -> tuple[int, int]:
-    """Return how many parts were there before, and their characters."""
-    seen = set[str]()
-    count = characters = 0
+    """Return the number of parts that repeat an earlier part, and the number of their characters."""
+    earlier_parts = set[str]()
+    count = 0
+    characters = 0
     for part in parts:
-        if part in seen:
-            count, characters = count + 1, characters + len(part)
-        seen.add(part)
+        if part in earlier_parts:
+            count += 1
+            characters += len(part)
+        earlier_parts.add(part)
     return count, characters
 
 
 def _in_top_ngram(words: Sequence[str], n: int) -> int:
-    """Return the characters in all places of the n-gram that is there most often; of equals, the first counts."""
-    ngrams = Counter(zip(*(words[i:] for i in range(n)), strict=False))
+    """Return the number of characters in all places of the most frequent n-gram; of equals, the first counts."""
+    shifted_words = [words[shift:] for shift in range(n)]
+    ngrams = Counter(zip(*shifted_words, strict=False))
     if not ngrams:
         return 0
-    top, times = max(ngrams.items(), key=itemgetter(1))
-    return (sum(map(len, top)) + n - 1) * times
+    top_ngram, times = max(ngrams.items(), key=itemgetter(1))
+    blanks = n - 1
+    return (sum(map(len, top_ngram)) + blanks) * times
 
 
 def _in_repeated_ngrams(words: Sequence[str], n: int) -> int:
-    """Return the characters in n-grams that were there before, each counted once."""
-    seen = set[str]()
-    at = characters = 0
-    while at <= len(words) - n:
-        ngram = "".join(words[at : at + n])
-        if ngram in seen:
-            characters, at = characters + len(ngram), at + n
+    """Return the number of characters in n-grams that repeat an earlier one; n-grams that overlap count once."""
+    earlier_ngrams = set[str]()
+    index = 0
+    characters = 0
+    while index <= len(words) - n:
+        ngram = "".join(words[index : index + n])
+        if ngram in earlier_ngrams:
+            characters += len(ngram)
+            index += n
         else:
-            seen.add(ngram)
-            at += 1
+            earlier_ngrams.add(ngram)
+            index += 1
     return characters
 
 
 def _c4(document: JudgedText, limit: Constants) -> str | None:
-    """Rules of C4 (Raffel et al. 2020, section 2.2): what is left of a page without its poor lines must be text."""
+    """Rules of C4 (Raffel et al. 2020, section 2.2): a page without its poor lines must have enough sentences."""
     sentences = 0
     for line in document.text.splitlines():
+        # Lines with very long words, without a sentence's end, or with few words are left out.
         line = line.strip()
         words = line.split()
         if any(len(word) > limit["max_word_length"] for word in words):
@@ -188,6 +213,7 @@ def _c4(document: JudgedText, limit: Constants) -> str | None:
             continue
         if len(words) < limit["min_line_words"]:
             continue
+        # Some words make the whole page a poor one, others only their line.
         lower = line.lower()
         if "lorem ipsum" in lower:
             return "lorem_ipsum"
@@ -197,17 +223,23 @@ def _c4(document: JudgedText, limit: Constants) -> str | None:
             return "curly_bracket"
         if not any(phrase in lower for phrase in _C4_POLICIES):
             sentences += count_sentences(_WORD.findall(line))
-    return "few_sentences" if sentences < limit["min_sentences"] else None
+    if sentences < limit["min_sentences"]:
+        return "few_sentences"
+    return None
 
 
 def count_sentences(words: Sequence[str]) -> int:
-    """Return how many sentences words make: one ends where a mark that ends it comes before more than punctuation."""
-    count, ended = 1 if words else 0, False
+    """Return the number of sentences: one ends at a terminal mark that is followed by more than punctuation."""
+    if not words:
+        return 0
+    count = 1
+    has_ended = False
     for word in words:
         if word in _TERMINAL:
-            ended = True
-        elif ended and not all(unicodedata.category(letter)[0] == "P" for letter in word):
-            count, ended = count + 1, False
+            has_ended = True
+        elif has_ended and not all(unicodedata.category(letter)[0] == "P" for letter in word):
+            count += 1
+            has_ended = False
     return count
 
 
@@ -220,11 +252,15 @@ def _fineweb(document: JudgedText, limit: Constants) -> str | None:
         return "line_ends"
     if _share(len(line) <= limit["short_line"] for line in lines) > limit["max_short_lines"]:
         return "short_lines"
+    # Characters in repeated lines, and line ends per word.
     characters = len(document.text.replace("\n", ""))
-    if _repeated(lines)[1] / characters > limit["max_in_repeated_lines"]:
+    _, repeated_characters = _repeated(lines)
+    if repeated_characters / characters > limit["max_in_repeated_lines"]:
         return "in_repeated_lines"
     newlines = document.text.count("\n")
-    return "list" if newlines / len(document.words) > limit["max_newlines_per_word"] else None
+    if newlines / len(document.words) > limit["max_newlines_per_word"]:
+        return "list"
+    return None
 
 
 _RULES: Final[dict[str, Rule]] = {
@@ -234,25 +270,30 @@ _RULES: Final[dict[str, Rule]] = {
     "fineweb": _fineweb,
 }
 Judge = Callable[[str], str | None]
-"""From a text to the reason for which it is left out, such as ``gopher_quality.few_words``; None: it stays."""
+"""Returns the reason for which a text is left out, such as ``gopher_quality.few_words``; None to keep it."""
 
 
 def open_quality(filters: Iterable[tuple[str, Iterable[tuple[str, float]]]]) -> Judge:
-    """Return the judge that asks several filters in their order; the first that objects gives the reason.
+    """Return the judge that applies filters in their order; the first broken rule is the reason.
 
     Args:
-        filters: names, with those constants that are to be others than the published ones.
+        filters: (name, constants) of each filter; other constants have their published values.
     """
-    published = {name: {key: value for key, (value, _) in found.items()} for name, found in CONSTANTS.items()}
-    rules = [(name, _RULES[name], {**published[name], **dict(own)}) for name, own in filters]
+    rules: list[tuple[str, Rule, Constants]] = []
+    for name, own_constants in filters:
+        constants = {key: value for key, (value, _) in CONSTANTS[name].items()}
+        constants.update(own_constants)
+        rules.append((name, _RULES[name], constants))
     return partial(_judge, rules)
 
 
 def _judge(rules: Sequence[tuple[str, Rule, Constants]], text: str) -> str | None:
+    """Return the first rule that a text breaks; None where it breaks none."""
     document = JudgedText(text)
-    for name, rule, limit in rules:
-        if (broken := rule(document, limit)) is not None:
-            return f"{name}.{broken}"
+    for name, rule, constants in rules:
+        broken_rule = rule(document, constants)
+        if broken_rule is not None:
+            return f"{name}.{broken_rule}"
     return None
 
 
@@ -261,8 +302,8 @@ class QualityFilter(RowStep):
     """Keeps the rows whose text passes published filters; others are counted by the rule that they break.
 
     Args:
-        filters: (name, constants other than the published ones), in the order in which they are asked.
-        field: of the text; a row in which it is no text is bad (``not_text``).
+        filters: (name, constants that differ from the published ones) of each filter, in the order of their use.
+        field: Field of the text; a row in which it is no text is bad (``not_text``).
     """
 
     def __init__(
@@ -280,23 +321,26 @@ class QualityFilter(RowStep):
         return () if self._judge(value) else (example,)
 
     def on_rows(self, rows: Rows) -> StepOutcome:
-        """Judge many rows."""
-        keep = np.zeros(len(rows), np.bool_)
-        filtered, bad = Counter[str](), list[tuple[int, Fault]]()
+        """Filter many rows."""
+        is_kept = np.zeros(len(rows), np.bool_)
+        filtered: Counter[str] = Counter()
+        bad: list[tuple[int, Fault]] = []
         for row, value in enumerate(rows.values(self._field)):
             if not isinstance(value, str):
                 bad.append((row, self._fault(value)))
-            elif reason := self._judge(value):
-                filtered[reason] += 1
+                continue
+            reason = self._judge(value)
+            if reason is None:
+                is_kept[row] = True
             else:
-                keep[row] = True
-        return StepOutcome(rows.select(keep), np.flatnonzero(keep), dict(filtered), tuple(bad))
+                filtered[reason] += 1
+        return StepOutcome(rows.select(is_kept), np.flatnonzero(is_kept), dict(filtered), tuple(bad))
 
     def needs(self, wanted: Fields = None) -> Fields:
-        """Return the field of the text, and what is wanted."""
+        """Return the field of the text, and the wanted fields."""
         return needed(wanted, (self._field,))
 
     def _fault(self, value: Any) -> Fault:
-        return Fault(
-            "not_text", f"QualityFilter: the field {self._field!r} holds {type(value).__name__}, no text"
-        )
+        """Return the fault of a row whose text is none."""
+        detail = f"QualityFilter: the field {self._field!r} holds {type(value).__name__}, no text"
+        return Fault("not_text", detail)

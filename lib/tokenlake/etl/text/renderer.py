@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, final
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.base.arrays import Bools, Int64, offsets_of, select, string_buffers, text_of_strings
@@ -23,16 +22,16 @@ _COMPUTE: Final[Any] = pc
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """The texts made of n rows.
+    """The texts of m documents, made of n rows.
 
     Attributes:
-        text: large_string[m * parts], no nulls, valid UTF-8: the texts of a row lie together.
+        text: large_string[m * parts], no nulls, valid UTF-8: texts; those of a document lie together.
         origin: int64[m], ascending: index of the row that each document was made of.
-        spans: of the m * parts texts: what bears loss; None: these are plain texts, and what surrounds them (BOS,
-            EOS) is the tokenizer's business.
-        bad: rows of which no text could be made: (index, why), ascending.
-        parts: texts of a document: 1, or more for preferences (prompt, chosen, rejected).
-        label: bool[m], whether a document is a good answer; None where answers are not judged one by one.
+        spans: Spans of the m * parts texts that count toward the loss; None for plain texts, around which the
+            tokenizer puts BOS and EOS.
+        bad: (index, fault) of rows without a text, ascending.
+        parts: Number of texts of a document: 1, or more for preferences (prompt, chosen, rejected).
+        label: bool[m]: True for good answers; None where answers are not judged one by one.
     """
 
     text: Column
@@ -43,18 +42,18 @@ class Rendered:
     label: Bools | None = None
 
     def without(self, faults: Mapping[int, Fault]) -> Rendered:
-        """Return the same without the documents of some rows, which are bad; what is known of them stays."""
+        """Return the same without the documents of some rows, which are bad; earlier faults of rows stay."""
         if not faults:
             return self
-        good = ~np.isin(self.origin, list(faults))
-        inside = np.repeat(good, self.parts)
+        is_good = ~np.isin(self.origin, list(faults))
+        is_good_text = np.repeat(is_good, self.parts)
         return replace(
             self,
-            text=select(self.text, inside),
-            origin=self.origin[good],
-            spans=None if self.spans is None else self.spans.select(inside),
+            text=select(self.text, is_good_text),
+            origin=self.origin[is_good],
+            spans=None if self.spans is None else self.spans.select(is_good_text),
             bad=tuple(sorted({**faults, **dict(self.bad)}.items())),
-            label=None if self.label is None else self.label[good],
+            label=None if self.label is None else self.label[is_good],
         )
 
 
@@ -63,12 +62,12 @@ class Renderer(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """Top-level fields that it reads, None for all."""
+        """Top-level fields that are read; None for all."""
         ...
 
     @property
     def control_tokens(self) -> bool:
-        """Whether its texts spell special tokens that are to become control ids; a row's own are bad records."""
+        """Whether the texts spell special tokens that become control ids; rows that spell their own are bad."""
         ...
 
     def render(self, rows: Rows) -> Rendered:
@@ -78,7 +77,11 @@ class Renderer(Protocol):
 
 @final
 class FieldText:
-    """Renders the field `path` (dotted) of each row."""
+    """Renders one field of each row as it is.
+
+    Args:
+        path: Name of the field, dotted for a field inside another.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -86,48 +89,73 @@ class FieldText:
         self.columns: Final = None if "." in path else (path,)
 
     def render(self, rows: Rows) -> Rendered:
-        """Return the texts; a row without one is bad (``null_text``, ``not_a_string``)."""
-        values = rows.values(self._path)
-        faults = {at: fault for at, value in enumerate(values) if (fault := self._fault(value)) is not None}
-        texts = ["" if at in faults else value for at, value in enumerate(values)]
+        """Return the texts; a row without one is bad (``null_text``, ``not_a_string``, ``invalid_utf8``)."""
+        faults: dict[int, Fault] = {}
+        texts: list[str] = []
+        for row, value in enumerate(rows.values(self._path)):
+            if isinstance(value, str) and is_encodable(value):
+                texts.append(value)
+            else:
+                faults[row] = self._fault(value)
+                texts.append("")
         text = text_of_strings(texts)
         return Rendered(text=text, origin=np.arange(len(texts))).without(faults)
 
-    def _fault(self, value: Any) -> Fault | None:
+    def _fault(self, value: Any) -> Fault:
+        """Return the fault of a value that is no text."""
         if value is None:
             return Fault("null_text", f"the field {self._path!r} is missing or null", self._path)
-        if not isinstance(value, str):
-            message = f"the field {self._path!r} holds {type(value).__name__}, expected text"
-            return Fault("not_a_string", message, self._path)
-        if not is_encodable(value):
-            message = f"the field {self._path!r} holds half of a surrogate pair"
-            return Fault("invalid_utf8", message, self._path)
-        return None
+        if isinstance(value, str):
+            return Fault(
+                "invalid_utf8", f"the field {self._path!r} holds half of a surrogate pair", self._path
+            )
+        detail = f"the field {self._path!r} holds {type(value).__name__}, expected text"
+        return Fault("not_a_string", detail, self._path)
 
 
 def byte_sizes(text: Column) -> Int64:
-    """Return the UTF-8 bytes of each text: int64[n]."""
-    return np.diff(string_buffers(text)[0])
+    """Return the number of UTF-8 bytes of each text: int64[n]."""
+    offsets, _ = string_buffers(text)
+    return np.diff(offsets)
 
 
 def join_pieces(pieces: Sequence[str | Column], loss: Sequence[bool], rows: int) -> tuple[Column, Spans]:
-    """Join words, which are the same in every row, and columns; return the texts and where they bear loss.
+    """Join pieces to the texts of n rows, and return the spans that count toward the loss.
+
+    A piece is a text that is the same in every row, or a column. Neighbouring pieces that count toward the loss are one
+    span; empty spans are left out. ::
+
+        pieces  "Q: "  ["why", "who"]  " A: "  ["so", "me"]    loss  no  no  no  yes
+        texts   "Q: why A: so", "Q: who A: me"                 spans (10, 12), (10, 12)
 
     Args:
-        loss: whether each piece bears loss; neighbours that do are one span.
-        rows: n, the length of every column.
+        pieces: Pieces, in order.
+        loss: Booleans, true for pieces that count toward the loss.
+        rows: Number of rows, the length of every column.
     """
-    parts: list[Any] = [text_of_strings([""] * rows)]
+    # 1. Byte offsets of the pieces in each row.
+    parts: list[Any] = []
     edges = [np.zeros(rows, np.int64)]
+    has_column = False
     for piece in pieces:
-        words = isinstance(piece, str)
-        parts.append(text_of_strings([piece])[0] if words else piece)
-        edges.append(edges[-1] + (len(piece.encode()) if words else byte_sizes(piece)))
-    if any(isinstance(part, pa.Array) for part in parts[1:]):
-        del parts[0]  # only there so that words alone become a column
-    text = _COMPUTE.binary_join_element_wise(*parts, text_of_strings([""])[0])
+        if isinstance(piece, str):
+            parts.append(text_of_strings([piece])[0])
+            edges.append(edges[-1] + len(piece.encode()))
+        else:
+            has_column = True
+            parts.append(piece)
+            edges.append(edges[-1] + byte_sizes(piece))
+    # 2. Texts. Without a column of its own, one of empty texts says how many rows to make.
+    if not has_column:
+        parts.insert(0, text_of_strings([""] * rows))
+    no_separator = text_of_strings([""])[0]
+    text = _COMPUTE.binary_join_element_wise(*parts, no_separator)
+    # 3. Spans: a border where the loss of neighbouring pieces differs; every second border ends a span.
     borders = np.flatnonzero(np.diff([0, *map(int, loss), 0]))
-    found = np.stack([edges[at] for at in borders], axis=1) if len(borders) else np.zeros((rows, 0), np.int64)
-    start, stop = found[:, ::2], found[:, 1::2]
-    full = stop > start
-    return text, Spans(offsets_of(full.sum(axis=1)), start[full], stop[full])
+    if not len(borders):
+        return text, Spans(np.zeros(rows + 1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+    places = np.stack([edges[border] for border in borders], axis=1)
+    start = places[:, ::2]
+    stop = places[:, 1::2]
+    has_bytes = stop > start
+    return text, Spans(offsets_of(has_bytes.sum(axis=1)), start[has_bytes], stop[has_bytes])

@@ -1,8 +1,9 @@
-"""The steps and the renderer that a configuration asks for: callback, then renames, then transforms, then text.
+"""Steps and renderer of a configuration: callback, then renames, then transforms, then text.
 
-Every process that builds finds a user's function by its name, ``package.module:function``. Its code decides the result
-as much as the configuration does: the plan takes the sha256 of the file that defines it into the build's identity, and
-whoever runs it checks that its own file is the same. What that file imports is not looked at.
+Every process of a build finds a user's function by its name, ``package.module:function``. Its code decides the result
+as much as the configuration does: the plan takes the sha256 of the file that defines the function into the build's
+identity, and a process that runs the function checks that its own file is the same. Imports of that file are not
+checked.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 from tokenlake.config.resolved import ResolvedTexts
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.etl.sources.rows import Row
-from tokenlake.etl.text.chat_messages import ConvertInputOutputToChatML, ConvertToChatML
+from tokenlake.etl.text.chatml_transforms import ConvertInputOutputToChatML, ConvertToChatML
 from tokenlake.etl.text.fields import (
     AddField,
     CombineFields,
@@ -38,88 +39,105 @@ from tokenlake.etl.tokenizers.files import TokenizerFiles
 Function = Callable[[Any], Any]
 
 BUILT_IN: Final = "built-in"
-"""In the place of a hash: the function is of Python itself."""
+"""In the place of a hash: the function belongs to Python itself."""
 
-_SEEN: dict[str, tuple[object, str]] = {}  # function and hash, as this process first found them
+_FIRST_FOUND: dict[str, tuple[object, str]] = {}
+"""Function and hash by name, as this process found them first: a file may change while its code stays loaded."""
 
 
 def load_callable(name: str) -> Function:
-    """Return the function called ``package.module:function``.
+    """Return the function with the name ``package.module:function``.
 
     Raises:
-        ConfigError: it cannot be imported, or is no function.
+        ConfigError: It cannot be imported, or is no function.
     """
     module, _, path = name.partition(":")
     try:
-        found: Any = import_module(module)
+        function: Any = import_module(module)
     except Exception as error:
         raise ConfigError(
             f"the function {name!r} cannot be imported: {type(error).__name__}: {error}. Its module must be importable "
             "in every process of the build: install it, or put its folder on PYTHONPATH",
             callable=name,
         ) from error
+    # A function may be an attribute of a class.
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(function, part):
             raise ConfigError(f"the function {name!r} does not exist: {module} has no {path}", callable=name)
-        found = getattr(found, part)
-    if not callable(found):
-        raise ConfigError(f"{name!r} is a {type(found).__name__}, must be a function", callable=name)
-    return found
+        function = getattr(function, part)
+    if not callable(function):
+        raise ConfigError(f"{name!r} is a {type(function).__name__}, must be a function", callable=name)
+    return function
 
 
 def code_hash(function: Function) -> str:
     """Return the sha256 of the file of the module that defines a function."""
+    # A method of a built-in type knows its type, not its module.
     owner = getattr(function, "__objclass__", function)
-    module = sys.modules.get(getattr(owner, "__module__", None) or type(function).__module__)
-    file = getattr(module, "__file__", None)
-    return BUILT_IN if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    module_name = getattr(owner, "__module__", None) or type(function).__module__
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    if file is None:
+        return BUILT_IN
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 def sealed(texts: ResolvedTexts) -> ResolvedTexts:
     """Return the settings with the hashes of their functions' code.
 
     Raises:
-        ConfigError: a function cannot be imported.
+        ConfigError: A function cannot be imported.
     """
-    names = texts.functions
-    if not names:
+    if not texts.functions:
         return texts
-    return replace(texts, callables=tuple((name, code_hash(load_callable(name))) for name in names))
+    hashes = [(name, code_hash(load_callable(name))) for name in texts.functions]
+    return replace(texts, callables=tuple(hashes))
 
 
 def open_callable(name: str, texts: ResolvedTexts) -> Function:
-    """Return the function called `name`, guarded (see :class:`Guarded`).
+    """Return the function with a name, guarded (see :class:`Guarded`).
+
+    Args:
+        name: Name of the function.
+        texts: Settings, with the planned hashes.
 
     Raises:
-        ConfigError: it cannot be imported, or its code is not what the plan found.
+        ConfigError: The function cannot be imported, or its code differs from the planned code.
     """
     function = load_callable(name)
-    if name not in _SEEN or _SEEN[name][0] is not function:
-        _SEEN[name] = (function, code_hash(function))
-    planned = dict(texts.callables).get(name)
-    if planned is not None and planned != _SEEN[name][1]:
+    # Code that was loaded stays, even if its file has changed since.
+    if name not in _FIRST_FOUND or _FIRST_FOUND[name][0] is not function:
+        _FIRST_FOUND[name] = (function, code_hash(function))
+    _, loaded_hash = _FIRST_FOUND[name]
+    planned_hash = dict(texts.callables).get(name)
+    if planned_hash is not None and planned_hash != loaded_hash:
         raise ConfigError(
-            f"the code of {name!r} is not what was planned: the file of its module has sha256 {_SEEN[name][1]} in this "
-            f"process, and had {planned} in the plan. Build again in fresh processes that all see the same file",
+            f"the code of {name!r} is not what was planned: the file of its module has sha256 {loaded_hash} in this "
+            f"process, and had {planned_hash} in the plan. Build again in fresh processes that all see the same file",
             callable=name,
-            expected=planned,
-            got=_SEEN[name][1],
+            expected=planned_hash,
+            got=loaded_hash,
         )
     return Guarded(name, function)
 
 
 @final
 class Guarded:
-    """A function whose exceptions make bad records: the message names it, the exception and what it said."""
+    """A function whose exceptions make bad records; the message names the function, the exception and its text.
+
+    Args:
+        name: Name of the function.
+        function: Function of one value.
+    """
 
     def __init__(self, name: str, function: Function) -> None:
-        self._name, self._function = name, function
+        self._name = name
+        self._function = function
 
     def __call__(self, value: Any) -> Any:
         """Call the function.
 
         Raises:
-            BadRecordError: it raised something.
+            BadRecordError: The function raised an exception.
         """
         try:
             return self._function(value)
@@ -136,102 +154,132 @@ class Guarded:
 
 @final
 class RowCallable(ExpandTransform):
-    """A function of a row: it returns a row, None to leave it out, or a list of rows."""
+    """A function of a row that returns a row, None to leave it out, or a list of rows.
+
+    Args:
+        function: Function of a row.
+        reason: Reason under which rows are counted that it leaves out.
+    """
 
     def __init__(self, function: Function, reason: str) -> None:
-        """Take the function; rows that it leaves out are counted under `reason`."""
-        self._function, self.reason = function, reason
+        self._function = function
+        self.reason = reason
 
     def expand(self, example: Row) -> Sequence[Row]:
         """Return the rows that the function makes of a copy of `example`.
 
         Raises:
-            ConfigError: it returned something else.
+            ConfigError: The function returned something else.
         """
         result = self._function(dict(example))
-        rows = [] if result is None else [result] if isinstance(result, dict) else result
-        for row in rows if isinstance(rows, list | tuple) else [rows]:
+        if result is None:
+            return []
+        rows: list[Any] = list(result) if isinstance(result, list | tuple) else [result]
+        for row in rows:
             if not isinstance(row, dict):
                 raise ConfigError(
                     f"{self._function!r} returned a {type(row).__name__}, must be a dict, None to leave the row out, "
                     "or a list of dicts",
                     callable=repr(self._function),
                 )
-        return list(cast("Sequence[Row]", rows))
+        return rows
 
 
 def _is_one_of(values: list[Any], value: Any) -> bool:
-    """Say whether a value is one of some; true is not 1."""
+    """Return whether a value is one of some; true is not 1."""
     return any(
         isinstance(value, bool) is isinstance(allowed, bool) and value == allowed for allowed in values
     )
 
 
-Call = Callable[[str | None], Any]
-"""The name of a function to the function; None to None."""
+Opener = Callable[[str | None], Any]
+"""Returns the function with a name; None for None."""
 
-_STEPS: Final[Mapping[str, Callable[[Any, Call], RowStep]]] = {
+
+def _open_map(arguments: dict[str, Any], opener: Opener) -> RowStep:
+    return MapField(arguments["field"], opener(arguments["function"]), arguments.get("output_field"))
+
+
+def _open_combine(arguments: dict[str, Any], opener: Opener) -> RowStep:
+    combiner = opener(arguments.get("combiner"))
+    return CombineFields(**{**arguments, "combiner": combiner})
+
+
+def _open_filter_by(arguments: dict[str, Any], opener: Opener) -> RowStep:
+    """Return a filter by a function, by a list of values, or by one value."""
+    predicate = opener(arguments.get("function"))
+    if predicate is None:
+        values = arguments.get("one_of")
+        if values is None:
+            values = [arguments.get("equals")]
+        predicate = partial(_is_one_of, values)
+    return FilterByField(arguments["field"], predicate)
+
+
+_STEPS: Final[Mapping[str, Callable[[Any, Opener], RowStep]]] = {
     "select": lambda fields, _: SelectFields(fields),
     "drop": lambda fields, _: DropFields(fields),
     "rename": lambda names, _: RenameFields(names),
     "add": lambda fields, _: ChainedTransform([AddField(*item) for item in fields.items()]),
-    "map": lambda given, call: MapField(given["field"], call(given["function"]), given.get("output_field")),
-    "extract": lambda given, _: ExtractField(**given),
-    "combine": lambda given, call: CombineFields(**{**given, "combiner": call(given.get("combiner"))}),
+    "map": _open_map,
+    "extract": lambda arguments, _: ExtractField(**arguments),
+    "combine": _open_combine,
     "filter_non_empty": lambda fields, _: FilterNonEmpty(fields),
-    "filter_by": lambda given, call: FilterByField(
-        given["field"],
-        call(given.get("function"))
-        or partial(_is_one_of, [given.get("equals")] if given.get("one_of") is None else given["one_of"]),
-    ),
-    "filter": lambda name, call: FilterTransform(call(name)),
-    "quality": lambda given, _: QualityFilter(**given),
-    "convert_to_chatml": lambda given, _: ConvertToChatML(**given),
-    "convert_input_output_to_chatml": lambda given, _: ConvertInputOutputToChatML(**given),
+    "filter_by": _open_filter_by,
+    "filter": lambda name, opener: FilterTransform(opener(name)),
+    "quality": lambda arguments, _: QualityFilter(**arguments),
+    "convert_to_chatml": lambda arguments, _: ConvertToChatML(**arguments),
+    "convert_input_output_to_chatml": lambda arguments, _: ConvertInputOutputToChatML(**arguments),
     "where": lambda sql, _: Where(sql),
-    "apply": lambda name, call: RowCallable(call(name), "apply"),
+    "apply": lambda name, opener: RowCallable(opener(name), "apply"),
 }
+"""Steps of a configuration by name."""
 
 
 def open_chain(texts: ResolvedTexts) -> ChainedTransform:
-    """Return the steps before the text is made, maybe none.
+    """Return the steps before the text is rendered; there may be none.
 
     Raises:
-        ConfigError: a step does not exist, or its arguments are wrong; a function cannot be imported, or its code is
-            not what was planned.
+        ConfigError: A step does not exist, or its arguments are wrong; a function cannot be imported, or its code
+            differs from the planned code.
     """
 
-    def call(name: str | None) -> Function | None:
+    def opener(name: str | None) -> Function | None:
         return None if name is None else open_callable(name, texts)
 
+    # Callback, renames, transforms.
     steps: list[RowStep] = []
     if texts.format_callback:
         steps.append(RowCallable(open_callable(texts.format_callback, texts), "format_callback"))
     if texts.format_fields:
         steps.append(RenameFields(dict(texts.format_fields)))
-    for place, step in enumerate(texts.transforms):
+    for index, step in enumerate(texts.transforms):
         for name, arguments in step.items():
             try:
-                steps.append(_STEPS[name](arguments, call))
+                steps.append(_STEPS[name](arguments, opener))
             except ConfigError as error:
-                raise ConfigError(f"transforms.{place}.{name}: {error}", **error.details) from error
+                raise ConfigError(f"transforms.{index}.{name}: {error}", **error.details) from error
     return ChainedTransform(steps)
 
 
 def open_renderer(
     texts: ResolvedTexts, content_field: str, files: TokenizerFiles, special_tokens_in_text: str
 ) -> Renderer:
-    """Return what makes the texts of a source's rows.
+    """Return the renderer of a source's rows.
 
     Args:
-        special_tokens_in_text: for renderers with control tokens: ``fail``: a row whose own text spells one out is bad;
-            ``encode``: it becomes one.
+        texts: Settings of the source.
+        content_field: Field of rows that are plain text.
+        files: Files of the tokenizer.
+        special_tokens_in_text: Treatment of rows that spell a special token, where texts hold control tokens: ``fail``
+            makes such a row bad; ``encode`` makes it a control token.
 
     Raises:
-        ConfigError: the settings contradict themselves or the tokenizer.
+        ConfigError: The settings contradict themselves or the tokenizer.
     """
+    # Chat templates are imported by builds that need them only: most sources are plain text.
     if texts.preference:
-        from tokenlake.etl.text.preference import PreferenceRenderer
+        from tokenlake.etl.text.preference_renderer import PreferenceRenderer
 
         return PreferenceRenderer(texts.preference, files, special_tokens_in_text)
     if texts.chat:

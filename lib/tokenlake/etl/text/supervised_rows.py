@@ -19,22 +19,30 @@ class SupervisedRows(Transform):
     """Makes ``input_ids``, ``attention_mask`` and ``labels`` (lists of ints) of a row, for supervised fine-tuning.
 
     A row has a conversation (``messages``, ``conversations`` or ``conversation``), which the tokenizer's chat template
-    renders, or a prompt and its completion, or a text. A conversation gives what an unpacked build makes of it.
+    renders, or a prompt and its completion, or a text. A conversation gives the row of an unpacked build.
 
     Args:
-        tokenizer: a Hub id, a folder, a file, files that were read already, or a fast tokenizer of transformers.
-        max_length: most ids of a row, whose end is cut; None: any number.
-        text_field: of rows that are plain text, all of which bears loss.
-        messages_field: of the conversation; None: one of the three.
-        mask_prompt: labels are -100 on all but what the assistant says, or the completion; False: on nothing but BOS.
-        add_eos: texts and completions end with EOS; a conversation ends as its template says.
-        truncation: False: a row longer than `max_length` is a bad one, and none is cut.
-        formatting_func: applied to every row first: returns another row, or its text.
-        prompt_field, completion_field: names of the fields of rows without a conversation.
-        special_tokens_in_text: ``fail``: a row that spells a special token is refused; ``encode``: it becomes one.
+        tokenizer: Hub id, folder, file, loaded tokenizer files, or a fast tokenizer of transformers.
+        max_length: Maximum number of ids of a row; a longer one loses its end. None: no limit.
+        text_field: Field of rows that are plain text, all of which counts toward the loss.
+        messages_field: Field of the conversation; None: one of the three.
+        mask_prompt: True for labels of -100 on all but the assistant's turns, or the completion; False for labels of
+            -100 on nothing but BOS.
+        add_eos: True to end texts and completions with EOS; a conversation ends as its template does.
+        truncation: False to make a row longer than `max_length` an error.
+        formatting_func: Function that is applied to every row first; it returns another row, or its text.
+        prompt_field: Field of the prompt, of rows without a conversation.
+        completion_field: Field of the completion, of rows without a conversation.
+        special_tokens_in_text: Treatment of rows that spell a special token: ``fail`` refuses them, ``encode`` makes it
+            a control token.
 
     Raises:
-        ConfigError: the tokenizer cannot do what rows need; of a chat template, when the first conversation comes.
+        ConfigError: The tokenizer lacks something that rows need; for a chat template, on the first conversation.
+
+    Example:
+        >>> import tokenlake
+        >>> rows = tokenlake.SupervisedRows("org/model", max_length=1024)  # doctest: +SKIP
+        >>> rows({"prompt": "2 + 2?", "completion": " 4"})  # doctest: +SKIP
     """
 
     def __init__(
@@ -55,10 +63,14 @@ class SupervisedRows(Transform):
         if max_length is not None and max_length < 1:
             raise ConfigError(f"max_length is {max_length}, expected a positive number, or None")
         self._files = files_of(tokenizer)
-        self._masked, self._special, self._ends = mask_prompt, special_tokens_in_text, add_eos
-        self._format = formatting_func
-        self._conversations = MESSAGES_FIELDS if messages_field is None else (messages_field,)
-        self._pair, self._text = (prompt_field, completion_field), (text_field,)
+        self._masks_prompt = mask_prompt
+        self._adds_eos = add_eos
+        self._special_tokens_in_text = special_tokens_in_text
+        self._formatting_func = formatting_func
+        self._text_field = text_field
+        self._pair_fields = (prompt_field, completion_field)
+        self._conversation_fields = MESSAGES_FIELDS if messages_field is None else (messages_field,)
+        # Options of the labellers, of which there is one for each set of fields.
         self._options: Final[dict[str, Any]] = {
             "max_length": max_length or ANY_LENGTH,
             "truncation": "simple" if truncation else "none",
@@ -66,40 +78,57 @@ class SupervisedRows(Transform):
         self._labellers: dict[tuple[str, ...], Labeller] = {}
 
     def __call__(self, example: Row) -> Row:
-        """Return the row of the trainer.
+        """Return the row for the trainer.
 
         Raises:
-            BadRecordError: the row has none of the three, cannot be rendered, or nothing to learn is left of it.
+            BadRecordError: The row has none of the three, cannot be rendered, or nothing to learn is left of it.
         """
-        if self._format is not None:
-            made = self._format(example)
-            example = {self._text[0]: made} if isinstance(made, str) else made
-        kinds = (*((name,) for name in self._conversations), self._pair, self._text)
-        names = next((kind for kind in kinds if all(example.get(name) is not None for name in kind)), None)
-        if names is None:
-            raise BadRecordError(
-                f"the row has neither a conversation ({', '.join(self._conversations)}) nor {self._pair[0]!r} and "
-                f"{self._pair[1]!r} nor {self._text[0]!r}; its fields are {', '.join(example) or 'none'}",
-                reason="missing_field",
-            )
-        spoken = names[0] in self._conversations
-        if names not in self._labellers:
-            section: dict[str, Any] = {
-                "format_type": "chat",
-                "input_columns": names,
-                "mask_input": self._masked,
-            }
-            if not spoken:  # the fields one after the other; the last one of two is what is learned
-                answer = {"label_column": names[-1], "mask_input": self._masked} if len(names) > 1 else {}
-                template = "".join(f"{{{{ {name} }}}}" for name in names)
-                section = {"template": template, "add_eos": self._ends, **answer}
-            self._labellers[names] = prompt_labeller(
-                resolved_prompt(section), self._files, self._special, **self._options
-            )
-        label = self._labellers[names]
-        row = example if spoken else {name: example[name] for name in names}
-        (tokens,) = label.tokens([row])
-        return {name: values.tolist() for name, values in label.fitted(0, tokens).example().items()}
+        if self._formatting_func is not None:
+            formatted = self._formatting_func(example)
+            example = {self._text_field: formatted} if isinstance(formatted, str) else formatted
+        fields = self._fields_of(example)
+        labeller = self._labellers.get(fields)
+        if labeller is None:
+            labeller = self._labeller(fields)
+            self._labellers[fields] = labeller
+        # A conversation may have tools beside it; of other rows only these fields count.
+        is_conversation = fields[0] in self._conversation_fields
+        row = example if is_conversation else {name: example[name] for name in fields}
+        (tokens,) = labeller.tokens([row])
+        columns = labeller.fitted(0, tokens).example()
+        return {name: ids.tolist() for name, ids in columns.items()}
+
+    def _fields_of(self, row: Row) -> tuple[str, ...]:
+        """Return the fields of a row that are learned: a conversation, prompt and completion, or a text."""
+        for name in self._conversation_fields:
+            if row.get(name) is not None:
+                return (name,)
+        if all(row.get(name) is not None for name in self._pair_fields):
+            return self._pair_fields
+        if row.get(self._text_field) is not None:
+            return (self._text_field,)
+        prompt_field, completion_field = self._pair_fields
+        raise BadRecordError(
+            f"the row has neither a conversation ({', '.join(self._conversation_fields)}) nor {prompt_field!r} and "
+            f"{completion_field!r} nor {self._text_field!r}; its fields are {', '.join(row) or 'none'}",
+            reason="missing_field",
+        )
+
+    def _labeller(self, fields: tuple[str, ...]) -> Labeller:
+        """Return the labeller of rows with these fields."""
+        section: dict[str, Any]
+        if fields[0] in self._conversation_fields:
+            section = {"format_type": "chat", "input_columns": fields, "mask_input": self._masks_prompt}
+        else:
+            # The fields one after the other.
+            template = "".join(f"{{{{ {name} }}}}" for name in fields)
+            section = {"template": template, "add_eos": self._adds_eos}
+            if fields == self._pair_fields:
+                section["label_column"] = fields[-1]
+                section["mask_input"] = self._masks_prompt
+        return prompt_labeller(
+            resolved_prompt(section), self._files, self._special_tokens_in_text, **self._options
+        )
 
 
 SFTPreprocessTransform: Final = partial(SupervisedRows, mask_prompt=False)

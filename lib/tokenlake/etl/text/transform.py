@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tokenlake.base.arrays import Bools, Int64
 from tokenlake.errors import BadRecordError, ConfigError
@@ -18,34 +18,35 @@ from tokenlake.etl.sources.rows import Row, Rows, column_of
 
 Example = Row
 """One row, as transforms take it."""
-Array = Any  # an Arrow array: its stubs know neither its kinds nor the functions on them
+Array = Any  # an Arrow array; its stubs know neither its types nor the functions on them
 Column = pa.LargeStringArray
 RowFunction = Callable[[Row], Row | None]
 Fields = tuple[str, ...] | None
-"""Names of top-level fields, None for all there are."""
+"""Names of top-level fields; None for all."""
 Faults = tuple[tuple[int, Fault], ...]
-"""Rows that cannot be used: (index, why), ascending."""
+"""(index, fault) of rows that cannot be used, ascending."""
 
 DROPPED: Final = "transform"
-"""The reason under which rows are counted that a transform left out without naming one."""
+"""Reason under which rows are counted that a transform left out without naming one."""
 
-_COMPUTE: Final[Any] = pc
-_SIMPLE: Final = (str, int, bool, float)
-_MOST_INT: Final = 1 << 63
+_SHOWN_FIELDS: Final = 12
+_SIMPLE_TYPES: Final = frozenset[type[Any]]((str, int, bool, float))
+"""Types whose values a column gives back as they are."""
+_INT64_LIMIT: Final = 1 << 63
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What became of n rows.
+    """The result of a step on n rows.
+
+    Every index from 0 to n - 1 is in `origin`, in `bad`, or counted in `filtered`, and in only one of the three.
 
     Attributes:
-        rows: the m rows that came out.
-        origin: int64[m], ascending: the index of the row that each was made of; several may be of one.
-        filtered: rows that nothing came out of on purpose, by reason.
-        bad: rows that could not be used.
-
-    Every index from 0 to n - 1 is in `origin`, in `bad`, or counted in `filtered`, and only once among the three.
+        rows: The m new rows.
+        origin: int64[m], ascending: index of the row that each was made of; several may be made of one.
+        filtered: Number of rows that were left out on purpose, by reason.
+        bad: Faults of the rows that could not be used.
     """
 
     rows: Rows
@@ -55,41 +56,45 @@ class StepOutcome:
 
 
 class RowStep(ABC):
-    """One of two kinds of steps: a :class:`Transform` of a row, or an :class:`ExpandTransform` into several."""
+    """A step: a :class:`Transform` of a row into one, or an :class:`ExpandTransform` into several."""
 
     reason: str = DROPPED
-    """Under which the rows are counted that this step leaves out."""
+    """Reason under which rows are counted that this step leaves out."""
 
     @abstractmethod
     def expand(self, example: Row) -> Sequence[Row]:
-        """Return the rows made of `example`, none to leave it out; it is never changed itself.
+        """Return the rows made of `example`, none to leave it out; the step never changes `example` itself.
 
         Raises:
-            BadRecordError: the row cannot be used.
+            BadRecordError: The row cannot be used.
         """
 
     def on_rows(self, rows: Rows) -> StepOutcome:
         """Apply the step to many rows; equal to expanding each."""
         results, bad = called(self.expand, rows.objects)
-        sizes = np.array([0 if result is None else len(result) for result in results], np.int64)
-        left_out = int((sizes == 0).sum()) - len(bad)
-        made = [row for result in results if result is not None for row in result]
-        origin = np.repeat(np.arange(len(results)), sizes)
-        return StepOutcome(Rows(objects=made), origin, {self.reason: left_out} if left_out else {}, bad)
+        new_rows: list[Row] = []
+        counts = np.zeros(len(results), np.int64)
+        for index, result in enumerate(results):
+            if result is not None:
+                new_rows += result
+                counts[index] = len(result)
+        origin = np.repeat(np.arange(len(results)), counts)
+        left_out = int((counts == 0).sum()) - len(bad)
+        return StepOutcome(Rows(objects=new_rows), origin, _counted(self.reason, left_out), bad)
 
     def needs(self, wanted: Fields = None) -> Fields:
-        """Return the fields of the rows given in on which the fields `wanted` of those that come out depend.
+        """Return the fields of the input rows on which the fields `wanted` of the new rows depend.
 
-        Fields that decide whether a row comes out are among them, and those that may make it a bad one.
+        Fields that decide whether a row is left out, or is bad, are among them.
         """
         return None
 
     def __repr__(self) -> str:
-        shown = (f"{name.strip('_')}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({', '.join(shown)})"
+        arguments = [f"{name.strip('_')}={value!r}" for name, value in vars(self).items()]
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
     def __rshift__(self, after: RowFunction | RowStep) -> ChainedTransform:
-        """``a >> b``: first a, then b, where either may be any function of a row."""
+        """Return ``a >> b``: first a, then b; either may be any function of a row."""
         return ChainedTransform([self, after])
 
     def __rrshift__(self, before: RowFunction) -> ChainedTransform:
@@ -97,18 +102,31 @@ class RowStep(ABC):
 
 
 class Transform(RowStep):
-    """A function of a row: a dict, or None to leave the row out. Rows given in are never changed."""
+    """A function of a row that returns a dict, or None to leave the row out. Input rows are never changed.
+
+    Example:
+        >>> import tokenlake
+        >>> class Lower(tokenlake.Transform):
+        ...     def __call__(self, example):
+        ...         return {**example, "text": example["text"].lower()}
+        >>> Lower()({"text": "A"})
+        {'text': 'a'}
+    """
 
     @abstractmethod
     def __call__(self, example: Row) -> Row | None:
-        """Return the new row, or None.
+        """Return the new row, or None to leave the row out.
 
         Raises:
-            BadRecordError: the row cannot be used.
+            BadRecordError: The row cannot be used.
         """
 
     def expand(self, example: Row) -> Sequence[Row]:
-        """Return the new row alone, or none; ConfigError where the function returned something else."""
+        """Return the new row alone, or nothing.
+
+        Raises:
+            ConfigError: The transform returned neither a dict nor None.
+        """
         result = self(example)
         if result is None:
             return ()
@@ -121,66 +139,88 @@ class Transform(RowStep):
     def on_rows(self, rows: Rows) -> StepOutcome:
         """Apply the transform to many rows; equal to calling it on each, but faster where it works on columns."""
         columns = plain_columns(rows)
-        outcome = None if columns is None else self.on_columns(columns)
-        return super().on_rows(rows) if outcome is None else outcome
+        if columns is not None:
+            outcome = self.on_columns(columns)
+            if outcome is not None:
+                return outcome
+        return super().on_rows(rows)
 
     def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
-        """Return what becomes of rows that are columns; None where these can only be done one by one."""
+        """Apply the transform to columns; None where it can only be applied row by row."""
         return None
 
 
 class FieldTransform(Transform):
-    """A transform that names the fields it looks at; a row that lacks one of those it requires is bad.
+    """A transform that names the fields it reads; a row that lacks a required field is bad.
 
     Args:
-        reads: the fields that it looks at, None for any.
-        makes: the fields that do not come through it: made by it, or taken away.
-        requires: the fields that every row must have.
+        reads: Fields that it reads; None for any.
+        makes: Fields that it makes or removes, so that the input's are not in the new rows.
+        requires: Fields that every row must have.
     """
 
     def __init__(self, reads: Fields = (), makes: Sequence[str] = (), requires: Sequence[str] = ()) -> None:
-        self._reads, self._makes, self._requires = reads, frozenset(makes), tuple(requires)
+        self._reads = reads
+        self._makes = frozenset(makes)
+        self._requires = tuple(requires)
 
     def needs(self, wanted: Fields = None) -> Fields:
-        """Return what is wanted and not made here, and what it looks at."""
+        """Return the fields that are wanted and not made here, and those that it reads."""
         return needed(wanted, self._reads, self._makes)
 
     def fault(self, names: Row | list[str]) -> Fault | None:
-        """Return why a row with the fields `names` cannot be used (``missing_field``), None where it can."""
-        lacking = [field for field in self._requires if field not in names]
-        if not lacking:
+        """Return the fault (``missing_field``) of a row with the fields `names`; None where it can be used."""
+        missing = [field for field in self._requires if field not in names]
+        if not missing:
             return None
-        told = f"field{'s' * (len(lacking) > 1)} {', '.join(map(repr, lacking))}"
-        has = ", ".join(map(repr, list(names)[:12])) or "no fields"
-        return Fault("missing_field", f"{type(self).__name__}: the row has no {told}; it has {has}")
+        noun = "field" if len(missing) == 1 else "fields"
+        listed = ", ".join(map(repr, missing))
+        existing = ", ".join(map(repr, list(names)[:_SHOWN_FIELDS])) or "no fields"
+        detail = f"{type(self).__name__}: the row has no {noun} {listed}; it has {existing}"
+        return Fault("missing_field", detail)
 
     def __call__(self, example: Row) -> Row:
-        """Return the new row; BadRecordError where it lacks a field that it must have."""
+        """Return the new row.
+
+        Raises:
+            BadRecordError: The row lacks a required field.
+        """
         fault = self.fault(example)
         if fault:
             raise BadRecordError(fault.detail, reason=fault.reason)
         return self.of_row(example)
 
     def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
-        """Apply the transform to columns; None where it can only be done row by row."""
+        """Apply the transform to columns; None where it can only be applied row by row."""
         fault = self.fault(columns.schema.names)
         if fault:
             bad = tuple((index, fault) for index in range(columns.num_rows))
             return StepOutcome(Rows(objects=[]), np.zeros(0, np.int64), bad=bad)
-        made = self.of_columns(columns)
-        return None if made is None else changed(made, columns.num_rows)
+        new_columns = self.of_columns(columns)
+        if new_columns is None:
+            return None
+        return changed(new_columns, columns.num_rows)
 
     @abstractmethod
     def of_row(self, row: Row) -> Row:
-        """Return the new row of one that has the fields required."""
+        """Return the new row of a row that has the required fields."""
 
     def of_columns(self, columns: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return the new columns of rows that have the fields required, None where they are made row by row."""
+        """Return the new columns of rows that have the required fields; None where they are made row by row."""
         return None
 
 
 class ExpandTransform(RowStep):
-    """A function of a row that makes any number of rows of it: define `expand`, or `__call__` as a generator."""
+    """A function of a row that returns any number of rows: define `expand`, or `__call__` as a generator.
+
+    Example:
+        >>> import tokenlake
+        >>> class Lines(tokenlake.ExpandTransform):
+        ...     def expand(self, example):
+        ...         return [{"text": line} for line in example["text"].splitlines()]
+        >>> Lines().expand({"text": "a\\nb"})
+        [{'text': 'a'}, {'text': 'b'}]
+    """
 
     def __init_subclass__(cls) -> None:
         if cls.expand is ExpandTransform.expand and cls.__call__ is ExpandTransform.__call__:
@@ -197,7 +237,16 @@ class ExpandTransform(RowStep):
 
 @final
 class MapTransform(Transform):
-    """A function of a row as a step; None as its result leaves the row out."""
+    """A function of a row as a step; it returns a row, or None to leave the row out.
+
+    Args:
+        fn: Function of a row.
+
+    Example:
+        >>> import tokenlake
+        >>> tokenlake.MapTransform(lambda row: {"n": row["n"] + 1})({"n": 1})
+        {'n': 2}
+    """
 
     def __init__(self, fn: RowFunction) -> None:
         self._fn = fn
@@ -209,23 +258,41 @@ class MapTransform(Transform):
 
 @final
 class ChainedTransform(Transform):
-    """Several steps, one after the other."""
+    """Several steps, one after the other.
+
+    Args:
+        transforms: Steps or functions of a row, in order; the steps of chains among them are taken one by one.
+
+    Raises:
+        ConfigError: One is neither a step nor a function.
+
+    Example:
+        >>> import tokenlake
+        >>> chain = tokenlake.ChainedTransform([tokenlake.DropFields(["id"]), lambda row: {**row, "n": 1}])
+        >>> chain({"id": 7, "text": "a"})
+        {'text': 'a', 'n': 1}
+    """
 
     def __init__(self, transforms: Sequence[RowStep | RowFunction]) -> None:
-        """Take the steps in order; chains among them are laid open."""
         steps: list[RowStep] = []
-        for step in transforms:
-            if not (isinstance(step, RowStep) or callable(step)):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ConfigError(f"transforms: got {step!r}, must be a Transform or a function of a row")
-            step = step if isinstance(step, RowStep) else MapTransform(step)
-            steps += step.steps if isinstance(step, ChainedTransform) else (step,)
+        for transform in transforms:
+            if isinstance(transform, ChainedTransform):
+                steps += transform.steps
+            elif isinstance(transform, RowStep):
+                steps.append(transform)
+            elif callable(transform):  # pyright: ignore[reportUnnecessaryComparison]
+                steps.append(MapTransform(transform))
+            else:
+                raise ConfigError(
+                    f"transforms: got {transform!r}, must be a Transform or a function of a row"
+                )
         self.steps: Final[tuple[RowStep, ...]] = tuple(steps)
 
     def __call__(self, example: Row) -> Row | None:
-        """Apply all steps to one row; a chain that expands rows has no single one to return.
+        """Apply all steps to one row; a chain that expands rows has no single row to return.
 
         Raises:
-            ConfigError: a step is an ExpandTransform; use :meth:`on_rows`, or `TransformedShardedSource`.
+            ConfigError: A step is an ExpandTransform; use :meth:`on_rows`, or `TransformedShardedSource`.
         """
         for step in self.steps:
             if isinstance(step, ExpandTransform):
@@ -236,128 +303,171 @@ class ChainedTransform(Transform):
         return next(iter(self.expand(example)), None)
 
     def expand(self, example: Row) -> Sequence[Row]:
-        """Apply all steps to one row; return every row that comes out."""
+        """Return all rows that the steps make of one row."""
         rows: list[Row] = [example]
         for step in self.steps:
-            rows = [made for row in rows for made in step.expand(row)]
+            new_rows: list[Row] = []
+            for row in rows:
+                new_rows += step.expand(row)
+            rows = new_rows
         return rows
 
     def on_rows(self, rows: Rows) -> StepOutcome:
-        """Apply step by step, each to all rows; `origin` and `bad` count the rows given in."""
+        """Apply each step to all rows; `origin` and `bad` hold indices of the input rows."""
         outcome = StepOutcome(rows, np.arange(len(rows)))
         for step in self.steps:
-            outcome = _then(outcome, step.on_rows(outcome.rows))
+            outcome = _combined(outcome, step.on_rows(outcome.rows))
         return outcome
 
     def needs(self, wanted: Fields = None) -> Fields:
-        """Return the fields of the rows given in that decide those `wanted` at the end."""
+        """Return the fields of the input rows on which the fields `wanted` of the last step's rows depend."""
         for step in reversed(self.steps):
             wanted = step.needs(wanted)
         return wanted
 
 
 def plain_columns(rows: Rows) -> pa.RecordBatch | None:
-    """Return the columns of rows that a step should take as columns; None for those to be taken as objects.
+    """Return the columns of rows that a step should take as columns; None for rows to be taken as objects.
 
-    Objects come first: those of JSON say more than the columns made of them.
+    Objects come first: those of JSON hold more than the columns made of them.
     """
     if rows.has_objects:
         return None
     names = rows.columns.schema.names
-    return rows.columns if len(set(names)) == len(names) else None
+    has_duplicates = len(set(names)) < len(names)
+    return None if has_duplicates else rows.columns
 
 
 def needed(wanted: Fields, reads: Fields, makes: Collection[str] = ()) -> Fields:
-    """Return the fields that a step needs that looks at `reads`, and makes or takes away `makes`."""
+    """Return the input fields that a step needs.
+
+    Args:
+        wanted: Fields of the new rows that are wanted.
+        reads: Fields that the step reads.
+        makes: Fields that the step makes or removes.
+    """
     if wanted is None or reads is None:
         return None
-    return tuple(dict.fromkeys([*(name for name in wanted if name not in makes), *reads]))
+    passed_on = [name for name in wanted if name not in makes]
+    return tuple(dict.fromkeys([*passed_on, *reads]))
 
 
 def fault_of(error: BadRecordError) -> Fault:
-    """Return why the record of an error cannot be used."""
+    """Return the fault of a record that raised an error."""
     return Fault(str(error.details.get("reason", DROPPED)), str(error), error.field_path or "")
 
 
 def called(function: Callable[[Any], Any], values: Iterable[Any]) -> tuple[list[Any], Faults]:
-    """Call a function on each value: return the results, None for bad ones, and (index, why) of these."""
-    made: list[Any] = []
+    """Call a function on each value; return the results, None for bad values, and the faults of these."""
+    results: list[Any] = []
     bad: list[tuple[int, Fault]] = []
     for index, value in enumerate(values):
         try:
-            made.append(function(value))
+            results.append(function(value))
         except BadRecordError as error:
-            made.append(None)
+            results.append(None)
             bad.append((index, fault_of(error)))
-    return made, tuple(bad)
+    return results, tuple(bad)
 
 
-def _then(first: StepOutcome, second: StepOutcome) -> StepOutcome:
-    """Join two outcomes, the second of the rows of the first.
+# ---- outcomes ----------------------------------------------------------------------------------------------
 
-    A row that was expanded before counts as filtered or bad only by the first of what it became: the others were
-    never rows of the input.
+
+def _combined(first: StepOutcome, second: StepOutcome) -> StepOutcome:
+    """Return the outcome of two steps, the second applied to the rows of the first.
+
+    A row that the first step expanded counts as filtered or bad at most once, and only if nothing is left of it: the
+    rows that it became were never rows of the input.
     """
-    leads = np.ones(len(first.origin), np.bool_)
-    leads[1:] = np.diff(first.origin) > 0
-    if leads.all():
-        bad = [(int(first.origin[index]), fault) for index, fault in second.bad]
-        filtered = _sum(first.filtered, second.filtered)
+    is_expanded = len(first.origin) > 1 and not (np.diff(first.origin) > 0).all()
+    if is_expanded:
+        bad, filtered = _faults_of_expanded(first, second)
     else:
-        bad, filtered = _of_expanded(first, second)
-    return StepOutcome(
-        second.rows,
-        first.origin[second.origin],
-        filtered,
-        tuple(sorted([*first.bad, *bad], key=lambda item: item[0])),
-    )
+        bad = [(int(first.origin[index]), fault) for index, fault in second.bad]
+        filtered = _added(first.filtered, second.filtered)
+    all_bad = sorted([*first.bad, *bad], key=itemgetter(0))
+    return StepOutcome(second.rows, first.origin[second.origin], filtered, tuple(all_bad))
 
 
-def _of_expanded(first: StepOutcome, second: StepOutcome) -> tuple[list[tuple[int, Fault]], dict[str, int]]:
-    """Judge the rows of which nothing is left, though something was."""
-    left = set(first.origin[second.origin].tolist())
+def _faults_of_expanded(
+    first: StepOutcome, second: StepOutcome
+) -> tuple[list[tuple[int, Fault]], dict[str, int]]:
+    """Return the bad input rows and the counts of filtered ones, where the first step expanded rows."""
+    remaining_rows = set(first.origin[second.origin].tolist())
     bad: dict[int, Fault] = {}
     for index, fault in second.bad:
         row = int(first.origin[index])
-        if row not in left:
+        if row not in remaining_rows:
             bad.setdefault(row, fault)
-    gone = len(set(first.origin.tolist()) - left - bad.keys())
+    filtered_rows = set(first.origin.tolist()) - remaining_rows - bad.keys()
     reason = next(iter(second.filtered), DROPPED)
-    return list(bad.items()), _sum(first.filtered, {reason: gone} if gone else {})
+    return list(bad.items()), _added(first.filtered, _counted(reason, len(filtered_rows)))
 
 
-def _sum(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
-    return {key: a.get(key, 0) + b.get(key, 0) for key in {**a, **b}}
+def _added(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
+    """Return the sums of two counts by reason."""
+    sums = dict(left)
+    for reason, count in right.items():
+        sums[reason] = sums.get(reason, 0) + count
+    return sums
+
+
+def _counted(reason: str, count: int) -> dict[str, int]:
+    """Return the count of rows that were left out, empty where none was."""
+    return {reason: count} if count else {}
 
 
 def changed(columns: pa.RecordBatch, rows: int) -> StepOutcome:
-    """Return the outcome of `rows` rows that all became one: `columns`, which may be none at all."""
-    made = Rows(columns) if columns.num_columns else Rows(objects=[{} for _ in range(rows)])
-    return StepOutcome(made, np.arange(rows))
+    """Return the outcome of a step that made one row of each of `rows` rows.
+
+    Args:
+        columns: New columns; there may be none.
+        rows: Number of rows.
+    """
+    origin = np.arange(rows)
+    if not columns.num_columns:
+        return StepOutcome(Rows(objects=[{} for _ in range(rows)]), origin)
+    return StepOutcome(Rows(columns), origin)
 
 
 def kept(rows: Rows, keep: Bools, reason: str, bad: Faults = ()) -> StepOutcome:
-    """Return the outcome of a filter: `keep` (bool[n]) is false for rows left out, and for bad ones."""
+    """Return the outcome of a filter.
+
+    Args:
+        rows: Rows.
+        keep: bool[n]: False for rows that are left out, and for bad ones.
+        reason: Reason under which rows are counted that are left out.
+        bad: Faults of bad rows.
+    """
     origin = np.flatnonzero(keep)
     left_out = len(rows) - len(origin) - len(bad)
-    return StepOutcome(rows.select(keep), origin, {reason: left_out} if left_out else {}, bad)
+    return StepOutcome(rows.select(keep), origin, _counted(reason, left_out), bad)
+
+
+# ---- columns -----------------------------------------------------------------------------------------------
 
 
 def with_column(columns: pa.RecordBatch, name: str, values: Array) -> pa.RecordBatch:
-    """Return `columns` with `values` under `name`: in the place of a column of that name, else as the last."""
+    """Return columns with `values` under a name: in the place of a column of that name, or as the last."""
     batch: Any = columns
-    at = columns.schema.get_field_index(name)
-    return batch.append_column(name, values) if at < 0 else batch.set_column(at, name, values)
+    place = columns.schema.get_field_index(name)
+    if place < 0:
+        return batch.append_column(name, values)
+    return batch.set_column(place, name, values)
 
 
 def column_or_none(values: Sequence[Any]) -> Array | None:
-    """Return values of one simple kind, or null, as a column that gives the same values back; else None."""
+    """Return values as a column that gives back equal values of the same types; None where no column does."""
     kinds = frozenset[type[Any]](map(type, values)) - {type(None)}
-    if len(kinds) > 1 or not kinds <= frozenset[type[Any]](_SIMPLE):
+    if len(kinds) > 1 or not kinds <= _SIMPLE_TYPES:
         return None
-    if int in kinds and not all(-_MOST_INT <= value < _MOST_INT for value in values if value is not None):
+    if int in kinds and not all(_is_int64(value) for value in values):
         return None
     try:
         return column_of(values)
     except UnicodeEncodeError:  # half of a surrogate pair
         return None
+
+
+def _is_int64(value: int | None) -> bool:
+    return value is None or -_INT64_LIMIT <= value < _INT64_LIMIT

@@ -1,9 +1,8 @@
 """Truncation: where a text is cut so that it fits into a number of tokens.
 
-A text is encoded whole, and its tokens are cut: what is left is a prefix of its ids (a suffix, where the left side is
-cut away). Encoding the shortened text again would give other ids near the cut, of which there might be more than the
-budget, and every strategy would be a search; a trainer would see tokens at the end of documents that this text never
-has there.
+A text is encoded whole, and its tokens are cut: the result is a prefix of its ids (a suffix, where the left side is cut
+away). Encoding the shortened text again would give other ids near the cut, maybe more than the budget, so that every
+strategy would be a search; and a trainer would see tokens at the end of documents that the text does not have there.
 
 A cut between two tokens is *clean* if no character lies on both sides of it: a character of several bytes may be
 several tokens. Of the clean cuts
@@ -20,13 +19,19 @@ beginning is cut away: the same cuts, counted from the end.
 
 A sentence ends with ``.``, ``!``, ``?`` or ``…``, with quotes and brackets that close after it, before a blank or
 the end of the text; with the full stop of a script that needs no blank (``。``, ``！``, ``।``, ``؟`` ...); or
-before an empty line. A full stop ends none after an abbreviation or an initial (``Dr. J. Smith``), nor where the text
-goes on in lower case.
+before an empty line. A full stop ends no sentence after an abbreviation or an initial (``Dr. J. Smith``), nor before a
+word in lower case.
 
 A word is a run of letters, digits, marks and underscores, with an apostrophe, hyphen, full stop, comma or colon
 between two of them (``don't``, ``well-known``, ``3.14``, ``12:30``). In scripts that are written without blanks
-every letter is a word of its own: there is no telling words apart without a dictionary. What stands between words
-may be cut anywhere, but never between a character and the marks that belong to it, nor inside an emoji sequence.
+every letter is a word of its own, because only a dictionary could find the words. A cut may lie anywhere between two
+words, but never between a character and the marks that belong to it, nor inside an emoji sequence. For example, 34
+tokens, one for each character, of ``Dr. Smith saw 3.14 cats. Then he left! Why not?``::
+
+    simple    Dr. Smith saw 3.14 cats. Then he l
+    word      Dr. Smith saw 3.14 cats. Then he_
+    sentence  Dr. Smith saw 3.14 cats._
+    smart     as word: the sentence would keep less than 80% of the budget
 """
 
 from __future__ import annotations
@@ -56,19 +61,21 @@ SIDES: Final[tuple[Side, ...]] = get_args(Side)
 SMART_SHARE: Final = 0.8
 """Of the budget that a cut between sentences, or between words, must keep to be taken by ``smart``."""
 
-#: Bytes of text looked at beyond the budget: what follows a full stop decides whether it ends a sentence.
 _MARGIN: Final = 256
+"""Bytes of text that are read beyond the budget: they decide whether a full stop ends a sentence."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is kept of a text.
+    """The part of a text that is kept.
 
     Attributes:
-        first, last: the tokens ``first:last`` are kept.
-        start, stop: the bytes ``start:stop`` of the text are kept.
-        by: the rule that chose the cut; ``none``: nothing was cut.
+        first: Index of the first token that is kept.
+        last: Index behind the last token that is kept.
+        start: Byte offset in the text at which the kept part begins.
+        stop: Byte offset at which it ends.
+        by: Rule that chose the cut; ``none``: nothing was cut.
     """
 
     first: int
@@ -89,17 +96,19 @@ def truncate(
     strategy: Strategy = "smart",
     side: Side = "right",
 ) -> Cut:
-    """Choose what is kept of a text so that it has at most `budget` tokens.
+    """Return the part of a text that is kept of at most `budget` tokens.
 
     Args:
-        text: the text, or its UTF-8 bytes.
-        start, stop: int64[n], the bytes of the text that each of its tokens holds; tokens of one character may share
-            its bytes, and one that the tokenizer made up may hold none.
-        budget: most tokens to keep, special tokens not counted; less than 1 keeps nothing.
-        side: the side from which tokens are taken away.
+        text: Text, or its UTF-8 bytes.
+        start: int64[n]: byte offset at which each token begins. Tokens of one character may share its bytes, and a
+            token that the tokenizer added may hold none.
+        stop: int64[n]: byte offset at which each token ends.
+        budget: Maximum number of tokens, special tokens not counted; less than 1 keeps nothing.
+        strategy: Rule that chooses the cut.
+        side: Side from which tokens are cut away.
 
     Raises:
-        ConfigError: an unknown strategy or side.
+        ConfigError: The strategy or the side is unknown.
     """
     require_one_of("strategy", strategy, STRATEGIES)
     require_one_of("side", side, SIDES)
@@ -133,11 +142,14 @@ def truncate(
 def _choose(
     window: _Window, low: Int64, high: Int64, kept: Int64, strategy: Strategy, share: float
 ) -> tuple[int, Strategy]:
-    """Return which of the clean cuts, the longest first, is taken, and by which rule.
+    """Return the index of the cut that is taken of the clean ones, the longest first, and the rule that chose it.
 
     Args:
-        low, high: Byte offsets at which the tokens before each cut end, and those after it begin.
+        window: Part of the text that decides.
+        low: Byte offsets at which the tokens before each cut end.
+        high: Byte offsets at which the tokens after each cut begin.
         kept: Number of tokens that each cut keeps.
+        strategy: Rule.
         share: Least number of tokens that ``smart`` keeps for a nicer end.
     """
     least = share if strategy == "smart" else 1
@@ -171,7 +183,13 @@ def _between_sentences(text: str, first: Int64, last: Int64) -> int | None:
 
 @final
 class _Window:
-    """The part of a text that decides among cuts: up to the byte `reach`, or from it on."""
+    """The part of a text that decides among cuts.
+
+    Args:
+        data: UTF-8 bytes of the text.
+        reach: Byte offset at which the part ends, or begins.
+        right: True for the part up to `reach`, False for the part from it on.
+    """
 
     def __init__(self, data: Bytes, reach: int, right: bool) -> None:
         self.data = data
@@ -215,7 +233,7 @@ def _inside(data: Bytes, low: Int64, high: Int64) -> Bools:
 
 
 def character_at(data: Bytes, at: int) -> int:
-    """Return the place at or before byte `at` where a character begins, inside of the text."""
+    """Return the byte offset at or before `at` at which a character begins, between 0 and the size of the text."""
     at = min(max(at, 0), len(data))
     while 0 < at < len(data) and data[at] & 0xC0 == 0x80:
         at -= 1
@@ -223,11 +241,12 @@ def character_at(data: Bytes, at: int) -> int:
 
 
 def whole_cut(goes_on: Bools, at: Int64, limit: Int64) -> Int64:
-    """Return the first cut from each of `at` towards its `limit` that goes through no character, else the limit.
+    """Return the first cut from each of `at` towards its `limit` that goes through no character; the limit if all do.
 
     Args:
-        goes_on: bool[total], which tokens begin in the midst of a character.
-        at, limit: int64[n], places among the tokens, 0 to total.
+        goes_on: bool[total]: True for tokens that begin inside a character.
+        at: int64[n]: indices of tokens, 0 to total.
+        limit: int64[n]: indices of tokens, 0 to total.
     """
     cuts = at.copy()
     step = np.sign(limit - at)
@@ -240,10 +259,16 @@ def whole_cut(goes_on: Bools, at: Int64, limit: Int64) -> Int64:
 
 
 def pieces(goes_on: Bools, begin: int, end: int, most: int) -> Int64:
-    """Return where the pieces of the tokens ``begin:end`` begin, int64[k], none longer than `most` tokens.
+    """Return the indices at which the pieces of the tokens ``begin:end`` begin: int64[k].
 
-    A piece ends before a character that does not fit any more; a character of more than `most` tokens is cut, for
-    here nothing may be lost.
+    A piece ends before a character that does not fit any more. A character of more than `most` tokens is cut, because
+    no token may be lost.
+
+    Args:
+        goes_on: bool[total]: True for tokens that begin inside a character.
+        begin: Index of the first token.
+        end: Index behind the last token.
+        most: Maximum number of tokens of a piece.
     """
     cuts = np.arange(begin, end, most)
     if not goes_on[cuts[1:]].any():
@@ -259,8 +284,8 @@ def pieces(goes_on: Bools, begin: int, end: int, most: int) -> Int64:
     return np.array(begins, np.int64)
 
 
-#: How byte-level BPE spells the bytes 0x80 to 0xBF, which continue a character of UTF-8: those that Latin-1 prints as
-#: themselves, and the others by the letters from U+0122 on, in order.
+# Byte-level BPE spells the bytes 0x80 to 0xBF, which continue a character of UTF-8, by these letters: printable ones of
+# Latin-1 stand for themselves, and the others are the letters from U+0122 on, in order.
 _CONTINUE: Final = frozenset(
     [*map(chr, range(0xA1, 0xAD)), *map(chr, range(0xAE, 0xC0)), *map(chr, range(0x122, 0x144))]
 )
@@ -268,29 +293,35 @@ _BYTE_TOKENS: Final = frozenset(f"<0x{byte:02X}>" for byte in range(0x80, 0xC0))
 
 
 def continuing_tokens(files: TokenizerFiles) -> Bools:
-    """Return bool[vocabulary], True for ids whose first byte continues a character.
+    """Return the ids whose first byte continues a character: bool[vocabulary].
 
-    Of a tokenizer whose tokens are whole characters none is.
+    All are False if the tokens of a tokenizer are whole characters.
     """
-    found = np.zeros(files.vocab_size, np.bool_)
-    model = files.spec["model"]
-    byte_level = any(_has_byte_level(files.spec.get(stage)) for stage in ("pre_tokenizer", "decoder"))
-    if not (byte_level or model.get("byte_fallback")):
-        return found
-    added = {token["content"] for token in files.added_tokens}
+    continues = np.zeros(files.vocab_size, np.bool_)
+    is_byte_level = any(_has_byte_level(files.spec.get(stage)) for stage in ("pre_tokenizer", "decoder"))
+    has_byte_tokens = bool(files.spec["model"].get("byte_fallback"))
+    if not is_byte_level and not has_byte_tokens:
+        return continues
+    # Added tokens are plain text, whatever their letters.
+    added_tokens = {token["content"] for token in files.added_tokens}
     for token in files.tokens:
-        if token not in added and (token[:1] in _CONTINUE if byte_level else token in _BYTE_TOKENS):
-            found[files.token_id(token)] = True
-    return found
+        if token in added_tokens:
+            continue
+        is_continuing = token[:1] in _CONTINUE if is_byte_level else token in _BYTE_TOKENS
+        if is_continuing:
+            continues[files.token_id(token)] = True
+    return continues
 
 
 def _has_byte_level(stage: Any) -> bool:
+    """Return whether a stage of a tokenizer, or one inside it, is ByteLevel."""
     if isinstance(stage, dict):
         return stage.get("type") == "ByteLevel" or any(map(_has_byte_level, stage.values()))
     return isinstance(stage, list) and any(map(_has_byte_level, stage))
 
 
-#: Bytes of a document that are encoded once more, beyond what its budget should take: a share of it, and so many.
+# A document's budget should take a share of its bytes. The part that is encoded once more is longer by this factor, and
+# by this number of bytes. Each further attempt multiplies the factor.
 _SPARE: Final = 1.25
 _LEAST_BYTES: Final = 512
 _GROWTH: Final = 4
@@ -305,17 +336,19 @@ def cut_texts(
     strategy: Strategy,
     side: Side,
 ) -> tuple[Int64, Int64]:
-    """Return which tokens of n documents are kept: ``first:last`` of each, int64[n] twice.
+    """Return the tokens ``first:last`` of n documents that are kept: int64[n] twice.
 
     Only the part of a text that its budget can reach is encoded once more: a document may be a thousand times longer.
-    That part is exact if its ids are those of the document; where they are not, it is made longer.
+    That part is exact if its ids are those of the document; otherwise a longer part is encoded.
 
     Args:
-        encoder: what made the ids.
-        text: large_string[n].
-        ids, offsets: int32[total], int64[n + 1]: the ids of the texts; each has more than its budget.
-        budgets: int64[n].
-        strategy, side: as for :func:`truncate`.
+        encoder: Encoder that made the ids.
+        text: large_string[n]: texts.
+        ids: int32[total]: ids of the texts; each has more than its budget.
+        offsets: int64[n + 1]: index of the first id of each text.
+        budgets: int64[n]: maximum number of tokens of each text.
+        strategy: Rule that chooses a cut.
+        side: Side from which tokens are cut away.
     """
     counts = np.diff(offsets)
     right = side == "right"
@@ -372,7 +405,8 @@ class _TextPart(NamedTuple):
     Attributes:
         row: Index of the document.
         data: UTF-8 bytes of its whole text.
-        begin, end: Byte offsets of the part.
+        begin: Byte offset at which the part begins.
+        end: Byte offset at which it ends.
         needed: Number of tokens, from the side that is kept, that decide where the document is cut.
     """
 

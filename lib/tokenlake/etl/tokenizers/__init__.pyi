@@ -2,6 +2,7 @@
 
 from tokenlake.etl.tokenizers.allowlist import SPLIT_REGEXES as SPLIT_REGEXES
 from tokenlake.etl.tokenizers.allowlist import objection as objection
+from tokenlake.etl.tokenizers.encoder import ENGINES as ENGINES
 from tokenlake.etl.tokenizers.encoder import Encoder as Encoder
 from tokenlake.etl.tokenizers.engines import ReferenceEngine as ReferenceEngine
 from tokenlake.etl.tokenizers.files import TokenizerFiles as TokenizerFiles

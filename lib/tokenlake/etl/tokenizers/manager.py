@@ -20,7 +20,7 @@ from tokenlake.etl.tokenizers.encoder import Encoder, column_of_texts
 from tokenlake.etl.tokenizers.files import TOKENIZER_JSON, TokenizerFiles, files_of
 from tokenlake.etl.tokenizers.fingerprint import describe, identity
 from tokenlake.etl.tokenizers.gate import choose_encoder
-from tokenlake.runtime.reading.version import verified_bytes
+from tokenlake.runtime.reading.file_hashes import verified_bytes
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.layout import TOKENIZER, Layout
 from tokenlake.runtime.store.manifest import Manifest

@@ -8,10 +8,10 @@ from tokenlake.etl.unit.infilling import Infilling as Infilling
 from tokenlake.etl.unit.infilling import Stretches as Stretches
 from tokenlake.etl.unit.kept_fields import Keeper as Keeper
 from tokenlake.etl.unit.length_policy import Lengths as Lengths
-from tokenlake.etl.unit.mix import mix_steps as mix_steps
+from tokenlake.etl.unit.opened_parents import OpenedParents as OpenedParents
 from tokenlake.etl.unit.parts import PartWriter as PartWriter
 from tokenlake.etl.unit.quarantine import QuarantineWriter as QuarantineWriter
-from tokenlake.etl.unit.stored_rows import OpenedParents as OpenedParents
+from tokenlake.etl.unit.row_steps import mix_steps as mix_steps
+from tokenlake.etl.unit.splits import held_out_draws as held_out_draws
+from tokenlake.etl.unit.splits import split_indices as split_indices
 from tokenlake.etl.unit.text import TextBuild as TextBuild
-from tokenlake.etl.unit.text import held_out_draws as held_out_draws
-from tokenlake.etl.unit.text import split_indices as split_indices

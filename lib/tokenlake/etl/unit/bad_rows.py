@@ -20,32 +20,38 @@ from tokenlake.etl.unit.kept_fields import as_json
 def judged(
     source: ResolvedSource, batch: RowBatch, rows: Rows, faults: list[tuple[int, Fault]]
 ) -> tuple[BadRecord, ...]:
-    """Make bad records of rows of a batch; with the policy ``fail`` the first ends the build."""
+    """Make bad records of rows of a batch. With the policy ``fail`` the first one ends the build.
+
+    Args:
+        source: Source of the rows.
+        batch: Batch that the rows are of.
+        rows: All rows of the batch.
+        faults: Index and fault of each bad row, ascending.
+    """
     if not faults:
         return ()
-    faulty = np.zeros(len(rows), np.bool_)
-    faulty[[index for index, _ in faults]] = True
-    objects = rows.select(faulty).objects
-    records = tuple(
-        bad_record(batch.file, int(batch.positions[index]), fault, _raw(row))
-        for (index, fault), row in zip(faults, objects, strict=True)
-    )
+    is_faulty = np.zeros(len(rows), np.bool_)
+    is_faulty[[index for index, _ in faults]] = True
+    faulty_objects = rows.select(is_faulty).objects
+    records: list[BadRecord] = []
+    for (index, fault), row in zip(faults, faulty_objects, strict=True):
+        records.append(bad_record(batch.file, int(batch.positions[index]), fault, _raw(row)))
     if source.on_bad_record == "fail":
-        first = replace(records[0], line=_line(source, batch.file, records[0].position))
-        raise refuse(first, batch.file)
-    return records
-
-
-def _line(source: ResolvedSource, file: InputFile, position: int) -> int | None:
-    """Return the line of a record of a local file of lines; counting is for those who must name one."""
-    if file.format != "jsonl" or file.compression or not file.is_local:
-        return None
-    with opened(file, source.storage_options) as data:
-        return count_lines(data, position) + 1
+        first = records[0]
+        line = _line_number(source, batch.file, first.position)
+        raise refuse(replace(first, line=line), batch.file)
+    return tuple(records)
 
 
 def bad_record(file: InputFile, position: int, fault: Fault, raw: bytes) -> BadRecord:
-    """Return a record that was read, and cannot be used."""
+    """Return a record that was read and cannot be used.
+
+    Args:
+        file: File that it is in.
+        position: Position in the file.
+        fault: Reason, in words.
+        raw: Bytes of the record, which are cut to a limit.
+    """
     return BadRecord(
         file=file.path,
         file_id=file.file_id,
@@ -55,6 +61,14 @@ def bad_record(file: InputFile, position: int, fault: Fault, raw: bytes) -> BadR
         detail=fault.detail,
         raw=raw[:RAW_LIMIT],
     )
+
+
+def _line_number(source: ResolvedSource, file: InputFile, position: int) -> int | None:
+    """Return the line of a record in a local file of lines. Counting reads the file, for an error message alone."""
+    if file.format != "jsonl" or file.compression or not file.is_local:
+        return None
+    with opened(file, source.storage_options) as data:
+        return count_lines(data, position) + 1
 
 
 def _raw(row: object) -> bytes:

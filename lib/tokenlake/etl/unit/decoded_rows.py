@@ -1,6 +1,6 @@
-"""Bytes that are UTF-8 as text, in the fields of which a renderer makes documents.
+"""Bytes that are UTF-8, as text, in the fields that a renderer makes documents of.
 
-Parquet's BINARY without annotation says nothing of whether its bytes are text. Where text is wanted they are.
+Parquet's BINARY without annotation does not say whether its bytes are text. Fields of which text is wanted are text.
 """
 
 from __future__ import annotations
@@ -11,37 +11,44 @@ from typing import Any, Final, cast
 import pyarrow as pa
 
 from tokenlake.etl.sources.rows import Rows
-from tokenlake.runtime.schema import is_list
+from tokenlake.runtime.column_types import is_list
 
 _ARROW: Final[Any] = pa
 
 
 def with_text(rows: Rows, names: Collection[str] | None) -> Rows:
-    """Return rows in whose fields bytes are text where they are UTF-8; bytes that are not stay bytes.
+    """Return rows with text in the place of bytes that are UTF-8; other bytes stay.
 
     Args:
-        names: fields, or dotted paths into them; None for all.
+        rows: Rows.
+        names: Fields to convert, or dotted paths into them; None for all.
     """
     if rows.has_objects:
-        top = None if names is None else {*names, *(name.partition(".")[0] for name in names)}
-        return _with_decoded(rows, top)
+        top_names: set[str] | None = None
+        if names is not None:
+            top_names = {*names, *(name.partition(".")[0] for name in names)}
+        return _with_decoded(rows, top_names)
     columns = rows.columns
-    binary = [
-        field.name for field in columns.schema if _is_wanted(field.name, names) and _holds_bytes(field.type)
-    ]
-    if not binary:
+    binary_names: set[str] = set()
+    for field in columns.schema:
+        if _is_wanted(field.name, names) and _holds_bytes(field.type):
+            binary_names.add(field.name)
+    if not binary_names:
         return rows
     arrays: dict[str, Any] = dict(zip(columns.schema.names, columns.columns, strict=True))
     try:
-        for name in binary:
+        for name in binary_names:
             arrays[name] = arrays[name].cast(_text_type(arrays[name].type))
     except pa.ArrowException:  # some are not UTF-8, or Arrow has no such cast
-        return _with_decoded(rows, set(binary))
+        return _with_decoded(rows, binary_names)
     return Rows(pa.RecordBatch.from_pydict(arrays))
 
 
 def _is_wanted(column: str, names: Collection[str] | None) -> bool:
-    return names is None or any(name == column or name.startswith(f"{column}.") for name in names)
+    """Return True if a column, or a path into it, is among the names."""
+    if names is None:
+        return True
+    return any(name == column or name.startswith(f"{column}.") for name in names)
 
 
 def _is_bytes(kind: Any) -> bool:
@@ -50,6 +57,7 @@ def _is_bytes(kind: Any) -> bool:
 
 
 def _holds_bytes(kind: Any) -> bool:
+    """Return True if a type is bytes, or has bytes nested in it."""
     if is_list(kind):
         return _holds_bytes(kind.value_type)
     if pa.types.is_struct(kind):
@@ -62,22 +70,30 @@ def _text_type(kind: Any) -> Any:
     if is_list(kind):
         return _ARROW.large_list(_text_type(kind.value_type))
     if pa.types.is_struct(kind):
-        fields = [kind.field(index) for index in range(kind.num_fields)]
-        return _ARROW.struct([(field.name, _text_type(field.type)) for field in fields])
-    return pa.large_string() if _is_bytes(kind) else kind
+        fields: list[tuple[str, Any]] = []
+        for index in range(kind.num_fields):
+            field = kind.field(index)
+            fields.append((field.name, _text_type(field.type)))
+        return _ARROW.struct(fields)
+    if _is_bytes(kind):
+        return pa.large_string()
+    return kind
 
 
 def _with_decoded(rows: Rows, names: set[str] | None) -> Rows:
+    """Return rows as objects, with decoded values in the fields `names`; None for all fields."""
     objects: list[dict[str, Any]] = []
     for row in rows.objects:
-        decoded = {
-            name: _decoded(value) if names is None or name in names else value for name, value in row.items()
-        }
-        objects.append(decoded)
+        decoded_row: dict[str, Any] = {}
+        for name, value in row.items():
+            is_wanted = names is None or name in names
+            decoded_row[name] = _decoded(value) if is_wanted else value
+        objects.append(decoded_row)
     return Rows(objects=objects)
 
 
 def _decoded(value: Any) -> Any:
+    """Return a value with text in the place of bytes that are UTF-8, at any level."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -86,5 +102,6 @@ def _decoded(value: Any) -> Any:
     if isinstance(value, list):
         return [_decoded(item) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
-        return {name: _decoded(item) for name, item in cast("dict[str, Any]", value).items()}
+        members = cast("dict[str, Any]", value)
+        return {name: _decoded(member) for name, member in members.items()}
     return value

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, final
+from typing import final
 
 import numpy as np
-import pyarrow as pa
 
 from tokenlake.base.arrays import Int64
 from tokenlake.config.resolved import ResolvedSource
@@ -19,8 +18,9 @@ from tokenlake.etl.job import begin
 from tokenlake.etl.sources.bad_records import BadRecord, Fault
 from tokenlake.etl.sources.inputs import FileRange, InputFile
 from tokenlake.etl.sources.parsed import BLOCK_BYTES, RowBatch, TextBatch
-from tokenlake.etl.sources.records import groups_of, read_range, read_rows, read_together
+from tokenlake.etl.sources.records import read_range, read_rows
 from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.sources.small_files import groups_of, read_together
 from tokenlake.etl.text.renderer import Renderer
 from tokenlake.etl.text.steps import open_chain, open_renderer
 from tokenlake.etl.text.transform import ChainedTransform
@@ -30,18 +30,21 @@ from tokenlake.etl.unit.decoded_rows import with_text
 from tokenlake.etl.unit.kept_fields import Keeper, rows_of
 from tokenlake.etl.unit.text_documents import TextDocuments, taken
 
-_ARROW: Final[Any] = pa  # the stubs do not know concat_batches
-
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """TextDocuments made of some consecutive records, and what became of the other records.
+    """Documents made of some consecutive records, and what became of the other records.
 
     Attributes:
-        files: which they are of.
-        rows_read: records looked at.
-        bad, filtered, skipped, normalized, bytes_read: as in :class:`tokenlake.etl.sources.parsed.RowBatch`.
+        documents: Documents.
+        files: Files that the records are of.
+        rows_read: Number of records that were looked at.
+        bytes_read: Bytes of input that were read for them.
+        bad: Records that were set aside.
+        filtered: Reason -> number of records left out on purpose.
+        skipped: Reason -> number of records that were never looked at.
+        normalized: Kind -> number of harmless repairs.
     """
 
     documents: TextDocuments
@@ -56,71 +59,92 @@ class Prepared:
 
 @final
 class Recipe:
-    """How a source's records become documents.
+    """Preparation of a source's documents.
+
+    Args:
+        source: Source.
+        files: Tokenizer, whose chat template and special tokens a renderer uses.
 
     Attributes:
-        rendered: whether documents come with spans: they spell their own control tokens, and are finished one by one.
-        control_tokens: whether special tokens that a text spells become control ids.
-        special_tokens_in_text: what the encoder does with these.
+        rendered: True if documents come with spans: they spell their own control tokens, and are finished one by one.
+        control_tokens: True if special tokens that a text spells become control ids.
+        special_tokens_in_text: Treatment of these by the encoder.
 
     Raises:
-        ConfigError: the settings contradict themselves, or the tokenizer lacks what they need.
+        ConfigError: Settings contradict each other, or the tokenizer lacks something that they need.
     """
 
     def __init__(self, source: ResolvedSource, files: TokenizerFiles) -> None:
-        texts, special = source.texts, source.tokenizer.special_tokens_in_text
         self._source = source
+        # 1. Fields that are kept beside the tokens.
+        kept_fields = [(name, kind) for name, kind in source.kept if kind is not None]
         declared = frozenset(name for name, _ in source.field_types)
-        self._keeper = Keeper([(name, kind) for name, kind in source.kept if kind is not None], declared)
+        self._keeper = Keeper(kept_fields, declared)
+        # 2. Steps and renderer, if documents are more than plain texts.
+        texts = source.texts
+        special_tokens_in_text = source.tokenizer.special_tokens_in_text
         self._steps: tuple[ChainedTransform, Renderer] | None = None
         self._columns: tuple[str, ...] | None = ()
+        spells_control_tokens = False
         if not texts.is_plain:
             chain = open_chain(texts)
-            renderer = open_renderer(texts, source.content_field, files, special)
-            wanted = renderer.columns
-            self._columns = chain.needs(None if wanted is None else (*wanted, *self._keeper.names))
-            self._steps = chain, renderer
-        self._texts_alone = self._steps is None and not self._keeper.names
+            renderer = open_renderer(texts, source.content_field, files, special_tokens_in_text)
+            needed_columns = renderer.columns
+            if needed_columns is not None:
+                needed_columns = (*needed_columns, *self._keeper.names)
+            self._columns = chain.needs(needed_columns)
+            self._steps = (chain, renderer)
+            spells_control_tokens = renderer.control_tokens
+        # 3. Facts for the encoder.
+        self._reads_texts_alone = self._steps is None and not self._keeper.names
         self.rendered = texts.masked or texts.preference is not None
-        own = self._steps is not None and self._steps[1].control_tokens
-        self.control_tokens = own or special == "encode"
-        self.special_tokens_in_text = "encode" if own else special
+        self.control_tokens = spells_control_tokens or special_tokens_in_text == "encode"
+        self.special_tokens_in_text = special_tokens_in_text
+        if spells_control_tokens:
+            self.special_tokens_in_text = "encode"
 
     def read(self, part: FileRange, block_bytes: int = BLOCK_BYTES) -> Iterator[Prepared]:
         """Read a range in batches, in file order.
 
         Args:
-            block_bytes: how much is read at a time, of a file without row groups or batches.
+            part: Range of a file.
+            block_bytes: Bytes that are read at a time, of a file without row groups or batches.
 
         Raises:
             as :func:`tokenlake.etl.sources.records.read_range`.
         """
         if self._steps is not None:
-            return self._read_rows(part, *self._steps, block_bytes)
-        found = read_range(part, self._source, self._keeper.names, block_bytes=block_bytes)
-        # Without a name for a batch: it may hold a text of 200 MB, which only its consumer still needs.
-        return map(self._prepared_texts, found)
+            chain, renderer = self._steps
+            return self._read_rows(part, chain, renderer, block_bytes)
+        batches = read_range(part, self._source, self._keeper.names, block_bytes=block_bytes)
+        # A loop would name each batch, and keep a text of 200 MB in memory that only its consumer still needs.
+        return map(self._prepared_texts, batches)
 
     def groups(self, parts: Sequence[FileRange]) -> Iterator[Sequence[FileRange]]:
         """Yield ranges in order, by themselves or in groups of small files."""
-        return groups_of(parts, self._source) if self._texts_alone else ([part] for part in parts)
+        if self._reads_texts_alone:
+            return groups_of(parts, self._source)
+        return ([part] for part in parts)
 
     def read_all(self, parts: Sequence[FileRange]) -> Iterator[Prepared]:
-        """Read one of :meth:`groups` as :meth:`read` does, small files at once where nothing speaks against it."""
-        found = read_together(parts, self._source) if self._texts_alone else None
-        if found is None:
+        """Read one of :meth:`groups` as :meth:`read` does, small files at once if that is possible."""
+        together = None
+        if self._reads_texts_alone:
+            together = read_together(parts, self._source)
+        if together is None:
             for part in parts:
                 yield from self.read(part)
             return
         yield Prepared(
-            documents=TextDocuments(found.text, found.file, found.position),
-            files=found.files,
-            rows_read=len(found.position),
-            bytes_read=found.bytes_read,
-            normalized=found.normalized,
+            documents=TextDocuments(together.text, together.file, together.position),
+            files=together.files,
+            rows_read=len(together.position),
+            bytes_read=together.bytes_read,
+            normalized=together.normalized,
         )
 
     def _prepared_texts(self, batch: TextBatch) -> Prepared:
+        """Make documents of a batch of plain texts."""
         file = np.full(len(batch.positions), batch.file.file_id, np.int64)
         documents = TextDocuments(batch.text, file, batch.positions)
         if not self._keeper.names:
@@ -128,16 +152,17 @@ class Recipe:
         kept, faults = self._keeper.take(batch.table)
         documents = replace(documents, kept=kept)
         if faults:
-            good = np.ones(len(documents), np.bool_)
-            good[list(faults)] = False
-            documents = documents.select(good)
-        return _prepared(batch, documents, judged(self._source, batch, batch.table, sorted(faults.items())))
+            is_good = np.ones(len(documents), np.bool_)
+            is_good[list(faults)] = False
+            documents = documents.select(is_good)
+        bad = judged(self._source, batch, batch.table, sorted(faults.items()))
+        return _prepared(batch, documents, bad)
 
     def _read_rows(
         self, part: FileRange, chain: ChainedTransform, renderer: Renderer, block_bytes: int
     ) -> Iterator[Prepared]:
-        """Records become rows, steps change them, and a renderer makes documents of them."""
-        # Without steps a column that is missing here is one that the text needs; a step may make it.
+        """Read a range by rows: steps change them, and a renderer makes documents of them."""
+        # Without steps, a missing column is one that the text needs; with steps, one of them may add it.
         if_there = bool(chain.steps)
         for batch in read_rows(part, self._source, self._columns, if_there=if_there, block_bytes=block_bytes):
             begin("preparing", batch.file, batch.positions)
@@ -145,31 +170,40 @@ class Recipe:
             begin("reading", part.file)
 
     def _prepared_rows(self, batch: RowBatch, chain: ChainedTransform, renderer: Renderer) -> Prepared:
-        # Without columns, because nothing of them is looked at, rows are as many empty ones.
-        empty = not batch.table.has_objects and not batch.rows.num_columns
-        rows = Rows(objects=[{} for _ in batch.positions]) if empty else batch.table
-        keeps = bool(self._keeper.names)
-        outcome = chain.on_rows(rows_of(rows) if keeps else rows)
-        kept, unfit = self._keeper.take(outcome.rows) if keeps else (None, {})
-        # JSON and CSV have no bytes.
-        has_bytes = batch.file.facts.layout == "blocks"
-        texts = with_text(outcome.rows, renderer.columns) if has_bytes else outcome.rows
-        made = renderer.render(texts).without(unfit)
-        row = outcome.origin[made.origin]
-        positions = batch.positions[row]
-        again = np.zeros(len(row), np.bool_)  # documents that are not their row's first
-        again[1:] = np.diff(row) == 0
+        """Make documents of a batch of rows."""
+        # 1. Apply the steps. A table without columns stands for as many empty rows.
+        rows = batch.table
+        if not rows.has_objects and not batch.rows.num_columns:
+            rows = Rows(objects=[{} for _ in batch.positions])
+        has_kept_fields = bool(self._keeper.names)
+        outcome = chain.on_rows(rows_of(rows) if has_kept_fields else rows)
+        # 2. Take the fields to keep.
+        kept = None
+        unfit: dict[int, Fault] = {}
+        if has_kept_fields:
+            kept, unfit = self._keeper.take(outcome.rows)
+        # 3. Render. JSON and CSV have no bytes that could be text.
+        texts = outcome.rows
+        if batch.file.facts.layout == "blocks":
+            texts = with_text(texts, renderer.columns)
+        rendered = renderer.render(texts).without(unfit)
+        # 4. Documents and the rows that they come from.
+        row = outcome.origin[rendered.origin]
+        is_extra = np.zeros(len(row), np.bool_)
+        is_extra[1:] = np.diff(row) == 0
         documents = TextDocuments(
-            made.text,
-            np.full(len(positions), batch.file.file_id, np.int64),
-            positions,
-            spans=made.spans,
-            extra=again if again.any() else None,
-            parts=made.parts,
-            label=made.label,
-            kept=taken(kept, made.origin),
+            rendered.text,
+            file=np.full(len(row), batch.file.file_id, np.int64),
+            position=batch.positions[row],
+            spans=rendered.spans,
+            extra=is_extra if is_extra.any() else None,
+            parts=rendered.parts,
+            label=rendered.label,
+            kept=taken(kept, rendered.origin),
         )
-        faults = _of_rows(outcome.origin, made.origin, made.bad) | dict(outcome.bad)
+        # 5. Rows that are bad, or left out.
+        faults = _faults_of_rows(outcome.origin, rendered.origin, rendered.bad)
+        faults |= dict(outcome.bad)
         bad = judged(self._source, batch, rows, sorted(faults.items()))
         filtered = dict(batch.filtered)
         for reason, count in outcome.filtered.items():
@@ -178,25 +212,42 @@ class Recipe:
 
 
 def _prepared(batch: RowBatch, documents: TextDocuments, bad: tuple[BadRecord, ...] = ()) -> Prepared:
-    """Return documents with what a batch says of its records, and more bad records of it."""
+    """Return documents with the counts of their batch.
+
+    Args:
+        batch: Batch of records.
+        documents: Documents made of them.
+        bad: Bad records of the batch, beside those that the batch knows.
+    """
+    all_bad = batch.bad
+    if bad:
+        all_bad = tuple(sorted((*batch.bad, *bad), key=lambda record: record.position))
     return Prepared(
         documents=documents,
         files=(batch.file,),
         rows_read=batch.rows_read,
         bytes_read=batch.bytes_read,
-        bad=tuple(sorted((*batch.bad, *bad), key=lambda record: record.position)) if bad else batch.bad,
+        bad=all_bad,
         filtered=batch.filtered,
         skipped=batch.skipped,
         normalized=batch.normalized,
     )
 
 
-def _of_rows(origin: Int64, rendered: Int64, bad: tuple[tuple[int, Fault], ...]) -> dict[int, Fault]:
-    """Return the faults of rows of the input: a row that made other documents beside the bad one is not bad."""
-    left = set(origin[rendered].tolist()) if bad else set[int]()
+def _faults_of_rows(origin: Int64, rendered: Int64, bad: tuple[tuple[int, Fault], ...]) -> dict[int, Fault]:
+    """Return row of the input -> fault. A row with other documents beside the bad one is not bad.
+
+    Args:
+        origin: Row of the input that each row after the steps comes from, int64[n].
+        rendered: Row after the steps that each document comes from, int64[m].
+        bad: Rows after the steps that could not be rendered, and why.
+    """
     faults: dict[int, Fault] = {}
+    if not bad:
+        return faults
+    rows_with_documents = set(origin[rendered].tolist())
     for index, fault in bad:
         row = int(origin[index])
-        if row not in left:
+        if row not in rows_with_documents:
             faults.setdefault(row, fault)
     return faults

@@ -1,28 +1,55 @@
 """:class:`DocumentEncoder`: texts become whole documents of ids.
 
-1. The texts are encoded. Texts that spell a special token are refused, where the configuration says so.
+1. The texts are encoded. Texts that spell a special token are refused, if the configuration says so.
 2. The length policy cuts, splits or drops documents that are too long.
-3. For fill-in-the-middle, some documents are put in another order.
-4. Rendered documents are given the BOS and EOS that they lack.
+3. For fill-in-the-middle, the parts of some documents are put in another order.
+4. Rendered documents get the BOS and EOS that they lack.
+
+Example: texts A, B and C; B spells a special token and is refused, C is split. After step 1 the rows are [0, 2], and
+the length policy returns the origins [0, 1, 1] among them. The origins of the result are the texts [0, 2, 2].
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.base.arrays import Bools, Ragged, offsets_of
+from tokenlake.base.arrays import Bools, Int32, Int64, Ragged, offsets_of
 from tokenlake.config.resolved import ResolvedFim, ResolvedTokenizer
-from tokenlake.etl.packing.segments import marked
+from tokenlake.etl.packing.loss_marks import marked
 from tokenlake.etl.tokenizers.encoder import Encoded, Encoder
 from tokenlake.etl.tokenizers.offsets import Spans
 from tokenlake.etl.unit.finish import Finish
 from tokenlake.etl.unit.fitted import Fitted
 from tokenlake.etl.unit.infilling import Infilling, Stretches
 from tokenlake.etl.unit.length_policy import Lengths
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _EncodedTexts:
+    """Texts after encoding, without those that are refused; m of them.
+
+    Attributes:
+        rows: Index of each among all texts, int64[m].
+        text: Texts, large_string[m].
+        infill: The texts for fill-in-the-middle; None if it is off.
+        ids: Ids, marked with the loss mask if there is one, int32[total].
+        offsets: Where the ids of each text begin, and where the last ones end, int64[m + 1].
+        special_tokens: Number of special-token strings in the texts.
+        refused: Indices of the refused texts, int64[k].
+    """
+
+    rows: Int64
+    text: pa.LargeStringArray
+    infill: Stretches | None
+    ids: Int32
+    offsets: Int64
+    special_tokens: int
+    refused: Int64
 
 
 @final
@@ -33,8 +60,11 @@ class DocumentEncoder:
         settings: Policies for lengths and special tokens.
         encoder: Encoder of the texts.
         finish: Ends of documents that spell their own special tokens; None: they do not.
-        masked: True if ids are marked with their loss, see :mod:`tokenlake.etl.packing.segments`.
+        masked: True if ids are marked with their loss, see :mod:`tokenlake.etl.packing.loss_marks`.
         fim: Options of fill-in-the-middle for plain texts; None: off.
+
+    Attributes:
+        lengths: Length policy.
     """
 
     def __init__(
@@ -48,8 +78,8 @@ class DocumentEncoder:
     ) -> None:
         self._encoder = encoder
         self._finish = finish
-        self._masked = masked
-        self._refuses = settings.special_tokens_in_text == "fail"
+        self._has_loss_marks = masked
+        self._refuses_special_tokens = settings.special_tokens_in_text == "fail"
         self._infilling = None if fim is None else Infilling(fim, encoder)
         self._max_length = settings.max_length
         self.lengths = Lengths(settings, encoder, finish, masked=masked)
@@ -62,102 +92,144 @@ class DocumentEncoder:
         Args:
             text: Texts, large_string[n].
             spans: Parts of the texts that count toward the loss; None for plain text, all of which counts.
-            infill: Whole texts, where fill-in-the-middle reorders some of them.
+            infill: Whole texts, if fill-in-the-middle reorders some of them.
+
+        Returns:
+            Documents, whose `origin` are indices of the texts.
 
         Raises:
             EngineMismatchError, TokenizerError: as :meth:`tokenlake.etl.tokenizers.encoder.Encoder.encode`.
         """
-        # 1. Encode, and refuse texts. The index of a text in `rows` is that of a document from here on.
-        counts_toward_loss: Bools | bool = True
-        if spans is not None:
-            encoded, counts_toward_loss = self._encoder.encode_spans(text, spans)
-        elif infill is not None:
-            encoded = self._encoded_rest(text, infill)
-        else:
-            encoded = self._encoder.encode(text)
-        rows = np.arange(len(text))
-        documents = Ragged(encoded.ids, encoded.offsets)
-        special_tokens = encoded.special_tokens
-        refused = np.empty(0, np.int64)
-        if self._refuses and len(encoded.special_docs):
-            refused = encoded.special_docs
-            special_tokens = 0
-            is_good = ~np.isin(rows, refused)
-            rows = rows[is_good]
-            documents = documents.select(is_good)
-            text = text.filter(pa.array(is_good))
-            if infill is not None:
-                infill = infill.take(rows)
+        # 1. Encode, and refuse texts.
+        encoded = self._encoded(text, spans, infill)
         # 2. Apply the length policy.
-        ids = marked(documents.ids, counts_toward_loss) if self._masked else documents.ids
-        fitted = self.lengths.apply(ids, documents.offsets, text if self.lengths.needs_text else None)
-        tokens = len(ids)
+        policy_text = encoded.text if self.lengths.needs_text else None
+        fitted = self.lengths.apply(encoded.ids, encoded.offsets, policy_text)
+        tokens = len(encoded.ids)
         # 3. Reorder for fill-in-the-middle.
-        if self._infilling is not None and infill is not None:
-            fitted = self._infilled(self._infilling, fitted, self._stretches(fitted, infill))
+        if self._infilling is not None and encoded.infill is not None:
+            stretches = self._stretches(fitted, encoded.infill)
+            fitted = self._infilled(self._infilling, fitted, stretches)
             tokens = len(fitted.ids)
         # 4. Put BOS and EOS around rendered documents.
         fitted = fitted.without_empty()
         if self._finish is not None and len(fitted.origin):
             fitted = self._finish.apply(fitted)
+        # Documents are numbered as the texts are, of which some were refused.
+        rows = encoded.rows
         return replace(
             fitted,
             origin=rows[fitted.origin],
             left_out={reason: rows[indices] for reason, indices in fitted.left_out.items()},
             tokens=tokens,
-            special_tokens=special_tokens,
+            special_tokens=encoded.special_tokens,
+            refused=encoded.refused,
+        )
+
+    def _encoded(
+        self, text: pa.LargeStringArray, spans: Spans | None, infill: Stretches | None
+    ) -> _EncodedTexts:
+        """Encode n texts, and leave out those that spell a special token although they must not."""
+        counts_toward_loss: Bools | bool = True
+        if spans is not None:
+            encoded, counts_toward_loss = self._encoder.encode_spans(text, spans)
+        elif infill is not None:
+            encoded = self._encode_for_infilling(text, infill)
+        else:
+            encoded = self._encoder.encode(text)
+        ids = encoded.ids
+        if self._has_loss_marks:
+            ids = marked(ids, counts_toward_loss)
+        rows = np.arange(len(text))
+        refused = encoded.special_docs
+        if not self._refuses_special_tokens or not len(refused):
+            no_rows = np.empty(0, np.int64)
+            return _EncodedTexts(
+                rows, text, infill, ids, encoded.offsets, encoded.special_tokens, refused=no_rows
+            )
+        is_good = ~np.isin(rows, refused)
+        good_rows = rows[is_good]
+        documents = Ragged(ids, encoded.offsets).select(is_good)
+        return _EncodedTexts(
+            rows=good_rows,
+            text=text.filter(pa.array(is_good)),
+            infill=None if infill is None else infill.take(good_rows),
+            ids=documents.ids,
+            offsets=documents.offsets,
+            special_tokens=0,
             refused=refused,
         )
 
-    def _encoded_rest(self, text: pa.LargeStringArray, infill: Stretches) -> Encoded:
-        """Encode n texts, except those that fill-in-the-middle reorders as a whole: these have no ids yet."""
+    def _encode_for_infilling(self, text: pa.LargeStringArray, infill: Stretches) -> Encoded:
+        """Encode n texts, except those that fill-in-the-middle reorders as a whole: these get no ids yet."""
         if self._infilling is None or not self.lengths.keeps_all:
             return self._encoder.encode(text)
-        stays = ~self._infilling.chosen(infill)
-        encoded = self._encoder.encode(text.filter(pa.array(stays)))
+        is_encoded = ~self._infilling.chosen(infill)
+        encoded = self._encoder.encode(text.filter(pa.array(is_encoded)))
         lengths = np.zeros(len(text), np.int64)
-        lengths[stays] = np.diff(encoded.offsets)
-        rows, counts = self._encoder.special_tokens(text)
-        return replace(encoded, offsets=offsets_of(lengths), special_docs=rows, special_counts=counts)
+        lengths[is_encoded] = np.diff(encoded.offsets)
+        special_rows, special_counts = self._encoder.special_tokens(text)
+        return replace(
+            encoded,
+            offsets=offsets_of(lengths),
+            special_docs=special_rows,
+            special_counts=special_counts,
+        )
 
-    def _stretches(self, fitted: Fitted, whole: Stretches) -> Stretches:
-        """Return which parts of the whole texts the documents, or parts of split documents, were made of."""
+    def _stretches(self, fitted: Fitted, texts: Stretches) -> Stretches:
+        """Return the parts of the texts that documents, or parts of split documents, were made of.
+
+        Args:
+            fitted: Documents after the length policy, m of them.
+            texts: Whole texts.
+        """
         origin = fitted.origin
         first_part = np.searchsorted(origin, origin)
-        number = np.arange(len(origin)) - first_part  # of the part in its document
+        part_number = np.arange(len(origin)) - first_part
         begin = np.zeros(len(origin), np.int64)
-        end = whole.end[origin]
-        further = np.flatnonzero(number)
-        if len(further):
-            # A part begins at the character at which its first token begins, and ends where the next one begins.
-            rows, index = np.unique(whole.row[origin[further]], return_inverse=True)
-            encoded, starts, _ = self._encoder.encode_places(whole.text.take(pa.array(rows, pa.int64())))
-            tokens_before = fitted.offsets[further] - fitted.offsets[first_part[further]]
-            begin[further] = starts[encoded.offsets[index] + tokens_before]
-            end[further - 1] = begin[further]
-        return replace(whole.take(origin), begin=begin, end=end, number=number)
+        end = texts.end[origin]
+        further_parts = np.flatnonzero(part_number)
+        if len(further_parts):
+            # A part begins at the character at which its first token begins, and ends where the next part begins.
+            split_rows, split_index = np.unique(texts.row[origin[further_parts]], return_inverse=True)
+            split_texts = texts.text.take(pa.array(split_rows, pa.int64()))
+            encoded, token_begins, _ = self._encoder.encode_places(split_texts)
+            offsets = fitted.offsets
+            tokens_before = offsets[further_parts] - offsets[first_part[further_parts]]
+            begin[further_parts] = token_begins[encoded.offsets[split_index] + tokens_before]
+            end[further_parts - 1] = begin[further_parts]
+        return replace(texts.take(origin), begin=begin, end=end, number=part_number)
 
-    def _infilled(self, infilling: Infilling, fitted: Fitted, of: Stretches) -> Fitted:
-        """Reorder the chosen documents, or parts of them. Those that are then too long for a row stay as they are."""
-        rows = np.flatnonzero(infilling.chosen(of))
-        reordered, is_spm = infilling.apply(of.take(rows))
+    def _infilled(self, infilling: Infilling, fitted: Fitted, stretches: Stretches) -> Fitted:
+        """Reorder some of m documents. Those that become too long for a row stay as they are.
+
+        Args:
+            infilling: Fill-in-the-middle.
+            fitted: Documents after the length policy.
+            stretches: Parts of the texts that the documents were made of.
+        """
+        chosen = np.flatnonzero(infilling.chosen(stretches))
+        reordered, is_spm = infilling.apply(stretches.take(chosen))
         sentinels = len(infilling.sentinels)
         fits = reordered.lengths > sentinels
         if not self.lengths.keeps_all:
             fits &= reordered.lengths <= infilling.room(self._max_length)
         # The reordered ids are put after all others, and taken from there.
-        new_ids = marked(reordered.ids) if self._masked else reordered.ids
-        ids = np.concatenate([fitted.ids, new_ids])
-        start = fitted.offsets[:-1].copy()
-        stop = fitted.offsets[1:].copy()
-        start[rows[fits]] = len(fitted.ids) + reordered.offsets[:-1][fits]
-        stop[rows[fits]] = len(fitted.ids) + reordered.offsets[1:][fits]
-        joined = Ragged.taken(ids, start, stop)
+        new_ids = reordered.ids
+        if self._has_loss_marks:
+            new_ids = marked(new_ids)
+        begin = fitted.offsets[:-1].copy()
+        end = fitted.offsets[1:].copy()
+        begin[chosen[fits]] = len(fitted.ids) + reordered.offsets[:-1][fits]
+        end[chosen[fits]] = len(fitted.ids) + reordered.offsets[1:][fits]
+        documents = Ragged.taken(np.concatenate([fitted.ids, new_ids]), begin, end)
+        # Count the documents by form, and those that did not fit.
         counts = {
             "fim_psm": int((fits & ~is_spm).sum()),
             "fim_spm": int((fits & is_spm).sum()),
             "fim_sentinels": int(fits.sum()) * sentinels,
-            "fim_too_long": 0 if self.lengths.keeps_all else int((~fits).sum()),
         }
+        if not self.lengths.keeps_all:
+            counts["fim_too_long"] = int((~fits).sum())
         touched = fitted.touched | {name: count for name, count in counts.items() if count}
-        return replace(fitted, ids=joined.ids, offsets=joined.offsets, touched=touched)
+        return replace(fitted, ids=documents.ids, offsets=documents.offsets, touched=touched)

@@ -1,6 +1,9 @@
-"""The ends of documents: BOS before the first id and EOS after the last.
+"""The ends of rendered documents: BOS before the first id and EOS after the last.
 
-A template spells some of them itself, so that each rendered document is looked at.
+A template may spell some of them itself, so that the ends of each rendered document are looked at.
+
+Example: prefix (1,), suffix (2,), and the documents 1 7 and 7 2. The first one lacks the suffix, the second one the
+prefix, and both become 1 7 2.
 """
 
 from __future__ import annotations
@@ -12,21 +15,22 @@ import numpy as np
 
 from tokenlake.base.arrays import Bools, Int32, Int64, Ragged
 from tokenlake.config.resolved import ResolvedPrompt
-from tokenlake.etl.packing.segments import learned, marked, plain
+from tokenlake.etl.packing.loss_marks import learned, marked, plain
 from tokenlake.etl.unit.fitted import Fitted
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """What every document must begin and end with.
+    """Ids that every document must begin and end with.
 
     Attributes:
-        prefix, suffix: what the tokenizer's post-processor puts around a document (BOS, EOS).
-        eos_id: what a packed document ends with beyond that; None where documents are not packed, and for prompts,
+        prefix: Ids that the tokenizer's post-processor puts before a document (BOS).
+        suffix: Ids that the tokenizer's post-processor puts after a document (EOS).
+        eos_id: Id that a packed document ends with beyond that; None if documents are not packed, and for prompts,
             whose EOS is the end of `suffix`.
-        prompts: whether an EOS put after a document bears loss where anything in it does: after an answer may come more
-            of the template, and who learns the answer must learn to stop.
+        prompts: True for prompts: an EOS put after a document counts toward the loss if any of its tokens does. More of
+            the template may follow an answer, and a model that learns the answer must learn to stop.
     """
 
     prefix: tuple[int, ...]
@@ -44,25 +48,38 @@ class Finish:
         *,
         packed: bool,
     ) -> Finish:
-        """Return what documents that are prompts, or are not (None), and are `packed` or not, begin and end with.
+        """Return the ids that documents of a source begin and end with.
 
         Args:
-            prefix, suffix: what the post-processor puts around a document.
+            prompt: Options of prompts; None if documents are no prompts.
+            eos_id: Id of EOS.
+            prefix: Ids that the post-processor puts before a document.
+            suffix: Ids that the post-processor puts after a document.
+            packed: True if documents are packed.
         """
+        packing_eos = eos_id if packed else None
         if prompt is None:
-            return cls(prefix, suffix, eos_id if packed else None)
-        before = prefix if prompt.add_bos else ()
+            return cls(prefix, suffix, packing_eos)
+        if not prompt.add_bos:
+            prefix = ()
         if not prompt.add_eos:
-            return cls(before, (), None, prompts=True)
-        if prompt.format_type == "chat":  # its template says how an answer ends
-            return cls(before, suffix, eos_id if packed else None)
-        return cls(before, suffix if suffix[-1:] == (eos_id,) else (*suffix, eos_id), None, prompts=True)
+            return cls(prefix, (), None, prompts=True)
+        if prompt.format_type == "chat":  # the template decides how an answer ends
+            return cls(prefix, suffix, packing_eos)
+        if suffix[-1:] != (eos_id,):
+            suffix = (*suffix, eos_id)
+        return cls(prefix, suffix, None, prompts=True)
 
     def lacks(self, ids: Int32, offsets: Int64) -> tuple[Bools, Bools]:
-        """Return which of n documents lack the prefix, and which the suffix: bool[n] each; some id there must be."""
+        """Return True for the documents that lack the prefix, and for those that lack the suffix, bool[n] each.
+
+        Args:
+            ids: Ids of all documents, at least one.
+            offsets: Where each document begins in `ids`, and where the last one ends, int64[n + 1].
+        """
         documents = Ragged(ids, offsets)
         count = len(offsets) - 1
-        # The ends alone are unmarked and compared: all ids would be copied.
+        # The loss marks of the ends alone are removed: otherwise all ids would be copied.
         heads = documents.cut(np.full(count, len(self.prefix)))
         tails = documents.end(np.full(count, len(self.suffix)))
         has_prefix = Ragged(plain(heads.ids), heads.offsets).begins_with(self.prefix)
@@ -70,30 +87,23 @@ class Finish:
         return ~has_prefix, ~has_suffix
 
     def apply(self, documents: Fitted) -> Fitted:
-        """Put around each of n documents what it lacks; none may be empty.
+        """Return documents with the ids that they lack; none may be empty.
 
-        An EOS put after a document bears loss where the document's last token does (of prompts: where any does): who
-        learns the last word of an answer must learn to stop after it, but not where the answer was cut off.
+        An EOS put after a document counts toward the loss if the document's last token does (for prompts: if any token
+        does): a model that learns the last word of an answer must learn to stop after it, but not where the answer was
+        cut off.
         """
         ids = documents.ids
         offsets = documents.offsets
-        # 1. What each document lacks.
+        # 1. Find the ids that each document lacks.
         lacks_prefix, lacks_suffix = self.lacks(ids, offsets)
-        lacks_eos = np.zeros(len(offsets) - 1, np.bool_)
-        if self.eos_id is not None:
-            lacks_eos = plain(ids[offsets[1:] - 1]) != self.eos_id
-            if self.suffix:  # a suffix that is put there may end in EOS
-                lacks_eos = np.where(lacks_suffix, self.suffix[-1] != self.eos_id, lacks_eos)
-        existing = 0  # documents that end in EOS without one being put there
-        if self.prompts:
-            existing = int((~lacks_suffix).sum()) if self.suffix else 0
-        elif self.eos_id is not None:
-            existing = int((~lacks_eos).sum())
+        lacks_eos = self._lacks_eos(ids, offsets, lacks_suffix)
+        existing = self._existing_eos(lacks_suffix, lacks_eos)
         bos = int(lacks_prefix.sum()) * len(self.prefix)
         eos = int(lacks_suffix.sum()) * len(self.suffix) + int(lacks_eos.sum())
         if not bos and not eos:
             return replace(documents, eos_existing=existing)
-        # 2. Whether what is put after a document is learned.
+        # 2. Decide whether the ids that are put after a document count toward the loss.
         if self.prompts:
             is_learned = np.logical_or.reduceat(learned(ids[: offsets[-1]]), offsets[:-1])
         else:
@@ -101,21 +111,48 @@ class Finish:
         if documents.ends is not None:
             is_learned = is_learned & documents.ends
         # 3. Join prefix, document, suffix and EOS.
-        inside = Ragged(ids[offsets[0] : offsets[-1]], offsets - offsets[0])
-        parts = [
+        runs = [
             Ragged.alike(self.prefix, lacks_prefix),
-            inside,
-            _after(self.suffix, lacks_suffix, is_learned),
+            Ragged(ids[offsets[0] : offsets[-1]], offsets - offsets[0]),
+            _appended(self.suffix, lacks_suffix, is_learned),
         ]
         if self.eos_id is not None:
-            parts.append(_after((self.eos_id,), lacks_eos, is_learned))
-        whole = Ragged.joined(parts)
+            runs.append(_appended((self.eos_id,), lacks_eos, is_learned))
+        finished = Ragged.joined(runs)
         return replace(
-            documents, ids=whole.ids, offsets=whole.offsets, bos=bos, eos=eos, eos_existing=existing
+            documents,
+            ids=finished.ids,
+            offsets=finished.offsets,
+            bos=bos,
+            eos=eos,
+            eos_existing=existing,
         )
 
+    def _lacks_eos(self, ids: Int32, offsets: Int64, lacks_suffix: Bools) -> Bools:
+        """Return True for the documents that lack the EOS of packing, bool[n]."""
+        if self.eos_id is None:
+            return np.zeros(len(offsets) - 1, np.bool_)
+        lacks_eos = plain(ids[offsets[1:] - 1]) != self.eos_id
+        if self.suffix:  # a suffix that is put after a document may end with EOS
+            lacks_eos = np.where(lacks_suffix, self.suffix[-1] != self.eos_id, lacks_eos)
+        return lacks_eos
 
-def _after(run: tuple[int, ...], is_put: Bools, is_learned: Bools) -> Ragged:
-    """Return `run` for the documents where `is_put` is true, as learned where `is_learned` is: bool[n] each."""
+    def _existing_eos(self, lacks_suffix: Bools, lacks_eos: Bools) -> int:
+        """Return the number of documents that end with EOS although packing, or the prompt, adds none."""
+        if self.prompts:
+            return int((~lacks_suffix).sum()) if self.suffix else 0
+        if self.eos_id is None:
+            return 0
+        return int((~lacks_eos).sum())
+
+
+def _appended(run: tuple[int, ...], is_put: Bools, is_learned: Bools) -> Ragged:
+    """Return `run` for some of n documents, marked with the loss mask.
+
+    Args:
+        run: Ids to append.
+        is_put: True for the documents that get them, bool[n].
+        is_learned: True for the documents in which they count toward the loss, bool[n].
+    """
     runs = Ragged.alike(run, is_put)
     return Ragged(marked(runs.ids, np.repeat(is_learned[is_put], len(run))), runs.offsets)

@@ -1,4 +1,4 @@
-"""Documents of ids after the length policy: their ids, loss marks, and the documents they are parts of."""
+"""Documents of ids after the length policy: their ids, loss marks, and the documents that they are parts of."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from tokenlake.base.arrays import Bools, Int32, Int64
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """Documents after the policy.
+    """Documents after the length policy, m of them.
 
     Attributes:
-        ids, offsets: int32[total], int64[m + 1].
-        origin: int64[m], ascending: index of the document that each is, or is a piece of.
-        ends: bool[m], False for one that does not hold its document's end; None where all do.
-        dropped: tokens that are gone, by reason.
-        left_out: documents that are gone whole, by reason: int64[k], their indices.
-        touched: documents that were cut, by what was done.
-        tokens: ids of all texts that were not refused.
-        special_tokens: occurrences of special-token strings in these texts.
-        refused: int64[k], the texts that spell out a special token where they must not.
-        bos, eos, eos_existing: ids that were put around rendered documents, and documents that had an EOS already.
+        ids: Ids of all documents, int32[total].
+        offsets: Where each document begins in `ids`, and where the last one ends, int64[m + 1].
+        origin: Index of the document that each is, or is a part of, ascending, int64[m].
+        ends: False for a part that does not hold its document's end, bool[m]; None if all do.
+        dropped: Reason -> number of tokens that are dropped.
+        left_out: Reason -> indices of documents that are left out as a whole, int64[k].
+        touched: Kind of change -> number of documents that were changed.
+        tokens: Number of ids of all texts that were not refused.
+        special_tokens: Number of special-token strings in these texts.
+        refused: Indices of texts that spell a special token although they must not, int64[k].
+        bos: Number of ids that were put before rendered documents.
+        eos: Number of ids that were put after rendered documents.
+        eos_existing: Number of rendered documents that had an EOS already.
     """
 
     ids: Int32
@@ -44,20 +47,22 @@ class Fitted:
 
     @property
     def again(self) -> Bools | None:
-        """bool[m], True for a piece that is not its document's first; None where none is."""
-        found = np.zeros(len(self.origin), np.bool_)
-        found[1:] = np.diff(self.origin) == 0
-        return found if found.any() else None
+        """True for a part that is not its document's first, bool[m]; None if there is no such part."""
+        is_further_part = np.zeros(len(self.origin), np.bool_)
+        is_further_part[1:] = np.diff(self.origin) == 0
+        if not is_further_part.any():
+            return None
+        return is_further_part
 
     def without_empty(self) -> Fitted:
-        """Leave out documents without ids."""
-        full = np.diff(self.offsets) > 0
-        if full.all():
+        """Return the documents that have ids."""
+        has_ids = np.diff(self.offsets) > 0
+        if has_ids.all():
             return self
-        # An empty document has no ids, so the others' stay contiguous.
+        # An empty document has no ids, so that the ids of the others stay contiguous.
         return replace(
             self,
-            offsets=np.concatenate([self.offsets[:1], self.offsets[1:][full]]),
-            origin=self.origin[full],
-            ends=None if self.ends is None else self.ends[full],
+            offsets=np.concatenate([self.offsets[:1], self.offsets[1:][has_ids]]),
+            origin=self.origin[has_ids],
+            ends=None if self.ends is None else self.ends[has_ids],
         )

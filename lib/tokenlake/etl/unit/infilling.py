@@ -1,4 +1,4 @@
-"""Fill-in-the-middle: a document is cut twice, and its parts are put in another order behind sentinel tokens.
+"""Fill-in-the-middle: a document is cut twice, and its parts are put in another order between sentinel tokens.
 
 ::
 
@@ -7,10 +7,16 @@
 
 as in Bavarian et al. 2022 (arXiv:2207.14255; of its appendix D the form of SPM that shares sentinels with PSM).
 The document is cut at characters, not at tokens, and each part is encoded by itself, as it is where a model completes
-what somebody is typing: that paper finds models that never saw half a token at a cut to do badly there. A tokenizer
-that puts a blank before a text puts none before a part that goes on, as in Rozière et al. 2023 (arXiv:2308.12950).
+a text that is being typed: that paper shows that models that never saw half a token at a cut do badly there. A
+tokenizer that puts a blank before a text puts none before a part that continues a text, as in Rozière et al. 2023
+(arXiv:2308.12950).
 
-Whether, in which form and where a document is cut are hashes of the seed and of its identity.
+1. Hashes of the seed and of the document's identity decide whether it is reordered, in which form and where it is cut.
+2. Its parts are encoded. A part that continues a text is encoded after a lead character, whose ids are removed.
+3. Parts and sentinels are joined in the order of the form.
+
+Example: "abcdef" cut at 2 and 4 has prefix "ab", middle "cd" and suffix "ef". PSM is ``<prefix>ab<suffix>ef<middle>cd``
+and SPM ``<prefix><suffix>ef<middle>abcd``.
 """
 
 from __future__ import annotations
@@ -31,25 +37,45 @@ from tokenlake.etl.tokenizers.encoder import Encoder
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.runtime.mixing.random import Int64, UInt64, extended, key_of
 
-_STREAM: Final = 0x46494D  # tells these draws from all others of the seed
-_RATE, _FORM, _CUTS = 0, 1, (2, 3)
+_STREAM: Final = 0x46494D
+"""Number that separates these draws from all others of the seed."""
+
+_RATE_DRAW: Final = 0
+_FORM_DRAW: Final = 1
+_CUT_DRAWS: Final = (2, 3)
+"""Numbers that separate the draws of one stretch."""
+
 _PARTS: Final = 3
-_CONTINUES: Final = 0x80  # of the form 10xxxxxx: not the first byte of a character
+_CONTINUATION_MASK: Final = 0xC0
+_CONTINUATION: Final = 0x80
+"""A byte of the form 10xxxxxx is not the first byte of a character."""
+
 _LEADS: Final = "☺☃♞¤\n"
+"""Characters to try as lead."""
+
 _PROBES: Final = ("a", "Zq", "1")
+"""Texts to try leads with."""
+
+# Columns of the runs that are joined: the parts in the order of the text, then the sentinels in the order of the
+# configuration. The sentinel at the end is optional.
+_PREFIX, _MIDDLE, _SUFFIX, _PREFIX_TOKEN, _SUFFIX_TOKEN, _MIDDLE_TOKEN, _END_TOKEN = range(7)
+_PSM: Final = (_PREFIX_TOKEN, _PREFIX, _SUFFIX_TOKEN, _SUFFIX, _MIDDLE_TOKEN, _MIDDLE, _END_TOKEN)
+_SPM: Final = (_PREFIX_TOKEN, _SUFFIX_TOKEN, _SUFFIX, _MIDDLE_TOKEN, _PREFIX, _MIDDLE, _END_TOKEN)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretches:
-    """Texts, or pieces of texts, n of them.
+    """Texts, or parts of texts, n of them.
 
     Attributes:
-        text: large_string[m].
-        row: int64[n], the text that each is of.
-        begin, end: int64[n], UTF-8 bytes of the text.
-        number: int64[n], 0 for what begins a text, and counting on inside it.
-        file, position: int64[n], the documents' identities.
+        text: Texts, large_string[m].
+        row: Index of the text that each stretch is of, int64[n].
+        begin: First UTF-8 byte of the stretch in its text, int64[n].
+        end: Byte after its last one, int64[n].
+        number: 0 for a stretch that begins a text, 1, 2, 3 ... for further ones, int64[n].
+        file: Id of each document's file, int64[n].
+        position: Position of each document in its file, int64[n].
     """
 
     text: pa.LargeStringArray
@@ -62,110 +88,164 @@ class Stretches:
 
     @classmethod
     def whole(cls, text: pa.LargeStringArray, file: Int64, position: Int64) -> Stretches:
-        """Return n whole texts, of documents with these identities, int64[n] each."""
-        none, sizes = np.zeros(len(text), np.int64), np.diff(string_buffers(text)[0])
-        where = {"file": file, "position": position}
-        return cls(text=text, row=np.arange(len(text)), begin=none, end=sizes, number=none, **where)
+        """Return n whole texts.
+
+        Args:
+            text: Texts, large_string[n].
+            file: Id of each document's file, int64[n].
+            position: Position of each document in its file, int64[n].
+        """
+        zeros = np.zeros(len(text), np.int64)
+        text_edges = string_buffers(text)[0]
+        return cls(
+            text=text,
+            row=np.arange(len(text)),
+            begin=zeros,
+            end=np.diff(text_edges),
+            number=zeros,
+            file=file,
+            position=position,
+        )
 
     def take(self, rows: Int64) -> Stretches:
         """Return the stretches `rows` (int64[k])."""
-        names = ("row", "begin", "end", "number", "file", "position")
-        return Stretches(text=self.text, **{name: getattr(self, name)[rows] for name in names})
+        return Stretches(
+            text=self.text,
+            row=self.row[rows],
+            begin=self.begin[rows],
+            end=self.end[rows],
+            number=self.number[rows],
+            file=self.file[rows],
+            position=self.position[rows],
+        )
 
 
 @final
 class Infilling:
-    """Puts stretches of text in another order.
+    """Puts the parts of stretches in another order.
 
     Args:
-        settings: with the names of the sentinels.
-        encoder: of the parts.
+        settings: Options, with the names of the sentinels.
+        encoder: Encoder of the parts.
 
     Attributes:
-        sentinels: ids that each stretch gets, int32[3] or [4].
+        sentinels: Ids that each stretch gets, int32[3] or [4].
     """
 
     def __init__(self, settings: ResolvedFim, encoder: Encoder) -> None:
-        self._settings, self._encoder = settings, encoder
+        self._settings = settings
+        self._encoder = encoder
         names = settings.tokens or ()
         self.sentinels = np.array([encoder.files.token_id(name) for name in names], np.int32)
         self._key = key_of(settings.seed, _STREAM)
 
     def room(self, max_length: int) -> int:
-        """Return how many ids an infilled piece may have, of pieces of at most `max_length` ids."""
-        around = len(self._encoder.prefix) + len(self._encoder.suffix)
-        return max_length + FIM_ROOM - 1 - around
+        """Return the largest number of ids of a reordered part, if parts have at most `max_length` ids."""
+        affixes = len(self._encoder.prefix) + len(self._encoder.suffix)
+        return max_length + FIM_ROOM - 1 - affixes
 
     def chosen(self, of: Stretches) -> Bools:
-        """Return which of n stretches are put in another order: bool[n]."""
-        return (self._draws(of, _RATE) < self._settings.rate) & (of.end > of.begin)
+        """Return True for the stretches that are reordered, bool[n]."""
+        is_drawn = self._draws(of, _RATE_DRAW) < self._settings.rate
+        return is_drawn & (of.end > of.begin)
 
     def apply(self, of: Stretches) -> tuple[Ragged, Bools]:
-        """Put all of n stretches in another order.
+        """Reorder all of n stretches.
 
         Returns:
-            their ids, some of which are the sentinels; bool[n], those in the form SPM.
+            Ids of the stretches, sentinels included; and True for those in the form SPM, bool[n].
 
         Raises:
             as :meth:`tokenlake.etl.tokenizers.encoder.Encoder.encode`.
         """
-        spm = self._draws(of, _FORM) < self._settings.spm
-        return self._joined(self._encoded(of, self._edges(of)), spm), spm
+        is_spm = self._draws(of, _FORM_DRAW) < self._settings.spm
+        parts = self._encoded(of, self._part_edges(of))
+        return self._joined(parts, is_spm), is_spm
 
-    def _draws(self, of: Stretches, which: int) -> npt.NDArray[np.float64]:
-        """Return numbers from 0 to 1, float64[n]; `which` tells the draws of a stretch from each other."""
-        keys: UInt64 = extended(extended(self._key, of.file), of.position)
-        drawn = extended(extended(keys, of.number), np.full(len(of.row), which))
-        return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    def _draws(self, of: Stretches, draw: int) -> npt.NDArray[np.float64]:
+        """Return numbers from 0 to 1, float64[n]; `draw` separates the draws of a stretch."""
+        document_keys: UInt64 = extended(extended(self._key, of.file), of.position)
+        stretch_keys = extended(document_keys, of.number)
+        bits = extended(stretch_keys, np.full(len(of.row), draw))
+        return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
-    def _edges(self, of: Stretches) -> Int64:
-        """Return where the three parts of each stretch begin and the last ends, bytes of all texts: int64[n, 4]."""
-        starts, data = string_buffers(of.text)
+    def _part_edges(self, of: Stretches) -> Int64:
+        """Return where the three parts of each stretch begin and the last one ends, int64[n, 4].
+
+        Edges are byte offsets into the data of all texts.
+        """
+        text_begins, data = string_buffers(of.text)
+        # 1. Two cuts, each at any byte of the stretch or at its end.
         sizes = of.end - of.begin
-        cuts = [(self._draws(of, which) * (sizes + 1)).astype(np.int64) for which in _CUTS]
-        first, second = np.minimum(*cuts), np.maximum(*cuts)
-        edges = np.stack([np.zeros_like(sizes), first, second, sizes], axis=1)
-        edges += (starts[of.row] + of.begin)[:, None]
-        for _ in range(3 if len(data) else 0):  # back to the first byte of the character
-            inside = edges < edges[:, 3:]
-            edges -= inside & (data[np.minimum(edges, len(data) - 1)] & 0xC0 == _CONTINUES)
+        cut = (self._draws(of, _CUT_DRAWS[0]) * (sizes + 1)).astype(np.int64)
+        other_cut = (self._draws(of, _CUT_DRAWS[1]) * (sizes + 1)).astype(np.int64)
+        first_cut = np.minimum(cut, other_cut)
+        second_cut = np.maximum(cut, other_cut)
+        edges = np.stack([np.zeros_like(sizes), first_cut, second_cut, sizes], axis=1)
+        edges += (text_begins[of.row] + of.begin)[:, None]
+        # 2. Back to the first byte of the character, which has at most three bytes after it.
+        if len(data):
+            for _ in range(3):
+                is_before_end = edges < edges[:, 3:]
+                bytes_at_edges = data[np.minimum(edges, len(data) - 1)]
+                edges -= is_before_end & (bytes_at_edges & _CONTINUATION_MASK == _CONTINUATION)
         return edges
 
     def _encoded(self, of: Stretches, edges: Int64) -> Ragged:
-        """Return the ids of prefix, middle and suffix of each stretch: 3n runs."""
-        goes_on = np.ones((len(of.row), _PARTS), np.bool_)
-        goes_on[:, 0] = of.number > 0
-        lead, ids = self._lead
-        flags = goes_on.reshape(-1) & bool(lead)
-        view = string_buffers(of.text)[1].data
-        columns = (edges[:, :-1].reshape(-1), edges[:, 1:].reshape(-1), flags)
-        spans = zip(*(column.tolist() for column in columns), strict=True)
-        texts = [lead + bytes(view[start:stop]) if flag else view[start:stop] for start, stop, flag in spans]
-        joined = text_over(offsets_of([len(text) for text in texts]), pa.py_buffer(b"".join(texts)))
-        encoded = self._encoder.encode(joined)
-        found = Ragged(encoded.ids, encoded.offsets)
-        if not flags.any():
-            return found
-        if not found.begins_with(ids)[flags].all():
-            raise TokenizerError(
-                f"tokenizer {self._encoder.files.name!r}: the ids of a text that goes on after {lead.decode()!r} "
-                "do not begin with those of it, so that nobody can tell how a part of a document is encoded; leave "
-                "`fim` out"
-            )
-        return Ragged.taken(found.ids, found.offsets[:-1] + flags * len(ids), found.offsets[1:])
+        """Return the ids of prefix, middle and suffix of each stretch, 3n runs.
 
-    def _joined(self, parts: Ragged, spm: Bools) -> Ragged:
-        """Put sentinels and parts one behind the other."""
-        count, base = len(spm), len(parts.ids)
+        Args:
+            of: Stretches.
+            edges: Edges of their parts, int64[n, 4].
+        """
+        lead, lead_ids = self._lead
+        # 1. Texts of the parts. Those that continue a text are put after the lead, if one is needed.
+        continues = np.ones((len(of.row), _PARTS), np.bool_)
+        continues[:, 0] = of.number > 0
+        has_lead = continues.reshape(-1) & bool(lead)
+        begins = edges[:, :-1].reshape(-1).tolist()
+        ends = edges[:, 1:].reshape(-1).tolist()
+        view = string_buffers(of.text)[1].data
+        texts: list[bytes | memoryview] = []
+        for begin, end, is_led in zip(begins, ends, has_lead.tolist(), strict=True):
+            text = view[begin:end]
+            texts.append(lead + bytes(text) if is_led else text)
+        offsets = offsets_of([len(text) for text in texts])
+        # 2. Encode.
+        encoded = self._encoder.encode(text_over(offsets, pa.py_buffer(b"".join(texts))))
+        parts = Ragged(encoded.ids, encoded.offsets)
+        if not has_lead.any():
+            return parts
+        # 3. Remove the ids of the lead.
+        if not parts.begins_with(lead_ids)[has_lead].all():
+            raise TokenizerError(
+                f"tokenizer {self._encoder.files.name!r}: the ids of a text after {lead.decode()!r} do not begin with "
+                "the ids of that character, so that the ids of a part of a document cannot be told; leave `fim` out"
+            )
+        return Ragged.taken(parts.ids, parts.offsets[:-1] + has_lead * len(lead_ids), parts.offsets[1:])
+
+    def _joined(self, parts: Ragged, is_spm: Bools) -> Ragged:
+        """Join the parts and sentinels of n stretches.
+
+        Args:
+            parts: Prefix, middle and suffix of each stretch, 3n runs.
+            is_spm: True for the form SPM, bool[n].
+        """
+        count = len(is_spm)
+        sentinel_count = len(self.sentinels)
+        # 1. One table of runs: a row for each stretch, with its parts and the sentinels as columns.
         ids = np.concatenate([parts.ids, self.sentinels])
-        start = parts.offsets[:-1].reshape(count, _PARTS)
-        stop = parts.offsets[1:].reshape(count, _PARTS)
-        mark = base + np.tile(np.arange(len(self.sentinels)), (count, 1))
-        start, stop = np.concatenate([start, mark], axis=1), np.concatenate([stop, mark + 1], axis=1)
-        columns = _PARTS + len(self.sentinels)
-        forms = [np.array([each for each in form if each < columns]) for form in (_SPM, _PSM)]
-        order = np.where(spm[:, None], *forms)
-        begins, ends = np.take_along_axis(start, order, 1), np.take_along_axis(stop, order, 1)
+        sentinel_begins = np.tile(len(parts.ids) + np.arange(sentinel_count), (count, 1))
+        begins = np.concatenate([parts.offsets[:-1].reshape(count, _PARTS), sentinel_begins], axis=1)
+        ends = np.concatenate([parts.offsets[1:].reshape(count, _PARTS), sentinel_begins + 1], axis=1)
+        # 2. Columns in the order of the form of each stretch. Without a sentinel at the end its column is missing.
+        columns = _PARTS + sentinel_count
+        spm_order = np.array([column for column in _SPM if column < columns])
+        psm_order = np.array([column for column in _PSM if column < columns])
+        order = np.where(is_spm[:, None], spm_order, psm_order)
+        begins = np.take_along_axis(begins, order, 1)
+        ends = np.take_along_axis(ends, order, 1)
+        # 3. Join the runs; the runs of a stretch become one.
         runs = Ragged.taken(ids, begins.reshape(-1), ends.reshape(-1))
         return Ragged(runs.ids, runs.offsets[:: order.shape[1]])
 
@@ -174,38 +254,37 @@ class Infilling:
         return lead_of(self._encoder)
 
 
-# Columns of what is joined: the parts as they stand in the text, then the sentinels as they are named.
-_PREFIX, _MIDDLE, _SUFFIX, _PRE, _SUF, _MID, _END = range(7)
-_PSM: Final = (_PRE, _PREFIX, _SUF, _SUFFIX, _MID, _MIDDLE, _END)
-_SPM: Final = (_PRE, _SUF, _SUFFIX, _MID, _PREFIX, _MIDDLE, _END)
-
-
 def lead_of(encoder: Encoder) -> tuple[bytes, tuple[int, ...]]:
-    """Return a character behind which a text is encoded as going on, and its ids; nothing where any text is so.
+    """Return a character after which a text is encoded as one that continues, and the ids of that character.
+
+    Both are empty if every text is encoded in this way.
 
     Raises:
-        TokenizerError: there is none such.
+        TokenizerError: There is no such character.
     """
-
-    def ids(texts: Sequence[str]) -> Ragged:
-        found = encoder.encode(pa.array(texts, pa.large_string()))
-        return Ragged(found.ids, found.offsets)
-
-    alone = ids(_PROBES).rows()
+    files = encoder.files
+    probes_alone = _ids_of(encoder, _PROBES)
     for lead in _LEADS:
-        own, *behind = ids([lead, *(lead + probe for probe in _PROBES)]).rows()
-        if not all(each[: len(own)].tolist() == own.tolist() for each in behind):
+        lead_ids, *led_ids = _ids_of(encoder, [lead, *(lead + probe for probe in _PROBES)])
+        length = len(lead_ids)
+        if any(ids[:length] != lead_ids for ids in led_ids):
             continue
-        if all(each[len(own) :].tolist() == bare.tolist() for each, bare in zip(behind, alone, strict=True)):
+        if [ids[length:] for ids in led_ids] == probes_alone:
             return b"", ()
-        if not _joins(encoder.files, lead):
-            return lead.encode(), tuple(own.tolist())
+        if not _joins_next(files, lead):
+            return lead.encode(), tuple(lead_ids)
     raise TokenizerError(
-        f"tokenizer {encoder.files.name!r}: it puts something before each text, and each of {', '.join(_LEADS[:-1])} "
-        "joins what follows, so that nobody can tell how a part of a document is encoded; leave `fim` out"
+        f"tokenizer {files.name!r}: it puts something before each text, and each of {', '.join(_LEADS[:-1])} "
+        "joins the text after it, so that the ids of a part of a document cannot be told; leave `fim` out"
     )
 
 
-def _joins(files: TokenizerFiles, lead: str) -> bool:
-    """Whether a token of the vocabulary has something behind a character."""
+def _ids_of(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of each text."""
+    encoded = encoder.encode(pa.array(texts, pa.large_string()))
+    return [ids.tolist() for ids in Ragged(encoded.ids, encoded.offsets).rows()]
+
+
+def _joins_next(files: TokenizerFiles, lead: str) -> bool:
+    """Return True if a token of the vocabulary has another character after `lead`."""
     return any(lead in token and not token.endswith(lead) for token in files.tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import orjson
@@ -14,17 +15,37 @@ from tokenlake.base.json_text import dump_json
 from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.unit.spelled_values import read_declared
-from tokenlake.runtime.schema import arrow_type, column_type, fits, joined
+from tokenlake.runtime.column_types import arrow_type, column_type, fits, joined
 
-_ARROW: Final[Any] = pa  # the stubs do not know concat_batches
+_ARROW: Final[Any] = pa  # the stubs do not know nulls with a type
 
 _DIGITS_38: Final = 10**38
-_SHOWN: Final = 60  # characters of a value in a message
-_NO_FIT: Final = (pa.ArrowException, ArithmeticError, TypeError, ValueError)
+_SHOWN: Final = 60
+"""Characters of a value in a message."""
 
-# Python values that Arrow takes for values of these types without altering any.
+_NO_FIT: Final = (pa.ArrowException, ArithmeticError, TypeError, ValueError)
+"""Errors of Arrow for a value that does not fit a type."""
+
 _DIRECT: Final[dict[str, type[Any]]] = {"bool": bool, "int64": int, "double": float, "large_string": str}
+"""Column type -> Python type of the values that Arrow stores in it without altering any."""
+
 _NOTHING: Final[type[Any]] = type(None)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _KeptField:
+    """A field that is kept.
+
+    Attributes:
+        name: Name of the field.
+        kind: Type of its column.
+        is_declared: True if the configuration declares the type. Text may then spell numbers and truth values.
+    """
+
+    name: str
+    kind: ColumnType
+    is_declared: bool
 
 
 @final
@@ -32,90 +53,98 @@ class Keeper:
     """Takes the kept fields of rows, converted to the types that the plan decided on.
 
     Args:
-        fields: (name, type) in the order of the columns.
-        declared: the fields whose types the configuration declares; their text may spell numbers and truth values.
+        fields: Name and type of each field, in the order of the columns.
+        declared: Names of the fields whose types the configuration declares.
 
     Attributes:
-        names: of the fields.
+        names: Names of the fields.
     """
 
     def __init__(
         self, fields: Sequence[tuple[str, ColumnType]], declared: frozenset[str] = frozenset()
     ) -> None:
-        self._fields = tuple(fields)
-        self._declared = declared
-        self._schema = pa.schema([pa.field(name, arrow_type(kind)) for name, kind in self._fields])
-        self.names = tuple(name for name, _ in self._fields)
+        self._fields = [_KeptField(name, kind, name in declared) for name, kind in fields]
+        self._schema = pa.schema([pa.field(name, arrow_type(kind)) for name, kind in fields])
+        self.names = tuple(field.name for field in self._fields)
 
     def take(self, rows: Rows) -> tuple[pa.RecordBatch, dict[int, Fault]]:
-        """Return the fields of n rows, and what is wrong in some of them; a missing field is null.
+        """Return the fields of n rows, and row -> fault for rows with a value that does not fit.
 
-        A value that its column's type cannot hold exactly is a fault (``field_type``), and null in the columns.
+        A missing field is null. A value that its column's type cannot hold exactly is a fault (``field_type``), and
+        null in the column.
         """
         faults: dict[int, Fault] = {}
         arrays: list[Any] = []
-        for name, kind in self._fields:
-            is_declared = name in self._declared
-            array, bad = _column(rows, name, kind, is_declared=is_declared)
+        for field in self._fields:
+            array, unfit_values = _column(rows, field)
             arrays.append(array)
-            for index, value in bad:
-                faults.setdefault(index, _fault(name, kind, value, is_declared=is_declared))
+            for row, value in unfit_values:
+                faults.setdefault(row, _fault(field, value))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema), faults
 
 
-def _column(
-    rows: Rows, name: str, kind: ColumnType, *, is_declared: bool
-) -> tuple[Any, list[tuple[int, Any]]]:
-    """Return a field as a column of type `kind`, and the values, with their rows, that do not fit.
-
-    Args:
-        is_declared: whether the configuration declares the type.
-    """
+def _column(rows: Rows, field: _KeptField) -> tuple[Any, list[tuple[int, Any]]]:
+    """Return a field as a column, and the values that do not fit, with their rows."""
     if rows.has_objects:
-        return _of_values([row.get(name) for row in rows.objects], kind, is_declared=is_declared)
-    if name not in rows.columns.schema.names:
-        return _ARROW.nulls(len(rows), arrow_type(kind)), []
-    array: Any = rows.columns.column(name)
-    if array.type == arrow_type(kind) and kind != JSON:
-        return array, []
-    found = column_type(array.type)
-    if kind != JSON and joined(found, kind) == kind:
-        try:
-            return array.cast(arrow_type(kind)), []
-        except _NO_FIT:
-            pass  # some value does not fit: they are looked at one by one
-    return _of_values(array.to_pylist(), kind, is_declared=is_declared)
+        return _column_of_values([row.get(field.name) for row in rows.objects], field)
+    target = arrow_type(field.kind)
+    if field.name not in rows.columns.schema.names:
+        return _ARROW.nulls(len(rows), target), []
+    array: Any = rows.columns.column(field.name)
+    if field.kind != JSON:
+        if array.type == target:
+            return array, []
+        is_wider = joined(column_type(array.type), field.kind) == field.kind
+        if is_wider:
+            try:
+                return array.cast(target), []
+            except _NO_FIT:
+                pass  # some value does not fit: they are looked at one by one
+    return _column_of_values(array.to_pylist(), field)
 
 
-def _of_values(
-    values: list[Any], kind: ColumnType, *, is_declared: bool
-) -> tuple[Any, list[tuple[int, Any]]]:
-    target = arrow_type(kind)
-    if kind == JSON:
-        texts = [as_json(value) for value in values]
-        unfit = [index for index, text in enumerate(texts) if text is None and values[index] is not None]
-        return _ARROW.array(texts, target), [(index, values[index]) for index in unfit]
-    if is_declared:
-        values = [read_declared(value, kind) for value in values]
-    direct = _DIRECT.get(kind) if isinstance(kind, str) else None
-    if direct is not None and set(map(type, values)) <= {direct, _NOTHING}:
-        try:
-            return _ARROW.array(values, target), []
-        except _NO_FIT:
-            pass  # half of a surrogate pair, or an integer of more than 64 bits
-    bad = [(index, value) for index, value in enumerate(values) if not fits(value, kind)]
-    for index, _ in bad:
-        values[index] = None
-    return _ARROW.array(values, target), bad
+def _column_of_values(values: list[Any], field: _KeptField) -> tuple[Any, list[tuple[int, Any]]]:
+    """Return Python values as a column, and those that do not fit, with their rows."""
+    target = arrow_type(field.kind)
+    if field.kind == JSON:
+        return _json_column(values)
+    if field.is_declared:
+        values = [read_declared(value, field.kind) for value in values]
+    if isinstance(field.kind, str) and field.kind in _DIRECT:
+        value_types = set(map(type, values))
+        if value_types <= {_DIRECT[field.kind], _NOTHING}:
+            try:
+                return _ARROW.array(values, target), []
+            except _NO_FIT:
+                pass  # half of a surrogate pair, or an integer of more than 64 bits
+    unfit_values: list[tuple[int, Any]] = []
+    for row, value in enumerate(values):
+        if not fits(value, field.kind):
+            unfit_values.append((row, value))
+    for row, _ in unfit_values:
+        values[row] = None
+    return _ARROW.array(values, target), unfit_values
+
+
+def _json_column(values: list[Any]) -> tuple[Any, list[tuple[int, Any]]]:
+    """Return Python values as a column of JSON text, and those that JSON cannot hold, with their rows."""
+    texts = [as_json(value) for value in values]
+    unfit_values: list[tuple[int, Any]] = []
+    for row, text in enumerate(texts):
+        if text is None and values[row] is not None:
+            unfit_values.append((row, values[row]))
+    return _ARROW.array(texts, arrow_type(JSON)), unfit_values
 
 
 def rows_of(table: Rows) -> Rows:
-    """Return rows as they were read; JSON as objects alone, because its columns have other types in every batch."""
-    return Rows(objects=table.objects) if table.has_objects else table
+    """Return rows as they were read: JSON as objects alone, because its columns have other types in every batch."""
+    if table.has_objects:
+        return Rows(objects=table.objects)
+    return table
 
 
 def as_json(value: Any) -> str | None:
-    """Return a value as JSON text, None if it is too deep; what JSON does not know (a date, bytes) as its text."""
+    """Return a value as JSON text; None if it is too deep. Values that JSON has no form for (dates) become text."""
     if value is None:
         return None
     try:
@@ -128,25 +157,28 @@ def as_json(value: Any) -> str | None:
         return None
 
 
-def _fault(name: str, kind: ColumnType, value: Any, *, is_declared: bool) -> Fault:
+def _fault(field: _KeptField, value: Any) -> Fault:
+    """Return the fault of a value that its column cannot hold."""
     try:
         shown = repr(value)
     except RecursionError:
         shown = f"a {type(value).__name__} of very many levels"
-    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-    wanted = kind if isinstance(kind, str) else str(arrow_type(kind))
-    if is_declared:
-        told = f"the kept field {name!r} holds {shown}, which its type {wanted} (field_types) cannot hold"
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}..."
+    type_name = field.kind if isinstance(field.kind, str) else str(arrow_type(field.kind))
+    detail = f"the kept field {field.name!r} holds {shown}, which its type {type_name}"
+    if field.is_declared:
+        detail += " (field_types) cannot hold"
     else:
-        told = (
-            f"the kept field {name!r} holds {shown}, which its type {wanted}, that of the first records, cannot hold; "
-            f"declare a type that can: field_types: {{{name}: {_wider_type(value)}}}"
+        detail += (
+            ", that of the first records, cannot hold; declare a type that can: "
+            f"field_types: {{{field.name}: {_wider_type(value)}}}"
         )
-    return Fault("field_type", told)
+    return Fault("field_type", detail)
 
 
 def _wider_type(value: Any) -> str:
-    """Return the type to propose for a field of which the first records did not say what it holds."""
+    """Return the type to propose for a field whose first records had values of another type."""
     if isinstance(value, float):
         return "float64"
     if type(value) is int and abs(value) < _DIGITS_38:

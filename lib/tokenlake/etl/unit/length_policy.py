@@ -1,4 +1,12 @@
-"""The length policy of a build: a document of more than ``max_length`` ids is cut, split, or dropped."""
+"""The length policy of a build: a document of more than ``max_length`` ids is cut, split, or dropped.
+
+1. The room of each document is ``max_length`` less the special tokens that will be put around it.
+2. Documents that are longer than their room are treated by the policy; each becomes no, one or several parts.
+3. Parts without ids, or that lost all ids that count toward the loss, are left out.
+
+Example: ``max_length`` 4 with one EOS per document leaves a room of 3. A document of 7 ids is split into 3, 3 and 1,
+truncated to 3 (4 are dropped), or dropped as a whole.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +19,7 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Bools, Int32, Int64, Ragged
 from tokenlake.config.resolved import ResolvedTokenizer
-from tokenlake.etl.packing.segments import learned, plain
+from tokenlake.etl.packing.loss_marks import learned, plain
 from tokenlake.etl.text.truncation import continuing_tokens, cut_texts, pieces, whole_cut
 from tokenlake.etl.tokenizers.encoder import Encoder
 from tokenlake.etl.unit.finish import Finish
@@ -20,8 +28,8 @@ from tokenlake.etl.unit.fitted import Fitted
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Stretches:
-    """The kept parts of n documents, document by document.
+class _Parts:
+    """The parts of n documents that stay, document by document.
 
     Attributes:
         origin: Index of the document of each part, ascending, int64[m].
@@ -32,19 +40,21 @@ class _Stretches:
     begin: Int64
     end: Int64
 
-    def select(self, mask: Bools) -> _Stretches:
-        return _Stretches(self.origin[mask], self.begin[mask], self.end[mask])
+    def select(self, mask: Bools) -> _Parts:
+        """Return the parts where `mask` is true, bool[m]."""
+        return _Parts(self.origin[mask], self.begin[mask], self.end[mask])
 
 
 @final
 class Lengths:
-    """The policy of one source.
+    """The length policy of one source.
 
     Args:
-        settings: the policy and ``max_length``, which counts special tokens.
-        encoder: what made the ids; its prefix and suffix are put around every document afterwards.
-        finish: for documents that spell their own special tokens: what is put around them instead, where it is missing.
-        masked: whether ids are marked, see :mod:`tokenlake.etl.packing.segments`.
+        settings: Policy and ``max_length``, which counts special tokens.
+        encoder: Encoder of the ids; its prefix and suffix are put around every document afterwards.
+        finish: Ends of documents that spell their own special tokens, which get only the ids that they lack; None for
+            all other documents.
+        masked: True if ids are marked with the loss mask, see :mod:`tokenlake.etl.packing.loss_marks`.
     """
 
     def __init__(
@@ -60,39 +70,40 @@ class Lengths:
         self._finish = finish
         self._prefix = len((finish or encoder).prefix)
         self._suffix = len((finish or encoder).suffix)
-        self._masked = masked
+        self._has_loss_marks = masked
 
     @property
     def keeps_all(self) -> bool:
-        """Whether no document is ever changed, so that a long one need not be whole in memory."""
+        """True if no document is ever changed, so that a long one need not be in memory as a whole."""
         return self._settings.long_documents == "keep"
 
     @property
     def needs_text(self) -> bool:
-        """Whether :meth:`apply` looks at texts."""
+        """True if :meth:`apply` looks at texts."""
         return self._settings.long_documents == "truncate" and self._settings.truncation_strategy != "simple"
 
     def apply(self, ids: Int32, offsets: Int64, text: pa.LargeStringArray | None = None) -> Fitted:
         """Fit n documents.
 
         Args:
-            ids, offsets: int32[total], int64[n + 1].
-            text: large_string[n], what the ids were made of, where :attr:`needs_text`.
+            ids: Ids of all documents, int32[total].
+            offsets: Where each document begins in `ids`, and where the last one ends, int64[n + 1].
+            text: Texts of the documents, large_string[n], if :attr:`needs_text`.
         """
-        whole = _Stretches(np.arange(len(offsets) - 1), offsets[:-1], offsets[1:])
+        whole = _Parts(np.arange(len(offsets) - 1), offsets[:-1], offsets[1:])
         if self.keeps_all or not len(ids):
             return Fitted(ids=ids, offsets=offsets, origin=whole.origin)
         prefixes, suffixes = self._around(ids, offsets)
-        long = np.diff(offsets) > self._settings.max_length - prefixes - suffixes
-        if not long.any():
+        is_long = np.diff(offsets) > self._settings.max_length - prefixes - suffixes
+        if not is_long.any():
             return Fitted(ids=ids, offsets=offsets, origin=whole.origin)
         if self._settings.long_documents == "drop":
-            kept = whole.select(~long)
+            parts = whole.select(~is_long)
         elif self._settings.long_documents == "split":
-            kept = self._split(ids, whole, np.flatnonzero(long))
+            parts = self._split(ids, whole, np.flatnonzero(is_long))
         else:
-            kept = self._truncated(ids, whole, np.flatnonzero(long), prefixes, suffixes, text)
-        return self._fitted(ids, offsets, long, kept)
+            parts = self._truncated(ids, whole, np.flatnonzero(is_long), prefixes, suffixes, text)
+        return self._fitted(ids, offsets, is_long, parts)
 
     def _around(self, ids: Int32, offsets: Int64) -> tuple[Int64, Int64]:
         """Return how many special tokens will be put before, and how many after each document: int64[n] each."""
@@ -102,11 +113,13 @@ class Lengths:
         lacks_prefix, lacks_suffix = self._finish.lacks(ids, offsets)
         return np.where(lacks_prefix, self._prefix, 0), np.where(lacks_suffix, self._suffix, 0)
 
-    def _split(self, ids: Int32, whole: _Stretches, rows: Int64) -> _Stretches:
+    def _split(self, ids: Int32, whole: _Parts, rows: Int64) -> _Parts:
         """Cut the documents `rows` into parts that leave room for a prefix and a suffix each."""
         most = max(1, self._settings.max_length - self._prefix - self._suffix)
-        goes_on = self._goes_on(ids)
-        begins_of_rows = [pieces(goes_on, int(whole.begin[row]), int(whole.end[row]), most) for row in rows]
+        continues_character = self._continues_character(ids)
+        begins_of_rows = [
+            pieces(continues_character, int(whole.begin[row]), int(whole.end[row]), most) for row in rows
+        ]
         # 1. Repeat each document as often as it has parts.
         counts = np.ones(len(whole.origin), np.int64)
         counts[rows] = [len(begins) for begins in begins_of_rows]
@@ -120,17 +133,17 @@ class Lengths:
         )
         further = np.flatnonzero(np.diff(origin) == 0) + 1
         end[further - 1] = begin[further]
-        return _Stretches(origin, begin, end)
+        return _Parts(origin, begin, end)
 
     def _truncated(
         self,
         ids: Int32,
-        whole: _Stretches,
+        whole: _Parts,
         rows: Int64,
         prefixes: Int64,
         suffixes: Int64,
         text: pa.LargeStringArray | None,
-    ) -> _Stretches:
+    ) -> _Parts:
         """Cut the documents `rows` to `max_length`, special tokens included.
 
         Args:
@@ -147,71 +160,73 @@ class Lengths:
         begin = whole.begin.copy()
         end = whole.end.copy()
         if text is None:
-            goes_on = self._goes_on(ids)
+            continues_character = self._continues_character(ids)
             if right:
-                end[rows] = whole_cut(goes_on, begin[rows] + room, begin[rows])
+                end[rows] = whole_cut(continues_character, begin[rows] + room, begin[rows])
             else:
-                begin[rows] = whole_cut(goes_on, end[rows] - room, end[rows])
-            return _Stretches(whole.origin, begin, end)
-        own = Ragged.taken(plain(ids) if self._masked else ids, begin[rows], end[rows])
+                begin[rows] = whole_cut(continues_character, end[rows] - room, end[rows])
+            return _Parts(whole.origin, begin, end)
+        long_documents = Ragged.taken(plain(ids) if self._has_loss_marks else ids, begin[rows], end[rows])
         texts: Any = text.take(pa.array(rows, pa.int64()))
         strategy = self._settings.truncation_strategy
         side = self._settings.truncation_side
-        first, last = cut_texts(self._encoder, texts, own.ids, own.offsets, room, strategy, side)
+        first, last = cut_texts(
+            self._encoder, texts, long_documents.ids, long_documents.offsets, room, strategy, side
+        )
         end[rows] = begin[rows] + last
         begin[rows] += first
-        return _Stretches(whole.origin, begin, end)
+        return _Parts(whole.origin, begin, end)
 
-    def _fitted(self, ids: Int32, offsets: Int64, long: Bools, kept: _Stretches) -> Fitted:
-        """Take what is kept, and account for what is not."""
+    def _fitted(self, ids: Int32, offsets: Int64, is_long: Bools, parts: _Parts) -> Fitted:
+        """Take the parts that stay, and account for the other ids and documents."""
         policy = self._settings.long_documents
         reason = "truncated" if policy == "truncate" else "too_long"
-        left_out = {"too_long": np.flatnonzero(long)} if policy == "drop" else {}
-        full = (kept.end > kept.begin) | ~long[kept.origin]
-        if not full.all():  # not even one character fits
-            left_out["too_long"] = kept.origin[~full]
-            kept = kept.select(full)
-        dropped = {reason: len(ids) - int((kept.end - kept.begin).sum())}
-        if self._masked:
-            kept = self._leave_out_unlearned(ids, offsets, long, kept, dropped, left_out)
-        fitted = Ragged.taken(ids, kept.begin, kept.end)
-        ends = kept.end == offsets[kept.origin + 1]
+        left_out = {"too_long": np.flatnonzero(is_long)} if policy == "drop" else {}
+        has_ids = (parts.end > parts.begin) | ~is_long[parts.origin]
+        if not has_ids.all():  # not even one character fits
+            left_out["too_long"] = parts.origin[~has_ids]
+            parts = parts.select(has_ids)
+        dropped = {reason: len(ids) - int((parts.end - parts.begin).sum())}
+        if self._has_loss_marks:
+            parts = self._leave_out_unlearned(ids, offsets, is_long, parts, dropped, left_out)
+        fitted = Ragged.taken(ids, parts.begin, parts.end)
+        ends = parts.end == offsets[parts.origin + 1]
         return Fitted(
             ids=fitted.ids,
             offsets=fitted.offsets,
-            origin=kept.origin,
+            origin=parts.origin,
             ends=None if ends.all() else ends,
             dropped={name: count for name, count in dropped.items() if count},
             left_out=left_out,
-            touched={} if policy == "drop" else {f"long_documents_{policy}": int(long.sum())},
+            touched={} if policy == "drop" else {f"long_documents_{policy}": int(is_long.sum())},
         )
 
     def _leave_out_unlearned(
         self,
         ids: Int32,
         offsets: Int64,
-        long: Bools,
-        kept: _Stretches,
+        is_long: Bools,
+        parts: _Parts,
         dropped: dict[str, int],
         left_out: dict[str, Int64],
-    ) -> _Stretches:
+    ) -> _Parts:
         """Leave out parts that lost all their learned tokens: a row of context alone teaches nothing."""
         learned_before = np.concatenate([np.zeros(1, np.int64), np.cumsum(learned(ids))])
         had_learned = learned_before[offsets[1:]] > learned_before[offsets[:-1]]
-        has_learned = learned_before[kept.end] > learned_before[kept.begin]
-        is_useless = ~has_learned & (long & had_learned)[kept.origin]
+        has_learned = learned_before[parts.end] > learned_before[parts.begin]
+        is_useless = ~has_learned & (is_long & had_learned)[parts.origin]
         if not is_useless.any():
-            return kept
-        useful = kept.select(~is_useless)
-        dropped["nothing_to_learn"] = int((kept.end - kept.begin)[is_useless].sum())
-        documents = np.setdiff1d(kept.origin[is_useless], useful.origin)
+            return parts
+        useful = parts.select(~is_useless)
+        dropped["nothing_to_learn"] = int((parts.end - parts.begin)[is_useless].sum())
+        documents = np.setdiff1d(parts.origin[is_useless], useful.origin)
         if len(documents):
             left_out["nothing_to_learn"] = documents
         return useful
 
-    def _goes_on(self, ids: Int32) -> Bools:
+    def _continues_character(self, ids: Int32) -> Bools:
         """Return which tokens begin inside a character, bool[total]."""
-        return self._continuing.take(plain(ids) if self._masked else ids, mode="clip")
+        return self._continuing.take(plain(ids) if self._has_loss_marks else ids, mode="clip")
 
     @cached_property
     def _continuing(self) -> Bools:

@@ -1,130 +1,44 @@
-"""Building units of stored rows: the rows at some positions of a mixture, or the documents of a unit packed again.
+"""Building a unit of a mixture: the rows at some positions, gathered from the parents and written in their order.
 
-Neighbouring positions come from all lanes of all sources, so that many row groups are open at a time. Each is decoded
-when the first of its rows is needed and dropped after the last one: what is held is the windows of the lanes, however
-large the parents are.
+Held in memory are the windows of all lanes of all sources, and some bytes for each row of the unit, however large the
+parents are. See :mod:`tokenlake.etl.unit.row_steps` for the steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Final, final
 
 import numpy as np
 
-from tokenlake.base.arrays import Int64
-from tokenlake.etl.job import NO_ENGINE, MixJob, Progress, RepackJob, open_stream, produced_by
+from tokenlake.etl.job import MixJob, Progress, open_stream
 from tokenlake.etl.step_clock import CLOCK
-from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
+from tokenlake.etl.unit.opened_parents import OpenedParents
+from tokenlake.etl.unit.row_steps import MixStep, mix_steps
+from tokenlake.etl.unit.stored_record import write_record
+from tokenlake.etl.unit.stored_rows import DocumentsOut, SequencesOut
 from tokenlake.runtime.mixing.mixture import SourceMixture
 from tokenlake.runtime.mixing.random import key_of
-from tokenlake.runtime.mixing.streams import MixtureStream
-from tokenlake.runtime.reading.gather import take_documents, take_packed
+from tokenlake.runtime.reading.documents import take_documents
 from tokenlake.runtime.reading.group_cache import batch_cache
+from tokenlake.runtime.reading.packed_batches import take_packed
 from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.schema import row_group_rows
-from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.catalog import read_record
-from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.ledger import MIXED, ShardEntry, UnitRecord
-from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.ledger import MIXED, UnitRecord
 
 SPLIT: Final = "train"
-"""A mixture is made to be trained on, whatever the splits of the parents are called."""
+"""Split of a mixture, which is made to be trained on, whatever the splits of the parents are called."""
 
-_LOOKED_AT: Final = 1 << 18  # positions worked out at a time
-_STEP_TOKENS: Final = 1 << 23  # gathered at a time: 32 MiB, and as much again on the way to the file
+_STEP_TOKENS: Final = 1 << 23
+"""Tokens gathered at a time: 32 MiB, and as much again on the way to the file."""
+
 _LEAST_ROWS: Final = 64
 _MOST_ROWS: Final = 1 << 18
-_UNBOUNDED: Final = 1 << 62  # bytes of row groups to keep: the steps say when one is let go
+"""Bounds of the rows of a step, if rows are documents."""
 
-
-@final
-@dataclass(frozen=True, slots=True)
-class MixStep:
-    """Some neighbouring positions of a unit.
-
-    Attributes:
-        source, group, row: of each, int64[n].
-        done: (source, row group) that no later step needs soon.
-    """
-
-    source: Int64
-    group: Int64
-    row: Int64
-    done: tuple[tuple[int, int], ...]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-
-def mix_steps(stream: MixtureStream, start: int, stop: int, step_rows: int) -> Iterator[MixStep]:
-    """Yield the steps of a unit.
-
-    Holds some bytes for each row of the unit: where its rows lie is worked out once, and what is needed last can only
-    be known when all of it is.
-
-    Args:
-        stream: the order.
-        start, stop: positions of the unit.
-        step_rows: positions of a step; the last may have fewer.
-    """
-    size = stop - start
-    sources = np.empty(size, np.int16)
-    groups, rows = np.empty((2, size), np.int32)
-    uses: list[Int64] = []
-    at_once = -(-_LOOKED_AT // step_rows) * step_rows
-    for first in range(0, size, at_once):
-        last = min(first + at_once, size)
-        found, own = stream.rows(start + first, start + last), slice(first, last)
-        sources[own], groups[own], rows[own] = found.source, found.group, found.row
-        lane, step = stream.lanes(start + first, start + last), np.arange(first, last) // step_rows
-        uses.append(_distinct(found.source, found.group, found.epoch, lane, step))
-    done = _let_go(np.concatenate(uses, axis=1)) if uses else {}
-    for number, first in enumerate(range(0, size, step_rows)):
-        own = slice(first, first + step_rows)
-        columns = (column[own].astype(np.int64) for column in (sources, groups, rows))
-        yield MixStep(*columns, done=done.get(number, ()))
-
-
-def _distinct(*columns: Int64) -> Int64:
-    """Return the distinct ones of n places, each a number of every column, int64[columns, m]."""
-    lows = [int(column.min()) for column in columns]
-    sizes = [int(column.max()) - low + 1 for column, low in zip(columns, lows, strict=True)]
-    # Fits: so many rows have at most so many lanes, epochs and steps.
-    places = np.ravel_multi_index([c - low for c, low in zip(columns, lows, strict=True)], sizes)
-    found = np.unravel_index(np.unique(places), sizes)
-    return np.stack([index + low for index, low in zip(found, lows, strict=True)])
-
-
-def _let_go(uses: Int64) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Return step -> the row groups to let go after it: those that neither it nor the next step is in a use of.
-
-    A use is from the first to the last step in which a lane needs a row group in an epoch. A row group on the border of
-    two lanes is needed at the beginning of one and at the end of the other, and a small source comes again in every
-    epoch: each is a use of its own, so that nothing is held between them.
-
-    Args:
-        uses: source, group, epoch, lane and step of what is needed, int64[5, n].
-    """
-    uses = uses[:, np.lexsort(uses[3::-1])]
-    begins = np.flatnonzero(np.append(True, (np.diff(uses[:4]) != 0).any(axis=0)))
-    firsts, lasts = np.minimum.reduceat(uses[4], begins), np.maximum.reduceat(uses[4], begins)
-    order = np.lexsort((firsts, *uses[1::-1, begins]))
-    source, group = uses[:2, begins][:, order]
-    first, last = firsts[order], lasts[order]
-    found: dict[int, list[tuple[int, int]]] = {}
-    begins = np.flatnonzero(np.append(True, (np.diff(source) != 0) | (np.diff(group) != 0)))
-    for begin, end in pairwise([*begins.tolist(), len(order)]):
-        # Until which step any use so far goes on; where the next begins only later, the row group is let go.
-        until = np.maximum.accumulate(last[begin:end])
-        gaps = np.flatnonzero(first[begin + 1 : end] > until[:-1] + 1)
-        for step in (*until[gaps].tolist(), int(until[-1])):
-            found.setdefault(step, []).append((int(source[begin]), int(group[begin])))
-    return {step: tuple(places) for step, places in found.items()}
+_UNBOUNDED: Final = 1 << 62
+"""Bytes of row groups that the cache may keep: the steps say when a row group is let go."""
 
 
 def mix_unit(
@@ -132,174 +46,110 @@ def mix_unit(
 ) -> UnitRecord:
     """Write the parts of one unit of a mixture and return its record, which the caller publishes.
 
-    What it holds in memory are the windows of all lanes of all sources, and some bytes for each of its own rows; it
-    does not grow with the parents.
+    Args:
+        job: Job of the unit.
+        store: Store of the mixture.
+        parents_store: Store of the parents.
+        opened: Parents that stay open between jobs.
+        progress: Function that receives bytes, documents, tokens and decoded rows.
 
     Raises:
-        IntegrityError: a parent is damaged; names file and row group.
-        AccountError: what was written is not what was read, which would be a bug.
+        IntegrityError: A parent is damaged; the message names file and row group.
+        AccountError: The written rows are not those that were read, which is a bug.
     """
-    opened_rows = {parent.name: opened.open(parents_store, parent) for parent in job.parents}
-    stream = open_stream(job.mixture, {name: each.group_rows for name, each in opened_rows.items()})
-    names, pack = stream.mixture.names, job.out.pack
-    rows, cache = [opened_rows[name] for name in names], batch_cache(_UNBOUNDED)
-    bos = job.out.prefix[0] if job.out.prefix else None
-    # The key by which packed rows are shuffled names the unit by where it begins, as nothing else does.
-    key = None if pack is None or pack.shuffle_seed is None else key_of(pack.shuffle_seed, job.start)
-    if job.level == "sequences":
-        out: SequencesOut | DocumentsOut = SequencesOut(job, store, SPLIT, names)
-    else:
-        out = DocumentsOut(job, store, SPLIT, names, np.isin(names, job.out.whole), key)
+    build = _MixBuild(job, store, parents_store, opened, progress)
+    return write_record(job, MIXED, [build.output], build.write)
 
-    def take(step: MixStep) -> int:
-        """Read and write the rows of a step; return how many ids they have."""
-        place = (rows, step.source, step.group, step.row)
-        if isinstance(out, SequencesOut):
-            found = take_packed(*place, read=cache.read, bos_id=bos)
-            CLOCK.begin("pack")
-            return out.add(found, step.source)
-        documents = take_documents(*place, read=cache.read, bos_id=bos)
-        CLOCK.begin("pack")
-        return out.add(documents, step.source)
 
-    def write() -> None:
-        totals = [each.manifest.splits[each.split] for each in rows]
-        row_bytes = np.array([total.bytes / max(1, total.rows) for total in totals])
-        taken, told = np.zeros(len(rows), np.int64), 0
+@final
+class _MixBuild:
+    """A unit of a mixture while it is being built; arguments as of :func:`mix_unit`."""
+
+    def __init__(
+        self, job: MixJob, store: Store, parents_store: Store, opened: OpenedParents, progress: Progress
+    ) -> None:
+        self._job = job
+        self._progress = progress
+        rows_by_name = {parent.name: opened.open(parents_store, parent) for parent in job.parents}
+        group_rows = {name: rows.group_rows for name, rows in rows_by_name.items()}
+        self._stream = open_stream(job.mixture, group_rows)
+        names = self._stream.mixture.names
+        self._rows = [rows_by_name[name] for name in names]
+        self._cache = batch_cache(_UNBOUNDED)
+        self._bos_id = job.out.prefix[0] if job.out.prefix else None
+        self.output: SequencesOut | DocumentsOut
+        if job.level == "sequences":
+            self.output = SequencesOut(job, store, SPLIT, names)
+        else:
+            is_rendered = np.isin(names, job.out.whole)
+            self.output = DocumentsOut(job, store, SPLIT, names, is_rendered, _shuffle_key(job))
+
+    def write(self) -> None:
+        """Write all rows of the unit, step by step."""
+        # Progress is told in stored bytes: the mean bytes of a row of each source.
+        row_bytes = np.empty(len(self._rows), np.float64)
+        for index, rows in enumerate(self._rows):
+            totals = rows.manifest.splits[rows.split]
+            row_bytes[index] = totals.bytes / max(1, totals.rows)
+        rows_done = np.zeros(len(self._rows), np.int64)
+        bytes_done = 0
         CLOCK.begin("mix")
-        for step in mix_steps(stream, job.start, job.stop, _step_rows(job, stream.mixture, rows)):
+        step_rows = _step_rows(self._job, self._stream.mixture, self._rows)
+        for step in mix_steps(self._stream, self._job.start, self._job.stop, step_rows):
             CLOCK.begin("load")
-            tokens = take(step)
+            tokens = self._write_step(step)
             CLOCK.begin("mix")
             for source, group in step.done:
-                cache.groups.invalidate((rows[source], group))
-            taken += np.bincount(step.source, minlength=len(taken))
-            more, told = int(taken @ row_bytes) - told, int(taken @ row_bytes)
-            counts = {"documents": len(step), "tokens": tokens, "decoded_rows": cache.decoded.rows}
-            progress({"bytes": more, **counts})
+                self._cache.groups.invalidate((self._rows[source], group))
+            rows_done += np.bincount(step.source, minlength=len(rows_done))
+            bytes_before = bytes_done
+            bytes_done = int(rows_done @ row_bytes)
+            self._progress(
+                {
+                    "bytes": bytes_done - bytes_before,
+                    "documents": len(step),
+                    "tokens": tokens,
+                    "decoded_rows": self._cache.decoded.rows,
+                }
+            )
 
-    return _record_of(job, MIXED, [out], write)
+    def _write_step(self, step: MixStep) -> int:
+        """Gather and write the rows of a step; return their number of ids."""
+        indices = (step.source, step.group, step.row)
+        if isinstance(self.output, SequencesOut):
+            sequences = take_packed(self._rows, *indices, read=self._cache.read, bos_id=self._bos_id)
+            CLOCK.begin("pack")
+            return self.output.add(sequences, step.source)
+        documents = take_documents(self._rows, *indices, read=self._cache.read, bos_id=self._bos_id)
+        CLOCK.begin("pack")
+        return self.output.add(documents, step.source)
+
+
+def _shuffle_key(job: MixJob) -> int | None:
+    """Return the key by which packed rows are shuffled; None if they are not.
+
+    It names the unit by its first position, which no other unit has.
+    """
+    pack = job.out.pack
+    if pack is None or pack.shuffle_seed is None:
+        return None
+    return key_of(pack.shuffle_seed, job.start)
 
 
 def _step_rows(job: MixJob, mixture: SourceMixture, parents: Sequence[StoredRows]) -> int:
-    """So many rows that a step has about its tokens; whole row groups where rows are sequences.
+    """Return the rows of a step that have about ``_STEP_TOKENS`` tokens; whole row groups of packed rows.
 
-    A function of the job alone: where rows are documents, row groups end with steps.
+    It depends on the job alone: row groups of documents end with steps.
     """
-    if (length := job.out.width) and job.level == "sequences":
-        group = row_group_rows(length)
-        return max(1, _STEP_TOKENS // (group * length)) * group
-    # How many tokens its rows will have, by the means of their sources.
+    width = job.out.width
+    if width and job.level == "sequences":
+        group_rows = row_group_rows(width)
+        return max(1, _STEP_TOKENS // (group_rows * width)) * group_rows
+    # The tokens that the unit's rows will have, by the means of their sources.
     drawn = (mixture.drawn_before(job.stop) - mixture.drawn_before(job.start)).tolist()
-    totals = [rows.manifest.splits[rows.split] for rows in parents]
-    tokens = sum(
-        count * total.tokens // max(1, total.rows) for count, total in zip(drawn, totals, strict=True)
-    )
-    return max(_LEAST_ROWS, min(_MOST_ROWS, _STEP_TOKENS * (job.stop - job.start) // max(1, tokens)))
-
-
-def _record_of(
-    job: MixJob | RepackJob,
-    source: str,
-    outs: Sequence[DocumentsOut | SequencesOut],
-    write: Callable[[], None],
-) -> UnitRecord:
-    """Have the rows of a unit written, finish its parts and return its record."""
-    try:
-        write()
-        CLOCK.begin("pack")
-        parts = [entry for out in outs for entry in out.finish()]
-        CLOCK.end()
-    except BaseException:
-        for out in outs:
-            out.discard()
-        raise
-    accounts = [out.shares.accounts() for out in outs]
-    rest = [out.rows_of_all for out in outs]
-    account = Account.total([*(each for found in accounts for each in found.values()), *rest])
-    check_written(account, parts, job.out.width, where=f"unit {job.unit}")
-    return UnitRecord(
-        unit=job.unit,
-        fingerprint=job.fingerprint,
-        source=source,
-        inputs=(),
-        parts=tuple(parts),
-        account=account,
-        shares=accounts[0] if source == MIXED else {},
-        quarantine=None,
-        engine=NO_ENGINE,
-        produced_by=produced_by(),
-    )
-
-
-def repacked_shards(manifest: Manifest, split: str) -> tuple[ShardEntry, ...]:
-    """Return the shards that are packed again: those of a split that is held out, or of all splits."""
-    if split in manifest.held_out.values():
-        return tuple(shard for shard in manifest.files if shard.split == split)
-    return manifest.files
-
-
-def repack_unit(
-    job: RepackJob, store: Store, parents_store: Store, opened: OpenedParents, progress: Progress
-) -> UnitRecord:
-    """Pack one unit of a parent again, split by split, in the order in which it is stored; errors as of a mixture."""
-    manifest = opened.manifest(parents_store, job.parent)
-    shards = [each for each in repacked_shards(manifest, job.parent.split) if each.unit == job.parent_unit]
-    splits = list(dict.fromkeys(shard.split for shard in shards))
-    whole = np.array([job.parent.name in job.out.whole])
-    outs = {
-        split: DocumentsOut(
-            job,
-            store,
-            split,
-            (job.source,),
-            whole,
-            _key_as_at_once(job, parents_store, manifest, splits, split),
-        )
-        for split in splits
-    }
-    bos = job.out.prefix[0] if job.out.prefix else None
-
-    def write() -> None:
-        for split, out in outs.items():
-            rows = opened.open(parents_store, job.parent, split)
-            for group in _groups(rows, job.parent_unit):
-                count = int(rows.group_rows[group])
-                source = np.zeros(count, np.int64)
-                CLOCK.begin("load")
-                place = source, np.full(count, group), np.arange(count)
-                documents = take_documents(
-                    [rows], *place, read=batch_cache(0).read, bos_id=bos
-                )  # each is read once
-                CLOCK.begin("pack")
-                tokens = out.add(documents, source)
-                CLOCK.end()
-                progress({"bytes": rows.bytes_of(group), "documents": count, "tokens": tokens})
-
-    return _record_of(job, job.source, list(outs.values()), write)
-
-
-def _groups(rows: StoredRows, unit: int) -> Iterator[int]:
-    """Yield the row groups of a unit, in the order in which they are stored."""
-    first = 0
-    for shard in rows.manifest.files:
-        if shard.split == rows.split:
-            last = first + len(shard.row_groups)
-            yield from range(first, last) if shard.unit == unit else ()
-            first = last
-
-
-def _key_as_at_once(
-    job: RepackJob, parents_store: Store, manifest: Manifest, splits: Sequence[str], split: str
-) -> int | None:
-    """The key by which packed rows are shuffled: the one that packing the text at once would have taken."""
-    pack, parent = job.out.pack, job.parent
-    if pack is None or pack.shuffle_seed is None:
-        return None
-    record = read_record(parents_store, Layout(parent.dataset, parent.version), job.parent_unit)
-    first = (record.inputs[0].file_id, record.inputs[0].start) if record.inputs else (record.unit,)
-    source = manifest.config.get("sources", {}).get(record.source, {})
-    named = [name for name, _ in source.get("splits", ())]
-    named += [source["eval"]["split"]] if "eval" in source else []
-    number = (named if split in named else splits).index(split)
-    return key_of(pack.shuffle_seed, *first, number, 0)
+    tokens = 0
+    for count, rows in zip(drawn, parents, strict=True):
+        totals = rows.manifest.splits[rows.split]
+        tokens += count * totals.tokens // max(1, totals.rows)
+    step_rows = _STEP_TOKENS * (job.stop - job.start) // max(1, tokens)
+    return max(_LEAST_ROWS, min(_MOST_ROWS, step_rows))

@@ -11,16 +11,16 @@ import pyarrow as pa
 from tokenlake.base.arrays import FlatRows
 from tokenlake.errors import StoreError
 from tokenlake.etl.step_clock import CLOCK
+from tokenlake.runtime.logical_hash import LogicalHasher
 from tokenlake.runtime.parquet.writer import RowGroupWriter, open_shard
-from tokenlake.runtime.schema import LogicalHasher
 from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.durable_files import remove_temp
 from tokenlake.runtime.store.layout import Layout, shard_path
 from tokenlake.runtime.store.ledger import FileEntry, ShardEntry
 from tokenlake.runtime.store.writes import HashingFile
 
-_ARROW: Final[Any] = pa
-_MOST_ROWS: Final = 1 << 20  # of a row group
+_MOST_ROWS: Final = 1 << 20
+"""Rows of a row group."""
 
 
 @final
@@ -28,13 +28,21 @@ class UnitFile:
     """A Parquet file of a unit while it is written to a temporary place.
 
     Args:
-        open_: makes the writer.
+        store: Store of the version.
+        layout: Keys of the version.
+        unit: Number of the unit.
+        open_: Function that opens a writer on a stream.
+
+    Attributes:
+        rows: Number of rows written.
     """
 
     def __init__(
         self, store: Store, layout: Layout, unit: int, open_: Callable[[Any], RowGroupWriter]
     ) -> None:
-        self._store, self._layout, self._unit = store, layout, unit
+        self._store = store
+        self._layout = layout
+        self._unit = unit
         self._temp = store.temp(layout.prefix)
         try:
             self._file = HashingFile(self._temp)
@@ -46,6 +54,7 @@ class UnitFile:
 
     @property
     def bytes(self) -> int:
+        """Number of bytes written."""
         return self._file.bytes
 
     def write(self, rows: FlatRows | pa.RecordBatch) -> None:
@@ -54,19 +63,22 @@ class UnitFile:
         self.rows += len(rows)
 
     def publish(self, path: str) -> FileEntry:
-        """Put the whole file in its place; an unequal one there that belongs to no finished unit is replaced."""
+        """Put the whole file in its place. An unequal file there is replaced if it belongs to no finished unit."""
         self._writer.close()
         self._file.close()
         entry = FileEntry(bytes=self._file.bytes, sha256=self._file.sha256)
-        key, ledger = self._layout.key(path), self._layout.ledger(self._unit)
+        ledger_key = self._layout.ledger(self._unit)
         self._store.publish(
-            self._temp, key, entry.sha256, replace_orphan=lambda: not self._store.exists(ledger)
+            self._temp,
+            self._layout.key(path),
+            entry.sha256,
+            replace_orphan=lambda: not self._store.exists(ledger_key),
         )
         return entry
 
     def discard(self) -> None:
         """Give up: remove the temporary file."""
-        # A writer that nobody closes closes itself when it is collected, and finds its file closed.
+        # A writer that is not closed closes itself when it is collected, and then finds its file closed.
         with contextlib.suppress(OSError, ValueError, StoreError, pa.ArrowException):
             self._writer.close()
         self._file.close()
@@ -78,12 +90,15 @@ class PartWriter:
     """The parts of one unit and split, in order.
 
     Args:
-        store: where to publish.
-        layout: the version's keys.
-        split, unit: they name the files.
-        schema: of the rows; its metadata are key-values of the files, see :func:`tokenlake.runtime.schema.described`.
-        max_bytes: a part is closed at the first row group past this size.
-        only: number of the one part that is written then, however large, and also where there are no rows.
+        store: Store of the version.
+        layout: Keys of the version.
+        split: Split of the parts, which their names contain.
+        unit: Number of the unit, which their names contain.
+        schema: Schema of the rows; its metadata are key-values of the files, see
+            :func:`tokenlake.runtime.schema.described`.
+        max_bytes: Size after which a part is closed, at the end of a row group.
+        only: Number of the only part, which is written however large it is, even without rows; None: any number of
+            parts.
     """
 
     def __init__(
@@ -96,8 +111,13 @@ class PartWriter:
         max_bytes: int,
         only: int | None = None,
     ) -> None:
-        self._store, self._layout, self._split, self._unit = store, layout, split, unit
-        self.schema, self._max_bytes, self._only = schema, max_bytes, only
+        self._store = store
+        self._layout = layout
+        self._split = split
+        self._unit = unit
+        self.schema = schema
+        self._max_bytes = max_bytes
+        self._only = only
         self._entries: list[ShardEntry] = []
         self._file: UnitFile | None = None
 
@@ -105,9 +125,9 @@ class PartWriter:
         """Write one row group.
 
         Args:
-            rows: the row group; of packed rows best taken apart, as both the file and the hash need them.
-            tokens: tokens in it, padding not counted.
-            documents: documents that begin in it.
+            rows: Row group. Packed rows are best taken apart, as both the file and the hash need them in this form.
+            tokens: Number of its tokens, padding not counted.
+            documents: Number of documents that begin in it.
         """
         with CLOCK.saving():
             file = self._file or self._open()
@@ -122,8 +142,10 @@ class PartWriter:
     def finish(self) -> list[ShardEntry]:
         """Publish the last part and return all entries."""
         with CLOCK.saving():
-            if self._file or self._only is not None:
-                self._close(self._file or self._open())
+            if self._file is not None:
+                self._close(self._file)
+            elif self._only is not None:
+                self._close(self._open())
         return self._entries
 
     def discard(self) -> None:
@@ -132,15 +154,18 @@ class PartWriter:
             self._file.discard()
 
     def _open(self) -> UnitFile:
+        """Open the next part."""
         self._file = UnitFile(
             self._store, self._layout, self._unit, lambda sink: open_shard(sink, self.schema)
         )
         self._logical = LogicalHasher()
-        self._row_groups: list[int] = []
-        self._tokens = self._documents = 0
+        self._row_groups: list[int] = []  # first row of each
+        self._tokens = 0
+        self._documents = 0
         return self._file
 
     def _close(self, file: UnitFile) -> None:
+        """Publish a part and add its entry."""
         number = len(self._entries) if self._only is None else self._only
         path = shard_path(self._split, self._unit, number)
         if not file.rows:

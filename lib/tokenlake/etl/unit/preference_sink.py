@@ -19,7 +19,8 @@ from tokenlake.etl.unit.rows_file import Padding, RowsFile, row_of
 from tokenlake.etl.unit.sink import part_numbers
 from tokenlake.etl.unit.text_documents import TextDocuments, taken
 from tokenlake.etl.unit.token_files import group_tokens
-from tokenlake.runtime.schema import arrow_type, described, preference_schema
+from tokenlake.runtime.column_types import arrow_type
+from tokenlake.runtime.schema import described, preference_schema
 from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import ShardEntry
@@ -32,6 +33,17 @@ class PreferenceSink:
     """Joins prompts and answers to one row per judged prompt, and counts what became of every token.
 
     Rows have the columns of their trainer, and are dealt to the files one by one.
+
+    Args:
+        job: Job of the unit.
+        settings: Method and trainer of the preferences.
+        store: Store of the version.
+        layout: Keys of the version.
+        split: Name of the split.
+        encoder: Encoder of the texts, whose prefix rows begin with.
+
+    Attributes:
+        counts: Counts of documents, content_packed, bos, eos and eos_existing.
     """
 
     def __init__(
@@ -44,22 +56,25 @@ class PreferenceSink:
         encoder: Encoder,
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self._settings, own = settings, job.source.tokenizer
-        self._joiner = Joiner(settings.method, encoder.prefix, job.eos_id, own.max_length, own.long_documents)
-        kept = [(name, arrow_type(kind)) for name, kind in job.kept]
-        rows = preference_schema(settings.method, settings.trainer, kept)
-        self._schema = described(rows, job.tokenizer_json)
-        args = store, layout, split, job.unit, self._schema, job.max_shard_size
-        # Rows are not padded here, but none goes into a group that it does not fit into.
-        padding, full = Padding("max_length"), group_tokens(job.files)
-        self._files = [
-            RowsFile(PartWriter(*args, only), padding, full, lambda rows, _: rows)
-            for only in part_numbers(job)
-        ]
-        self._dealt = 0
+        self._settings = settings
+        tokenizer = job.source.tokenizer
+        self._joiner = Joiner(
+            settings.method, encoder.prefix, job.eos_id, tokenizer.max_length, tokenizer.long_documents
+        )
+        kept_fields = [(name, arrow_type(kind)) for name, kind in job.kept]
+        schema = preference_schema(settings.method, settings.trainer, kept_fields)
+        self._schema = described(schema, job.tokenizer_json)
+        # Rows are not padded. This padding of length 0 keeps a row out of a group that it does not fit into.
+        padding = Padding("max_length")
+        full_group = group_tokens(job.files)
+        self._files: list[RowsFile] = []
+        for number in part_numbers(job):
+            writer = PartWriter(store, layout, split, job.unit, self._schema, job.max_shard_size, number)
+            self._files.append(RowsFile(writer, padding, full_group, lambda rows, _: rows))
+        self._dealt_rows = 0
 
     def add(self, documents: TextDocuments, encoded: Encoded) -> Joined:
-        """Add documents whose texts were encoded; returns what became of them."""
+        """Add documents whose texts were encoded; return what became of them."""
         joined = self._joiner.join(encoded.ids, encoded.offsets)
         self.counts.update(
             documents=len(joined.origin),
@@ -74,12 +89,15 @@ class PreferenceSink:
 
     def text_bytes(self, documents: TextDocuments) -> int:
         """Return the UTF-8 bytes of prompts and answers, each counted once as ids are."""
-        sizes = documents.text_sizes.reshape(-1, documents.parts).sum(axis=0)
-        return int(sizes @ np.array(text_weights(self._settings.method)))
+        bytes_of_parts = documents.text_sizes.reshape(-1, documents.parts).sum(axis=0)
+        return int(bytes_of_parts @ np.array(text_weights(self._settings.method)))
 
     def finish(self) -> list[ShardEntry]:
-        """Write what is left and publish; returns the parts."""
-        return [entry for file in self._files for entry in file.finish()]
+        """Write and publish the rest; return the parts."""
+        parts: list[ShardEntry] = []
+        for file in self._files:
+            parts += file.finish()
+        return parts
 
     def discard(self) -> None:
         """Give up: remove temporary files."""
@@ -87,20 +105,29 @@ class PreferenceSink:
             file.discard()
 
     def _rows(self, documents: TextDocuments, joined: Joined) -> pa.RecordBatch:
+        """Return the rows of joined documents, with provenance and kept fields."""
         batch = preference_batch(self._settings, joined, documents.label, documents.text)
         columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns["file"] = _ARROW.array(documents.file[joined.origin])
         columns["position"] = _ARROW.array(documents.position[joined.origin])
-        if (kept := taken(documents.kept, joined.origin)) is not None:
-            columns |= dict(zip(kept.schema.names, kept.columns, strict=True))
+        kept = taken(documents.kept, joined.origin)
+        if kept is not None:
+            columns.update(zip(kept.schema.names, kept.columns, strict=True))
         return row_of(self._schema, columns, len(joined.origin))
 
     def _deal(self, rows: pa.RecordBatch, lengths: Int64) -> None:
-        many = len(self._files)
-        for number, file in enumerate(self._files):
-            if many == 1:
-                file.add(rows, lengths)
-                continue
-            mine = np.arange((number - self._dealt) % many, len(lengths), many)
-            file.add(rows.take(_ARROW.array(mine)), lengths[mine])
-        self._dealt += len(lengths)
+        """Deal rows to the files one by one.
+
+        Args:
+            rows: n rows.
+            lengths: Ids of each, int64[n].
+        """
+        file_count = len(self._files)
+        if file_count == 1:
+            self._files[0].add(rows, lengths)
+        else:
+            for number, file in enumerate(self._files):
+                first = (number - self._dealt_rows) % file_count
+                indices = np.arange(first, len(lengths), file_count)
+                file.add(rows.take(_ARROW.array(indices)), lengths[indices])
+        self._dealt_rows += len(lengths)

@@ -14,7 +14,7 @@ from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.layout import Layout, quarantine_path
 from tokenlake.runtime.store.ledger import QuarantineEntry
 
-_QUARANTINE_COLUMNS: Final = {
+_COLUMNS: Final = {
     "path": (pa.string(), "file"),
     "file": (pa.int64(), "file_id"),
     "position": (pa.int64(), "position"),
@@ -23,39 +23,50 @@ _QUARANTINE_COLUMNS: Final = {
     "detail": (pa.string(), "detail"),
     "raw": (pa.large_binary(), "raw"),
 }
-"""Column -> its type, and what of a record is in it."""
-_QUARANTINE: Final = pa.schema(
-    [pa.field(name, kind, nullable=name == "line") for name, (kind, _) in _QUARANTINE_COLUMNS.items()]
+"""Column -> its type, and the attribute of a record that it holds."""
+
+_SCHEMA: Final = pa.schema(
+    [pa.field(name, kind, nullable=name == "line") for name, (kind, _) in _COLUMNS.items()]
 )
-_FLUSH_BYTES: Final = 16 << 20  # raw bytes held before a row group is written
 
-
-def _open_quarantine(sink: Any) -> pq.ParquetWriter:
-    return pq.ParquetWriter(sink, _QUARANTINE, compression="zstd", write_page_checksum=True)
+_FLUSH_BYTES: Final = 16 << 20
+"""Raw bytes that are held before a row group is written."""
 
 
 @final
 class QuarantineWriter:
-    """Writes one unit's quarantine file, which exists only if a record is bad."""
+    """Writes the quarantine file of a unit, which exists only if a record is bad.
+
+    Args:
+        store: Store of the version.
+        layout: Keys of the version.
+        unit: Number of the unit.
+
+    Attributes:
+        first: Location and reason of the first bad record, for messages; empty if there is none.
+    """
 
     def __init__(self, store: Store, layout: Layout, unit: int) -> None:
-        self._store, self._layout, self._unit = store, layout, unit
+        self._store = store
+        self._layout = layout
+        self._unit = unit
         self._held: list[BadRecord] = []
-        self._bytes = 0
+        self._held_bytes = 0
         self._file: UnitFile | None = None
         self.first: str = ""
 
     def add(self, records: Iterable[BadRecord]) -> None:
+        """Append bad records."""
         for record in records:
             if not self.first:
                 self.first = f"{record.file} position {record.position}: {record.reason}: {record.detail}"
             self._held.append(record)
-            self._bytes += len(record.raw)
-            if self._bytes >= _FLUSH_BYTES:
+            self._held_bytes += len(record.raw)
+            if self._held_bytes >= _FLUSH_BYTES:
                 self._flush()
 
     def publish(self) -> QuarantineEntry | None:
-        """Write what is left and publish the file; None when no record was bad."""
+        """Write the rest and publish the file; None if no record was bad."""
         self._flush()
         if self._file is None:
             return None
@@ -69,13 +80,19 @@ class QuarantineWriter:
             self._file.discard()
 
     def _flush(self) -> None:
+        """Write the records that are held as one row group."""
         if not self._held:
             return
         if self._file is None:
-            self._file = UnitFile(self._store, self._layout, self._unit, _open_quarantine)
-        arrays = [
-            pa.array([getattr(record, name) for record in self._held], kind)
-            for kind, name in _QUARANTINE_COLUMNS.values()
-        ]
-        self._file.write(pa.RecordBatch.from_arrays(arrays, schema=_QUARANTINE))
-        self._held, self._bytes = [], 0
+            self._file = UnitFile(self._store, self._layout, self._unit, _open_writer)
+        arrays: list[Any] = []
+        for kind, attribute in _COLUMNS.values():
+            values = [getattr(record, attribute) for record in self._held]
+            arrays.append(pa.array(values, kind))
+        self._file.write(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
+        self._held = []
+        self._held_bytes = 0
+
+
+def _open_writer(sink: Any) -> pq.ParquetWriter:
+    return pq.ParquetWriter(sink, _SCHEMA, compression="zstd", write_page_checksum=True)

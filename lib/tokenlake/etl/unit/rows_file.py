@@ -1,10 +1,21 @@
-"""Files with rows of one document each, in row groups of about equal numbers of tokens."""
+"""Files with rows of one document each, in row groups of about equal numbers of tokens.
+
+The borders of row groups do not depend on how rows arrive: they follow from the lengths of the documents alone. A row
+group ends
+
+- with the document that fills it, without padding: released bytes are so;
+- before the document that would exceed it, with padding. Padded to the longest of the group, a document may make all
+  rows before it longer, so that the area ``rows * longest`` is looked at.
+
+Example: full groups of 10 ids; documents of 4, 5 and 3 ids. Without padding the group has all three (12 ids). Padded
+to the longest it has the first two (2 * 5 = 10 ids; with the third it would have 15).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 import numpy as np
 import pyarrow as pa
@@ -15,20 +26,21 @@ from tokenlake.runtime.store.ledger import ShardEntry
 
 _ARROW: Final[Any] = pa
 
-_KEPT_BYTES: Final = 64 << 20  # of kept fields after which a row group ends, however few tokens it has
+_KEPT_BYTES: Final = 64 << 20
+"""Bytes of kept fields after which a row group ends, however few tokens it has."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """How documents are padded.
+    """Padding of documents.
 
     Attributes:
         kind: ``none``; ``max_length``: to `length`, longer ones stay as they are; ``longest``: to the longest of
             their row group.
-        length: tokens of a row, for ``max_length``.
-        side: where the padding goes.
-        pad_id: what it is made of.
+        length: Tokens of a row, for ``max_length``.
+        side: Side of the row that the padding is on.
+        pad_id: Id of the padding.
     """
 
     kind: Literal["none", "max_length", "longest"]
@@ -37,119 +49,174 @@ class Padding:
     pad_id: int = 0
 
     def sizes(self, lengths: Int64) -> Int64:
-        """Return how many ids each of the n rows of a row group has, its documents having `lengths` (int64[n])."""
+        """Return the number of ids of each row of a row group, padding included, int64[n].
+
+        Args:
+            lengths: Ids of each document, int64[n].
+        """
         if self.kind == "none" or not len(lengths):
             return lengths
-        return np.maximum(lengths, self.length if self.kind == "max_length" else lengths.max())
+        if self.kind == "max_length":
+            return np.maximum(lengths, self.length)
+        return np.full(len(lengths), lengths.max())
 
     def apply(self, ids: Int32, lengths: Int64, sizes: Int64) -> tuple[Int32, Int32]:
-        """Lay documents (ids int32[sum of lengths]) into rows of `sizes`; return ids and mask, int32[sum of sizes]."""
+        """Lay documents into rows; return ids, and a mask with 1 for ids that are not padding, int32[total] each.
+
+        Args:
+            ids: Ids of all documents.
+            lengths: Ids of each document, int64[n].
+            sizes: Ids of each row, int64[n].
+        """
         if self.kind == "none":
             return ids, np.ones(len(ids), np.int32)
-        starts = np.cumsum(sizes) - sizes
-        begin = starts if self.side == "right" else starts + sizes - lengths
-        at = places(begin, lengths)
-        out = np.full(int(sizes.sum()), self.pad_id, np.int32)
-        mask = np.zeros(len(out), np.int32)
-        out[at], mask[at] = ids, 1
-        return out, mask
+        begins = np.cumsum(sizes) - sizes
+        if self.side == "left":
+            begins += sizes - lengths
+        indices = places(begins, lengths)
+        padded = np.full(int(sizes.sum()), self.pad_id, np.int32)
+        padded[indices] = ids
+        mask = np.zeros(len(padded), np.int32)
+        mask[indices] = 1
+        return padded, mask
 
 
 @final
 class RowGroups:
-    """Where row groups of documents end: each has at most about `tokens` ids, padding included.
+    """Borders of row groups of documents: each has at most about `tokens` ids, padding included.
 
     Args:
-        tokens: of a full row group; one document alone may have more.
+        padding: Padding of the documents.
+        tokens: Ids of a full row group. A group of one document may have more.
     """
 
     def __init__(self, padding: Padding, tokens: int) -> None:
-        self._padding, self._tokens = padding, tokens
-        self._held = self._longest = self._count = 0
+        self._padding = padding
+        self._tokens = tokens
+        # The open group: its ids, or the number of its documents and the ids of the longest.
+        self._held_ids = 0
+        self._held_documents = 0
+        self._longest = 0
 
     def take(self, lengths: Int64) -> tuple[int, bool]:
-        """Return how many of the next documents (int64[n], n > 0) go into the open group, and whether it is full."""
+        """Add documents to the open group.
+
+        Args:
+            lengths: Ids of the next documents, n > 0, int64[n].
+
+        Returns:
+            Number of documents that go into the open group, and True if it is full.
+        """
         if self._padding.kind == "longest":
             return self._take_longest(lengths)
         ends = np.cumsum(self._padding.sizes(lengths))
-        # Without padding a document goes into the open group that it comes to, fits or not: released bytes are so.
-        least = int(self._padding.kind == "none" or not self._held)
-        taken = max(least, int(np.searchsorted(ends, self._tokens - self._held, side="right")))
-        if not taken:
+        count = int(np.searchsorted(ends, self._tokens - self._held_ids, side="right"))
+        # Without padding the group takes one document even if it does not fit. An empty group takes one in any case.
+        takes_one = self._padding.kind == "none" or not self._held_ids
+        if takes_one:
+            count = max(1, count)
+        if not count:
             return 0, True
-        self._held += int(ends[taken - 1])
-        return taken, self._held >= self._tokens or taken < len(lengths)
+        self._held_ids += int(ends[count - 1])
+        is_full = self._held_ids >= self._tokens or count < len(lengths)
+        return count, is_full
 
     def _take_longest(self, lengths: Int64) -> tuple[int, bool]:
-        widths = np.maximum.accumulate(np.maximum(lengths[: self._tokens], self._longest))
-        areas: Any = widths * np.arange(self._count + 1, self._count + 1 + len(widths))
-        taken = int(np.searchsorted(areas, self._tokens, side="right"))
-        if not taken and self._count:
+        """Add documents to a group whose rows are as long as the longest of them."""
+        longest = np.maximum.accumulate(np.maximum(lengths[: self._tokens], self._longest))
+        rows = self._held_documents + 1 + np.arange(len(longest))
+        areas: Any = longest * rows
+        count = int(np.searchsorted(areas, self._tokens, side="right"))
+        if not count and self._held_documents:
             return 0, True
-        taken = max(1, taken)
-        self._count, self._longest = self._count + taken, int(widths[taken - 1])
-        return taken, taken < len(lengths) or int(areas[taken - 1]) >= self._tokens
+        count = max(1, count)
+        self._held_documents += count
+        self._longest = int(longest[count - 1])
+        is_full = count < len(lengths) or int(areas[count - 1]) >= self._tokens
+        return count, is_full
 
     def clear(self) -> None:
         """Begin a new group."""
-        self._held = self._longest = self._count = 0
+        self._held_ids = 0
+        self._held_documents = 0
+        self._longest = 0
 
 
-Finished = Callable[[pa.RecordBatch, Int64], pa.RecordBatch]
-"""From the rows of a row group, and how many ids each has (int64[n]), to what is written."""
+Finished: TypeAlias = Callable[[pa.RecordBatch, Int64], pa.RecordBatch]
+"""Function from the rows of a row group, and the number of ids of each (int64[n]), to the rows that are written."""
 
 
 @final
 class RowsFile:
-    """Rows of one document each on their way to row groups, whose borders do not depend on how rows arrive.
+    """Rows of one document each, on their way to row groups.
 
     Args:
-        padding: what a row group counts beside the ids.
-        full: ids of a full row group.
-        kept: columns that end a row group where they have many bytes.
+        writer: Writer of the parts.
+        padding: Padding, which counts toward a full row group.
+        full: Ids of a full row group.
+        finished: Last change of a row group before it is written.
+        kept: Names of columns that end a row group when they have many bytes.
     """
 
     def __init__(
         self, writer: PartWriter, padding: Padding, full: int, finished: Finished, kept: Sequence[str] = ()
     ) -> None:
-        self._writer, self._finished, self._kept = writer, finished, kept
+        self._writer = writer
+        self._finished = finished
+        self._kept = kept
         self._groups = RowGroups(padding, full)
-        self._waiting: list[tuple[pa.RecordBatch, Int64]] = []
+        self._waiting_rows: list[pa.RecordBatch] = []
+        self._waiting_lengths: list[Int64] = []
         self._kept_bytes = 0
 
     def add(self, rows: pa.RecordBatch, lengths: Int64) -> None:
-        """Append n rows of so many ids, padding not counted (int64[n])."""
+        """Append rows.
+
+        Args:
+            rows: n rows.
+            lengths: Ids of each, padding not counted, int64[n].
+        """
         first = 0
         while first < len(lengths):
-            count, full = self._groups.take(lengths[first:])
+            count, is_full = self._groups.take(lengths[first:])
             if count:
-                some = rows.slice(first, count)
-                self._waiting.append((some, lengths[first : first + count]))
-                self._kept_bytes += sum(some.column(name).nbytes for name in self._kept)
-            if full or self._kept_bytes >= _KEPT_BYTES:
+                group_rows = rows.slice(first, count)
+                self._waiting_rows.append(group_rows)
+                self._waiting_lengths.append(lengths[first : first + count])
+                self._kept_bytes += sum(group_rows.column(name).nbytes for name in self._kept)
+            if is_full or self._kept_bytes >= _KEPT_BYTES:
                 self._flush()
             first += count
 
     def finish(self) -> list[ShardEntry]:
-        """Write what is left and publish; returns the parts."""
+        """Write and publish the rest; return the parts."""
         self._flush()
         return self._writer.finish()
 
     def discard(self) -> None:
+        """Give up: remove temporary files."""
         self._writer.discard()
 
     def _flush(self) -> None:
-        """Write what waits as one row group."""
-        waiting, self._waiting, self._kept_bytes = self._waiting, [], 0
+        """Write the rows that wait as one row group."""
         self._groups.clear()
-        if waiting:
-            rows = _ARROW.concat_batches([rows for rows, _ in waiting])
-            lengths = np.concatenate([lengths for _, lengths in waiting])
-            rows = self._finished(rows, lengths)
-            self._writer.write(rows, tokens=int(lengths.sum()), documents=len(rows))
+        if not self._waiting_rows:
+            return
+        rows = _ARROW.concat_batches(self._waiting_rows)
+        lengths = np.concatenate(self._waiting_lengths)
+        self._waiting_rows = []
+        self._waiting_lengths = []
+        self._kept_bytes = 0
+        rows = self._finished(rows, lengths)
+        self._writer.write(rows, tokens=int(lengths.sum()), documents=len(rows))
 
 
 def row_of(schema: pa.Schema, columns: dict[str, Any], count: int) -> pa.RecordBatch:
-    """Return `count` rows of a schema; what is not there is null."""
-    arrays = [columns[f.name] if f.name in columns else pa.nulls(count, f.type) for f in schema]
+    """Return `count` rows of a schema; missing columns are null."""
+    arrays: list[Any] = []
+    for field in schema:
+        if field.name in columns:
+            arrays.append(columns[field.name])
+        else:
+            arrays.append(pa.nulls(count, field.type))
     return _ARROW.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,6 +1,6 @@
-"""Where the documents of one split of a unit end up: packed rows, rows of one document each, or preferences.
+"""Sinks: the documents of one split of a unit, on their way to packed rows or to rows of one document each.
 
-Documents go to one file after the other, or are dealt to several, one document after the other.
+Documents go to one file after the other or, if a unit writes several files at a time, are dealt to them one by one.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, final
+from typing import final
 
 import numpy as np
-import pyarrow as pa
 
 from tokenlake.base.arrays import Int32
 from tokenlake.config.resolved import ResolvedPack
@@ -24,21 +23,20 @@ from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import ShardEntry
 
-_ARROW: Final[Any] = pa
-
 
 @final
 class Sink:
     """Takes documents, writes parts, and counts what became of every token.
 
     Args:
-        files: to which documents are dealt, document i to file i modulo their number.
-        prefix, suffix: how many ids they put around every document.
-        packed: whether a further piece is one more segment of its document, and not a row of its own.
-        existing: whether every document has its EOS from the tokenizer's post-processor.
+        files: Files to which documents are dealt, document i to file i modulo their number.
+        prefix: Number of ids that the files put before every document.
+        suffix: Number of ids that the files put after every document.
+        packed: True if a further part is one more segment of its document; False if it is a row by itself.
+        existing: True if every document has its EOS from the tokenizer's post-processor.
 
     Attributes:
-        counts: documents, content_packed, bos, eos, eos_existing, pad, sequences and slots.
+        counts: Counts of documents, content_packed, bos, eos, eos_existing, pad, sequences and slots.
     """
 
     def __init__(
@@ -50,32 +48,47 @@ class Sink:
         packed: bool,
         existing: bool = False,
     ) -> None:
-        self._files, self._next = files, 0
-        self._prefix, self._suffix, self._packed, self._existing = prefix, suffix, packed, existing
+        self._files = files
+        self._next_file = 0
+        self._prefix = prefix
+        self._suffix = suffix
+        self._packed = packed
+        self._existing = existing
         self.counts: Counter[str] = Counter()
         for file in files:
             file.counts = self.counts
 
     def add(self, documents: TokenDocuments) -> None:
-        """Add documents, or pieces of them; none is empty."""
+        """Add documents, or parts of them; none is empty."""
         if not len(documents):
             return
-        whole = np.ones(len(documents), np.bool_) if documents.again is None else ~documents.again
-        content = int(documents.offsets[-1] - documents.offsets[0]) - documents.bos - documents.eos
-        self._count(len(documents), int(whole.sum()), content)
+        # 1. Count.
+        is_first_part = np.ones(len(documents), np.bool_)
+        if documents.again is not None:
+            is_first_part = ~documents.again
+        document_count = int(is_first_part.sum())
+        ids = int(documents.offsets[-1] - documents.offsets[0])
+        self._count(len(documents), document_count, ids - documents.bos - documents.eos)
         self.counts.update(bos=documents.bos, eos=documents.eos, eos_existing=documents.eos_existing)
+        # 2. Deal. All parts of a document go to the same file.
         if len(self._files) == 1:
             self._files[0].add(documents)
             return
-        number = self._next - 1 + np.cumsum(whole)  # of the document that each is, or is a piece of
+        document_number = self._next_file - 1 + np.cumsum(is_first_part)
         for index, file in enumerate(self._files):
-            rows = np.flatnonzero(number % len(self._files) == index)
+            rows = np.flatnonzero(document_number % len(self._files) == index)
             if len(rows):
                 file.add(documents.take(rows))
-        self._next = (self._next + int(whole.sum())) % len(self._files)
+        self._next_file = (self._next_file + document_count) % len(self._files)
 
     def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
-        """Add one document whose ids come in windows."""
+        """Add one document that comes in pieces.
+
+        Args:
+            windows: Ids of the document, a piece at a time.
+            file: Id of the document's file.
+            position: Position of the document in its file.
+        """
 
         def counted() -> Iterator[Int32]:
             for ids in windows:
@@ -83,80 +96,127 @@ class Sink:
                 yield ids
 
         self._count(1, 1, 0)
-        self._files[self._next].add_long(counted(), file, position)
-        self._next = (self._next + 1) % len(self._files)
+        self._files[self._next_file].add_long(counted(), file, position)
+        self._next_file = (self._next_file + 1) % len(self._files)
 
     def finish(self) -> list[ShardEntry]:
-        """Write what is left and publish; returns the parts."""
-        return [entry for file in self._files for entry in file.finish()]
+        """Write and publish the rest; return the parts."""
+        parts: list[ShardEntry] = []
+        for file in self._files:
+            parts += file.finish()
+        return parts
 
     def discard(self) -> None:
         """Give up: remove temporary files."""
         for file in self._files:
             file.discard()
 
-    def _count(self, pieces: int, whole: int, content: int) -> None:
-        documents = whole if self._packed else pieces
+    def _count(self, parts: int, documents: int, content: int) -> None:
+        """Count documents.
+
+        Args:
+            parts: Number of their parts, each of which gets a prefix and a suffix.
+            documents: Number of documents.
+            content: Number of ids of the text.
+        """
+        if not self._packed:
+            documents = parts
         self.counts.update(
             documents=documents,
             content_packed=content,
-            bos=pieces * self._prefix,
-            eos=pieces * self._suffix,
-            eos_existing=documents if self._existing else 0,
+            bos=parts * self._prefix,
+            eos=parts * self._suffix,
         )
+        if self._existing:
+            self.counts["eos_existing"] += documents
 
 
 def part_numbers(job: UnitJob) -> Sequence[int | None]:
-    """The numbers of the files that are written at a time; None: one after the other."""
-    return [None] if job.files is None else range(job.files)
+    """Return the numbers of the files that are written at a time; None: one after the other."""
+    if job.files is None:
+        return [None]
+    return range(job.files)
 
 
 def open_sink(
     job: UnitJob, store: Store, layout: Layout, split: str, prefix: tuple[int, ...], suffix: tuple[int, ...]
 ) -> Sink:
-    """The sink for one split of a unit.
+    """Return the sink of one split of a unit.
 
     Args:
-        prefix, suffix: what the tokenizer's post-processor puts around a document.
+        job: Job of the unit.
+        store: Store of the version.
+        layout: Keys of the version.
+        split: Name of the split.
+        prefix: Ids that the tokenizer's post-processor puts before a document.
+        suffix: Ids that the tokenizer's post-processor puts after a document.
     """
-    masks = {"loss_mask": job.loss_mask, "attention_mask": job.attention_mask}
-    schema = rows_schema(job.pack, job.tokenizer_json, **masks, kept=job.kept)
-    numbers, args = part_numbers(job), (store, layout, split, job.unit, schema, job.max_shard_size)
-    writers = [PartWriter(*args, only) for only in numbers]
+    schema = rows_schema(
+        job.pack,
+        job.tokenizer_json,
+        loss_mask=job.loss_mask,
+        attention_mask=job.attention_mask,
+        kept=job.kept,
+    )
+    writers: dict[int | None, PartWriter] = {}
+    for number in part_numbers(job):
+        writers[number] = PartWriter(store, layout, split, job.unit, schema, job.max_shard_size, number)
     if job.pack is None:
-        own, kept = job.source.tokenizer, [name for name, _ in job.source.kept]
-        padding = Padding(own.padding, own.max_length, own.padding_side or "right", job.pad_id)
-        full = group_tokens(job.files)
-        files = [TokensFile(writer, prefix, suffix, padding, full, kept) for writer in writers]
-        return Sink(files, len(prefix), len(suffix), packed=False)
+        return _tokens_sink(job, list(writers.values()), prefix, suffix)
+    return _packed_sink(job, job.pack, split, writers, prefix, suffix)
+
+
+def _tokens_sink(
+    job: UnitJob, writers: Sequence[PartWriter], prefix: tuple[int, ...], suffix: tuple[int, ...]
+) -> Sink:
+    """Return a sink of rows of one document each."""
+    settings = job.source.tokenizer
+    padding = Padding(settings.padding, settings.max_length, settings.padding_side or "right", job.pad_id)
+    full_group = group_tokens(job.files)
+    kept_names = [name for name, _ in job.source.kept]
+    files = [TokensFile(writer, prefix, suffix, padding, full_group, kept_names) for writer in writers]
+    return Sink(files, len(prefix), len(suffix), packed=False)
+
+
+def _packed_sink(
+    job: UnitJob,
+    pack: ResolvedPack,
+    split: str,
+    writers: dict[int | None, PartWriter],
+    prefix: tuple[int, ...],
+    suffix: tuple[int, ...],
+) -> Sink:
+    """Return a sink of packed rows."""
     # Files that are written at the same time share the memory of one window.
-    pack = replace(job.pack, window_tokens=job.pack.window_tokens // (job.files or 1))
-    # A rendered document comes whole: what is around it is counted where it was put.
-    whole = job.source.texts.masked
-    suffix = (*suffix, job.eos_id) if job.append_eos and not whole else suffix
-    packed = [
-        PackedFile(
+    pack = replace(pack, window_tokens=pack.window_tokens // (job.files or 1))
+    # A rendered document comes finished, and its BOS and EOS are counted where they were put.
+    is_rendered = job.source.texts.masked
+    if job.append_eos and not is_rendered:
+        suffix = (*suffix, job.eos_id)
+    files: list[PackedFile] = []
+    for number, writer in writers.items():
+        file = PackedFile(
             writer,
             pack,
             prefix=prefix,
             suffix=suffix,
             pad_id=job.pad_id,
             full=group_tokens(job.files),
-            shuffle_key=_packing_key(job, pack, split, only),
+            shuffle_key=_shuffle_key(job, pack, split, number or 0),
         )
-        for writer, only in zip(writers, numbers, strict=True)
-    ]
-    existing = not job.append_eos and not whole
-    return Sink(packed, len(prefix), len(suffix), packed=True, existing=existing)
+        files.append(file)
+    has_eos = not job.append_eos and not is_rendered
+    return Sink(files, len(prefix), len(suffix), packed=True, existing=has_eos)
 
 
-def _packing_key(job: UnitJob, pack: ResolvedPack, split: str, file: int | None) -> int | None:
-    """The key by which rows of one output are shuffled, or None.
+def _shuffle_key(job: UnitJob, pack: ResolvedPack, split: str, file: int) -> int | None:
+    """Return the key by which rows of one file are shuffled; None if they are not.
 
-    It names the unit by where it begins to read, and not by its number, which changes with the inputs before it.
+    It names the unit by the place where it begins to read, and not by its number, which changes with the inputs before
+    it.
     """
     if pack.shuffle_seed is None:
         return None
-    begin = job.ranges[0]
-    number = job.source.split_names.index(split)
-    return key_of(pack.shuffle_seed, begin.file.file_id, begin.start, number, file or 0)
+    first_range = job.ranges[0]
+    split_number = job.source.split_names.index(split)
+    return key_of(pack.shuffle_seed, first_range.file.file_id, first_range.start, split_number, file)

@@ -1,23 +1,26 @@
-"""Rows of stored versions in a worker: parents that stay open, what of their rows is content, BOS and EOS, and where
-mixed or repacked rows are written.
+"""Outputs of units of stored rows: documents, packed or not, and packed rows, with the accounts of their sources.
+
+A parent does not record which ids were put around its documents. They are counted here by looking at the ids: a
+document that begins with the prefix of the tokenizer's post-processor has its BOS, one that ends with its suffix its
+EOS. A rendered document is content as a whole: a template may have spelled its BOS itself.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any, Final, final
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.base.arrays import Bools, FlatRows, Int32, Int64, Ragged, offsets_of
-from tokenlake.errors import AccountError, ConfigError, IntegrityError
-from tokenlake.etl.job import MixJob, ParentVersion, RepackJob, RowsOut
-from tokenlake.etl.packing.segments import LOSS, learned, marked
+from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.etl.job import MixJob, RepackJob, RowsOut
+from tokenlake.etl.packing.loss_marks import LOSS, learned, marked
 from tokenlake.etl.unit.parts import PartWriter
 from tokenlake.etl.unit.rows_file import Padding
+from tokenlake.etl.unit.source_shares import Shares
 from tokenlake.etl.unit.token_files import (
     PackedFile,
     TokenDocuments,
@@ -26,185 +29,70 @@ from tokenlake.etl.unit.token_files import (
     group_tokens,
     rows_schema,
 )
-from tokenlake.runtime.reading.gather import StoredDocuments
-from tokenlake.runtime.reading.version import StoredRows
+from tokenlake.runtime.reading.documents import StoredDocuments
 from tokenlake.runtime.schema import row_group_rows
 from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.base import Store
-from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.ledger import ShardEntry
-from tokenlake.runtime.store.manifest import Manifest
-
-_KEPT: Final = 64  # parents that stay open between jobs
 
 
 @final
-class OpenedParents:
-    """Manifests that were read, and files that are open, between jobs."""
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Special tokens at the ends of n stored documents.
 
-    def __init__(self) -> None:
-        self._rows: OrderedDict[tuple[str, str, str], StoredRows] = OrderedDict()
+    Attributes:
+        bos: Ids at the beginning that are the post-processor's, int64[n].
+        eos: Ids at the end that are the post-processor's, int64[n].
+        lacks_eos: True for a document that packing puts an EOS after, bool[n].
+    """
 
-    def open(self, store: Store, parent: ParentVersion, split: str | None = None) -> StoredRows:
-        """Return the rows of a parent's split.
-
-        Args:
-            split: another one than the parent's.
-
-        Raises:
-            IntegrityError: the version there is not the one that was planned with.
-            NotFoundError: there is none.
-        """
-        key = store.url, parent.sha256, parent.split if split is None else split
-        if key not in self._rows:
-            self._rows[key] = StoredRows(store, self.manifest(store, parent), key[2])
-        self._rows.move_to_end(key)
-        while len(self._rows) > _KEPT:
-            self._rows.popitem(last=False)[1].close()
-        return self._rows[key]
-
-    def manifest(self, store: Store, parent: ParentVersion) -> Manifest:
-        """Return the manifest of a parent; errors are those of :meth:`open`."""
-        for (_, sha256, _), rows in self._rows.items():
-            if sha256 == parent.sha256:
-                return rows.manifest
-        found = Catalog(store).manifest(parent.dataset, parent.version)
-        if found.sha256 != parent.sha256:
-            reference = f"{parent.dataset}@v{parent.version}"
-            raise IntegrityError(
-                f"source {parent.name!r}: the manifest of {reference} has sha256 {found.sha256}; expected "
-                f"{parent.sha256}, with which this build was planned. Somebody put another version in its place: run "
-                f"`tokenlake verify {reference}`, restore what was there, or start the build anew",
-                expected=parent.sha256,
-                got=found.sha256,
-            )
-        return found
+    bos: Int64
+    eos: Int64
+    lacks_eos: Bools
 
 
-@final
-class Shares:
-    """The accounts of the sources of a unit, while it is being built.
+def _ends(ids: Int32, offsets: Int64, is_rendered: Bools, out: RowsOut) -> _Ends:
+    """Return the special tokens at the ends of n stored documents.
 
     Args:
-        names: of the sources.
+        ids: Ids of the documents, without loss marks, int32[total].
+        offsets: Where each document begins, and the last one ends, from 0, int64[n + 1]. None is empty.
+        is_rendered: True for documents that are content as a whole, bool[n]; of these only the EOS that packing appends
+            is not.
+        out: Rows of the job.
     """
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
-        self._counts = np.zeros((5, len(names)), np.int64)
-
-    def add(self, source: Int64, length: Int64, bos: Int64, eos: Int64, existing: Int64) -> None:
-        """Count rows.
-
-        Args:
-            source: index of each one's source, int64[n].
-            length: ids of each, with all that is around them, int64[n].
-            bos, eos: how many of these are such, int64[n].
-            existing: 1 for a document that had its EOS before it was packed, int64[n].
-        """
-        for counts, values in zip(self._counts[1:], (length, bos, eos, existing), strict=True):
-            np.add.at(counts, source, values)
-        self._counts[0] += np.bincount(source, minlength=len(self._names))
-
-    def accounts(self) -> dict[str, Account]:
-        """Return source -> account, without what is no one source's."""
-        return {
-            name: Account(
-                rows_read=rows,
-                kept=rows,
-                documents=rows,
-                tokens=ids - bos - eos,
-                content_packed=ids - bos - eos,
-                bos=bos,
-                eos=eos,
-                eos_existing=existing,
-            )
-            for name, (rows, ids, bos, eos, existing) in zip(
-                self._names, self._counts.T.tolist(), strict=True
-            )
-        }
-
-
-def check_written(account: Account, parts: Sequence[ShardEntry], width: int | None, *, where: str) -> None:
-    """Check that an account of what was read closes, and that as many ids were written.
-
-    Raises:
-        AccountError: it does not, or they were not, which would be a bug.
-    """
-    account.check(width, where=where)
-    read, written = account.content_packed + account.bos + account.eos, sum(part.tokens for part in parts)
-    if read != written:
-        raise AccountError(
-            f"{where}: {read} ids were read or put around documents, EOS included, but {written} were written; this is "
-            "a bug, nothing was committed",
-            left=read,
-            right=written,
-            where=where,
-        )
-
-
-def _ends(ids: Int32, offsets: Int64, whole: Bools, out: RowsOut) -> tuple[Int64, Int64, Bools]:
-    """Look at how n documents, none of them empty, begin and end, as their parents hold them.
-
-    Args:
-        ids: int32[total], not marked.
-        offsets: int64[n + 1] from 0.
-        whole: bool[n], which of them come rendered. What a template spelled is their content, and only what packing
-            appends is not: nobody can tell any more who put a BOS there.
-
-    Returns:
-        how many ids at the beginning and at the end are the post-processor's, int64[n] each; which documents packing
-        puts an EOS after, bool[n].
-    """
-    documents, size = Ragged(ids, offsets), np.diff(offsets)
-    bos, eos = np.zeros((2, len(size)), np.int64)
+    documents = Ragged(ids, offsets)
+    size = np.diff(offsets)
+    bos = np.zeros(len(size), np.int64)
+    eos = np.zeros(len(size), np.int64)
     if out.prefix:
-        bos = np.where(documents.begins_with(out.prefix) & ~whole, len(out.prefix), bos)
+        bos[documents.begins_with(out.prefix) & ~is_rendered] = len(out.prefix)
     if out.suffix:
-        room = size - bos >= len(out.suffix)
-        eos = np.where(documents.ends_with(out.suffix) & ~whole & room, len(out.suffix), eos)
+        has_room = size - bos >= len(out.suffix)
+        eos[documents.ends_with(out.suffix) & ~is_rendered & has_room] = len(out.suffix)
     if out.pack is None:
-        return bos, eos, np.zeros(len(size), np.bool_)
-    # The text of a plain document may spell an EOS itself: it still gets its own.
-    return bos, eos, np.where(whole, ids[offsets[1:] - 1] != out.eos_id, out.append_eos)
-
-
-def count_packed(rows: pa.RecordBatch, out: RowsOut) -> tuple[Int64, Int64, Int64, Int64]:
-    """Count in n rows of a packed dataset.
-
-    Returns:
-        int64[n] each: ids that are not padding; documents that begin there; ids of the post-processor's prefix that
-        its documents begin with; segments that end with EOS.
-    """
-    columns: dict[str, Any] = {
-        name: rows.column(name) for name in ("segment_lengths", "documents", "input_ids")
-    }
-    limits = columns["segment_lengths"].offsets.to_numpy().astype(np.int64)
-    lengths = columns["segment_lengths"].flatten().to_numpy()
-    starts = columns["documents"].flatten().field("start").to_numpy() == 0
-    ids = columns["input_ids"].flatten().to_numpy()
-    edges, width = offsets_of(lengths), columns["input_ids"].type.list_size
-    begin = edges[:-1] + np.repeat(np.arange(len(rows)) * width - edges[limits[:-1]], np.diff(limits))
-    bos = starts & (ids[begin] == out.prefix[0]) if out.prefix else np.zeros(len(starts), np.bool_)
-    own = np.minimum(bos * len(out.prefix), lengths)  # a prefix of several ids may go on in the next row
-    eos = (ids[begin + lengths - 1] == out.eos_id) & (lengths > own)
-    return np.diff(edges[limits]), _sums(starts, limits), _sums(own, limits), _sums(eos, limits)
-
-
-def _sums(values: npt.NDArray[Any], limits: Int64) -> Int64:
-    """int64[n]: sums of values per row; rows may have none."""
-    return np.diff(offsets_of(values)[limits])
+        return _Ends(bos, eos, np.zeros(len(size), np.bool_))
+    # The text of a plain document may spell an EOS itself: the document still gets its own.
+    last_ids = ids[offsets[1:] - 1]
+    lacks_eos = np.where(is_rendered, last_ids != out.eos_id, out.append_eos)
+    return _Ends(bos, eos, lacks_eos)
 
 
 @final
 class DocumentsOut:
-    """Writes documents of `tokens` datasets as a job says, each as it is stored but for the EOS that packing adds.
+    """Writes documents of `tokens` datasets as a job says, each as it is stored except for the EOS that packing adds.
 
     Args:
-        split: of the parts.
-        names: of the sources that documents are counted for.
-        shuffle_key: by which packed rows are shuffled inside a window, or None.
+        job: Job of the unit.
+        store: Store of the new version.
+        split: Split of the parts.
+        names: Names of the sources that documents are counted for.
+        whole: True for sources whose documents are rendered, bool[sources].
+        shuffle_key: Key by which packed rows are shuffled inside a window; None: they are not.
+
+    Attributes:
+        shares: Accounts of the sources.
     """
 
     def __init__(
@@ -216,46 +104,67 @@ class DocumentsOut:
         whole: Bools,
         shuffle_key: int | None,
     ) -> None:
-        self._out = out = job.out
-        self._whole = whole
+        out = job.out
+        self._out = out
+        self._is_rendered_source = whole
         self.shares = Shares(names)
-        # Where every document lacks its EOS, the packer lays it down while it copies.
-        self._alike = out.append_eos and not whole.any()
-        layout = Layout(job.dataset, job.version)
+        # If every document lacks its EOS, the packer puts it down while it copies.
+        self._packer_adds_eos = out.append_eos and not whole.any()
         schema = rows_schema(out.pack, out.tokenizer, loss_mask=out.loss_mask)
-        args = store, layout, split, job.unit, schema, out.max_shard_size
-        writer = PartWriter(*args)
-        full = group_tokens(None)
+        layout = Layout(job.dataset, job.version)
+        writer = PartWriter(store, layout, split, job.unit, schema, out.max_shard_size)
+        full_group = group_tokens(None)
+        self._file: TokensFile | PackedFile
         if out.pack is None:
-            self._file: TokensFile | PackedFile = TokensFile(writer, (), (), Padding("none"), full)
+            self._file = TokensFile(writer, (), (), Padding("none"), full_group)
         else:
-            ends = {"prefix": (), "suffix": (out.eos_id,) if self._alike else ()}
             self._file = PackedFile(
-                writer, out.pack, **ends, pad_id=out.pad_id, full=full, shuffle_key=shuffle_key
+                writer,
+                out.pack,
+                prefix=(),
+                suffix=(out.eos_id,) if self._packer_adds_eos else (),
+                pad_id=out.pad_id,
+                full=full_group,
+                shuffle_key=shuffle_key,
             )
-        self.finish, self.discard = self._file.finish, self._file.discard
+        self.finish = self._file.finish
+        self.discard = self._file.discard
 
     def add(self, documents: StoredDocuments, source: Int64) -> int:
-        """Write documents, of sources that `source` (int64[n]) numbers; return how many ids they have.
+        """Write documents; return their number of ids.
+
+        Args:
+            documents: Documents, n of them.
+            source: Index of the source of each, int64[n].
 
         Raises:
-            IntegrityError: one has no id, which no `tokens` dataset of ours has.
+            IntegrityError: A document has no ids, which no `tokens` dataset contains.
         """
         if not len(source):
             return 0
-        ids, offsets = documents.ids, documents.offsets
+        ids = documents.ids
+        offsets = documents.offsets
         if not np.diff(offsets).all():
             raise IntegrityError(
                 f"a stored document has no ids, among those from file id {documents.file[0]} on; expected some in "
                 "every row. Run `tokenlake verify --deep` on the dataset"
             )
-        bos, eos, lacks = _ends(ids, offsets, self._whole[source], self._out)
-        existing = np.zeros_like(eos) if self._out.pack is None else (~lacks).astype(np.int64)
-        self.shares.add(source, np.diff(offsets) + lacks, bos, eos + lacks, existing)
+        # 1. Count.
+        is_rendered = self._is_rendered_source[source]
+        ends = _ends(ids, offsets, is_rendered, self._out)
+        existing_eos = np.zeros(len(source), np.int64)
+        if self._out.pack is not None:
+            existing_eos[~ends.lacks_eos] = 1
+        lengths = np.diff(offsets) + ends.lacks_eos
+        self.shares.add(source, lengths, ends.bos, ends.eos + ends.lacks_eos, existing_eos)
+        # 2. Mark ids with the loss mask, and add EOS.
         if self._out.loss_mask:
-            ids = marked(ids, True if documents.learned is None else documents.learned)
-        if not self._alike:
-            ids, offsets = self._closed(ids, offsets, lacks, self._whole[source])
+            is_learned = True if documents.learned is None else documents.learned
+            ids = marked(ids, is_learned)
+        if not self._packer_adds_eos and ends.lacks_eos.any():
+            ids = self._with_eos(ids, offsets, ends.lacks_eos, is_rendered)
+            offsets = offsets + offsets_of(ends.lacks_eos)
+        # 3. Write.
         self._file.add(
             TokenDocuments(ids=ids, offsets=offsets, file=documents.file, position=documents.position)
         )
@@ -263,68 +172,133 @@ class DocumentsOut:
 
     @property
     def rows_of_all(self) -> Account:
-        """What of the account is no one source's: the packed rows and their padding."""
+        """Account of the packed rows and their padding, which belong to no single source."""
         counts = self._file.counts
         return Account(sequences=counts["sequences"], slots=counts["slots"], pad=counts["pad"])
 
-    def _closed(self, ids: Int32, offsets: Int64, lacks: Bools, whole: Bools) -> tuple[Int32, Int64]:
-        """Put an EOS behind the documents that lack it. After a rendered one it bears loss where the last id does: who
-        learns the last word of an answer must learn to stop after it."""
-        if not lacks.any():
-            return ids, offsets
-        behind = offsets[1:][lacks]
-        eos = np.full(len(behind), self._out.eos_id, np.int32)
+    def _with_eos(self, ids: Int32, offsets: Int64, lacks_eos: Bools, is_rendered: Bools) -> Int32:
+        """Return the ids with an EOS after each document that lacks it.
+
+        After a rendered document the EOS counts toward the loss if the last id does: a model that learns the last word
+        of an answer must learn to stop after it.
+        """
+        end = offsets[1:][lacks_eos]
+        eos = np.full(len(end), self._out.eos_id, np.int32)
         if self._out.loss_mask:
-            eos[learned(ids[behind - 1]) | ~whole[lacks]] |= LOSS
-        return np.insert(ids, behind, eos), offsets + offsets_of(lacks)
+            eos[learned(ids[end - 1]) | ~is_rendered[lacks_eos]] |= LOSS
+        return np.insert(ids, end, eos)
 
 
 @final
 class SequencesOut:
-    """Writes rows of `packed` datasets as a job says, a row group after the other.
+    """Writes rows of `packed` datasets as a job says, one row group after the other.
 
     Args:
-        split: of the parts.
-        names: of the sources that rows are counted for.
+        job: Job of the unit.
+        store: Store of the new version.
+        split: Split of the parts.
+        names: Names of the sources that rows are counted for.
+
+    Attributes:
+        shares: Accounts of the sources.
     """
 
     def __init__(self, job: MixJob, store: Store, split: str, names: tuple[str, ...]) -> None:
-        self._out = out = job.out
-        self._length = out.width or 0
+        out = job.out
+        self._out = out
+        self._width = out.width or 0
         self.shares = Shares(names)
-        self._schema = described_packed(self._length, out.tokenizer, loss_mask=out.loss_mask)
+        self._schema = described_packed(self._width, out.tokenizer, loss_mask=out.loss_mask)
         layout = Layout(job.dataset, job.version)
-        args = store, layout, split, job.unit, self._schema, out.max_shard_size
-        self._writer = PartWriter(*args)
-        self.finish, self.discard = self._writer.finish, self._writer.discard
-        self._rows = self._tokens = 0
+        self._writer = PartWriter(store, layout, split, job.unit, self._schema, out.max_shard_size)
+        self.finish = self._writer.finish
+        self.discard = self._writer.discard
+        self._rows = 0
+        self._tokens = 0
 
     def add(self, rows: pa.RecordBatch, source: Int64) -> int:
-        """Write rows, whole row groups but for the last time, of sources that `source` (int64[n]) numbers.
+        """Write rows; return their number of ids, padding not counted.
 
-        Returns:
-            how many ids they have, padding not counted.
+        Args:
+            rows: Whole row groups of n rows, except the last time.
+            source: Index of the source of each row, int64[n].
 
         Raises:
-            ConfigError: they are not what the job says.
+            ConfigError: The rows have other columns than the job says.
         """
         if not rows.schema.equals(self._schema):
             raise ConfigError(
                 f"rows with the columns {rows.schema}; expected {self._schema.remove_metadata()}, as planned"
             )
-        tokens, begun, bos, eos = count_packed(rows, self._out)
-        self.shares.add(source, tokens, bos, eos, np.zeros_like(tokens))
-        size = row_group_rows(self._length)
-        for first in range(0, len(rows), size):
-            own = slice(first, first + size)
-            told = {"tokens": int(tokens[own].sum()), "documents": int(begun[own].sum())}
-            self._writer.write(FlatRows.of(rows.slice(first, size)), **told)
+        counts = _count_packed(rows, self._out)
+        self.shares.add(source, counts.tokens, counts.bos, counts.eos, np.zeros_like(counts.tokens))
+        group_rows = row_group_rows(self._width)
+        for first in range(0, len(rows), group_rows):
+            last = first + group_rows
+            self._writer.write(
+                FlatRows.of(rows.slice(first, group_rows)),
+                tokens=int(counts.tokens[first:last].sum()),
+                documents=int(counts.documents[first:last].sum()),
+            )
+        tokens = int(counts.tokens.sum())
         self._rows += len(rows)
-        self._tokens += int(tokens.sum())
-        return int(tokens.sum())
+        self._tokens += tokens
+        return tokens
 
     @property
     def rows_of_all(self) -> Account:
-        """What of the account is no one source's: the rows and their padding."""
-        slots = self._rows * self._length
+        """Account of the rows and their padding, which belong to no single source."""
+        slots = self._rows * self._width
         return Account(sequences=self._rows, slots=slots, pad=slots - self._tokens)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _PackedCounts:
+    """Counts of n packed rows.
+
+    Attributes:
+        tokens: Ids that are not padding, int64[n].
+        documents: Documents that begin in the row, int64[n].
+        bos: Ids of the post-processor's prefix that its documents begin with, int64[n].
+        eos: Segments that end with EOS, int64[n].
+    """
+
+    tokens: Int64
+    documents: Int64
+    bos: Int64
+    eos: Int64
+
+
+def _count_packed(rows: pa.RecordBatch, out: RowsOut) -> _PackedCounts:
+    """Count in rows of a packed dataset."""
+    segment_lengths: Any = rows.column("segment_lengths")
+    documents: Any = rows.column("documents")
+    input_ids: Any = rows.column("input_ids")
+    # 1. Segments: their lengths, and which rows they are in.
+    row_offsets = segment_lengths.offsets.to_numpy().astype(np.int64)
+    lengths = segment_lengths.flatten().to_numpy()
+    begins_document = documents.flatten().field("start").to_numpy() == 0
+    # 2. Index of each segment's first id: its row's first id, and the ids of the row's segments before it.
+    ids = input_ids.flatten().to_numpy()
+    ids_before = offsets_of(lengths)
+    row_begins = np.arange(len(rows)) * input_ids.type.list_size
+    shift_of_row = row_begins - ids_before[row_offsets[:-1]]
+    begin = ids_before[:-1] + np.repeat(shift_of_row, np.diff(row_offsets))
+    # 3. BOS and EOS. A prefix of several ids may continue in the next row.
+    has_bos = np.zeros(len(lengths), np.bool_)
+    if out.prefix:
+        has_bos = begins_document & (ids[begin] == out.prefix[0])
+    bos = np.minimum(has_bos * len(out.prefix), lengths)
+    has_eos = (ids[begin + lengths - 1] == out.eos_id) & (lengths > bos)
+    return _PackedCounts(
+        tokens=np.diff(ids_before[row_offsets]),
+        documents=_sums(begins_document, row_offsets),
+        bos=_sums(bos, row_offsets),
+        eos=_sums(has_eos, row_offsets),
+    )
+
+
+def _sums(values: npt.NDArray[Any], row_offsets: Int64) -> Int64:
+    """Return the sums of the values of each row, int64[n]; rows may have no values."""
+    return np.diff(offsets_of(values)[row_offsets])

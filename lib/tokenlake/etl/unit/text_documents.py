@@ -17,16 +17,17 @@ _ARROW: Final[Any] = pa  # the stubs do not know concat_batches
 
 @dataclass(frozen=True, slots=True)
 class TextDocuments:
-    """Texts and where they come from.
+    """Texts of n documents, and where they come from.
 
     Attributes:
-        text: large_string[n * parts], no nulls, valid UTF-8; the texts of a document lie together.
-        file, position: int64[n], the documents' identities.
-        spans: of the texts: what bears loss; None for plain text.
-        extra: bool[n], True for a document that is not the first of its row; None where none is.
-        parts: texts of a document.
-        label: bool[n], whether a document is a good answer; None where answers are not judged one by one.
-        kept: n rows of fields kept beside the tokens; None where none are.
+        text: Texts without nulls, valid UTF-8, large_string[n * parts]. The texts of a document lie together.
+        file: Id of each document's file, int64[n].
+        position: Position of each document in its file, int64[n].
+        spans: Parts of the texts that count toward the loss; None for plain text.
+        extra: True for a document that is not the first of its row, bool[n]; None if all are the first.
+        parts: Number of texts of a document.
+        label: True for a document that is a good answer, bool[n]; None if answers are not judged one by one.
+        kept: Fields kept beside the tokens, n rows; None if none are.
     """
 
     text: pa.LargeStringArray
@@ -44,74 +45,97 @@ class TextDocuments:
     @property
     def text_bytes(self) -> int:
         """UTF-8 bytes of all texts."""
-        ends = self._ends
-        return int(ends[-1] - ends[0])
+        edges = self._edges
+        return int(edges[-1] - edges[0])
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all that is held: texts and kept fields."""
-        return self.text_bytes + (0 if self.kept is None else self.kept.nbytes)
+        """Bytes of all that is in memory: texts and kept fields."""
+        held_bytes = self.text_bytes
+        if self.kept is not None:
+            held_bytes += self.kept.nbytes
+        return held_bytes
 
     @property
     def text_sizes(self) -> Int64:
-        """int64[n * parts], UTF-8 bytes of each text."""
-        return np.diff(self._ends)
+        """UTF-8 bytes of each text, int64[n * parts]."""
+        return np.diff(self._edges)
 
     @property
-    def _ends(self) -> Int64:
-        """int64[n * parts + 1], where each text begins in Arrow's buffer, and where the last one ends."""
+    def _edges(self) -> Int64:
+        """Where each text begins in Arrow's buffer, and where the last one ends, int64[n * parts + 1]."""
         return string_buffers(self.text)[0]
 
     def slice(self, first: int, last: int) -> Self:
-        """TextDocuments ``first`` to ``last`` (exclusive), no text copied."""
-        begin, end = first * self.parts, last * self.parts
+        """Return the documents ``first:last``; no text is copied."""
+        first_text = first * self.parts
+        last_text = last * self.parts
         return type(self)(
-            self.text.slice(begin, end - begin),
-            self.file[first:last],
-            self.position[first:last],
-            None if self.spans is None else self.spans.slice(begin, end),
-            None if self.extra is None else self.extra[first:last],
-            self.parts,
-            None if self.label is None else self.label[first:last],
-            None if self.kept is None else self.kept.slice(first, last - first),
+            text=self.text.slice(first_text, last_text - first_text),
+            file=self.file[first:last],
+            position=self.position[first:last],
+            spans=None if self.spans is None else self.spans.slice(first_text, last_text),
+            extra=None if self.extra is None else self.extra[first:last],
+            parts=self.parts,
+            label=None if self.label is None else self.label[first:last],
+            kept=None if self.kept is None else self.kept.slice(first, last - first),
         )
 
     def select(self, mask: Bools) -> Self:
-        """The documents where ``mask`` (bool[n]) is true."""
-        inside = np.repeat(mask, self.parts)
+        """Return the documents where `mask` is true, bool[n]."""
+        text_mask = np.repeat(mask, self.parts)
         return type(self)(
-            self.text.filter(pa.array(inside)),
-            self.file[mask],
-            self.position[mask],
-            None if self.spans is None else self.spans.select(inside),
-            None if self.extra is None else self.extra[mask],
-            self.parts,
-            None if self.label is None else self.label[mask],
-            None if self.kept is None else self.kept.filter(pa.array(mask)),
+            text=self.text.filter(pa.array(text_mask)),
+            file=self.file[mask],
+            position=self.position[mask],
+            spans=None if self.spans is None else self.spans.select(text_mask),
+            extra=None if self.extra is None else self.extra[mask],
+            parts=self.parts,
+            label=None if self.label is None else self.label[mask],
+            kept=None if self.kept is None else self.kept.filter(pa.array(mask)),
         )
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
-        """All documents of ``parts`` (at least one, all of one recipe) in order; a single part is not copied."""
+        """Return the documents of all parts in order; a single part is not copied.
+
+        Args:
+            parts: Documents of one recipe, at least one part.
+        """
         if len(parts) == 1:
             return parts[0]
-        text: Any = pa.concat_arrays([part.text for part in parts])
-        labels = [part.label for part in parts if part.label is not None]
+        # Columns that some parts of a recipe have, all of them have; except for `extra`.
         spans = [part.spans for part in parts if part.spans is not None]
+        labels = [part.label for part in parts if part.label is not None]
         kept = [part.kept for part in parts if part.kept is not None]
-        extra = [np.zeros(len(part), np.bool_) if part.extra is None else part.extra for part in parts]
+        text: Any = pa.concat_arrays([part.text for part in parts])
         return cls(
-            text,
-            np.concatenate([part.file for part in parts]),
-            np.concatenate([part.position for part in parts]),
-            Spans.concat(spans) if spans else None,
-            None if all(part.extra is None for part in parts) else np.concatenate(extra),
-            parts[0].parts,
-            np.concatenate(labels) if labels else None,
-            _ARROW.concat_batches(kept) if kept else None,
+            text=text,
+            file=np.concatenate([part.file for part in parts]),
+            position=np.concatenate([part.position for part in parts]),
+            spans=Spans.concat(spans) if spans else None,
+            extra=_joined_extra(parts),
+            parts=parts[0].parts,
+            label=np.concatenate(labels) if labels else None,
+            kept=_ARROW.concat_batches(kept) if kept else None,
         )
 
 
+def _joined_extra(parts: Sequence[TextDocuments]) -> Bools | None:
+    """Return the `extra` of all parts, bool[n]; None if it is None in all of them."""
+    if all(part.extra is None for part in parts):
+        return None
+    masks: list[Bools] = []
+    for part in parts:
+        mask = part.extra
+        if mask is None:
+            mask = np.zeros(len(part), np.bool_)
+        masks.append(mask)
+    return np.concatenate(masks)
+
+
 def taken(kept: pa.RecordBatch | None, rows: Int64) -> pa.RecordBatch | None:
-    """Return the kept fields of `rows` (int64[m]), any of them several times."""
-    return None if kept is None else kept.take(_ARROW.array(rows))
+    """Return the kept fields of `rows` (int64[m]), each of them any number of times."""
+    if kept is None:
+        return None
+    return kept.take(_ARROW.array(rows))

@@ -15,36 +15,50 @@ from tokenlake.base.arrays import Bools, FlatRows, Int32, Int64, Level, Ragged, 
 from tokenlake.base.arrays import values as plain_values
 from tokenlake.base.columns import ColumnType
 from tokenlake.config.resolved import ResolvedPack
-from tokenlake.etl.packing.packer import join_documents, open_packer
-from tokenlake.etl.packing.segments import LOSS, Packed, learned, plain
+from tokenlake.etl.packing.document_join import join_documents
+from tokenlake.etl.packing.loss_marks import LOSS, learned, plain
+from tokenlake.etl.packing.packed import Packed
+from tokenlake.etl.packing.packer import open_packer
 from tokenlake.etl.unit.parts import PartWriter
 from tokenlake.etl.unit.rows_file import Padding, RowsFile, row_of
 from tokenlake.etl.unit.text_documents import taken
-from tokenlake.runtime.schema import ROW_GROUP_TOKENS, arrow_type, described, packed_schema, tokens_schema
+from tokenlake.runtime.column_types import arrow_type
+from tokenlake.runtime.schema import ROW_GROUP_TOKENS, described, packed_schema, tokens_schema
 from tokenlake.runtime.store.ledger import ShardEntry
 
-_HELD_TOKENS: Final = 1 << 24  # in row groups in the making, of all files of a split together: 64 MiB
-_LEAST_TOKENS: Final = 1 << 14  # of a row group
+_HELD_TOKENS: Final = 1 << 24
+"""Tokens in unfinished row groups of all files of a split together: 64 MiB."""
+
+_LEAST_TOKENS: Final = 1 << 14
+"""Smallest number of tokens of a full row group."""
 
 
 def group_tokens(files: int | None) -> int:
-    """Return how many ids a full row group has, where a unit writes so many files (None: one after the other)."""
-    return max(_LEAST_TOKENS, min(ROW_GROUP_TOKENS, _HELD_TOKENS // (files or 1)))
+    """Return the number of ids of a full row group.
+
+    Args:
+        files: Number of files that a unit writes at a time; None: one after the other.
+    """
+    shared_tokens = _HELD_TOKENS // (files or 1)
+    return max(_LEAST_TOKENS, min(ROW_GROUP_TOKENS, shared_tokens))
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenDocuments:
-    """n documents, or pieces of documents, as ids.
+    """Documents, or parts of documents, as ids; n of them.
 
     Attributes:
-        ids: int32[total]; in a build with a loss mask they are marked, see :mod:`tokenlake.etl.packing.segments`.
-        offsets: int64[n + 1] into `ids`.
-        file, position: int64[n], where each comes from.
-        bos, eos: how many of the ids were put around the documents.
-        eos_existing: how many of the documents ended with an EOS already.
-        again: bool[n], True for a further piece of the document before; None where all are whole.
-        kept: n rows of the fields kept beside the ids; None where none are.
+        ids: Ids of all documents; in a build with a loss mask they are marked, see
+            :mod:`tokenlake.etl.packing.loss_marks`, int32[total].
+        offsets: Where each document begins in `ids`, and where the last one ends, int64[n + 1].
+        file: Id of each document's file, int64[n].
+        position: Position of each document in its file, int64[n].
+        bos: Number of ids that were put before documents.
+        eos: Number of ids that were put after documents.
+        eos_existing: Number of documents that ended with an EOS already.
+        again: True for a further part of the document before, bool[n]; None if all are whole.
+        kept: Fields kept beside the ids, n rows; None if none are.
     """
 
     ids: Int32
@@ -61,11 +75,11 @@ class TokenDocuments:
         return len(self.position)
 
     def take(self, rows: Int64) -> TokenDocuments:
-        """Return the documents `rows` (int64[m]); sums over all are left out."""
-        found = Ragged.taken(self.ids, self.offsets[rows], self.offsets[rows + 1])
+        """Return the documents `rows` (int64[m]), without the numbers of all documents."""
+        documents = Ragged.taken(self.ids, self.offsets[rows], self.offsets[rows + 1])
         return TokenDocuments(
-            ids=found.ids,
-            offsets=found.offsets,
+            ids=documents.ids,
+            offsets=documents.offsets,
             file=self.file[rows],
             position=self.position[rows],
             again=None if self.again is None else self.again[rows],
@@ -73,19 +87,17 @@ class TokenDocuments:
         )
 
 
-def _lists(kind: Any, lengths: Int64, values: Any) -> Any:
-    offsets: Any = pa.array(offsets_of(lengths).astype(np.int32))
-    return pa.ListArray.from_arrays(offsets, pa.array(values), type=kind)
-
-
 @final
 class TokensFile:
-    """One row per document, exactly what the tokenizer's post-processor gives.
+    """Rows of one document each, exactly as the tokenizer's post-processor returns it.
 
     Args:
-        writer: its schema's columns that are not ids, masks or provenance are kept fields.
-        prefix, suffix: what is put around every document.
-        full: ids of a full row group.
+        writer: Writer of the parts. Columns of its schema that are not ids, masks or provenance are kept fields.
+        prefix: Ids put before every document.
+        suffix: Ids put after every document.
+        padding: Padding of the rows.
+        full: Ids of a full row group.
+        kept: Names of kept fields that end a row group when they have many bytes.
     """
 
     def __init__(
@@ -98,44 +110,69 @@ class TokensFile:
         kept: Sequence[str] = (),
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self._schema, self._padding = writer.schema, padding
-        self._masked = "loss_mask" in writer.schema.names
+        self._schema = writer.schema
+        self._padding = padding
+        self._has_loss_mask = "loss_mask" in writer.schema.names
         self._prefix = np.asarray(prefix, np.int32)
-        self._suffix = np.asarray([token | LOSS if self._masked else token for token in suffix], np.int32)
-        masks = {"attention_mask", "loss_mask"}
-        self._given = pa.schema([field for field in writer.schema if field.name not in masks])
+        self._suffix = np.asarray(suffix, np.int32)
+        if self._has_loss_mask:
+            self._suffix |= np.int32(LOSS)
+        # Masks are added when a row group is complete and its padding known.
+        unpadded_fields = [
+            field for field in writer.schema if field.name not in ("attention_mask", "loss_mask")
+        ]
+        self._unpadded_schema = pa.schema(unpadded_fields)
         self._rows = RowsFile(writer, padding, full, self._finished, kept)
-        self.finish, self.discard = self._rows.finish, self._rows.discard
+        self.finish = self._rows.finish
+        self.discard = self._rows.discard
 
     def add(self, documents: TokenDocuments) -> None:
         """Append documents; none is empty."""
-        ids, offsets, kept = documents.ids, documents.offsets, documents.kept
-        stream, lengths = ids[offsets[0] : offsets[-1]], np.diff(offsets)
-        if affixes := len(self._prefix) + len(self._suffix):
-            stream, lengths = join_documents(ids, offsets, self._prefix, self._suffix), lengths + affixes
-        columns = {} if kept is None else dict(zip(kept.schema.names, kept.columns, strict=True))
-        columns["input_ids"] = _lists(self._given.field("input_ids").type, lengths, stream)
-        columns |= {"file": pa.array(documents.file), "position": pa.array(documents.position)}
-        self._rows.add(row_of(self._given, columns, len(lengths)), lengths)
+        offsets = documents.offsets
+        lengths = np.diff(offsets)
+        affixes = len(self._prefix) + len(self._suffix)
+        if affixes:
+            ids = join_documents(documents.ids, offsets, self._prefix, self._suffix)
+            lengths += affixes
+        else:
+            ids = documents.ids[offsets[0] : offsets[-1]]
+        columns: dict[str, Any] = {}
+        if documents.kept is not None:
+            columns.update(zip(documents.kept.schema.names, documents.kept.columns, strict=True))
+        columns["input_ids"] = _lists(self._unpadded_schema.field("input_ids").type, lengths, ids)
+        columns["file"] = pa.array(documents.file)
+        columns["position"] = pa.array(documents.position)
+        self._rows.add(row_of(self._unpadded_schema, columns, len(lengths)), lengths)
 
     def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
-        """Append one document whose ids come in windows."""
+        """Append one document that comes in pieces; it is one row, and is put together here."""
         ids = np.concatenate(list(windows))
-        at, where = np.array([file]), np.array([position])
-        self.add(TokenDocuments(ids=ids, offsets=np.array([0, len(ids)]), file=at, position=where))
+        document = TokenDocuments(
+            ids=ids, offsets=np.array([0, len(ids)]), file=np.array([file]), position=np.array([position])
+        )
+        self.add(document)
 
     def _finished(self, rows: pa.RecordBatch, lengths: Int64) -> pa.RecordBatch:
-        """Pad a row group and put its masks beside the ids."""
+        """Return a row group padded, with its masks beside the ids."""
         columns: dict[str, Any] = dict(zip(rows.schema.names, rows.columns, strict=True))
         sizes = self._padding.sizes(lengths)
-        ids, mask = self._padding.apply(plain_values(columns["input_ids"].flatten()), lengths, sizes)
+        unpadded_ids = plain_values(columns["input_ids"].flatten())
+        ids, mask = self._padding.apply(unpadded_ids, lengths, sizes)
         self.counts["pad"] += len(ids) - int(lengths.sum())
-        values: dict[str, Any] = {"input_ids": plain(ids) if self._masked else ids, "attention_mask": mask}
-        if self._masked:
+        values: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+        if self._has_loss_mask:
+            values["input_ids"] = plain(ids)
             values["loss_mask"] = learned(ids)
-        names = [name for name in values if name in self._schema.names]
-        columns |= {name: _lists(self._schema.field(name).type, sizes, values[name]) for name in names}
+        for name, column_values in values.items():
+            if name in self._schema.names:
+                columns[name] = _lists(self._schema.field(name).type, sizes, column_values)
         return row_of(self._schema, columns, len(lengths))
+
+
+def _lists(kind: Any, lengths: Int64, values: Any) -> Any:
+    """Return a list column of type `kind` whose rows have the given lengths (int64[n])."""
+    offsets: Any = pa.array(offsets_of(lengths).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, pa.array(values), type=kind)
 
 
 @final
@@ -143,12 +180,13 @@ class PackedFile:
     """Rows of one length, into which documents are packed.
 
     Args:
-        writer: with a column ``loss_mask`` in its schema the ids given are marked.
-        pack: how documents become rows.
-        prefix, suffix: ids put around every document.
-        pad_id: fills the ends of rows.
-        full: ids of a full row group.
-        shuffle_key: by which whole rows are shuffled inside a window, or None.
+        writer: Writer of the parts. If its schema has a column ``loss_mask``, the ids of documents are marked.
+        pack: Width of rows and strategy.
+        prefix: Ids put before every document.
+        suffix: Ids put after every document.
+        pad_id: Id that fills the ends of rows.
+        full: Ids of a full row group.
+        shuffle_key: Key by which whole rows are shuffled inside a window; None: they are not.
     """
 
     def __init__(
@@ -164,9 +202,10 @@ class PackedFile:
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._writer = writer
-        masked = "loss_mask" in writer.schema.names
         self._prefix = prefix
-        self._suffix = tuple(token | LOSS for token in suffix) if masked else suffix
+        self._suffix = suffix
+        if "loss_mask" in writer.schema.names:
+            self._suffix = tuple(token | LOSS for token in suffix)
         self._packer = open_packer(
             pack,
             group_tokens=full,
@@ -179,15 +218,17 @@ class PackedFile:
 
     def add(self, documents: TokenDocuments) -> None:
         """Append documents; none is empty."""
-        given = (documents.ids, documents.offsets, documents.file, documents.position)
-        self._write(self._packer.add(*given, documents.again))
+        rows = self._packer.add(
+            documents.ids, documents.offsets, documents.file, documents.position, documents.again
+        )
+        self._write(rows)
 
     def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
-        """Append one document whose ids come in windows."""
+        """Append one document that comes in pieces."""
         self._write(self._packer.add_long(windows, file, position))
 
     def finish(self) -> list[ShardEntry]:
-        """Write what is left and publish; returns the parts."""
+        """Write and publish the rest; return the parts."""
         self._write(self._packer.finish())
         return self._writer.finish()
 
@@ -204,20 +245,36 @@ class PackedFile:
 
 
 def flat_rows(packed: Packed, schema: pa.Schema) -> FlatRows:
-    """Return packed rows, none of their ids copied; with a column ``loss_mask`` in their schema the ids are marked."""
-    count, pieces = packed.rows, len(packed.segment_lengths)
-    cells: dict[str, Any] = {"input_ids": packed.input_ids}
+    """Return packed rows with the columns of a schema; none of their ids are copied.
+
+    Args:
+        packed: Rows. If the schema has a column ``loss_mask``, their ids are marked.
+        schema: Schema of the file.
+    """
+    count = packed.rows
+    levels: dict[str, list[Level]] = {}
+
+    def add_tokens(name: str, values: Any) -> None:
+        levels[name] = [(count, None, None), (len(values), values, None)]
+
+    # 1. Columns with one value per token.
+    add_tokens("input_ids", packed.input_ids)
     if "loss_mask" in schema.names:
-        cells = {"input_ids": plain(packed.input_ids), "loss_mask": learned(packed.input_ids)}
+        add_tokens("input_ids", plain(packed.input_ids))
+        add_tokens("loss_mask", learned(packed.input_ids))
     if "segment_ids" in schema.names:
-        cells["segment_ids"] = packed.segment_ids
-    levels: dict[str, list[Level]] = {
-        name: [(count, None, None), (len(values), values, None)] for name, values in cells.items()
-    }
-    lists: Level = count, np.diff(packed.row_offsets).astype(np.int32), None
-    places = [(pieces, values, None) for values in (packed.file, packed.position, packed.start)]
+        add_tokens("segment_ids", packed.segment_ids)
+    # 2. Columns with one value per piece.
+    pieces = len(packed.segment_lengths)
+    lists: Level = (count, np.diff(packed.row_offsets).astype(np.int32), None)
     levels["segment_lengths"] = [lists, (pieces, packed.segment_lengths, None)]
-    levels["documents"] = [lists, (pieces, None, None), *places]
+    levels["documents"] = [
+        lists,
+        (pieces, None, None),
+        (pieces, packed.file, None),
+        (pieces, packed.position, None),
+        (pieces, packed.start, None),
+    ]
     return FlatRows(count, {name: levels[name] for name in schema.names})
 
 
@@ -232,18 +289,29 @@ def rows_schema(
     """Return the schema of the rows that documents become.
 
     Args:
+        pack: Width of packed rows; None: rows have one document each.
         tokenizer: sha256 (hex) of the ``tokenizer.json`` that made the ids, which the files name; None: they name none.
+        loss_mask: True for a column ``loss_mask``.
+        attention_mask: True for a column ``attention_mask``, if rows are not packed.
+        kept: Names and types of kept fields, if rows are not packed.
     """
-    if pack is None:
-        fields = [(name, arrow_type(kind)) for name, kind in kept]
-        rows = tokens_schema(loss_mask=loss_mask, attention_mask=attention_mask, kept=fields)
-        return described(rows, tokenizer)
-    return described_packed(pack.width, tokenizer, pieces=pack.store_segment_ids, loss_mask=loss_mask)
+    if pack is not None:
+        return described_packed(pack.width, tokenizer, pieces=pack.store_segment_ids, loss_mask=loss_mask)
+    fields = [(name, arrow_type(kind)) for name, kind in kept]
+    schema = tokens_schema(loss_mask=loss_mask, attention_mask=attention_mask, kept=fields)
+    return described(schema, tokenizer)
 
 
 @functools.cache
 def described_packed(
     width: int, tokenizer: str | None, *, pieces: bool = False, loss_mask: bool = False
 ) -> pa.Schema:
-    """Return the schema of packed rows, made once for all units; `pieces`: whether segment ids are stored."""
+    """Return the schema of packed rows, made once for all units.
+
+    Args:
+        width: Tokens of a row.
+        tokenizer: sha256 (hex) of the ``tokenizer.json`` that made the ids; None: files name none.
+        pieces: True for a column ``segment_ids``.
+        loss_mask: True for a column ``loss_mask``.
+    """
     return described(packed_schema(width, store_segment_ids=pieces, loss_mask=loss_mask), tokenizer)

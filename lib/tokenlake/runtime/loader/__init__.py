@@ -1,12 +1,12 @@
-"""From stored versions to batches: open a dataset, mix several, and read them in an order that is a function.
+"""From stored versions to batches: open a dataset, combine several, and read them in a reproducible order.
 
 ::
 
     step -> (start row, batch size) -> (source, epoch, row group, row) -> decoded row groups -> a batch
 
-``steps`` and ``plan`` are functions and open no file; ``read_ahead`` decodes ahead of need; ``batch`` copies rows to
-their places; ``loader`` hands batches out and keeps the state, a few integers. ``options`` says what all of them are
-asked for, here and by ``jax``, ``torch``, ``grain``, ``hf`` and ``orbax``.
+``steps`` and ``plan`` compute the rows of each step without opening a file. ``read_ahead`` decodes row groups ahead of
+need, ``batch`` copies rows into arrays, and ``loader`` delivers batches and keeps the state, a few integers. ``jax``,
+``torch``, ``grain``, ``hf`` and ``orbax`` connect other libraries; ``options`` has the options of all of them.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -30,8 +30,8 @@ from tokenlake.base.arrays import Int64
 from tokenlake.base.checks import arguments_of, whole_number
 from tokenlake.errors import ConfigError
 
-_NEAR: Final = 50
-"""Ranks are near enough where the dearest costs at most 1 / 50 more than the mean."""
+_TOLERANCE: Final = 50
+"""The exchange of rows ends when the most expensive rank costs at most 1 / 50 more than the mean."""
 
 
 @final
@@ -40,12 +40,17 @@ class BatchBalance:
     """Balance of batches of packed rows; see :mod:`tokenlake.runtime.loader.balance` and :class:`tokenlake.DataLoader`.
 
     Args:
-        ranks: into how many neighbouring parts of as many rows a batch is dealt, which cost alike. None: with a
-            sharding the parts that it cuts rows into, else the number of hosts. A multiple of that makes the
-            micro-batches of each host cost alike, too.
+        ranks: Number of equal, neighbouring parts of a batch that have about the same cost. None: with a sharding, the
+            number of parts into which it divides rows, else the number of hosts. A multiple of that also balances the
+            micro-batches of each host.
 
     Raises:
-        ConfigError: the value is not such a number.
+        ConfigError: The value is not a whole number from 1 on.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> tl.BatchBalance(ranks=8).over(4, "host").ranks
+        8
     """
 
     ranks: int | None = None
@@ -55,37 +60,50 @@ class BatchBalance:
             whole_number("balance.ranks", self.ranks, 1)
 
     @classmethod
-    def of(cls, asked: object) -> Self:
-        """Read a balance, "attention", or a mapping of its arguments; ConfigError where it is none of these."""
-        return arguments_of(cls, "balance", asked, {"attention": cls()})
-
-    def over(self, parts: int, what: str) -> Self:
-        """Return the same with a number of ranks: `parts`, where none is given.
+    def of(cls, value: object) -> Self:
+        """Return a balance from a balance, "attention", or a mapping of arguments.
 
         Raises:
-            ConfigError: `parts`, which `what` cuts batches into, does not divide the ranks.
+            ConfigError: It is none of these.
+        """
+        return arguments_of(cls, "balance", value, {"attention": cls()})
+
+    def over(self, parts: int, option: str) -> Self:
+        """Return a balance with a number of ranks: the given one, or that of the parts of a batch.
+
+        Args:
+            parts: Number of parts into which batches are divided.
+            option: Name of the option that divides them, for the message.
+
+        Raises:
+            ConfigError: The number of ranks is not a multiple of the parts.
         """
         ranks = parts if self.ranks is None else self.ranks
         if ranks % parts:
             raise ConfigError(
-                f"balance.ranks: got {ranks}, and {what} cuts batches into {parts} parts; expected a multiple of "
+                f"balance.ranks: got {ranks}, and {option} cuts batches into {parts} parts; expected a multiple of "
                 f"{parts}"
             )
         return type(self)(ranks=ranks)
 
 
 def dealt(costs: Int64, ranks: int) -> Int64:
-    """Return which row each place of a batch has, int64[n]: the places of a rank lie together, its rows ascend.
+    """Return the row at each place of a batch, int64[n].
+
+    The places of a rank are neighbours, and its rows ascend. The steps are those at the top of this module.
 
     Args:
-        costs: of the rows, int64[n], n a multiple of `ranks`.
-        ranks: into how many parts they are dealt.
+        costs: Cost of each row, int64[n].
+        ranks: Number of ranks, a divisor of n.
     """
+    # 1. Rounds of one row for each rank, most expensive first; every second round in the opposite order.
     rounds = np.argsort(-costs, kind="stable").reshape(-1, ranks)
-    last = rounds[-1].copy()
+    last_round = rounds[-1].copy()
     rounds[1::2] = rounds[1::2, ::-1].copy()
+    # 2. In the last round, the rank with the least cost gets the most expensive row.
     cheapest_first = np.argsort(costs[rounds[:-1]].sum(axis=0), kind="stable")
-    rounds[-1, cheapest_first] = last
+    rounds[-1, cheapest_first] = last_round
+    # 3. Exchanges between the most expensive and the cheapest rank.
     _exchange(rounds, costs[rounds])
     rows = rounds.T.copy()
     rows.sort(axis=1)
@@ -93,27 +111,34 @@ def dealt(costs: Int64, ranks: int) -> Int64:
 
 
 def _exchange(rows: Int64, costs: Int64) -> None:
-    """Exchange rows of the dearest and the cheapest rank, in place, while ranks are apart and it helps.
+    """Exchange rows of the most expensive and the cheapest rank, in place, while it brings their costs nearer.
+
+    Exchanging a row of cost a for one of cost b changes the difference of the two ranks by ``2 (a - b)``.
 
     Args:
-        rows, costs: a column for each rank, int64[n, ranks].
+        rows: Rows of each rank, a column for each, int64[n, ranks].
+        costs: Their costs, int64[n, ranks].
     """
     ranks = rows.shape[1]
-    totals = costs.sum(axis=0)
-    whole = int(totals.sum())
+    rank_costs = costs.sum(axis=0)
+    total_cost = int(rank_costs.sum())
     for _ in range(2 * ranks):
-        dear = int(totals.argmax())
-        if int(totals[dear]) * ranks * _NEAR <= whole * (_NEAR + 1):
+        expensive = int(rank_costs.argmax())
+        # The same as cost / mean <= 1 + 1 / tolerance, in whole numbers.
+        if int(rank_costs[expensive]) * ranks * _TOLERANCE <= total_cost * (_TOLERANCE + 1):
             return
-        cheap = int(totals.argmin())
-        apart = int(totals[dear] - totals[cheap])
-        moved = costs[:, dear, None] - costs[:, cheap]
-        left = np.abs(apart - 2 * moved)
-        best = int(left.argmin())
-        if left.flat[best] >= apart:
+        cheap = int(rank_costs.argmin())
+        difference = int(rank_costs[expensive] - rank_costs[cheap])
+        # Change of cost for each pair of rows, int64[n, n], and the difference that is left.
+        moved = costs[:, expensive, None] - costs[:, cheap]
+        remaining = np.abs(difference - 2 * moved)
+        best = int(remaining.argmin())
+        if remaining.flat[best] >= difference:
             return
-        ours, theirs = divmod(best, len(rows))
-        totals[dear] -= moved[ours, theirs]
-        totals[cheap] += moved[ours, theirs]
+        expensive_row, cheap_row = divmod(best, len(rows))
+        rank_costs[expensive] -= moved[expensive_row, cheap_row]
+        rank_costs[cheap] += moved[expensive_row, cheap_row]
         for values in (rows, costs):
-            values[ours, dear], values[theirs, cheap] = values[theirs, cheap], values[ours, dear]
+            value = values[expensive_row, expensive]
+            values[expensive_row, expensive] = values[cheap_row, cheap]
+            values[cheap_row, cheap] = value

@@ -1,4 +1,4 @@
-"""Batch sizes as a function of the step (batch-size warm-up), as points (first step, number)."""
+"""Batch sizes as a function of the step (batch-size warm-up), as points (first step, number of rows)."""
 
 from __future__ import annotations
 
@@ -13,37 +13,49 @@ from tokenlake.base.checks import whole_number
 from tokenlake.errors import ConfigError
 
 Points = tuple[tuple[int, int], ...]
-"""(first step, number), steps ascending from 0; the last number holds for ever."""
+"""(first step, number), steps ascending from 0. A number holds until the next point, the last one for ever."""
 
 MOST_BATCH: Final = 1 << 31
-"""Rows of a batch, or ids of a row, at most."""
+"""Largest number of rows of a batch, or of ids of a row."""
 _LAST_STEP: Final = 1 << 50
 
 
-def points_of(asked: object, name: str, what: str) -> Points:
-    """Read ``256``, ``{0: 256, 1000: 512}``, or its items; ConfigError where it is none of these."""
+def points_of(value: object, name: str, unit: str) -> Points:
+    """Return the points of a number, or of a mapping of first step to number.
+
+    Args:
+        value: ``256``, ``{0: 256, 1000: 512}``, or the items of such a mapping.
+        name: Name of the option, for messages.
+        unit: Things that are counted, for messages.
+
+    Raises:
+        ConfigError: It is none of these, or step 0 is missing.
+    """
     try:
-        is_mapping = isinstance(asked, Mapping)
-        given = dict(cast("Any", asked)) if is_mapping or isinstance(asked, list | tuple) else {0: asked}
-        if not given:
+        number_of_step: dict[Any, Any] = {0: value}
+        if isinstance(value, Mapping | list | tuple):
+            number_of_step = dict(cast("Any", value))
+        if not number_of_step:
             raise ValueError
-        points = dict[int, int]()
-        for step, size in given.items():
-            points[whole_number(name, step, 0, _LAST_STEP)] = whole_number(name, size, 1, MOST_BATCH)
+        points: dict[int, int] = {}
+        for step, number in number_of_step.items():
+            step = whole_number(name, step, 0, _LAST_STEP)
+            points[step] = whole_number(name, number, 1, MOST_BATCH)
     except (TypeError, ValueError, ConfigError):
         raise ConfigError(
-            f"{name}: got {asked!r}, must be a whole number of {what} from 1 on, or step -> {what}, "
+            f"{name}: got {value!r}, must be a whole number of {unit} from 1 on, or step -> {unit}, "
             "as {0: 256, 9: 512}"
         ) from None
     if 0 not in points:
-        raise ConfigError(f"{name}: got {asked!r}, must say how many {what} step 0 has")
+        raise ConfigError(f"{name}: got {value!r}, must give the number of {unit} of step 0")
     ascending = sorted(points.items())
-    changes = [after for before, after in pairwise(ascending) if before[1] != after[1]]
+    # Points that change nothing are left out, so that equal sizes are equal points.
+    changes = [point for previous, point in pairwise(ascending) if previous[1] != point[1]]
     return (ascending[0], *changes)
 
 
 def index_at(points: Points, step: int) -> int:
-    """Return which of the points holds at a step."""
+    """Return the index of the point that holds at a step."""
     return bisect_right(points, step, key=lambda point: point[0]) - 1
 
 
@@ -59,13 +71,17 @@ class BatchSizes:
     points: Points
 
     @classmethod
-    def of(cls, asked: int | Mapping[int, int]) -> Self:
-        """Read ``256`` or ``{0: 256, 1000: 512}``; ConfigError where it is neither."""
-        return cls(points_of(asked, "batch_size", "rows"))
+    def of(cls, value: int | Mapping[int, int]) -> Self:
+        """Return the sizes of ``256`` or ``{0: 256, 1000: 512}``.
+
+        Raises:
+            ConfigError: It is neither.
+        """
+        return cls(points_of(value, "batch_size", "rows"))
 
     @property
     def common(self) -> int:
-        """The largest number that divides all sizes."""
+        """Greatest common divisor of all sizes."""
         return math.gcd(*(size for _, size in self.points))
 
     @property
@@ -78,13 +94,14 @@ class BatchSizes:
         return self.points[index_at(self.points, step)][1]
 
     def before(self, step: int) -> Self:
-        """Return what holds for the steps before one: two are alike there if these are equal."""
+        """Return the sizes of the steps before one. Two schedules agree before a step if these are equal."""
         return type(self)(tuple(point for point in self.points if point[0] < step))
 
     def to_json(self) -> list[list[int]]:
+        """Return the points as lists."""
         return [list(point) for point in self.points]
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """Read what :meth:`to_json` gave."""
+        """Return the sizes that :meth:`to_json` wrote."""
         return cls.of(dict(data))

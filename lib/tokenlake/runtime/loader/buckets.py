@@ -1,17 +1,16 @@
-"""Buckets: rows of like lengths, which come together in batches.
+"""Buckets: rows of similar length, which are batched together.
 
 ::
 
-    bucket        rows of a length up to the bucket's bound, and above the bound before
-    its stream    an order of its own: that of a dataset of these rows alone
-    stored row    the n-th row of the bucket in a row group          row groups sorted by bucket, once
+    bucket        rows whose length is at most the bucket's bound, and greater than the previous bound
+    stream        order of a bucket's rows: that of a dataset of these rows alone
+    stored row    n-th row of the bucket in a row group; row groups are sorted by bucket, once
 
-Each bucket of a mixture is a mixture of its own: of the rows of each source that it holds, by the source's weight times
-the share of the source's rows that it holds.
+Each bucket of a mixture is a mixture by itself (:mod:`tokenlake.runtime.loader.bucketed_mixture`).
 
-All buckets permute row groups by one seed, and take an equal share of them. They therefore proceed through a dataset
-side by side, and a row group is decoded about once for all of them. No bucket has to fill up: the rows of a batch
-follow from its number alone (:mod:`tokenlake.runtime.loader.pass_steps`).
+All buckets permute row groups by the same seed, and each holds about an equal share of every row group. They therefore
+proceed through a dataset side by side, and a row group is decoded about once for all of them. No bucket has to fill up:
+the rows of a batch follow from its number alone (:mod:`tokenlake.runtime.loader.pass_steps`).
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from tokenlake.runtime.mixing.streams import RowStream
 @final
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Rows of like lengths.
+    """Rows of similar length.
 
     Attributes:
-        length: of its batches.
-        size: rows of its batches.
-        rows: of an epoch; of a mixture, of as many rows as its sources have, by their weights.
-        stream: the order of its rows in a pass, by the number of the pass.
-        sources: index of the dataset that each source of the stream is, int64[sources].
+        length: Length of its batches, in ids.
+        size: Rows of its batches at step 0.
+        rows: Rows of an epoch; for a mixture, the expected number if as many rows are drawn as all sources have.
+        stream: Function of the number of a pass that returns the order of its rows.
+        sources: Index of the dataset of each source of the stream, int64[sources].
     """
 
     length: int
@@ -50,19 +49,21 @@ class Bucket:
 
 @final
 class BucketRows:
-    """The rows of each bucket, by row group: two bytes a row, four where a row group has more than 65,536 rows.
+    """Rows of each bucket in each row group.
+
+    They take two bytes for each row, or four if a row group has more than 65,536 rows.
 
     Each row group is sorted by bucket: first its rows of bucket 0, then those of bucket 1, and so on. Of a row group
     with rows of lengths 3, 9, 2 and 12, and bounds 4 and 16, the sorted rows are ``0 2 1 3``; bucket 1 begins at place
     2.
 
     Args:
-        index: lengths of the rows.
-        bounds: the lengths of the buckets, ascending; no row is longer than the last.
+        index: Lengths of the rows.
+        bounds: Lengths of the buckets, ascending; no row is longer than the last.
 
     Attributes:
-        bounds: of the buckets that have rows.
-        group_rows: of each bucket, rows of each row group of all datasets, int64[buckets, G].
+        bounds: Lengths of the buckets that have rows.
+        group_rows: Rows of each bucket in each row group of all datasets, int64[buckets, G].
     """
 
     def __init__(self, index: LengthIndex, bounds: Sequence[int]) -> None:
@@ -89,11 +90,20 @@ class BucketRows:
         self.group_rows: Final = np.ascontiguousarray(counts.T[has_rows])
 
     def rows(self, bucket: int, group: Int64, number: Int64) -> Int64:
-        """Return which row of its row group the n-th one of a bucket is, int64[n]."""
+        """Return the index in its row group of the n-th row of a bucket in it, int64[n].
+
+        Args:
+            bucket: Index of the bucket.
+            group: Row group of each row, counted over all datasets, int64[n].
+            number: Number of the row among those of the bucket in the row group, int64[n].
+        """
         return self._sorted[self._first_rows[group] + self._begins[bucket][group] + number].astype(np.int64)
 
     def bucket_of(self, group: int, row: int) -> tuple[int, int]:
-        """Return the bucket of a row of a row group, and which row of it there it is; the inverse of :meth:`rows`."""
+        """Return the bucket of a row, and its number among those of the bucket in the row group.
+
+        The inverse of :meth:`rows`.
+        """
         first, last = self._first_rows[group : group + 2].tolist()
         place = int(np.flatnonzero(self._sorted[first:last] == row)[0])
         bucket = int(np.flatnonzero(self._begins[:, group] <= place)[-1])

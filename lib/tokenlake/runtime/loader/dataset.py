@@ -1,4 +1,4 @@
-"""A stored version, opened by its path or URL: its rows by number, its manifest, its tokenizer."""
+"""A split of a stored version, opened by its path or URL: rows by number, manifest and tokenizer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from tokenlake.base import numbers
 from tokenlake.base.arrays import Int64
 from tokenlake.base.markup import named_facts, one_line
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenlakeError
-from tokenlake.runtime.loader.batch import Assembler, Batch, BatchShape, check_columns, pad_id_of
+from tokenlake.runtime.loader.batch import Assembler, Batch, BatchShape, pad_id_of
+from tokenlake.runtime.loader.columns import check_columns
 from tokenlake.runtime.loader.hf_arrow import to_hf
+from tokenlake.runtime.reading.file_hashes import verified_bytes
 from tokenlake.runtime.reading.group_cache import GroupCache
 from tokenlake.runtime.reading.packed import PackedGroup
-from tokenlake.runtime.reading.version import StoredRows, stored_schema, verified_bytes
+from tokenlake.runtime.reading.stored_columns import stored_schema
+from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, parted
@@ -30,11 +33,15 @@ from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.tokenizer_guard.backend import open_tokenizer
 
 _CACHE_BYTES: Final = 64 << 20
+"""Memory for decoded row groups of a dataset."""
+
+_NAMES_SHOWN: Final = 20
+"""Datasets that a message names."""
 
 
 @final
 class Dataset:
-    """One split of a committed version. Opening reads its manifest, and no other file.
+    """One split of a committed version. Opening it reads the manifest and no other file.
 
     ::
 
@@ -42,56 +49,66 @@ class Dataset:
         ds[17]["input_ids"]         # int32 (2048,)
         ds[100:200]["segment_ids"]  # int32 (100, 2048)
 
-    May be used by several threads; rows that are read stay decoded as long as 64 MiB hold them.
+    Several threads may use it. Up to 64 MiB of decoded rows are kept in memory.
+
+    Args:
+        store: Store that holds the version.
+        manifest: Manifest of the version.
+        split: Name of the split.
+
+    Raises:
+        ConfigError: The version does not have this split.
     """
 
     def __init__(self, store: ReadStore, manifest: Manifest, split: str) -> None:
-        """Open nothing yet; ConfigError if there is no such split."""
-        self._store, self._rows = store, (rows := StoredRows(store, manifest, split))
+        rows = StoredRows(store, manifest, split)
+        self._store = store
+        self._rows = rows
         self._cache: GroupCache[int, PackedGroup] = GroupCache(
             _CACHE_BYTES, lambda group: rows.packed(group, loss_mask=rows.has_loss_mask)
         )
 
     @property
     def name(self) -> str:
-        """``llama2-2048@v3/train``."""
+        """Name of the version and split, such as ``llama2-2048@v3/train``."""
         return self._rows.name
 
     @property
     def manifest(self) -> Manifest:
-        """Of the version."""
+        """Manifest of the version."""
         return self._rows.manifest
 
     @property
     def split(self) -> str:
+        """Name of the split."""
         return self._rows.split
 
     @property
     def store(self) -> ReadStore:
-        """Where it lies."""
+        """Store that holds the version."""
         return self._store
 
     @property
     def rows(self) -> StoredRows:
-        """The rows by row group, as they are stored."""
+        """Rows by row group, as they are stored."""
         return self._rows
 
     @property
     def kind(self) -> str:
-        """``packed``, ``tokens`` or ``preference``."""
+        """Kind of the rows: ``packed``, ``tokens`` or ``preference``."""
         return self.manifest.kind
 
     @property
     def seq_length(self) -> int:
-        """Ids of a row; ConfigError where rows are of many lengths."""
+        """Number of ids of a row; ConfigError if rows have many lengths."""
         self._require_packed("seq_length")
         return self.manifest.width
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id of the tokenizer, added tokens included: the rows of an embedding.
+        """Largest id of the tokenizer plus one, added tokens included: the number of rows of an embedding.
 
-        It is read from the manifest, so that no package is needed.
+        It is read from the manifest and needs no package.
 
         Raises:
             NotFoundError: The manifest does not name a tokenizer.
@@ -104,7 +121,7 @@ class Dataset:
         where = f"{self.manifest.dataset}@v{self.manifest.version}"
         if not sizes:
             raise NotFoundError(
-                f"{where} does not say how large its vocabulary is; expected a tokenizer in its manifest"
+                f"{where} does not record the size of its vocabulary; expected a tokenizer in its manifest"
             )
         if len(set(sizes.values())) > 1:
             listed = ", ".join(f"{source} {size:,}" for source, size in sorted(sizes.items()))
@@ -115,41 +132,44 @@ class Dataset:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What :meth:`take` gives where no columns are named."""
+        """Default columns of :meth:`take`."""
         return check_columns(None)
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Of the stored rows (of kind packed without opening a file)."""
+        """Schema of the stored rows. For packed rows no file is opened."""
         if self.kind == "packed":
             return stored_schema(self.manifest)
-        return self._rows.read(0).schema if len(self) else pa.schema([])
+        if not len(self):
+            return pa.schema([])
+        return self._rows.read(0).schema
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The version's own tokenizer, a ``tokenizers.Tokenizer``.
+        """Tokenizer that is stored with the version, a ``tokenizers.Tokenizer``.
 
-        A tokenizer of an unusual form, which could take any time or memory, runs in a bounded process. It is a
-        :class:`~tokenlake.runtime.tokenizer_guard.process.BoundedTokenizer` then, with the most common of
-        the same methods.
+        A tokenizer of an unusual form, which might take unlimited time or memory, runs in a process with limits. It is
+        a :class:`~tokenlake.runtime.tokenizer_guard.process.BoundedTokenizer` then, with the most common of the same
+        methods.
 
         Raises:
             MissingExtraError: ``tokenizers`` is not installed.
-            NotFoundError: the version has none.
-            TokenizerError: the file is no tokenizer's, or loading it takes too much time or memory.
-            ConfigError: its sources have different ones.
+            NotFoundError: The version has no tokenizer.
+            TokenizerError: The file is not a tokenizer, or loading it takes too much time or memory.
+            ConfigError: The sources have different tokenizers.
         """
         where = f"{self.manifest.dataset}@v{self.manifest.version}"
-        found = {
-            path: entry.sha256
-            for path, entry in self.manifest.other_files.items()
-            if path.startswith(f"{TOKENIZER}/") and path.endswith("/tokenizer.json")
-        }
-        if not found:
+        digests: dict[str, str] = {}  # path of each tokenizer -> hash of its file
+        for path, entry in self.manifest.other_files.items():
+            if path.startswith(f"{TOKENIZER}/") and path.endswith("/tokenizer.json"):
+                digests[path] = entry.sha256
+        if not digests:
             raise NotFoundError(f"{where} holds no {TOKENIZER}/tokenizer.json; its ids cannot be decoded")
-        if len(set(found.values())) > 1:
-            raise ConfigError(f"the sources of {where} have different tokenizers: {', '.join(sorted(found))}")
-        path, digest = min(found.items())
+        if len(set(digests.values())) > 1:
+            raise ConfigError(
+                f"the sources of {where} have different tokenizers: {', '.join(sorted(digests))}"
+            )
+        path, digest = min(digests.items())
         layout = Layout(self.manifest.dataset, self.manifest.version)
         return open_tokenizer(f"{where}/{path}", verified_bytes(self._store, layout, path, digest))
 
@@ -166,10 +186,10 @@ class Dataset:
     def __getitem__(self, index: int | slice) -> dict[str, Any]:
         """Return one row (arrays of shape (L,)) or a range of rows (arrays of shape (n, L)).
 
-        Of kinds other than packed one row is a dict of what is stored; ranges are for :meth:`read`.
+        A row that is not packed is a dict of the stored values; for ranges of such rows use :meth:`read`.
 
         Raises:
-            IndexError: there is no such row.
+            IndexError: The row does not exist.
         """
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
@@ -178,24 +198,24 @@ class Dataset:
             raise TypeError(
                 f"{self.name}[{index!r}]: rows are taken by number or slice; for many, take([3, 1, 4])"
             )
-        at = int(index)
-        if not -len(self) <= at < len(self):
-            raise IndexError(f"{self.name} has {len(self)} rows; there is no row {at}")
-        at %= len(self)
+        row = int(index)
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"{self.name} has {len(self)} rows; there is no row {row}")
+        row %= len(self)
         if self.kind != "packed":
-            return self.read(at, at + 1).to_pylist()[0]
-        return {name: values[0] for name, values in self.take(np.array([at])).items()}
+            return self.read(row, row + 1).to_pylist()[0]
+        return {name: values[0] for name, values in self.take(np.array([row])).items()}
 
     def take(self, rows: Int64 | Sequence[int], columns: Sequence[str] | None = None) -> Batch:
         """Return rows in any order: column -> array of shape (n, L).
 
         Args:
-            rows: numbers of rows, n of them, 0 to ``len(self) - 1``.
-            columns: see :class:`tokenlake.runtime.loader.DataLoader`.
+            rows: Numbers of rows, int64[n], from 0 to ``len(self) - 1``.
+            columns: Names of the columns, as for :class:`tokenlake.DataLoader`; None: the default ones.
 
         Raises:
-            ConfigError: of another kind than packed, there is no such row or column.
-            IntegrityError: a file is damaged.
+            ConfigError: The rows are not packed, or a row or column does not exist.
+            IntegrityError: A file is damaged.
         """
         self._require_packed("rows of one length")
         group, row = self._rows.group_of(np.asarray(rows, np.int64))
@@ -204,41 +224,51 @@ class Dataset:
         return assembler.batch(BatchShape(len(group), self.seq_length), group, row, groups.__getitem__)
 
     def read(self, start: int, stop: int) -> pa.Table:
-        """Return rows ``start .. stop`` as they are stored, fewer where the split ends."""
-        parts = [
-            self._rows.read(group).slice(low, high - low)
-            for group, low, high in self._rows.ranges(max(start, 0), stop)
-        ]
-        return pa.Table.from_batches(parts, schema=parts[0].schema if parts else self.schema)
+        """Return rows `start` to `stop` - 1 as they are stored; fewer where the split ends."""
+        parts: list[pa.RecordBatch] = []
+        for group, first, end in self._rows.ranges(max(start, 0), stop):
+            parts.append(self._rows.read(group).slice(first, end - first))
+        schema = parts[0].schema if parts else self.schema
+        return pa.Table.from_batches(parts, schema=schema)
 
     def documents(self, index: int) -> list[dict[str, Any]]:
-        """Return where the segments of a row come from.
+        """Return the documents that the segments of a row come from.
 
         Returns:
-            for each: ``source``, ``path``, ``position`` (row number or byte offset of the document), ``start`` (its
-            first id within the document), ``length``.
+            For each segment: ``source``, ``path``, ``position`` (row index or byte offset of the document), ``start``
+            (first id in the document), ``length``.
         """
         self._require_packed("documents of a row")
         row = self.read(index, index + 1).to_pylist()[0]
-        found = list[dict[str, Any]]()
+        documents: list[dict[str, Any]] = []
         for length, piece in zip(row["segment_lengths"], row["documents"], strict=True):
-            if (entry := self._inputs.get(piece["file"])) is None:
+            entry = self._inputs.get(piece["file"])
+            if entry is None:
                 raise IntegrityError(
-                    f"{self.name}: row {index} is of file {piece['file']}, which no input is"
+                    f"{self.name}: row {index} is of file {piece['file']}, which is not among the inputs"
                 )
-            place = {"source": entry.source, "path": entry.path}
-            found.append({**place, "position": piece["position"], "start": piece["start"], "length": length})
-        return found
+            documents.append(
+                {
+                    "source": entry.source,
+                    "path": entry.path,
+                    "position": piece["position"],
+                    "start": piece["start"],
+                    "length": length,
+                }
+            )
+        return documents
 
     def decode(self, index: int) -> list[str]:
-        """Return the text of each segment of a row; special tokens stay visible."""
+        """Return the text of each segment of a row, special tokens included."""
         row = self.read(index, index + 1).to_pylist()[0]
-        lengths = row["segment_lengths"] if self.kind == "packed" else [len(row["input_ids"])]
-        ends = np.cumsum(lengths)
-        return [
-            self.tokenizer.decode(row["input_ids"][end - length : end], skip_special_tokens=False)
-            for length, end in zip(lengths, ends.tolist(), strict=True)
-        ]
+        ids = row["input_ids"]
+        lengths = row["segment_lengths"] if self.kind == "packed" else [len(ids)]
+        texts: list[str] = []
+        begin = 0
+        for length in lengths:
+            texts.append(self.tokenizer.decode(ids[begin : begin + length], skip_special_tokens=False))
+            begin += length
+        return texts
 
     def to_hf(
         self,
@@ -253,43 +283,42 @@ class Dataset:
 
             Trainer(model, args, train_dataset=ds.to_hf())
 
-        The columns are made once, into one Arrow file for each shard, as ``datasets`` itself keeps what it prepares;
-        the files are found again by what is in them. No verification is lost: shards are read page by page against
-        their checksums, which ``datasets`` would not do, and an Arrow file that is found is hashed before it is used
-        (about 1 s per GB). Later reads through the memory map are checked by nobody, as with every
+        The columns are computed once, into one Arrow file for each shard, in the cache of ``datasets``. The name of a
+        file is a hash of its contents' inputs, so that it is used again. All data is verified: shards are read page by
+        page and compared with their checksums, which ``datasets`` would not do, and an existing Arrow file is hashed
+        before it is used (about 1 s per GB). Later reads through the memory map are not checked, as with every
         ``datasets.Dataset``.
 
         Args:
-            columns: of a packed dataset any of
+            columns: Names of the columns; None: for a packed dataset ``input_ids``, ``labels`` and ``position_ids``,
+                for other kinds all stored columns. Columns of a packed dataset, each with L values:
 
-                - ``input_ids``: int32, L of them, as all others;
-                - ``labels``: int32, aligned with ``input_ids`` (the model shifts them), -100 where there is no loss:
-                  padding, the first id of each segment, what a stored loss mask leaves out;
-                - ``position_ids``: int32, from 0 in each segment. By them transformers keeps segments apart, if there
+                - ``input_ids``: int32;
+                - ``labels``: int32, aligned with ``input_ids`` (the model shifts them), -100 for ids that do not count
+                  toward the loss: padding, the first id of each segment, and ids that a stored loss mask excludes;
+                - ``position_ids``: int32, from 0 in each segment. With them transformers keeps segments apart, if there
                   is no ``attention_mask`` and the model has ``use_cache=False``, which its Trainer sets;
-                - ``attention_mask``: int8, 0 in padding. With it a segment sees those before it in its row;
+                - ``attention_mask``: int8, 0 in padding. With it a segment attends to those before it in its row;
                 - ``segment_ids`` (int32), ``loss_mask`` (bool), ``targets`` (int32): see
-                  :mod:`tokenlake.runtime.loader.batch`.
-
-                None: ``input_ids``, ``labels`` and ``position_ids``. Of other kinds: any that are stored; None: all.
-            rename: {name here: name in the dataset}.
-            cache_dir: folder of the Arrow files, 4 bytes per id and column; None: ``tokenlake`` in the cache of
-                ``datasets``.
+                  :mod:`tokenlake.runtime.loader.columns`.
+            rename: Name of a column -> name in the dataset.
+            cache_dir: Folder of the Arrow files, which take 4 bytes per id and column; None: ``tokenlake`` in the cache
+                of ``datasets``.
 
         Raises:
             MissingExtraError: ``datasets`` is not installed.
-            ConfigError: there is no such column, or a name would be there twice.
-            IntegrityError: a shard is damaged.
+            ConfigError: A column does not exist, or two would have the same name.
+            IntegrityError: A shard is damaged.
         """
         return to_hf(self._rows, columns, rename, cache_dir)
 
     @property
     def pad_id(self) -> int:
-        """The id of padding."""
+        """Padding id."""
         return pad_id_of(self.manifest)
 
     def close(self) -> None:
-        """Close files and let go of decoded rows; what is read later opens them again."""
+        """Close the files and drop decoded rows. Later reads open the files again."""
         self._rows.close()
         self._cache.groups.invalidate()
 
@@ -300,7 +329,7 @@ class Dataset:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What a copy or a worker process gets: nothing that is open, locked or decoded.
+        # A copy, also in a worker process, gets no open files, locks or decoded rows.
         return Dataset, (self._store, self.manifest, self.split)
 
     def __repr__(self) -> str:
@@ -322,21 +351,21 @@ class Dataset:
 
     @cached_property
     def _inputs(self) -> dict[int, Any]:
+        """Input files by their ids."""
         return {entry.file_id: entry for entry in self.manifest.inputs}
 
-    def _require_packed(self, what: str) -> None:
+    def _require_packed(self, feature: str) -> None:
+        """Raise ConfigError if rows are not packed, and therefore lack a feature."""
         if self.kind != "packed":
             raise ConfigError(
-                f"{self.name} is of kind {self.kind}, which has no {what}; pack it first: "
+                f"{self.name} is of kind {self.kind}, which has no {feature}; pack it first: "
                 f"datasets: [{{dataset: {self.manifest.dataset}@v{self.manifest.version}}}], pack: {{enabled: true}}"
             )
 
 
 def whole_numbers(array: Any) -> Int64:
+    """Return an Arrow array of integers as int64[n]."""
     return array.to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-_SHOWN: Final = 20  # datasets that a message names
 
 
 def open(
@@ -348,7 +377,7 @@ def open(
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
 ) -> Dataset:
-    """Open a version of a dataset; its manifest is read, and nothing else.
+    """Open a version of a dataset. Only its manifest is read.
 
     ::
 
@@ -358,30 +387,31 @@ def open(
         tl.open("s3://bucket/artifacts/llama2-2048@prod", cache="/scratch/shards", cache_bytes="200GB")
 
     Args:
-        where: a store and a dataset in it, or a store if `name` is given: a path, or a URL with ``file``, ``s3``,
-            ``gs``, ``https`` or another of fsspec's schemes.
-        name: ``NAME`` (newest), ``NAME@v3``, or ``NAME@prod`` (a tag). Web servers do not list what they have: there a
-            version or a tag is needed.
-        split: None: ``train``, or else the only one.
-        storage_options: for fsspec's file system; ``{"env": NAME}`` stands for an environment variable.
-        cache: a folder for copies of whole shards, for remote stores, shared by all processes that name it; without one
-            row groups are read by ranges.
-        cache_bytes: what the copies may take together, such as ``"100GB"``; 64 GiB by default.
+        where: Store and dataset, or a store if `name` is given: a path, or a URL with ``file``, ``s3``, ``gs``,
+            ``https`` or another of fsspec's schemes.
+        name: ``NAME`` (newest version), ``NAME@v3``, or ``NAME@prod`` (a tag). Web servers do not list their files, so
+            that they need a version or a tag.
+        split: Name of the split; None: ``train``, or the only one.
+        storage_options: Options of fsspec's file system; ``{"env": NAME}`` is replaced by an environment variable.
+        cache: Folder for copies of whole shards of remote stores, shared by all processes that use it; None: ranges of
+            row groups are read.
+        cache_bytes: Size of all copies together, such as ``"100GB"``; None: 64 GiB.
 
     Raises:
-        NotFoundError: there is no such version; near matches are named.
-        ConfigError: there is no such split, or more than one and none is named; an option has no use.
-        MissingExtraError: the package that reads the URL is missing.
-        IntegrityError: the manifest is damaged.
+        NotFoundError: The version does not exist; the message names similar ones.
+        ConfigError: The split does not exist, or there are several and none is named; or an option has no use.
+        MissingExtraError: The package that reads the URL is missing.
+        IntegrityError: The manifest is damaged.
     """
     place, named = parted(where, name)
     store = open_read_store(place, storage_options=storage_options, cache=cache, cache_bytes=cache_bytes)
     try:
         manifest = Catalog(store).manifest_of(named)
     except StoreError as error:
-        if hint := _missing_folder(place) or (
-            _inside(os.fspath(where), storage_options) if name is None else ""
-        ):
+        hint = _missing_folder(place)
+        if not hint and name is None:
+            hint = _datasets_inside(os.fspath(where), storage_options)
+        if hint:
             raise NotFoundError(hint) from error
         raise
     if split is None:
@@ -396,26 +426,32 @@ def open(
 
 
 def _missing_folder(place: str) -> str:
-    """Say which folder is not there, and which are near; "" where the store is a folder, or remote."""
+    """Return a message that names the missing folder and similar ones; "" if the store is a folder, or remote."""
     folder = Path(place).expanduser().absolute()
     if "://" in place or folder.is_dir():
         return ""
-    above = next(each for each in folder.parents if each.is_dir())
-    missing = folder.relative_to(above).parts[0]
-    near = list[str]()
-    with suppress(OSError):  # nobody may look
-        near = get_close_matches(missing, (each.name for each in above.iterdir() if each.is_dir()), n=3)
-    guess = f"; did you mean {' or '.join(str(above / each) for each in near)}?" if near else ""
-    return f"there is no store {folder}: {above} has no folder {missing!r}{guess}"
+    parent = next(path for path in folder.parents if path.is_dir())
+    missing = folder.relative_to(parent).parts[0]
+    similar: list[str] = []
+    with suppress(OSError):  # the folder may not be readable
+        names = [path.name for path in parent.iterdir() if path.is_dir()]
+        similar = get_close_matches(missing, names, n=3)
+    message = f"there is no store {folder}: {parent} has no folder {missing!r}"
+    if similar:
+        paths = " or ".join(str(parent / name) for name in similar)
+        message += f"; did you mean {paths}?"
+    return message
 
 
-def _inside(where: str, options: Mapping[str, Any] | None) -> str:
-    """Say what is there where the address is that of a store; "" where it is none, or cannot be listed."""
-    found: list[str] = []
+def _datasets_inside(where: str, options: Mapping[str, Any] | None) -> str:
+    """Return a message that lists the datasets of a store; "" if the address is not a store, or cannot be listed."""
+    datasets: list[str] = []
     with suppress(TokenlakeError):
-        found = Catalog(open_read_store(where, storage_options=options)).datasets()
-    if not found:
+        datasets = Catalog(open_read_store(where, storage_options=options)).datasets()
+    if not datasets:
         return ""
-    names = ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
-    first = f"{where.rstrip('/')}/{found[0]}"
+    names = ", ".join(datasets[:_NAMES_SHOWN])
+    if len(datasets) > _NAMES_SHOWN:
+        names += f" and {len(datasets) - _NAMES_SHOWN} more"
+    first = f"{where.rstrip('/')}/{datasets[0]}"
     return f"{where} is a store, not a dataset; it has {names}. Open one of them: tl.open({first!r})"

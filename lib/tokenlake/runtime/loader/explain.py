@@ -1,14 +1,21 @@
-"""What was in a batch, and when a document is seen: an order that is a function answers both.
+"""Contents of a batch, and the steps at which a document is delivered.
 
 ::
 
     loader = tl.DataLoader(ds, batch_size=256, seed=0)
     tl.explain(loader, 1000, row=17)                          # the documents of one row of step 1000
-    tl.explain(loader, document=("code/a.jsonl", 0))          # when its first document is seen
-    tl.explain(loader, document={"id": "a81f"})               # by a field that was kept beside the tokens
+    tl.explain(loader, document=("code/a.jsonl", 0))          # the steps that deliver the first document of a file
+    tl.explain(loader, document={"id": "a81f"})               # the same, by a field that is stored beside the tokens
 
-Of the row groups that are asked about, only the columns that say where ids come from are read, less than a hundredth
-of a file; every page against its checksum, as everywhere. A document's own id is looked for in the whole column.
+The order of rows is a function of the step, and it has an inverse, so that both questions are answered without a pass
+over the data:
+
+- **Step to documents** (:func:`explain_step`): the plan locates the rows of the step; their provenance is read.
+- **Document to steps** (:func:`steps_of_document`): the provenance of the row groups that may hold the document is
+  read; the plan returns the steps that deliver its rows, epoch by epoch.
+
+Only the columns of provenance are read, less than a hundredth of a file, and every page is compared with its checksum.
+To find a document by a field, the whole column of the field is read.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Unpack, cast, final
+from typing import Any, NamedTuple, Unpack, cast, final
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +43,7 @@ from tokenlake.runtime.loader.plan import BatchPlan
 from tokenlake.runtime.loader.provenance import PIECES, PLACE, Provenance
 from tokenlake.runtime.loader.steps import BatchStep
 from tokenlake.runtime.reading.packed import attention
-from tokenlake.runtime.reading.version import stored_schema
+from tokenlake.runtime.reading.stored_columns import stored_schema
 from tokenlake.runtime.store.catalog import Catalog, read_record
 from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import InputFileEntry
@@ -45,14 +52,17 @@ from tokenlake.runtime.store.ledger import InputFileEntry
 @final
 @dataclass(frozen=True, slots=True)
 class ExplainedSegment:
-    """A run of ids of one document.
+    """Ids of one document in a row.
 
     Attributes:
-        source, path: the input file.
-        position: of the document in it: a row number, or a byte offset in files of lines.
-        start, stop: the ids' range in the document, half open; where rows are documents, or preferences, in the stored
-            row, of the longest answer with its prompt.
-        begin, end: and in the row.
+        source: Name of the source in the build configuration.
+        path: Path of the input file.
+        position: Row index of the document in the file, or byte offset in files of lines.
+        start: First id in the document. If rows are documents or preferences: in the stored row, that of the longest
+            answer with its prompt.
+        stop: Id after the last one, in the same.
+        begin: First place in the row of the batch.
+        end: Place after the last one.
     """
 
     source: str
@@ -70,17 +80,17 @@ class ExplainedRow:
     """One row of a batch.
 
     Attributes:
-        step: of the batch.
-        passes: passes over the data that ended before.
-        row: in the global batch; of stored rows, where `lengths` cut them into several.
-        epoch: of the dataset that it is of.
-        name: of that dataset in the loader: a mixture's name for it, else its split.
-        dataset: ``code@v3/train``.
-        stored_row: row of the split.
-        shard: file, relative to the version.
-        shard_row: row of the file.
-        segments: in the order of the row; of :func:`steps_of_document`, those of the document.
-        length: ids of the row, padding included.
+        step: Step of the batch.
+        passes: Passes over the data that ended before.
+        row: Index of the row in the global batch; that of the stored row, where `lengths` cut it into several.
+        epoch: Epoch of the dataset.
+        name: Name of the dataset in the loader: that in the mixture, else its split.
+        dataset: Name of the dataset, such as ``code@v3/train``.
+        stored_row: Row index in the split.
+        shard: Path of the file, relative to the version.
+        shard_row: Row index in the file.
+        segments: Segments in the order of the row; from :func:`steps_of_document`, those of the document.
+        length: Ids of the row, padding included.
     """
 
     step: int
@@ -96,6 +106,48 @@ class ExplainedRow:
     length: int
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document, by its place in the inputs.
+
+    Attributes:
+        file: Id of the input file, as in the column ``documents``.
+        position: Row index in the file, or byte offset in files of lines.
+    """
+
+    file: int
+    position: int
+
+
+class _Delivery(NamedTuple):
+    """A row of a batch that delivers a stored row.
+
+    Attributes:
+        batch: The batch.
+        row: Index of the row in the batch.
+        epoch: Epoch of the dataset that the row belongs to.
+        length: Length of the batch, in ids.
+    """
+
+    batch: BatchStep
+    row: int
+    epoch: int
+    length: int
+
+
+class _PassSpan(NamedTuple):
+    """Steps of a pass to search.
+
+    Attributes:
+        passes: Number of the pass.
+        end: Step before which to search.
+    """
+
+    passes: int
+    end: int
+
+
 def explain(
     where: str | os.PathLike[str] | Dataset | Mixture | DataLoader,
     step: int | None = None,
@@ -108,7 +160,7 @@ def explain(
     batch_size: int | Mapping[int, int] | None = None,
     **options: Unpack[LoaderKeywords],
 ) -> list[ExplainedRow]:
-    """Return what is in a batch of a loader, or when a document is seen.
+    """Return the contents of a batch, or the batches that deliver a document.
 
     ::
 
@@ -116,23 +168,25 @@ def explain(
         tl.explain(loader, document=("code/a.jsonl", 1200))
 
     Args:
-        where: the loader; or what it reads, as :func:`tokenlake.open` takes it or as it was opened, with the options
-            that the loader has.
-        step: which batch, counted from 0 over all passes; with `document`, look only before it.
-        row: only this one of the global batch.
-        document: the path of an input file with the document's position in it (a row number, or a byte offset in a file
-            of lines); or one field that was kept beside the tokens (`additional_fields`), and its value.
-        passes: over the data that are looked at for a document.
-        name, split: as for :func:`tokenlake.open`.
-        batch_size, options: as :class:`DataLoader` takes them.
+        where: Loader; or the data that it reads, opened or as :func:`tokenlake.open` takes it, together with the
+            loader's options.
+        step: Step of the batch, counted from 0 over all passes; with `document`, the step before which to search.
+        row: Index of the only row to return, in the global batch; None: all rows.
+        document: Path of an input file and the document's position in it (row index, or byte offset in a file of
+            lines); or one field that is stored beside the tokens (`additional_fields`), and its value.
+        passes: Number of passes over the data to search for a document.
+        name: Name of the dataset, as for :func:`tokenlake.open`.
+        split: Name of the split, as for :func:`tokenlake.open`.
+        batch_size: Rows of a global batch, as for :class:`DataLoader`.
+        options: All other options of :class:`DataLoader`.
 
     Returns:
-        the rows of the batch in their order; or the rows with pieces of the document, as they are delivered.
+        The rows of the batch, in their order; or the rows with segments of the document, in the order of delivery.
 
     Raises:
-        ConfigError: there is no such step, row, file, document or field; or an option is wrong or missing.
-        NotFoundError: there is no such version.
-        IntegrityError: a file is missing or damaged.
+        ConfigError: The step, row, file, document or field does not exist; or an option is wrong or missing.
+        NotFoundError: The version does not exist.
+        IntegrityError: A file is missing or damaged.
     """
     if isinstance(where, DataLoader):
         plan = where.plan
@@ -143,79 +197,79 @@ def explain(
         plan = BatchPlan(data, LoaderOptions(batch_size=batch_size, **options))
     if document is None:
         if step is None:
-            raise ConfigError("name a batch (step) or a document (document)")
+            raise ConfigError("give a batch (step) or a document (document)")
         return explain_step(plan, step, row)
-    found = [
-        steps_of_document(plan, each, until=step, passes=passes) for each in documents_of(plan, document)
-    ]
-    return sorted((each for rows in found for each in rows), key=lambda each: (each.step, each.row))
+    rows: list[ExplainedRow] = []
+    for matching_document in documents_of(plan, document):
+        rows += steps_of_document(plan, matching_document, until=step, passes=passes)
+    return sorted(rows, key=lambda explained: (explained.step, explained.row))
 
 
 def explain_step(plan: BatchPlan, step: int, row: int | None = None) -> list[ExplainedRow]:
-    """Return what the rows of a step's batch are, in their order.
+    """Return the contents of a batch, row by row.
 
     Args:
-        plan: of a loader.
-        step: counted from 0 over all passes.
-        row: only this one of the global batch.
+        plan: Plan of a loader.
+        step: Step of the batch, counted from 0 over all passes.
+        row: Index of the only row to return, in the global batch; None: all rows.
 
     Raises:
-        ConfigError: there is no such step or row.
-        IntegrityError: a file is missing or damaged.
+        ConfigError: The step or row does not exist.
+        IntegrityError: A file is missing or damaged.
     """
     if step < 0:
         raise ConfigError(f"step: got {step}, must be a whole number from 0 on")
     batch = plan.batch(step)
     if row is not None and not 0 <= row < batch.rows:
         raise ConfigError(f"row: got {row}, but step {step} has rows 0 to {batch.rows - 1}")
-    place_of = np.argsort(_dealt(plan, batch))
-    rows = np.arange(batch.rows) if row is None else np.flatnonzero(place_of == row)
-    (found,) = plan.rows([batch], lambda size: rows)
+    # Rows of the batch in the order of the stream, and the place of each in the batch that is delivered.
+    place_of_row = np.argsort(_row_at_place(plan, batch))
+    stream_rows = np.arange(batch.rows)
+    if row is not None:
+        stream_rows = np.flatnonzero(place_of_row == row)
+    (located,) = plan.rows([batch], lambda size: stream_rows)
     (length,) = plan.lengths([batch])
+    # Read the provenance of each row group once.
     explained: dict[int, ExplainedRow] = {}
-    for number in range(len(plan.datasets)):
-        source, there = _PlannedDataset(plan, number), np.flatnonzero(found.source == number)
-        group, inside, epoch = (column[there] for column in (found.group, found.row, found.epoch))
-        for each, pieces in source.pieces(np.unique(group).tolist()):
-            for index in np.flatnonzero(group == each).tolist():
-                at, stored = int(place_of[rows[there[index]]]), int(inside[index])
-                explained[at] = source.row((batch, at, int(epoch[index]), length), each, pieces, stored)
-    return [explained[at] for at in sorted(explained)]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A document by its place in the input.
-
-    Attributes:
-        file: the input file's id, as the column ``documents`` holds it.
-        position: in the file: a row number, or a byte offset in files of lines.
-    """
-
-    file: int
-    position: int
+    for source in range(len(plan.datasets)):
+        dataset = _PlannedDataset(plan, source)
+        groups = np.unique(located.group[located.source == source]).tolist()
+        for group, provenance in dataset.provenance(groups):
+            is_in_group = (located.source == source) & (located.group == group)
+            for index in np.flatnonzero(is_in_group).tolist():
+                place = int(place_of_row[stream_rows[index]])
+                delivery = _Delivery(batch, place, int(located.epoch[index]), length)
+                explained[place] = dataset.explained(delivery, group, provenance, int(located.row[index]))
+    return [explained[place] for place in sorted(explained)]
 
 
 def files_of(plan: BatchPlan, path: str) -> list[InputFileEntry]:
-    """Return the input files of this path, of all sources of the plan's datasets; ConfigError where there is none."""
+    """Return the input files with a path, one for each source of the plan's datasets that has it.
+
+    Raises:
+        ConfigError: There is no such file.
+    """
     files = _files(plan)
-    found = [entry for entry in files.values() if entry.path == path]
-    if not found:
-        near = difflib.get_close_matches(path, [entry.path for entry in files.values()], n=1, cutoff=0.5)
-        guess = f"; did you mean {near[0]!r}?" if near else f" ({len(files)} have other paths)"
-        raise ConfigError(f"no input file of {plan.named} is {path!r}{guess}")
-    return found
+    matching = [entry for entry in files.values() if entry.path == path]
+    if not matching:
+        similar = difflib.get_close_matches(path, [entry.path for entry in files.values()], n=1, cutoff=0.5)
+        hint = f"; did you mean {similar[0]!r}?" if similar else f" ({len(files)} have other paths)"
+        raise ConfigError(f"no input file of {plan.named} is {path!r}{hint}")
+    return matching
 
 
 def documents_of(plan: BatchPlan, asked: tuple[str, int] | Mapping[str, Any]) -> list[Document]:
-    """Return the documents at a place of an input file, or of which a kept field has this value.
+    """Return the documents at a position of an input file, or with a value of a stored field.
 
-    Where the plan's own rows hold no such field, as packed ones do not, it is looked for in what they were made from.
+    If the plan's own rows do not hold the field, as packed rows do not, it is searched in their parent versions.
+
+    Args:
+        plan: Plan of a loader.
+        asked: (path, position), or {field: value}.
 
     Raises:
-        ConfigError: there is no such file, field or value.
-        IntegrityError: a file is missing or damaged.
+        ConfigError: The file, field or value does not exist.
+        IntegrityError: A file is missing or damaged.
     """
     if not isinstance(asked, Mapping):
         path, position = asked
@@ -223,36 +277,108 @@ def documents_of(plan: BatchPlan, asked: tuple[str, int] | Mapping[str, Any]) ->
     if len(asked) != 1:
         raise ConfigError(f"document: got {dict(asked)!r}, must be one field and its value")
     [(field, value)] = asked.items()
-    holding = _with_field(plan.datasets.values(), field)
-    if not holding:
+    datasets = _datasets_with_field(plan.datasets.values(), field)
+    if not datasets:
         raise ConfigError(
-            f"{plan.named} has no column {field!r}, nor what it was made from: `additional_fields: [{field}]` of a "
-            "dataset that is not packed keeps it. A document is found by its file and position, too"
+            f"neither {plan.named} nor its parents have a column {field!r}: `additional_fields: [{field}]` of a "
+            "dataset that is not packed stores it. A document is also found by its file and position"
         )
-    found = [each for dataset in holding for each in _with_value(dataset, field, value)]
-    if not found:
-        raise ConfigError(
-            f"no document of {', '.join(each.name for each in holding)} has the {field} {value!r}"
-        )
-    return list(dict.fromkeys(found))
+    documents: dict[Document, None] = {}  # each once, in the order of the datasets
+    for dataset in datasets:
+        documents.update(dict.fromkeys(_documents_with_value(dataset, field, value)))
+    if not documents:
+        listed = ", ".join(dataset.name for dataset in datasets)
+        raise ConfigError(f"no document of {listed} has the {field} {value!r}")
+    return list(documents)
 
 
-def _with_field(datasets: Iterable[Dataset], field: str) -> list[Dataset]:
-    """Return those that keep a field, or of those that do not, what they were made from."""
-    found = list[Dataset]()
+def steps_of_document(
+    plan: BatchPlan, document: Document, *, until: int | None = None, passes: int = 1
+) -> list[ExplainedRow]:
+    """Return the rows with segments of a document, in the order of delivery.
+
+    Args:
+        plan: Plan of a loader.
+        document: Document to search for.
+        until: Step before which to search; None: no limit.
+        passes: Number of passes over the data to search.
+
+    Returns:
+        Each row with its segments of the document; nothing if no row with one is delivered.
+
+    Raises:
+        ConfigError: No dataset of the plan holds the document, or a pass never ends and `until` is None.
+        IntegrityError: A file is missing or damaged.
+    """
+    if until is None and plan.steps.rows is None:
+        raise ConfigError("the order has no end; give the step before which to search (until, --step)")
+    file = _files(plan).get(document.file)
+    if file is None:
+        raise ConfigError(f"no input file of {plan.named} has the id {document.file}")
+    spans = _pass_spans(plan, until, passes)
+    # Find the stored rows with segments of the document, then the deliveries of each.
+    rows: list[ExplainedRow] = []
+    is_stored = False
+    other_positions: set[int] = set()
+    for source in range(len(plan.datasets)):
+        dataset = _PlannedDataset(plan, source)
+        for group, provenance, segments in dataset.groups_with(document, other_positions):
+            is_stored = True
+            for row in np.unique(provenance.row_of(segments)).tolist():
+                deliveries = _deliveries(plan, source, group, row, spans)
+                rows += [
+                    dataset.explained(delivery, group, provenance, row, document) for delivery in deliveries
+                ]
+    if not is_stored:
+        raise ConfigError(
+            f"{plan.named} holds no document of {file.source} {file.path} at {document.position}: "
+            f"{_neighbours(other_positions, document.position)}; it may have been filtered, or be of another split"
+        )
+    return sorted(rows, key=lambda explained: (explained.step, explained.row))
+
+
+def _pass_spans(plan: BatchPlan, until: int | None, passes: int) -> list[_PassSpan]:
+    """Return the steps to search: some passes, and at most the steps before `until`."""
+    spans: list[_PassSpan] = []
+    end = 0
+    while len(spans) < passes and (until is None or end < until):
+        passes_ended = len(spans)
+        if plan.steps.rows is None:  # the pass never ends, and `until` is given
+            end = cast("int", until)
+            spans.append(_PassSpan(passes_ended, end))
+            continue
+        end = plan.steps.begin(passes_ended + 1)
+        last = end if until is None else min(end, until)
+        spans.append(_PassSpan(passes_ended, last))
+    return spans
+
+
+def _neighbours(positions: set[int], position: int) -> str:
+    """Return a text with the positions of a file's documents before and after one."""
+    ascending = sorted(positions)
+    index = bisect_left(ascending, position)
+    nearest = ", ".join(map(str, ascending[max(0, index - 1) : index + 1]))
+    return f"documents near it begin at {nearest}" if nearest else "it holds none of this file"
+
+
+def _datasets_with_field(datasets: Iterable[Dataset], field: str) -> list[Dataset]:
+    """Return the datasets that store a field; for those that do not, their parents that do."""
+    with_field: list[Dataset] = []
     for dataset in datasets:
         if field in stored_schema(dataset.manifest).names:
-            found.append(dataset)
+            with_field.append(dataset)
             continue
         catalog = Catalog(dataset.store)
-        manifests = [catalog.manifest(each.dataset, each.version) for each in dataset.manifest.parents]
-        found += _with_field(
-            [Dataset(dataset.store, each, split) for each in manifests for split in each.splits], field
-        )
-    return found
+        parents: list[Dataset] = []
+        for parent in dataset.manifest.parents:
+            manifest = catalog.manifest(parent.dataset, parent.version)
+            parents += [Dataset(dataset.store, manifest, split) for split in manifest.splits]
+        with_field += _datasets_with_field(parents, field)
+    return with_field
 
 
-def _with_value(dataset: Dataset, field: str, value: Any) -> Iterator[Document]:
+def _documents_with_value(dataset: Dataset, field: str, value: Any) -> Iterator[Document]:
+    """Yield the documents of a dataset with a value of a stored field."""
     for group in range(len(dataset.rows.group_rows)):
         batch = dataset.rows.read(group, [field, *PLACE])
         column = cast("Any", batch.column(field))
@@ -262,195 +388,212 @@ def _with_value(dataset: Dataset, field: str, value: Any) -> Iterator[Document]:
             raise ConfigError(
                 f"document: got {value!r} for {field}, whose values in {dataset.name} are of the type {column.type}"
             ) from None
-        there = np.flatnonzero(pc.equal(column, wanted).fill_null(False).to_numpy(zero_copy_only=False))
-        files, positions = (whole_numbers(cast("Any", batch.column(each))) for each in PLACE)
-        for row in there.tolist():
+        is_equal = pc.equal(column, wanted).fill_null(False).to_numpy(zero_copy_only=False)
+        files, positions = (whole_numbers(cast("Any", batch.column(name))) for name in PLACE)
+        for row in np.flatnonzero(is_equal).tolist():
             yield Document(int(files[row]), int(positions[row]))
-
-
-def steps_of_document(
-    plan: BatchPlan, document: Document, *, until: int | None = None, passes: int = 1
-) -> list[ExplainedRow]:
-    """Return the rows that hold pieces of a document, in the order in which they are delivered.
-
-    Args:
-        plan: of a loader.
-        document: which one.
-        until: look at the steps before this one only.
-        passes: over the data that are looked at.
-
-    Returns:
-        of each row the segments that are of the document; nothing where no row of it is delivered.
-
-    Raises:
-        ConfigError: no dataset of the plan holds such a document, or a pass never ends and `until` is None.
-        IntegrityError: a file is missing or damaged.
-    """
-    if until is None and plan.steps.rows is None:
-        raise ConfigError("the order has no end; say before which step to look (until, --step)")
-    entry = _files(plan).get(document.file)
-    if entry is None:
-        raise ConfigError(f"no input file of {plan.named} has the id {document.file}")
-    spans, first = list[tuple[int, int]](), 0  # numbers of passes, and the step to stop before
-    while len(spans) < passes and (until is None or first < until):
-        first = cast("int", until) if plan.steps.rows is None else plan.steps.begin(len(spans) + 1)
-        spans.append((len(spans), first if until is None else min(first, until)))
-    others: set[int] = set()
-    stored, found = False, list[ExplainedRow]()
-    for number in range(len(plan.datasets)):
-        source = _PlannedDataset(plan, number)
-        for group, pieces, segments in source.holding(document, others):
-            stored = True
-            for row in np.unique(pieces.row_of(segments)).tolist():
-                for seen in _deliveries(plan, number, group, row, spans):
-                    found.append(source.row(seen, group, pieces, row, document))
-    if not stored:
-        beside = sorted(others)
-        at = bisect_left(beside, document.position)
-        near = ", ".join(str(other) for other in beside[max(0, at - 1) : at + 1])
-        there = f"documents near it begin at {near}" if near else "it holds none of this file"
-        raise ConfigError(
-            f"{plan.named} holds no document of {entry.source} {entry.path} at {document.position}: {there}; it may "
-            "have been filtered, or be of another split"
-        )
-    return sorted(found, key=lambda row: (row.step, row.row))
-
-
-_Seen = tuple[BatchStep, int, int, int]
-"""A batch, the row of it, the epoch of the dataset that it is of, and how long the batch is."""
 
 
 @final
 class _PlannedDataset:
-    """A dataset of a plan, by its number there."""
+    """A dataset of a plan.
 
-    def __init__(self, plan: BatchPlan, number: int) -> None:
-        self.plan, self.number = plan, number
-        self.name, self.dataset = list(plan.datasets.items())[number]
-        self.files = {entry.file_id: entry for entry in self.dataset.manifest.inputs}
+    Args:
+        plan: Plan of a loader.
+        source: Index of the dataset in the plan.
+    """
 
-    def pieces(self, groups: Iterable[int]) -> Iterator[tuple[int, Provenance]]:
-        """Yield row groups with their segments; IntegrityError where a file is missing or damaged."""
-        index, stored = self.plan.index, self.dataset.rows
+    def __init__(self, plan: BatchPlan, source: int) -> None:
+        self._plan = plan
+        self._source = source
+        self._name, self._dataset = list(plan.datasets.items())[source]
+        self._files = {entry.file_id: entry for entry in self._dataset.manifest.inputs}
+
+    def provenance(self, groups: Iterable[int]) -> Iterator[tuple[int, Provenance]]:
+        """Yield each of some row groups with the provenance of its segments.
+
+        Raises:
+            IntegrityError: A file is missing or damaged.
+        """
+        index = self._plan.index
+        stored = self._dataset.rows
         for group in groups:
             if index is None:
                 yield group, Provenance.of(stored.read(group, PIECES))
                 continue
-            first, last = index.first_rows[index.first_groups[self.number] + group :][:2].tolist()
-            yield group, Provenance.of_documents(stored.read(group, PLACE), index.whole(slice(first, last)))
+            number = index.first_groups[self._source] + group
+            first, end = index.first_rows[number : number + 2].tolist()
+            yield group, Provenance.of_documents(stored.read(group, PLACE), index.whole(slice(first, end)))
 
-    def row(
-        self, seen: _Seen, group: int, pieces: Provenance, row: int, document: Document | None = None
+    def explained(
+        self,
+        delivery: _Delivery,
+        group: int,
+        provenance: Provenance,
+        row: int,
+        document: Document | None = None,
     ) -> ExplainedRow:
-        """Describe a row of a row group; only the segments of a document, if one is given."""
-        (batch, at, epoch, length), (shard, index) = seen, self.dataset.rows.shard_of(group)
+        """Return the description of a row that is delivered.
+
+        Args:
+            delivery: Row of a batch.
+            group: Row group that the row is stored in.
+            provenance: Provenance of the row group.
+            row: Row in the row group.
+            document: Document whose segments are listed; None: all segments are.
+        """
+        stored = self._dataset.rows
+        shard, group_of_shard = stored.shard_of(group)
         return ExplainedRow(
-            step=batch.step,
-            passes=batch.passes,
-            row=at,
-            epoch=epoch,
-            name=self.name,
-            dataset=self.dataset.name,
-            stored_row=self.dataset.rows.row_of(group) + row,
+            step=delivery.batch.step,
+            passes=delivery.batch.passes,
+            row=delivery.row,
+            epoch=delivery.epoch,
+            name=self._name,
+            dataset=self._dataset.name,
+            stored_row=stored.row_of(group) + row,
             shard=shard.path,
-            shard_row=shard.row_groups[index] + row,
-            segments=tuple(self._segments(pieces, row, document, length)),
-            length=length,
+            shard_row=shard.row_groups[group_of_shard] + row,
+            segments=tuple(self._segments(provenance, row, document, delivery.length)),
+            length=delivery.length,
         )
 
-    def holding(self, document: Document, others: set[int]) -> Iterator[tuple[int, Provenance, Int64]]:
-        """Yield row groups with segments of a document, and which; `others` gets the file's other positions."""
-        if document.file not in self.files:
+    def groups_with(
+        self, document: Document, other_positions: set[int]
+    ) -> Iterator[tuple[int, Provenance, Int64]]:
+        """Yield the row groups with segments of a document: (row group, its provenance, indices of the segments).
+
+        Args:
+            document: Document to search for.
+            other_positions: Set to which the positions of the file's documents in the row groups read are added.
+        """
+        if document.file not in self._files:
             return
-        for alone, groups in _groups_with(self.dataset, document.file, document.position):
-            here = False
-            for group, pieces in self.pieces(groups):
-                of_file = pieces.file == document.file
-                segments = np.flatnonzero(of_file & (pieces.position == document.position))
+        for is_only_unit, groups in _candidate_groups(self._dataset, document.file, document.position):
+            is_in_unit = False
+            for group, provenance in self.provenance(groups):
+                is_of_file = provenance.file == document.file
+                segments = np.flatnonzero(is_of_file & (provenance.position == document.position))
                 if len(segments):
-                    here = True
-                    yield group, pieces, segments
-                others.update(np.unique(pieces.position[of_file]).tolist())
-            if here and alone:
+                    is_in_unit = True
+                    yield group, provenance, segments
+                other_positions.update(np.unique(provenance.position[is_of_file]).tolist())
+            if is_in_unit and is_only_unit:
                 return
 
     def _segments(
-        self, pieces: Provenance, row: int, document: Document | None, width: int
+        self, provenance: Provenance, row: int, document: Document | None, batch_length: int
     ) -> Iterator[ExplainedSegment]:
+        """Yield the segments of a row, or those of a document, with their places in the row."""
+        padding = self._plan.padding
         end = 0
-        for each in range(int(pieces.offsets[row]), int(pieces.offsets[row + 1])):
-            file, position = int(pieces.file[each]), int(pieces.position[each])
-            length, start = int(pieces.length[each]), int(pieces.start[each])
-            begin, end = end, end + length
-            if (padding := self.plan.padding) is not None:
-                length, cut = min(length, width), max(0, length - width)
-                start = cut if padding.truncate == "left" else 0
-                begin = width - length if padding.side == "left" else 0
-                end = begin + length
+        for segment in range(int(provenance.offsets[row]), int(provenance.offsets[row + 1])):
+            file = int(provenance.file[segment])
+            position = int(provenance.position[segment])
+            length = int(provenance.length[segment])
+            start = int(provenance.start[segment])
+            begin = end
+            if padding is not None:
+                # The row is one document: truncated to the length of the batch, or padded to it.
+                stored_length = length
+                length = min(stored_length, batch_length)
+                start = stored_length - length if padding.truncate == "left" else 0
+                begin = batch_length - length if padding.side == "left" else 0
+            end = begin + length
             if document is not None and (file, position) != (document.file, document.position):
                 continue
-            if (entry := self.files.get(file)) is None:
-                raise IntegrityError(f"{self.dataset.name}: a row is of file {file}, which no input is")
+            entry = self._files.get(file)
+            if entry is None:
+                raise IntegrityError(
+                    f"{self._dataset.name}: a row is of file {file}, which is not among the inputs"
+                )
             yield ExplainedSegment(entry.source, entry.path, position, start, start + length, begin, end)
 
 
-def _groups_with(dataset: Dataset, file: int, position: int) -> Iterator[tuple[bool, list[int]]]:
-    """Yield row groups that may hold pieces of a document, unit of work by unit of work, the likeliest first.
+def _candidate_groups(dataset: Dataset, file: int, position: int) -> Iterator[tuple[bool, list[int]]]:
+    """Yield row groups that may hold segments of a document, unit by unit, the likeliest unit first.
 
-    The ledger says which units read the file, and a document's pieces never leave a unit. What mixtures and repacked
-    versions read is other versions: any of their units may hold any document, and several may hold the same.
+    The ledger lists the files that each unit read, and the segments of a document never leave a unit. Units of mixtures
+    and repacked versions read other versions instead of files: each of them may hold any document, and several may hold
+    the same.
 
     Yields:
-        whether no other unit holds the document if this one does, and its row groups.
+        (whether no other unit holds the document if this one does, row groups of the unit).
     """
-    units: dict[int, list[int]] = {}
+    groups_of_unit: dict[int, list[int]] = {}
     for group in range(len(dataset.rows.group_rows)):
-        units.setdefault(dataset.rows.shard_of(group)[0].unit, []).append(group)
-    likely, unlikely = list[tuple[bool, list[int]]](), list[tuple[bool, list[int]]]()
+        shard, _ = dataset.rows.shard_of(group)
+        groups_of_unit.setdefault(shard.unit, []).append(group)
+    likely: list[tuple[bool, list[int]]] = []
+    unlikely: list[tuple[bool, list[int]]] = []
     layout = Layout(dataset.manifest.dataset, dataset.manifest.version)
-    for unit, groups in units.items():
+    for unit, groups in groups_of_unit.items():
         inputs = ()
-        with suppress(NotFoundError):  # of a version that was copied without its ledger
+        with suppress(NotFoundError):  # the version was copied without its ledger
             inputs = read_record(dataset.store, layout, unit, dataset.manifest).inputs
         if not inputs:
             unlikely.append((False, groups))
-        elif ranges := [each for each in inputs if each.file_id == file]:
-            # Ranges are of bytes in files of lines, and else of row groups: a hint of where to begin.
-            hit = any(each.start <= position < each.stop for each in ranges)
-            (likely if hit else unlikely).append((True, groups))
+            continue
+        ranges = [entry for entry in inputs if entry.file_id == file]
+        if not ranges:
+            continue
+        # Ranges are in bytes for files of lines, and in row groups for others, where they are only a hint.
+        is_in_range = any(entry.start <= position < entry.stop for entry in ranges)
+        if is_in_range:
+            likely.append((True, groups))
+        else:
+            unlikely.append((True, groups))
     yield from likely
     yield from unlikely
 
 
 def _deliveries(
-    plan: BatchPlan, source: int, group: int, row: int, spans: Iterable[tuple[int, int]]
-) -> Iterator[_Seen]:
-    """Yield when a stored row is delivered in some passes, each before a step."""
-    at = np.array([group]), np.array([row])
-    for passes, end in spans:
-        for epoch in plan.steps.epochs(passes, end, source, group, row):
-            (place,) = plan.steps.places(passes, source, epoch, *at)
-            if place is not None and place[0].step < end:
-                batch, before = place
-                dealt = np.flatnonzero(_dealt(plan, batch) == before)
-                yield batch, int(dealt[0]), epoch, plan.lengths([batch])[0]
+    plan: BatchPlan, source: int, group: int, row: int, spans: Iterable[_PassSpan]
+) -> Iterator[_Delivery]:
+    """Yield the deliveries of a stored row.
+
+    Args:
+        plan: Plan of a loader.
+        source: Index of the dataset.
+        group: Row group of the row.
+        row: Row in the row group.
+        spans: Steps to search.
+    """
+    for span in spans:
+        for epoch in plan.steps.epochs(span.passes, span.end, source, group, row):
+            (place,) = plan.steps.places(span.passes, source, epoch, np.array([group]), np.array([row]))
+            if place is None:
+                continue
+            batch, stream_row = place
+            if batch.step >= span.end:
+                continue
+            delivered_row = int(np.flatnonzero(_row_at_place(plan, batch) == stream_row)[0])
+            yield _Delivery(batch, delivered_row, epoch, plan.lengths([batch])[0])
 
 
-def _dealt(plan: BatchPlan, batch: BatchStep) -> Int64:
-    """Return which of its rows each place of a batch has, int64[n]; what they cost is read where that decides."""
+def _row_at_place(plan: BatchPlan, batch: BatchStep) -> Int64:
+    """Return the row of the stream at each place of a batch, int64[n].
+
+    If ranks are balanced, the costs of the rows decide, and their segment lengths are read.
+    """
     if plan.ranks is None:
         return np.arange(batch.rows)
-    (found,) = plan.rows([batch], np.arange)
+    (located,) = plan.rows([batch], np.arange)
     costs = np.zeros(batch.rows, np.int64)
     for source, stored in enumerate(plan.sources):
-        for group in np.unique(found.group[found.source == source]).tolist():
-            there = np.flatnonzero((found.source == source) & (found.group == group))
+        for group in np.unique(located.group[located.source == source]).tolist():
+            rows = np.flatnonzero((located.source == source) & (located.group == group))
             lengths: Any = stored.read(group, PIECES[:1]).column(0)
             offsets = offsets_of(whole_numbers(lengths.value_lengths()))
-            each = attention(whole_numbers(lengths.flatten()), offsets, plan.within(batch.step))
-            costs[there] = each[found.row[there]]
+            group_costs = attention(whole_numbers(lengths.flatten()), offsets, plan.within(batch.step))
+            costs[rows] = group_costs[located.row[rows]]
     return plan.dealt(batch, costs)
 
 
 def _files(plan: BatchPlan) -> dict[int, InputFileEntry]:
-    return {entry.file_id: entry for each in plan.datasets.values() for entry in each.manifest.inputs}
+    """Return the input files of all datasets of a plan by their ids."""
+    files: dict[int, InputFileEntry] = {}
+    for dataset in plan.datasets.values():
+        for entry in dataset.manifest.inputs:
+            files[entry.file_id] = entry
+    return files

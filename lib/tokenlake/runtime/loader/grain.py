@@ -1,4 +1,4 @@
-"""Sources and datasets of Grain over stored versions: rows by number, or batches in the loader's order."""
+"""Sources and datasets of Grain over stored versions: rows by their number, or batches in the loader's order."""
 
 from __future__ import annotations
 
@@ -35,22 +35,23 @@ def grain_dataset(
         next(iterator)["input_ids"]  # int32 (256, 2048)
         iterator.get_state()  # Grain's checkpoints take it as it is
 
-    Seeking to a state takes as long at any step. ``mp_prefetch`` works: of N worker processes worker w makes the steps
-    w, w + N, ..., and batches come in the same order; as each decodes nearly every row group, it pays where a ``map``
-    after it is slow, and never for reading alone (threads of this process read ahead anyway).
+    Seeking to a state takes the same time at any step. ``mp_prefetch`` works: of N worker processes, worker w makes the
+    steps w, w + N, ..., and the order of batches is the same. Each of them decodes nearly every row group, so that
+    worker processes help if a ``map`` after the dataset is slow, but not for reading alone (threads read ahead anyway).
 
     Args:
-        data, batch_size: as of :class:`tokenlake.DataLoader`.
-        options: all others of :class:`tokenlake.DataLoader` but `sharding`; `prefetch`, `workers` and `cache_bytes`
-            (256 MiB by default) of each worker process. `epochs` are laid end to end; Grain's ``repeat`` would give
-            the same ones again.
+        data: Dataset or mixture, as for :class:`tokenlake.DataLoader`.
+        batch_size: Rows of the global batch, as for :class:`tokenlake.DataLoader`.
+        options: All other options of :class:`tokenlake.DataLoader` except `sharding`. `prefetch`, `workers` and
+            `cache_bytes` (256 MiB by default) apply to each worker process. `epochs` are laid end to end; Grain's
+            ``repeat`` would repeat the same ones.
 
     Raises:
         MissingExtraError: Grain is not installed.
-        ConfigError: an argument is not what is allowed.
+        ConfigError: An argument is not allowed.
     """
-    asked: LoaderKeywords = {"cache_bytes": WORKER_CACHE_BYTES, **options}
-    return GrainBatches(shared_reader(data, LoaderOptions.of("grain_dataset", batch_size, asked)))
+    keywords: LoaderKeywords = {"cache_bytes": WORKER_CACHE_BYTES, **options}
+    return GrainBatches(shared_reader(data, LoaderOptions.of("grain_dataset", batch_size, keywords)))
 
 
 def grain_source(data: Dataset, *, columns: Sequence[str] | None = None) -> GrainRows:
@@ -60,42 +61,52 @@ def grain_source(data: Dataset, *, columns: Sequence[str] | None = None) -> Grai
 
         grain.MapDataset.source(tl.grain_source(ds)).shuffle(seed=0).batch(256)
 
-    For pipelines and samplers of Grain's own. Rows in random order decode a row group for nearly every row; the order
-    of :func:`grain_dataset` decodes each once.
+    It is for Grain's own pipelines and samplers. Reading rows in random order decodes a row group for nearly every row;
+    the order of :func:`grain_dataset` decodes each row group once.
 
     Args:
-        data: a dataset of any kind; rows of many lengths come each with its own L, as they are stored.
-        columns: as of :class:`tokenlake.DataLoader`.
+        data: Dataset of any kind. Rows of many lengths each have their own L, as stored.
+        columns: Names of the columns, as for :class:`tokenlake.DataLoader`; None: the default ones.
 
     Raises:
-        ConfigError: an argument is not what is allowed.
+        ConfigError: An argument is not allowed.
     """
     return GrainRows(data, columns)
 
 
 @final
 class GrainBatches(grain.IterDataset[Batch]):
-    """See :func:`grain_dataset`; picklable, nothing is open in it."""
+    """Batches in the order of a loader; see :func:`grain_dataset`. It can be pickled: it has no open files."""
 
     def __init__(self, reader: PerProcess[HostReader]) -> None:
         super().__init__()
-        self._reader, self._turn = reader, ALL
+        self._reader = reader
+        self._turn = ALL
 
     def __iter__(self) -> GrainIterator:
-        """Return an iterator that begins at the first batch; its ``set_state`` goes on elsewhere."""
+        """Return an iterator from the first batch on; its ``set_state`` continues elsewhere."""
         return GrainIterator(self._reader.get(), self._turn)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Keep every n-th batch: what Grain asks for in a worker process of ``mp_prefetch``."""
+        """Keep every n-th batch. Grain calls this in a worker process of ``mp_prefetch``.
+
+        Args:
+            sl: First batch, and the number n of workers.
+            sequential_slice: Whether each worker reads consecutive batches; not supported.
+
+        Raises:
+            ConfigError: The slice has another form.
+        """
         if sequential_slice:
             raise ConfigError(
-                "sequential_slice: each worker would read a stretch of its own, and batches come in another order; "
+                "sequential_slice: each worker would read consecutive batches, and the order would change; "
                 "leave it out, workers then take turns"
             )
-        first, step = sl.start or 0, sl.step or 1
+        first = sl.start or 0
+        step = sl.step or 1
         if sl.stop is not None or first < 0 or step < 1:
             raise ConfigError(
-                f"slice: got {sl}, must be every n-th batch from one on, as mp_prefetch asks for it"
+                f"slice: got {sl}, must be every n-th batch from a first one on, as mp_prefetch sets it"
             )
         self._turn = Turn(self._turn.first + first * self._turn.of, self._turn.of * step)
 
@@ -105,36 +116,38 @@ class GrainBatches(grain.IterDataset[Batch]):
 
 @final
 class GrainIterator(grain.DatasetIterator[Batch]):
-    """The rest of a pass. Threads that read ahead end with it, by :meth:`close`, or when it is forgotten."""
+    """Iterator to the end of a pass. Its threads end with the pass, by :meth:`close`, or when it is forgotten."""
 
     def __init__(self, reader: HostReader, turn: Turn) -> None:
         super().__init__()
-        self._reader, self._turn = reader, turn
-        self._batches, self._over = HostBatches(reader, reader.plan.begin(0), turn), False
+        self._reader = reader
+        self._turn = turn
+        self._batches = HostBatches(reader, reader.plan.begin(0), turn)
+        self._is_closed = False
 
     def __next__(self) -> Batch:
-        """Return column -> numpy array of shape (rows, L)."""
-        if self._over:
+        """Return the next batch: column -> numpy array of shape (rows, L)."""
+        if self._is_closed:
             raise ValueError("this iterator is closed; make another one from its dataset")
         return next(self._batches)
 
     def get_state(self) -> dict[str, Any]:
-        """Return where the iterator stands: JSON, small, of one shape; as of ``DataLoader.get_state()``."""
+        """Return the state after the last batch: small, JSON-able, as that of ``DataLoader.get_state()``."""
         return self._batches.state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, of this iterator or of a ``DataLoader`` of the same run.
+        """Continue from a state of this iterator, or of a ``DataLoader`` of the same run.
 
         Raises:
-            ConfigError: the state is of other data, of another order or of another number of workers.
+            ConfigError: The state is of other data, of another order or of another number of workers.
         """
         batches = HostBatches.resumed(self._reader, state, self._turn, without=self._turn)
         self._batches.close()
         self._batches = batches
 
     def close(self) -> None:
-        """End the threads; nothing more comes."""
-        self._over = True
+        """End the threads and the iteration."""
+        self._is_closed = True
         self._batches.close()
         super().close()
 
@@ -144,7 +157,10 @@ class GrainIterator(grain.DatasetIterator[Batch]):
 
 @final
 class GrainRows:
-    """See :func:`grain_source`. May be used by several threads; picklable, every process opens files of its own."""
+    """Rows by their number; see :func:`grain_source`.
+
+    Several threads may use it. It can be pickled: each process opens its own files.
+    """
 
     def __init__(self, data: Dataset, columns: Sequence[str] | None = None) -> None:
         self._rows = SharedRows(data, columns, "grain_dataset")
@@ -154,10 +170,10 @@ class GrainRows:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return a row: column -> array of shape (L,); IndexError where there is none."""
+        """Return a row: column -> array of shape (L,); IndexError if it does not exist."""
         return self._rows.take([index])[0]
 
     def __repr__(self) -> str:
-        # Grain's checkpoints compare it: equal for the same rows and columns, in any process.
+        # Grain's checkpoints compare this text. It is equal for the same rows and columns, in any process.
         rows = self._rows
         return f"GrainRows({rows.name}, manifest={rows.manifest}, columns={', '.join(rows.columns)})"

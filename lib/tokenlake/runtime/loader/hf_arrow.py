@@ -1,4 +1,8 @@
-"""All rows of a split as a ``datasets.Dataset``: shards as Arrow files, made once and hashed whenever they are used."""
+"""All rows of a split as a ``datasets.Dataset``: one Arrow file for each shard, written once and hashed at every use.
+
+The name of a file is a hash of everything that decides its contents: the shard's hash, the columns and their names, the
+padding id and the format of this module. A second file holds the hash of its bytes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.runtime.loader.batch import Assembler, Batch, BatchShape, check_columns, pad_id_of
+from tokenlake.runtime.loader.batch import Assembler, Batch, BatchShape, pad_id_of
+from tokenlake.runtime.loader.columns import check_columns
 from tokenlake.runtime.loader.ragged_batch import all_ragged_columns
 from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.store.ledger import ShardEntry
@@ -26,8 +31,10 @@ from tokenlake.runtime.store.writes import HashingFile
 if TYPE_CHECKING:
     import datasets
 
-_FORMAT: Final = 1  # of what is written: another one makes other files
-_MADE_OF: Final = {
+_FORMAT: Final = 1
+"""Version of the files' contents. A change of it makes new files."""
+
+_OUR_COLUMNS: Final = {
     "input_ids": "input_ids",
     "labels": "labels",
     "position_ids": "positions",
@@ -36,12 +43,19 @@ _MADE_OF: Final = {
     "loss_mask": "loss_mask",
     "targets": "targets",
 }
+"""Column of a dataset of Hugging Face -> column of our batches from which it is computed."""
+
 _DEFAULT: Final = ("input_ids", "labels", "position_ids")
+_DEFAULT_OF_DOCUMENTS: Final = ("input_ids", "attention_mask", "labels")
 _LOSS: Final = ("labels", "targets")
 
 
 def import_datasets() -> Any:
-    """Import ``datasets``; MissingExtraError where it is not installed."""
+    """Return the package ``datasets``.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
     try:
         import datasets
     except ImportError as error:
@@ -55,28 +69,31 @@ def to_hf(
     rename: Mapping[str, str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> datasets.Dataset:
-    """Return all rows, memory-mapped; see :meth:`tokenlake.runtime.loader.dataset.Dataset.to_hf`."""
+    """Return all rows of a split, memory-mapped; see :meth:`tokenlake.runtime.loader.dataset.Dataset.to_hf`."""
     hf = import_datasets()
-    chosen = HfColumns.of(rows, columns, rename)
+    hf_columns = HfColumns.of(rows, columns, rename)
     folder = Path(hf.config.HF_DATASETS_CACHE) / "tokenlake" if cache_dir is None else Path(cache_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    groups = groupby(range(len(rows.group_rows)), key=lambda group: rows.shard_of(group)[0])
-    files = [_file(rows, chosen, folder, shard, there) for shard, there in groups]
-    if not files:
+    groups_by_shard = groupby(range(len(rows.group_rows)), key=lambda group: rows.shard_of(group)[0])
+    paths = [_arrow_file(rows, hf_columns, folder, shard, groups) for shard, groups in groups_by_shard]
+    if not paths:
         raise ConfigError(f"{rows.name} has no rows")
     split = hf.Split(rows.split)
-    parts = [hf.Dataset.from_file(str(path), split=split) for path in files]
-    return parts[0] if len(parts) == 1 else hf.concatenate_datasets(parts, split=split)
+    parts = [hf.Dataset.from_file(str(path), split=split) for path in paths]
+    if len(parts) == 1:
+        return parts[0]
+    return hf.concatenate_datasets(parts, split=split)
 
 
 @final
 @dataclass(frozen=True)
 class HfColumns:
-    """Which columns a dataset of Hugging Face has.
+    """Columns of a dataset of Hugging Face.
 
     Attributes:
-        names: name of Hugging Face (of what is stored, where a dataset is not packed) -> name in the dataset.
-        rows: whether rows are packed, padded in batches, or taken as stored.
+        names: (Hugging Face's name of a column, or its stored name if a dataset is not packed; name in the dataset) for
+            each column.
+        rows: Kind of rows: "packed", "padded" in batches, or taken as "stored".
     """
 
     names: tuple[tuple[str, str], ...]
@@ -84,23 +101,47 @@ class HfColumns:
 
     @classmethod
     def of(cls, rows: StoredRows, columns: Sequence[str] | None, rename: Mapping[str, str] | None) -> Self:
-        """Choose columns of rows that are packed or stored; ConfigError where there are no such."""
+        """Return the columns of rows that are packed, or taken as stored.
+
+        Args:
+            rows: Rows of a split.
+            columns: Names of the columns; None: the default ones.
+            rename: Name of a column -> name in the dataset.
+
+        Raises:
+            ConfigError: A column does not exist, or two would have the same name.
+        """
         if rows.manifest.kind == "packed":
-            return cls._chosen(tuple(_MADE_OF), _DEFAULT, columns, rename, "packed")
-        stored = tuple(rows.read(0).schema.names if rows.rows else ())
+            return cls._chosen(tuple(_OUR_COLUMNS), _DEFAULT, columns, rename, "packed")
+        stored: tuple[str, ...] = ()
+        if rows.rows:
+            stored = tuple(rows.read(0).schema.names)
         return cls._chosen(stored, stored, columns, rename, "stored")
 
     @classmethod
     def of_batches(
         cls, rows: StoredRows, columns: Sequence[str] | None, rename: Mapping[str, str] | None
     ) -> Self:
-        """Choose columns of the loader's batches; ConfigError where there are no such."""
+        """Return the columns of the loader's batches.
+
+        Args:
+            rows: Rows of a split.
+            columns: Names of the columns; None: the default ones.
+            rename: Name of a column -> name in the dataset.
+
+        Raises:
+            ConfigError: A column does not exist, or two would have the same name.
+        """
         if rows.manifest.kind == "packed":
             return cls.of(rows, columns, rename)
-        theirs = {ours: name for name, ours in _MADE_OF.items() if name != "attention_mask"}
-        there, usual = (tuple(theirs.get(name, name) for name in names) for names in all_ragged_columns(rows))
-        default = usual if rows.manifest.preference else ("input_ids", "attention_mask", "labels")
-        return cls._chosen(there, default, columns, rename, "padded")
+        # Batches of many lengths have an attention mask already; all others have Hugging Face's names.
+        hf_names = {ours: name for name, ours in _OUR_COLUMNS.items() if name != "attention_mask"}
+        all_columns, defaults = all_ragged_columns(rows)
+        allowed = tuple(hf_names.get(name, name) for name in all_columns)
+        default = _DEFAULT_OF_DOCUMENTS
+        if rows.manifest.preference:
+            default = tuple(hf_names.get(name, name) for name in defaults)
+        return cls._chosen(allowed, default, columns, rename, "padded")
 
     @classmethod
     def _chosen(
@@ -111,47 +152,65 @@ class HfColumns:
         rename: Mapping[str, str] | None,
         rows: Literal["packed", "padded", "stored"],
     ) -> Self:
-        chosen, others = check_columns(columns, allowed, default), dict(rename or {})
-        if unknown := sorted(set(others) - set(chosen)):
+        chosen = check_columns(columns, allowed, default)
+        new_names = dict(rename or {})
+        unknown = sorted(set(new_names) - set(chosen))
+        if unknown:
             raise ConfigError(f"rename: got {', '.join(unknown)}, the columns are {', '.join(chosen)}")
-        names = [others.get(name, name) for name in chosen]
+        names = [new_names.get(name, name) for name in chosen]
         if len(set(names)) != len(names):
             raise ConfigError(f"rename: two columns would have one name: {', '.join(names)}")
         return cls(tuple(zip(chosen, names, strict=True)), rows)
 
     @property
     def ours(self) -> tuple[str, ...]:
-        """The columns of our batches that are needed."""
-        return tuple(dict.fromkeys(self._made_of(name) for name, _ in self.names))
+        """Names of the columns of our batches from which these are computed, each once."""
+        return tuple(dict.fromkeys(self._our_column(name) for name, _ in self.names))
 
     def of_batch(self, batch: Batch, *, wide_labels: bool) -> dict[str, Any]:
-        """Return the columns of one of our batches by their new names; `wide_labels`: those of losses int64."""
-        found = dict[str, Any]()
-        for name, new in self.names:
-            values = batch[self._made_of(name)]
+        """Return the columns, computed from one of our batches, by their names in the dataset.
+
+        Args:
+            batch: Batch with the columns :attr:`ours`.
+            wide_labels: Whether labels and targets are int64; else int32.
+        """
+        columns: dict[str, Any] = {}
+        for name, new_name in self.names:
+            values = batch[self._our_column(name)]
             if name.endswith("attention_mask"):
                 values = (values > 0).astype(np.int8)
-            found[new] = values.astype(np.int64) if wide_labels and name.endswith(_LOSS) else values
-        return found
+            if wide_labels and name.endswith(_LOSS):
+                values = values.astype(np.int64)
+            columns[new_name] = values
+        return columns
 
-    def _made_of(self, name: str) -> str:
-        """The column of our batches that becomes this one."""
+    def _our_column(self, name: str) -> str:
+        """Return the name of the column of our batches from which a column is computed."""
         if self.rows == "padded" and name.endswith("attention_mask"):
             return name
-        return _MADE_OF.get(name, name)
+        return _OUR_COLUMNS.get(name, name)
 
 
-def _file(
+def _arrow_file(
     rows: StoredRows, columns: HfColumns, folder: Path, shard: ShardEntry, groups: Iterable[int]
 ) -> Path:
-    """Return the file of a shard in Arrow's streaming format, written now or found whole."""
-    made_of = [_FORMAT, shard.sha256, rows.manifest.kind, pad_id_of(rows.manifest), columns.names]
-    key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:40]
-    path, note = folder / f"{key}.arrow", folder / f"{key}.sha256"
+    """Return the path of a shard's file in Arrow's streaming format. It is written if it is missing or damaged.
+
+    Args:
+        rows: Rows of the split.
+        columns: Columns of the file.
+        folder: Folder of the files.
+        shard: Shard of the split.
+        groups: Row groups of the shard.
+    """
+    contents = [_FORMAT, shard.sha256, rows.manifest.kind, pad_id_of(rows.manifest), columns.names]
+    key = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:40]
+    path = folder / f"{key}.arrow"
+    hash_path = folder / f"{key}.sha256"
     with suppress(FileNotFoundError), path.open("rb") as stream:
-        if hashlib.file_digest(cast("Any", stream), "sha256").hexdigest() == note.read_text():
+        if hashlib.file_digest(cast("Any", stream), "sha256").hexdigest() == hash_path.read_text():
             return path
-    # Two processes may make it at once: both make the same bytes, and each puts them there whole.
+    # Two processes may write it at once: both write the same bytes, and each renames a complete file.
     temp = folder / f".{key}-{secrets.token_hex(4)}"
     try:
         batches = _batches(rows, columns, groups)
@@ -161,27 +220,27 @@ def _file(
                 writer.write_batch(batch)
         temp.replace(path)
         temp.write_text(sink.sha256)
-        temp.replace(note)
+        temp.replace(hash_path)
     finally:
         temp.unlink(missing_ok=True)
     return path
 
 
 def _batches(rows: StoredRows, columns: HfColumns, groups: Iterable[int]) -> Iterator[pa.RecordBatch]:
-    """Yield row groups with the chosen columns."""
+    """Yield row groups with the columns of a dataset of Hugging Face."""
     if columns.rows != "packed":
         for batch in map(rows.read, groups):
             yield pa.RecordBatch.from_pydict({new: batch.column(name) for name, new in columns.names})
         return
     assembler = Assembler([rows], columns.ours)
     for group in groups:
-        decoded = rows.packed(group, loss_mask=assembler.loss_mask)
-        number, row = np.full(decoded.rows, group, np.int64), np.arange(decoded.rows, dtype=np.int64)
+        decoded = rows.packed(group, loss_mask=assembler.needs_loss_mask)
         shape = BatchShape(decoded.rows, assembler.length)
-        batch = assembler.batch(shape, number, row, {group: decoded}.__getitem__)
-        made = columns.of_batch(batch, wide_labels=False)
-        lists = {
-            name: pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-            for name, values in made.items()
-        }
+        group_of_row = np.full(decoded.rows, group, np.int64)
+        row = np.arange(decoded.rows, dtype=np.int64)
+        batch = assembler.batch(shape, group_of_row, row, {group: decoded}.__getitem__)
+        lists: dict[str, Any] = {}
+        for name, values in columns.of_batch(batch, wide_labels=False).items():
+            flat = pa.array(values.reshape(-1))
+            lists[name] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
         yield pa.RecordBatch.from_pydict(lists)

@@ -1,11 +1,16 @@
-"""The batches of one host: planned, read ahead and assembled, in this process or in worker processes.
+"""Batches of one host: planned, read ahead and assembled, in this process or in worker processes.
 
 A batch goes through three stages, each some steps ahead of the trainer:
 
-1. *Plan* (:func:`_plan_batches`): the rows that this host needs of a step, as (row group, row in the row group). Many
-   steps are planned at once, which is cheaper. The row groups are announced to the threads that decode them.
+1. *Plan* (:func:`_plan_batches`): the rows of this host are located, as (row group, row in the row group). Many steps
+   are planned in one call, which is cheaper. The row groups are announced to the threads that decode them.
 2. *Assemble* (:func:`_assemble`): the decoded row groups are taken, and the rows are gathered into arrays.
-3. *Place* (where a trainer has devices): the arrays are moved to them.
+3. *Place* (if the trainer has devices): the arrays are moved to them.
+
+Example: of batches of 8 rows, host 1 of 2 has rows 4 to 7. Step 10 is planned as row groups ``3 3 9 12`` and rows
+``0 5 2 7``; row groups 3, 9 and 12 are decoded once each, and a batch of shape (4, L) is assembled. If ranks are
+balanced, all 8 rows are planned and their row groups decoded, because the costs of all rows decide which four of them
+are this host's.
 """
 
 from __future__ import annotations
@@ -30,47 +35,59 @@ from tokenlake.runtime.loader.state import TURN, plain_state, position_of, state
 from tokenlake.runtime.loader.steps import BatchStep, Position
 from tokenlake.runtime.reading.packed import PackedGroup
 
-_FIRST_STEPS: Final = 2  # planned before the first batch: the others wait until that is on its way
-_GROWTH: Final = 4  # by which more steps are planned each time, up to the horizon
-_LEAST_HORIZON: Final = 8  # steps planned ahead
+_FIRST_STEPS: Final = 2
+"""Steps planned before the first batch, which should not wait for more."""
+
+_GROWTH: Final = 4
+"""Factor by which the number of steps planned ahead grows, up to the horizon."""
+
+_LEAST_HORIZON: Final = 8
 _MOST_HORIZON: Final = 256
-_STEPS_OF_BUCKET: Final = (
-    16  # planned of each bucket: one that is looked up alone costs several times as much
-)
+"""Bounds of the horizon, the number of steps planned ahead."""
+
+_STEPS_OF_BUCKET: Final = 16
+"""Steps planned ahead of each bucket. Locating the rows of a single step takes several times as long per step."""
 
 Place = Callable[[Batch, int], dict[str, Any]]
-"""(columns of a batch, rows of the global batch) -> the columns on devices."""
+"""(columns of a batch, rows of the global batch) -> columns on devices."""
+
 Tell = Callable[["HostBatches", int | None, float], None]
-"""Called after each batch with (iterator, rows of the batch, seconds that it was waited for).
+"""Function that is called after each batch with (iterator, rows of the batch, seconds waited for it).
 
 At the end of the pass it is called with None rows."""
 
 
 class Turn(NamedTuple):
-    """The steps that one of several workers makes: those with ``step % of == first``."""
+    """Steps that one of several workers makes: those with ``step % of == first``.
+
+    Attributes:
+        first: Index of the worker.
+        of: Number of workers.
+    """
 
     first: int
     of: int
 
 
 ALL: Final = Turn(0, 1)
+"""Turn of a single worker, which makes all steps."""
 
 
 class _PlannedBatch(NamedTuple):
     """A batch before its rows are read.
 
     Attributes:
-        step: Step that it is of.
+        step: Step of the batch.
         shape: Shape of its arrays on this host.
-        group: Number of the row group of each row, int64[n].
-        row: Row in that row group, int64[n]. The n rows are those of this host. Where rows are dealt to ranks, they are
-            all rows of the global batch, because the costs of all decide which are this host's.
+        group_numbers: Number of each row's row group, int64[n].
+        rows_in_group: Row in its row group, int64[n]. The n rows are those of this host. If ranks are balanced, they
+            are all rows of the global batch, because the costs of all decide which are this host's.
     """
 
     step: BatchStep
     shape: BatchShape
-    group: Int64
-    row: Int64
+    group_numbers: Int64
+    rows_in_group: Int64
 
 
 _AssembledBatch = tuple[BatchStep, Batch]
@@ -78,17 +95,17 @@ _AssembledBatch = tuple[BatchStep, Batch]
 
 @final
 class HostBatches(Iterator[Batch]):
-    """The steps of a turn to the end of a pass: column -> array of shape (rows, L).
+    """Batches of a turn to the end of a pass: column -> array of shape (rows, L).
 
-    Threads start with the first batch that is asked for. They end with the pass, with an error, when the iterator is
-    closed, and when it is forgotten. After an error the iterator continues where it stood, if it is asked again.
+    Threads start with the first batch that is requested. They end with the pass, with an error, when the iterator is
+    closed, and when it is forgotten. After an error the iterator continues at the same position, if it is used again.
 
     Args:
         reader: Reader of this host.
         position: Position of the first batch.
         turn: Steps to make.
-        place: Moves a batch to devices; None: batches stay in memory.
-        tell: Called after each batch, see :data:`Tell`.
+        place: Function that moves a batch to devices; None: batches stay in memory.
+        tell: Function that is called after each batch, see :data:`Tell`.
 
     Attributes:
         position: Position after the last batch that was delivered.
@@ -113,7 +130,9 @@ class HostBatches(Iterator[Batch]):
         self._batches: Prefetched[Any, _AssembledBatch] | None = None  # None while no threads run
         self._is_closed = False
         self._is_exhausted = False
-        self._superseded: str | None = None  # the message of the error, once another iterator has taken over
+        self._superseded: str | None = (
+            None  # message of the error, once another iterator has replaced this one
+        )
 
     @classmethod
     def resumed(cls, reader: HostReader, state: Mapping[str, Any], turn: Turn, *, without: Turn) -> Self:
@@ -122,11 +141,11 @@ class HostBatches(Iterator[Batch]):
         Args:
             reader: Reader of this host.
             state: State of one of several workers, or of a loader.
-            turn: Turn of this worker. The state must be that of one of as many workers.
-            without: Turn of a state that names none.
+            turn: Turn of this worker. The state must be that of a worker of the same number of workers.
+            without: Turn of a state that has none.
 
         Raises:
-            ConfigError: the state is of other data, of another order or of another number of workers.
+            ConfigError: The state is of other data, of another order or of another number of workers.
         """
         state = plain_state(state)
         reader = reader.replaying(state)
@@ -140,10 +159,10 @@ class HostBatches(Iterator[Batch]):
         return cls(reader, position, stored_turn)
 
     def __next__(self) -> Batch:
-        """Return the next batch; an error in making it is raised here, in its place.
+        """Return the next batch. An error that occurs while it is made ahead is raised here.
 
         Raises:
-            ConfigError: another iterator of the loader took its place.
+            ConfigError: Another iterator of the loader has replaced this one.
         """
         if self._superseded is not None:
             raise ConfigError(self._superseded)
@@ -172,32 +191,33 @@ class HostBatches(Iterator[Batch]):
         return {**state_of(self._reader.plan, self.position), TURN: list(self._turn)}
 
     def go_on_with(self, reader: HostReader) -> None:
-        """Have all further batches read by another reader of the same rows; those made ahead are dropped."""
+        """Continue with another reader of the same rows. Batches made ahead are dropped."""
         self._end()
         self._reader = reader
 
     def close(self) -> None:
-        """End the threads and wait for them; no further batch is delivered."""
+        """End the threads and wait for them. No further batch is delivered."""
         self._is_closed = True
         self._end()
 
     def supersede(self, message: str) -> None:
-        """End the threads. A further request raises ConfigError, unless the pass had come to its end."""
+        """End the threads. The next batch raises ConfigError with a message, unless the pass has ended."""
         if not self._is_closed and not self._is_exhausted:
             self._superseded = message
         self.close()
 
     def _rows_of(self, step: BatchStep, batch: Batch) -> int:
-        """Return how many stored rows a batch of this host has."""
+        """Return the number of stored rows of a batch of this host."""
         plan = self._reader.plan
         assembler = self._reader.assembler
-        entries = len(next(iter(batch.values()), ()))
+        first_column = next(iter(batch.values()), ())
         if isinstance(assembler, Assembler) and plan.options.batch_layout.flat:
-            return entries // plan.stored_length
-        return entries // plan.parts(step.step)
+            return len(first_column) // plan.stored_length  # one entry for each id
+        return len(first_column) // plan.parts(step.step)
 
     def _begin(self) -> Prefetched[Any, _AssembledBatch]:
-        # Threads know the work alone and not this iterator, which is therefore collected when it is forgotten.
+        """Start the threads, and return the batches that they make."""
+        # Threads refer to their work and not to this iterator, which is therefore collected when it is forgotten.
         reader = self._reader
         ahead = reader.plan.options.prefetch
         groups = reader.read_ahead()
@@ -212,7 +232,8 @@ class HostBatches(Iterator[Batch]):
         return batches
 
     def _end(self) -> None:
-        # Forget the batches first: closing them may raise.
+        """End the threads, if they run."""
+        # Forget the batches first, because closing them may raise.
         batches = self._batches
         self._batches = None
         if batches is not None:
@@ -224,20 +245,25 @@ class HostBatches(Iterator[Batch]):
 def _plan_batches(
     reader: HostReader, groups: DecodedAhead, turn: Turn, position: Position
 ) -> Iterator[_PlannedBatch]:
-    """Yield the batches of a turn.
+    """Yield the planned batches of a turn.
 
-    They are planned some steps at a time: 2 at first, then 4 times as many each time, up to the horizon.
+    Some steps are planned in one call: 2 at first, then 4 times as many each time, up to the horizon.
+
+    Args:
+        reader: Reader of this host.
+        groups: Row groups that are decoded ahead, to which those of each step are announced.
+        turn: Steps to make.
+        position: Position of the first batch.
     """
     plan = reader.plan
-    # The horizon is the steps of two windows, so that the need for row groups is known that far ahead. In buckets it is
-    # at least some steps of each.
+    # The horizon is two windows, so that the next uses of row groups are known. With buckets it has some steps of each.
     horizon = max(_LEAST_HORIZON, 2 * plan.window_steps, _STEPS_OF_BUCKET * len(plan.bucket_shapes))
     horizon = min(horizon, _MOST_HORIZON)
     reach = _FIRST_STEPS
     pending: deque[_PlannedBatch] = deque()
     is_ended = False
     while True:
-        # Plan again once half of the reach, rounded up, is used.
+        # Plan more steps once half of the reach, rounded up, is used.
         if not is_ended and len(pending) < (reach + 1) // 2:
             steps: list[BatchStep] = []
             while len(steps) < reach - len(pending):
@@ -257,67 +283,84 @@ def _plan_batches(
 
 
 def _locate(reader: HostReader, groups: DecodedAhead, steps: list[BatchStep]) -> Iterator[_PlannedBatch]:
-    """Look up where the rows of steps are stored, and announce their row groups to the threads that decode."""
+    """Yield the planned batches of steps, and announce their row groups to the threads that decode."""
     plan = reader.plan
 
     def rows_to_read(size: int) -> Int64:
-        """Return which rows of a batch of `size` rows are read here, ascending."""
+        """Return the rows of a batch of `size` rows that are read here, ascending."""
         rows_of_host = reader.wanted(size)
         if plan.ranks is None or not len(rows_of_host):
             return rows_of_host
         return np.arange(size, dtype=np.int64)
 
+    # Locate the rows. The lengths of batches need the rows of all hosts, which this one may have located already.
     located = plan.rows(steps, rows_to_read)
     is_only_host = all(len(reader.wanted(step.size)) == step.size for step in steps)
     lengths = plan.lengths(steps, located if is_only_host else None)
     for step, rows, length in zip(steps, located, lengths, strict=True):
-        group = groups.number(rows.source, rows.group)
-        groups.plan(step.step, group)
+        group_numbers = groups.number(rows.source, rows.group)
+        groups.plan(step.step, group_numbers)
+        # The shape of the batch on this host, rows of padding included if they are requested.
         rows_of_host = reader.wanted(step.size)
         if not plan.options.pad_last:
             rows_of_host = _present(rows_of_host, step.rows)
         parts = plan.parts(step.step)
         shape = BatchShape(len(rows_of_host) * parts, length // parts)
-        yield _PlannedBatch(step, shape, group, rows.row)
+        yield _PlannedBatch(step, shape, group_numbers, rows.row)
 
 
 def _assemble(reader: HostReader, groups: DecodedAhead, planned: _PlannedBatch) -> _AssembledBatch:
-    """Take the decoded row groups of a batch, and gather its rows."""
+    """Take the decoded row groups of a planned batch, and gather the rows of this host."""
     plan = reader.plan
     step = planned.step
-    group = planned.group
-    row = planned.row
-    decoded = groups.take(step.step, dict.fromkeys(group.tolist()))
+    group_numbers = planned.group_numbers
+    rows_in_group = planned.rows_in_group
+    decoded = groups.take(step.step, dict.fromkeys(group_numbers.tolist()))
     within = plan.within(step.step)
     if plan.ranks is not None:
-        dealt = _deal(plan, step, decoded, group, row, within)
-        own = dealt[_present(reader.wanted(step.size), len(dealt))]
-        group = group[own]
-        row = row[own]
+        # Deal all rows to ranks, and keep those at the places of this host.
+        row_at_place = _deal(plan, step, decoded, planned, within)
+        rows_of_host = row_at_place[_present(reader.wanted(step.size), len(row_at_place))]
+        group_numbers = group_numbers[rows_of_host]
+        rows_in_group = rows_in_group[rows_of_host]
     assembler = cast("Any", reader.assembler)
     if within is None:
-        return step, assembler.batch(planned.shape, group, row, decoded.__getitem__)
-    return step, assembler.batch(planned.shape, group, row, decoded.__getitem__, within=within)
+        return step, assembler.batch(planned.shape, group_numbers, rows_in_group, decoded.__getitem__)
+    return step, assembler.batch(
+        planned.shape, group_numbers, rows_in_group, decoded.__getitem__, within=within
+    )
 
 
 def _deal(
-    plan: BatchPlan, step: BatchStep, decoded: Mapping[int, Any], group: Int64, row: Int64, within: int | None
+    plan: BatchPlan,
+    step: BatchStep,
+    decoded: Mapping[int, Any],
+    planned: _PlannedBatch,
+    within: int | None,
 ) -> Int64:
-    """Return which row of a global batch is at each of its places, so that all ranks cost about the same: int64[n]."""
+    """Return the row at each place of a global batch, so that all ranks have about the same cost, int64[n].
+
+    Args:
+        plan: Plan of all hosts.
+        step: Step of the batch.
+        decoded: Decoded row groups by their numbers.
+        planned: All rows of the global batch.
+        within: Number of ids at each multiple of which segments end; None: they stay as stored.
+    """
     costs_of_group: dict[int, Any] = {}
-    for number, rows in decoded.items():
-        costs_of_group[number] = cast("PackedGroup", rows).attention(within)
-    costs: list[int] = []
-    for number, row_in_group in zip(group.tolist(), row.tolist(), strict=True):
-        costs.append(costs_of_group[number][row_in_group])
+    for number, row_group in decoded.items():
+        costs_of_group[number] = cast("PackedGroup", row_group).attention(within)
+    places = zip(planned.group_numbers.tolist(), planned.rows_in_group.tolist(), strict=True)
+    costs = [costs_of_group[number][row] for number, row in places]
     return plan.dealt(step, np.array(costs, np.int64))
 
 
 def _present(rows: Int64, count: int) -> Int64:
-    """Return those of `rows` (ascending) that a batch with `count` rows has; the others are padding."""
+    """Return those of some rows, ascending, that a batch with `count` rows has; the others are padding."""
     return rows[: np.searchsorted(rows, count)]
 
 
 def _place(place: Place, assembled: _AssembledBatch) -> tuple[BatchStep, Any]:
+    """Move an assembled batch to devices."""
     step, batch = assembled
     return step, place(batch, step.size)

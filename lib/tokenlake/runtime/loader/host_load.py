@@ -1,4 +1,4 @@
-"""How much the first of several hosts reads, from the plan alone: no file is opened."""
+"""Amount of data that the first of several hosts reads, computed from the plan. No file is opened."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from tokenlake.base.arrays import Int64, offsets_of
 from tokenlake.runtime.loader.plan import BatchPlan
 from tokenlake.runtime.loader.steps import BatchStep, rows_of_host
 
-_AT_ONCE: Final = 256  # batches that are looked up together
+_BATCHES_AT_ONCE: Final = 256
+"""Batches whose rows are located in one call."""
+
 MOST_ROWS: Final = 1 << 20
-"""Rows of an epoch that are looked at."""
+"""Rows of an epoch that are counted."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class HostLoad:
-    """What the first of several hosts reads for the first steps of an epoch; the others read about as much.
+    """Data that the first of several hosts reads for the first steps of an epoch. The others read about as much.
 
     Attributes:
-        hosts: how many there are.
-        steps: how many were looked at.
-        groups: row groups that it decodes, each once.
-        decoded: rows of these row groups.
-        delivered: rows of its batches.
-        bytes: of these row groups in their files, by the mean of each file.
+        hosts: Number of hosts.
+        steps: Number of steps that were counted.
+        groups: Number of row groups that the host decodes, each once.
+        decoded: Number of rows of these row groups.
+        delivered: Number of rows of the host's batches.
+        bytes: Size of these row groups in their files, estimated from the mean of each file.
     """
 
     hosts: int
@@ -39,18 +41,20 @@ class HostLoad:
 
 
 def host_load(plan: BatchPlan, hosts: int, *, most_rows: int = MOST_ROWS) -> HostLoad:
-    """Return what the first of `hosts` hosts reads; no file is opened for it.
+    """Return the amount of data that the first of several hosts reads.
 
     Args:
-        plan: of a loader, of all hosts.
-        hosts: a divisor of every batch size.
-        most_rows: steps are looked at until they have so many rows of all hosts.
+        plan: Plan of all hosts.
+        hosts: Number of hosts, a divisor of every batch size.
+        most_rows: Number of rows of all hosts, up to which steps are counted.
 
     Raises:
-        ConfigError: batches cannot be cut into so many parts.
+        ConfigError: Batches cannot be divided into as many parts.
     """
-    wanted = rows_of_host((0, hosts), plan.common_rows)
-    read = wanted if plan.ranks is None else rows_of_host(None, plan.common_rows)
+    rows_to_deliver = rows_of_host((0, hosts), plan.common_rows)
+    rows_to_read = rows_to_deliver
+    if plan.ranks is not None:  # the costs of all rows decide which are the host's
+        rows_to_read = rows_of_host(None, plan.common_rows)
     # 1. The first steps of the epoch.
     steps: list[BatchStep] = []
     position = plan.begin(0)
@@ -63,8 +67,8 @@ def host_load(plan: BatchPlan, hosts: int, *, most_rows: int = MOST_ROWS) -> Hos
     # 2. The row groups of their rows, numbered over all sources.
     first_groups = offsets_of([len(rows.group_rows) for rows in plan.sources])
     needed: list[Int64] = []
-    for begin in range(0, len(steps), _AT_ONCE):
-        located = plan.rows(steps[begin : begin + _AT_ONCE], read)
+    for begin in range(0, len(steps), _BATCHES_AT_ONCE):
+        located = plan.rows(steps[begin : begin + _BATCHES_AT_ONCE], rows_to_read)
         numbers = np.concatenate([first_groups[rows.source] + rows.group for rows in located])
         needed.append(np.unique(numbers))
     groups: list[int] = np.unique(np.concatenate(needed)).tolist()
@@ -79,7 +83,10 @@ def host_load(plan: BatchPlan, hosts: int, *, most_rows: int = MOST_ROWS) -> Hos
         shard, _ = stored.shard_of(group)
         decoded_rows += group_rows
         decoded_bytes += shard.bytes * group_rows // shard.rows
-    delivered_rows = sum(int(np.searchsorted(wanted(step.size), step.rows)) for step in steps)
+    # 4. The rows of the host's batches, padding left out.
+    delivered_rows = 0
+    for step in steps:
+        delivered_rows += int(np.searchsorted(rows_to_deliver(step.size), step.rows))
     return HostLoad(
         hosts=hosts,
         steps=len(steps),

@@ -1,4 +1,4 @@
-"""What one host of a run reads: the plan of all hosts, the rows that this host needs, and how they become batches."""
+"""Reader of one host: the plan of all hosts, the rows that this host needs, and the assembler of its batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, Final, Self, final
 
 from tokenlake.base.threads import available_cpus
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.loader.batch import Assembler, check_columns
+from tokenlake.runtime.loader.batch import Assembler
+from tokenlake.runtime.loader.columns import check_columns
 from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.loader.mixture import Mixture
 from tokenlake.runtime.loader.options import LoaderOptions
@@ -25,9 +26,14 @@ from tokenlake.runtime.mixing.streams import MixtureStream
 from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.store.local import LocalStore
 
-_LOCAL_THREADS: Final = 4  # at most, to decode files of this machine
-_REMOTE_THREADS: Final = 16  # to decode files that are fetched
-_LEAST_REACH: Final = 8  # steps that are decoded ahead
+_MOST_LOCAL_THREADS: Final = 4
+"""Threads that decode local files, at most."""
+
+_REMOTE_THREADS: Final = 16
+"""Threads that decode files of a remote store, where they mostly wait."""
+
+_LEAST_REACH: Final = 8
+"""Steps that are decoded ahead, at least."""
 
 
 @final
@@ -37,8 +43,8 @@ class HostReader:
 
     Attributes:
         plan: Plan of the batches of all hosts.
-        assembler: Makes a batch of decoded rows.
-        wanted: Rows of each batch that this host needs.
+        assembler: Assembler of the batches.
+        wanted: Function that returns the rows of a batch that this host needs.
     """
 
     plan: BatchPlan
@@ -47,13 +53,17 @@ class HostReader:
 
     @classmethod
     def open(cls, data: Dataset | Mixture, options: LoaderOptions, parts: int | None = None) -> Self:
-        """Plan the batches of a run; ConfigError where the options do not fit the data.
+        """Plan the batches of a run.
 
         Args:
             data: Dataset or mixture to read.
             options: Options of the run.
-            parts: Number of equal parts that every batch is cut into; None: the number of hosts.
+            parts: Number of equal parts into which every batch is divided; None: the number of hosts.
+
+        Raises:
+            ConfigError: The options do not fit the data.
         """
+        # 1. The plan, whose batches must divide into equal parts.
         plan = BatchPlan(data, options)
         if parts is None:
             parts = 1 if options.host is None else options.host[1]
@@ -61,16 +71,18 @@ class HostReader:
             plan = _plan_in_parts(plan, parts)
             options = plan.options
         wanted = rows_of_host(options.host, plan.common_rows)
+        # 2. The assembler of packed rows.
         if plan.index is None or plan.padding is None:
             layout = options.batch_layout
             for _, length in plan.batch_shapes or ():
                 layout.check_length(length)
             assembler = Assembler(plan.sources, check_columns(options.columns), layout=layout)
             return cls(plan, assembler, wanted)
+        # 3. The assembler of rows of many lengths.
         if options.layout is not None:
             raise ConfigError(
-                f"layout: got {options.layout!r}, but rows of {plan.named} are of many lengths; a layout is of packed "
-                "rows: pack them, or leave it out"
+                f"layout: got {options.layout!r}, but rows of {plan.named} have many lengths, and a layout needs "
+                "packed rows: pack them, or leave it out"
             )
         ragged_assembler = RaggedAssembler(
             plan.sources,
@@ -85,7 +97,7 @@ class HostReader:
         """Return a reader of the rows of some devices.
 
         Args:
-            wanted: Rows of each batch that the devices need.
+            wanted: Function that returns the rows of a batch that the devices need.
             parts: Number of parts of each batch that the devices have.
         """
         assembler = self.assembler
@@ -94,22 +106,30 @@ class HostReader:
         return replace(self, wanted=wanted, assembler=assembler)
 
     def reweighted(self, weights: Mapping[str, float], step: int) -> HostReader:
-        """Return a reader with other weights from a step of the run on; ConfigError where that is impossible."""
+        """Return a reader with other weights from a step of the run on.
+
+        Args:
+            weights: Weight of every source.
+            step: Step of the run.
+
+        Raises:
+            ConfigError: The data is not a mixture, the step is after the first pass, or the weights are not possible.
+        """
         mixture = self.plan.data
         position = self.plan.steps.position(step)
         if not isinstance(mixture, Mixture):
             raise ConfigError(f"weights: {mixture.name} is a single dataset; weights are of a mixture")
         if self.plan.steps.rows is not None and (position.passes or position.rows >= self.plan.steps.rows):
             raise ConfigError(
-                f"weights: step {step} is behind the first pass, and what a pass holds does not change any more; "
-                "expected a step before its end (a mixture without rows that begins its sources again has no end)"
+                f"weights: step {step} is after the first pass, and the rows of a pass do not change any more; "
+                "expected a step before its end (a mixture with stop='restart' and without rows has no end)"
             )
         stream = self.plan.stream(0)
         assert isinstance(stream, MixtureStream)
         return self._mixed_as(mixture.reweighted(stream.mixture.step_after(position.rows), weights))
 
     def replaying(self, state: Mapping[str, Any]) -> HostReader:
-        """Return a reader with the weights that a trainer had set before a state; itself where it had set none."""
+        """Return a reader with the weights that a trainer had set before a state; itself if it had set none."""
         mixture = self.plan.data
         if not isinstance(mixture, Mixture):
             return self
@@ -121,19 +141,20 @@ class HostReader:
         return self if replayed is mixture else self._mixed_as(replayed)
 
     def _mixed_as(self, mixture: Mixture) -> HostReader:
-        """Return a reader of the same sources by other weights. The lanes stay: other weights would choose others."""
+        """Return a reader of the same sources with other weights. The lanes stay, which the weights would change."""
         options = replace(self.plan.options, lanes=self.plan.lanes)
         return replace(self, plan=BatchPlan(mixture, options))
 
     def read_ahead(self) -> DecodedAhead:
         """Return the threads that decode the row groups of the plan ahead of need."""
         plan = self.plan
-        needs_loss_mask = self.assembler.loss_mask
-        needs_segments = plan.ranks is not None or self.assembler.segments
+        needs_loss_mask = self.assembler.needs_loss_mask
+        needs_segments = plan.ranks is not None or self.assembler.needs_segments
         threads = plan.options.workers
         if threads is None:
-            is_local = all(isinstance(dataset.store, LocalStore) for dataset in plan.datasets.values())
-            threads = max(1, min(_LOCAL_THREADS, available_cpus() // 2)) if is_local else _REMOTE_THREADS
+            threads = _REMOTE_THREADS
+            if all(isinstance(dataset.store, LocalStore) for dataset in plan.datasets.values()):
+                threads = max(1, min(_MOST_LOCAL_THREADS, available_cpus() // 2))
 
         def decode(rows: StoredRows, group: int) -> DecodedGroup:
             return rows.decoded(
@@ -153,14 +174,14 @@ class HostReader:
 def _plan_in_parts(plan: BatchPlan, parts: int) -> BatchPlan:
     """Return a plan with buckets whose batches all have a multiple of `parts` rows.
 
-    Batches of a bucket have a multiple of the lanes as rows, so that other lanes make them divide.
+    The rows of a bucket's batch are a multiple of the lanes. With lanes that are a multiple of the parts, they divide.
 
     Args:
-        plan: With batches that do not divide.
-        parts: Number of equal parts: devices that rows are cut over, or hosts.
+        plan: Plan whose batches do not divide.
+        parts: Number of equal parts: devices among which rows are divided, or hosts.
 
     Raises:
-        ConfigError: the batch size has no such lanes, or other lanes were asked for.
+        ConfigError: The batch size has no such lanes, or other lanes were requested.
     """
     options = plan.options
     common = options.sizes.common
@@ -177,28 +198,30 @@ def _plan_in_parts(plan: BatchPlan, parts: int) -> BatchPlan:
         plan = BatchPlan(plan.data, replace(options, lanes=lanes))
         if plan.common_rows % parts == 0:
             return plan
-    working = [lanes for lanes in range(parts, common + 1, parts) if common % lanes == 0]
+    possible_lanes = [lanes for lanes in range(parts, common + 1, parts) if common % lanes == 0]
+    expected = " or ".join(map(str, possible_lanes))
     rows = ", ".join(map(str, plan.batch_sizes))
     raise ConfigError(
         f"padding.buckets: batches of the buckets have {rows} rows, which are multiples of lanes={plan.lanes}, and are "
-        f"cut into {parts} equal parts (devices, or hosts); expected lanes={' or '.join(map(str, working))}, or "
+        f"cut into {parts} equal parts (devices, or hosts); expected lanes={expected}, or "
         "padding with equal_rows=True"
     )
 
 
 def shared_reader(data: Dataset | Mixture, options: LoaderOptions) -> PerProcess[HostReader]:
-    """Return a reader that every process opens for itself; it is safe to pickle and to fork.
+    """Return a reader that every process opens for itself. It can be pickled and forked.
 
     Raises:
-        ConfigError: the options do not fit the data.
+        ConfigError: The options do not fit the data.
     """
-    reader = PerProcess(partial(_open_own, data, options))
+    reader = PerProcess(partial(_open_copy, data, options))
     reader.get()
     return reader
 
 
-def _open_own(data: Dataset | Mixture, options: LoaderOptions) -> HostReader:
-    own = copy.copy(data)  # a copied dataset has files and a cache of its own
-    if isinstance(own, Mixture):
-        own.datasets = {name: copy.copy(dataset) for name, dataset in own.datasets.items()}
-    return HostReader.open(own, options)
+def _open_copy(data: Dataset | Mixture, options: LoaderOptions) -> HostReader:
+    """Return a reader of a copy of the data. A copied dataset has its own files and cache."""
+    data_copy = copy.copy(data)
+    if isinstance(data_copy, Mixture):
+        data_copy.datasets = {name: copy.copy(dataset) for name, dataset in data_copy.datasets.items()}
+    return HostReader.open(data_copy, options)

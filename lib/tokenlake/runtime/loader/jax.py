@@ -1,8 +1,11 @@
-"""Host batches to global ``jax.Array``: which rows this host needs, and how they come onto its devices.
+"""Placement of batches on devices: batches of each host become global ``jax.Array``.
 
-A global batch is a table of B rows and L ids that a sharding saws into pieces, one for each device. A host makes the
-rows that its own devices' pieces lie in, whole and once each, and hands every device its piece of them. So what is
-read follows from the sharding alone: hosts that share rows (a mesh with a model axis) read the same ones.
+A global batch is a table of B rows and L ids. A sharding divides it into pieces, one for each device. A host makes the
+rows that its devices need, each once, and passes every device its piece. The sharding alone therefore decides the rows
+that a host reads: hosts that share rows (a mesh with a model axis) read the same ones.
+
+Example: 4 rows over a mesh of 2 x 2 devices (data x model), and 2 hosts with a row of the mesh each. Host 1 needs rows
+2 and 3, of which both of its devices have a part of the ids. In the host's array these are rows 0 and 1.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,137 +29,167 @@ except ImportError as error:
     raise MissingExtraError("batches of jax.Array need jax: pip install 'tokenlake[jax]'") from error
 
 _Index: TypeAlias = tuple[slice, ...]
+"""Slices of a global array, one for each axis."""
 
 
-_Share: TypeAlias = tuple[Int64, dict[int, int]]
-"""Of batches of one size: the rows that a host needs, ascending, int64[m], and first row of a device's piece -> its
-place among these, and so in the host's arrays."""
+class _HostRows(NamedTuple):
+    """Rows of batches of one size that a host needs.
+
+    Attributes:
+        wanted: The rows, ascending, int64[m].
+        places: First row of each device's piece -> index of the row among the wanted ones.
+    """
+
+    wanted: Int64
+    places: dict[int, int]
 
 
 @final
 class Placement:
-    """Where the elements of global batches lie.
+    """Placement of global batches on the devices of a sharding.
 
     Args:
-        sharding: of arrays of shape (B, L): batch axis first, ids of a row second.
-        sizes: what B may be.
-        lengths: what L may be, or a number that every L is a multiple of.
-        layout: of the arrays; flat ones are cut as rows are.
+        sharding: Sharding of arrays of shape (B, L): rows on the first axis, ids of a row on the second.
+        sizes: Possible numbers of rows, B.
+        lengths: Possible lengths L, or a number that divides every L.
+        layout: Layout of the arrays. The only axis of flat ones is divided as rows are.
 
     Attributes:
-        parts: how many parts of the rows of a batch this host's devices have.
+        parts: Number of parts of a batch's rows that the devices of this host have.
 
     Raises:
-        ConfigError: it is no sharding, or cannot cut these shapes or this layout.
+        ConfigError: It is not a sharding, or cannot divide these shapes or this layout.
     """
 
     def __init__(
         self, sharding: Any, sizes: Sequence[int], lengths: Sequence[int], layout: BatchLayout | None = None
     ) -> None:
-        self._devices = _devices(sharding)
-        self._sharding, self._lengths = sharding, lengths
-        self._flat = layout is not None and layout.flat
-        self._shares = {size: self._share(size) for size in sizes}
-        self.parts = len(next(iter(self._shares.values()))[1])
+        self._devices = _device_count(sharding)
+        self._sharding = sharding
+        self._lengths = lengths
+        self._is_flat = layout is not None and layout.flat
+        self._rows_of_size = {size: self._host_rows(size) for size in sizes}
+        self.parts = len(next(iter(self._rows_of_size.values())).places)
         if layout is not None:
             self._check_layout(layout)
 
     def wanted(self, size: int) -> Int64:
-        """Return the rows of a batch that the devices of this host need, ascending, int64[m]."""
-        return self._shares[size][0]
+        """Return the rows of a batch of `size` rows that this host needs, ascending, int64[m]."""
+        return self._rows_of_size[size].wanted
 
     def place(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> dict[str, Any]:
-        """Return the columns of a batch on the devices, or on their way there: global arrays of shape (size, L).
+        """Return the columns of a batch as global arrays, which may still be on their way to the devices.
 
-        What has one value a row is cut as rows are: global arrays of shape (size,). So is what is flat, (size * L,),
-        and what there is of each part of the rows, (parts, ...).
+        Columns of shape (m, L) become global arrays of shape (size, L). Columns with one value per row, of shape (m,),
+        become (size,). Flat columns become (size * L,), and columns with one entry for each part of the rows
+        (parts, ...).
 
-        On a CPU devices may share the memory of the host's arrays, and then hold a reference to it.
+        Devices of a CPU may share the memory of the host's arrays; they hold a reference to it then.
 
         Args:
-            columns: the rows that this host needs, (m, L) or (m,).
-            size: rows of the global batch.
+            columns: Columns of the rows that this host needs, (m, L) or (m,).
+            size: Rows of the global batch.
         """
-        # Moving batches is what was asked for, also where a guard against forgotten transfers is set.
+        # This transfer is intended, even where a guard against accidental transfers is set.
         with jax.transfer_guard_host_to_device("allow"):
-            return {name: self._array(values, size) for name, values in columns.items()}
+            return {name: self._global_array(values, size) for name, values in columns.items()}
 
-    def _array(self, values: npt.NDArray[Any], size: int) -> jax.Array:
-        wanted, places = self._shares[size]
-        here, there = len(values), len(wanted)
-        whole = size * here // there if there else size  # entries of all hosts on the first axis
+    def _global_array(self, values: npt.NDArray[Any], size: int) -> jax.Array:
+        """Return a column of this host's rows as a global array."""
+        rows = self._rows_of_size[size]
+        host_entries = len(values)
+        host_rows = len(rows.wanted)
+        # Entries of all hosts on the first axis: `host_entries / host_rows` for each row.
+        entries = size * host_entries // host_rows if host_rows else size
 
         def piece(index: _Index | None) -> npt.NDArray[Any]:
+            """Return the part of this host's array that a device holds."""
             assert index is not None
-            start, stop, _ = index[0].indices(whole)
-            begin = places[start * size // whole] * here // there
+            start, stop, _ = index[0].indices(entries)
+            first_row = start * size // entries
+            begin = rows.places[first_row] * host_entries // host_rows
             return values[(slice(begin, begin + stop - start), *index[1:])]
 
-        # A quarter of the cost of one device_put per piece, with 8 devices 0.3 ms a batch.
-        sharding = self._of_rows if self._flat or values.ndim == 1 else self._sharding
-        return jax.make_array_from_callback((whole, *values.shape[1:]), sharding, piece, dtype=values.dtype)
+        is_divided_as_rows = self._is_flat or values.ndim == 1
+        sharding = self._sharding_of_rows if is_divided_as_rows else self._sharding
+        # One call takes a quarter of the time of a device_put per piece: with 8 devices, 0.3 ms less a batch.
+        return jax.make_array_from_callback((entries, *values.shape[1:]), sharding, piece, dtype=values.dtype)
 
     @cached_property
-    def _of_rows(self) -> jax.sharding.Sharding:
-        """The sharding of what is cut as rows are."""
+    def _sharding_of_rows(self) -> jax.sharding.Sharding:
+        """Sharding of arrays whose first axis is divided as rows are, and no other."""
         if isinstance(self._sharding, jax.sharding.NamedSharding):
             rows = jax.sharding.PartitionSpec(*self._sharding.spec[:1])
             return jax.sharding.NamedSharding(self._sharding.mesh, rows)
         return self._sharding
 
-    def _share(self, size: int) -> _Share:
-        self._check(size)
+    def _host_rows(self, size: int) -> _HostRows:
+        """Return the rows of a batch of `size` rows that the devices of this host need."""
+        self._check_shapes(size)
         shape = (size, self._lengths[0])
-        pieces = {
-            index[0].indices(size)[:2]
-            for index in self._sharding.addressable_devices_indices_map(shape).values()
-            if index is not None
-        }
-        rows = [np.arange(start, stop, dtype=np.int64) for start, stop in pieces]
-        wanted = np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
-        return wanted, {start: int(np.searchsorted(wanted, start)) for start, _ in pieces}
+        pieces: set[tuple[int, int]] = set()  # first row, and row after the last, of each device's piece
+        for index in self._sharding.addressable_devices_indices_map(shape).values():
+            if index is not None:
+                start, stop, _ = index[0].indices(size)
+                pieces.add((start, stop))
+        rows = [np.zeros(0, np.int64)]
+        rows += [np.arange(start, stop, dtype=np.int64) for start, stop in pieces]
+        wanted = np.unique(np.concatenate(rows))
+        return _HostRows(wanted, {start: int(np.searchsorted(wanted, start)) for start, _ in pieces})
 
     def _check_layout(self, layout: BatchLayout) -> None:
-        cut = _parts(self._sharding, 1, self._devices)
-        if layout.flat and (cut > 1 or not isinstance(self._sharding, jax.sharding.NamedSharding)):
+        """Raise ConfigError where the sharding cannot divide a layout."""
+        row_cuts = _parts(self._sharding, 1, self._devices)
+        is_named = isinstance(self._sharding, jax.sharding.NamedSharding)
+        if layout.flat and (row_cuts > 1 or not is_named):
             raise ConfigError(
                 f"layout: flat batches are cut between rows, got {self._sharding}; expected a NamedSharding that does "
                 "not cut the second axis, as PartitionSpec('data')"
             )
         if layout.flat and layout.max_segments is None:
             raise ConfigError(
-                "layout.max_segments: got None, and arrays on devices must be of one shape; expected the most "
-                "documents, and paddings, that the rows of one device have: rows times "
+                "layout.max_segments: got None, and arrays on devices must be of one shape; expected the largest "
+                "number of documents, and paddings, in the rows of one device: rows times "
                 "`select max(len(segment_lengths)) + 1 from 'DATASET'` is enough"
             )
-        if layout.context_parallel > 1 and layout.context_parallel != cut:
+        if layout.context_parallel > 1 and layout.context_parallel != row_cuts:
             raise ConfigError(
-                f"layout.context_parallel: got {layout.context_parallel}, and {self._sharding} cuts rows into {cut} "
-                "parts; expected the same number"
+                f"layout.context_parallel: got {layout.context_parallel}, and {self._sharding} cuts rows into "
+                f"{row_cuts} parts; expected the same number"
             )
 
-    def _check(self, size: int) -> None:
-        rows, ids = (_parts(self._sharding, axis, self._devices) for axis in (0, 1))
-        if size % rows:
+    def _check_shapes(self, size: int) -> None:
+        """Raise ConfigError where the sharding cannot divide batches of `size` rows, or rows of a length."""
+        row_parts = _parts(self._sharding, 0, self._devices)
+        id_parts = _parts(self._sharding, 1, self._devices)
+        if size % row_parts:
             raise ConfigError(
-                f"batch_size: got {size}, and {self._sharding} cuts the rows of a batch into {rows} equal parts; "
-                f"expected a multiple of {rows}, or a sharding of the rows over fewer devices"
+                f"batch_size: got {size}, and {self._sharding} cuts the rows of a batch into {row_parts} equal parts; "
+                f"expected a multiple of {row_parts}, or a sharding of the rows over fewer devices"
             )
         for length in self._lengths:
-            if length % ids:
+            if length % id_parts:
                 raise ConfigError(
-                    f"sharding: {self._sharding} cuts rows into {ids} equal parts, and rows have {length} ids, or a "
-                    f"multiple of them; expected a number of parts that divides {length}"
+                    f"sharding: {self._sharding} cuts rows into {id_parts} equal parts, and rows have {length} ids, or "
+                    f"a multiple of them; expected a number of parts that divides {length}"
                 )
 
 
 def row_parts(sharding: Any) -> int:
-    """Return into how many parts a sharding cuts the rows of a batch; ConfigError where it is none."""
-    return _parts(sharding, 0, _devices(sharding))
+    """Return the number of parts into which a sharding divides the rows of a batch.
+
+    Raises:
+        ConfigError: It is not a sharding of batches.
+    """
+    return _parts(sharding, 0, _device_count(sharding))
 
 
-def _devices(sharding: Any) -> int:
-    """Of how many devices a sharding of batches is; ConfigError where it is none."""
+def _device_count(sharding: Any) -> int:
+    """Return the number of devices of a sharding of batches.
+
+    Raises:
+        ConfigError: It is not a sharding of batches.
+    """
     if not isinstance(sharding, jax.sharding.Sharding):
         raise ConfigError(
             f"sharding: got a {type(sharding).__name__}, must be a jax.sharding.Sharding of global batches (B, L), "
@@ -172,12 +205,20 @@ def _devices(sharding: Any) -> int:
         return len(sharding.device_set)
     except ValueError as error:
         raise ConfigError(
-            f"sharding: {sharding} names no devices; expected one over a Mesh of devices"
+            f"sharding: {sharding} has no devices; expected one over a Mesh of devices"
         ) from error
 
 
 def _parts(sharding: jax.sharding.Sharding, axis: int, devices: int) -> int:
-    """Into how many parts an axis is cut: the shortest axis that can be; the parts of both make up the devices."""
+    """Return the number of parts into which a sharding divides an axis.
+
+    It is the length of the shortest axis that can be divided. The parts of both axes multiply to the devices at most.
+
+    Args:
+        sharding: Sharding of batches.
+        axis: 0 for rows, 1 for ids.
+        devices: Number of devices of the sharding.
+    """
     for parts in range(1, devices):
         shape = (parts, devices) if axis == 0 else (devices, parts)
         try:
@@ -188,5 +229,5 @@ def _parts(sharding: jax.sharding.Sharding, axis: int, devices: int) -> int:
     return devices
 
 
-# What is registered last runs first: threads must be out of JAX before JAX itself goes down.
+# Functions that are registered last run first: threads must have left JAX before JAX shuts down.
 atexit.register(end_threads)

@@ -1,4 +1,15 @@
-"""The lengths of all rows of several datasets: how long a batch of them is, and how many ids truncation cuts."""
+"""Lengths of all rows of several datasets.
+
+They give the length of each batch, the bucket of each row, and the number of ids that truncation removes.
+
+Rows are numbered over all datasets in their order, and so are row groups. With datasets of 5 rows (row groups of 3 and
+2) and of 4 rows (one row group)::
+
+    first_rows     0 3 5 9       number of the first row of each row group, and of all rows
+    first_groups   0 2 3         number of the first row group of each dataset, and of all row groups
+
+Row 1 of row group 0 of the second dataset has number ``first_rows[first_groups[1] + 0] + 1 = 6``.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +29,19 @@ from tokenlake.runtime.mixing.streams import StreamRows
 from tokenlake.runtime.reading.ragged_rows import TokenRun, narrowest
 from tokenlake.runtime.reading.version import StoredRows
 
-_AT_ONCE: Final = 1 << 20  # rows that are worked out at a time
-_NAMED: Final = 3  # rows that a message names
-_ENDLESS: Final = 1 << 62
+_ROWS_AT_ONCE: Final = 1 << 20
+_ROWS_IN_MESSAGE: Final = 3
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TruncationCount:
-    """What was cut from rows that are longer than a batch may be, of all rows of the datasets once.
+    """Rows that are longer than a batch can be, and the ids that are cut, counted once over all datasets.
 
     Attributes:
-        rows: that were cut.
-        ids: that were cut; of a pair, from both answers.
-        without_loss: rows that kept nothing of an answer, of which nothing is learned.
+        rows: Number of rows that are cut.
+        ids: Number of ids that are cut; for a preference pair, from both answers.
+        without_loss: Number of rows that keep nothing of an answer, so that nothing is learned from it.
     """
 
     rows: int = 0
@@ -41,118 +51,141 @@ class TruncationCount:
 
 @final
 class LengthIndex:
-    """Lengths by row, counted over the datasets of a run in their order.
+    """Length of each row of several datasets.
 
     Args:
-        sources: of the rows, all of one kind that is not packed.
-        padding: of the batches.
+        sources: Rows of the datasets, all of one kind that is not packed.
+        padding: Padding of the batches.
 
     Attributes:
-        first_rows: where the rows of each row group begin, and the last ends, int64[G + 1].
-        first_groups: where the row groups of each dataset begin among all, and the last one's end, int64[datasets + 1].
-        runs: of every row.
-        truncated: what is cut.
+        first_rows: Number of the first row of each row group, and of all rows, int64[G + 1].
+        first_groups: Number of the first row group of each dataset, and of all row groups, int64[datasets + 1].
+        runs: Runs of ids that every row has.
+        truncated: Number of rows and ids that are cut.
 
     Raises:
-        ConfigError: the datasets do not have the same runs, or rows are longer than a batch may be.
-        IntegrityError: a file is damaged.
+        ConfigError: The datasets do not have the same runs, or rows are longer than a batch may be.
+        IntegrityError: A file is damaged.
     """
 
     def __init__(self, sources: Sequence[StoredRows], padding: BatchPadding) -> None:
-        self._sources, self._padding = sources, padding
+        self._sources = sources
+        self._padding = padding
         self.first_rows: Final = offsets_of(np.concatenate([rows.group_rows for rows in sources]))
         self.first_groups: Final = offsets_of([len(rows.group_rows) for rows in sources])
         self.runs: Final = sources[0].ragged.runs
-        if any(rows.ragged.runs != self.runs for rows in sources):
-            kinds = [" for ".join(rows.manifest.preference or (rows.manifest.kind,)) for rows in sources]
-            shown = ", ".join(f"{rows.name} ({kind})" for rows, kind in zip(sources, kinds, strict=True))
-            raise ConfigError(f"a batch has rows of one kind and the same columns; got {shown}")
-        self._columns = {
-            name: np.concatenate(parts) if len(parts) > 1 else parts[0]
-            for name in sources[0].ragged.columns
-            for parts in [[rows.ragged.lengths(name) for rows in sources]]
-        }
-        self.truncated: Final = self._cut() if padding.longest is not None else TruncationCount()
+        _check_same_runs(sources)
+        # Number of ids of each stored column in each row.
+        self._columns: dict[str, npt.NDArray[Any]] = {}
+        for name in sources[0].ragged.columns:
+            lengths = [rows.ragged.lengths(name) for rows in sources]
+            self._columns[name] = lengths[0] if len(lengths) == 1 else np.concatenate(lengths)
+        self.truncated: Final = TruncationCount() if padding.longest is None else self._cut(padding.longest)
 
     def longest_of(self, rows: StreamRows) -> int:
-        """Return how long a batch of these rows must be; 0 for none."""
+        """Return the length that a batch of these rows needs; 0 if there are no rows."""
         number = self.first_rows[self.first_groups[rows.source] + rows.group] + rows.row
         return int(self.lengths(number).max(initial=0))
 
     def column(self, name: str, rows: Int64 | slice) -> Int64:
-        """Return how many ids a column has in rows, int64[n]."""
+        """Return the number of ids of a stored column in rows, int64[n]."""
         return self._columns[name][rows].astype(np.int64)
 
     def run(self, run: TokenRun, rows: Int64 | slice) -> Int64:
-        """Return how many ids a run has in rows, int64[n]."""
+        """Return the number of ids of a run in rows, int64[n]."""
         first, *others = (self.column(name, rows) for name in run.columns)
         return sum(others, first)
 
     def lengths(self, rows: Int64 | slice) -> Int64:
-        """Return how long a batch must be for each row: as its longest run, at most what a batch may be, int64[n]."""
-        whole = self._whole[rows].astype(np.int64)
-        return whole if self._padding.longest is None else np.minimum(whole, self._padding.longest)
+        """Return the length of the longest run of each row, after truncation, int64[n]."""
+        lengths = self.whole(rows)
+        if self._padding.longest is None:
+            return lengths
+        return np.minimum(lengths, self._padding.longest)
 
     def whole(self, rows: Int64 | slice) -> Int64:
-        """Return how long the longest run of each row is, of which nothing is cut, int64[n]."""
+        """Return the length of the longest run of each row, before truncation, int64[n]."""
         return self._whole[rows].astype(np.int64)
 
     def chunks(self) -> Iterator[slice]:
-        """Yield all rows, some whole row groups at a time."""
-        ends = np.arange(0, int(self.first_rows[-1]), _AT_ONCE)
-        cuts = np.unique(
-            np.append(self.first_rows[np.searchsorted(self.first_rows, ends)], self.first_rows[-1])
-        )
-        for first, last in pairwise(cuts.tolist()):
-            yield slice(first, last)
+        """Yield all rows, about a million at a time. No row group is divided."""
+        begins = np.arange(0, int(self.first_rows[-1]), _ROWS_AT_ONCE)
+        group_begins = self.first_rows[np.searchsorted(self.first_rows, begins)]
+        bounds = np.unique(np.append(group_begins, self.first_rows[-1]))
+        for first, end in pairwise(bounds.tolist()):
+            yield slice(first, end)
 
     @cached_property
     def histogram(self) -> Int64:
-        """How many rows have each length, int64[longest + 1]."""
-        found = np.zeros(
-            min(int(self._whole.max(initial=1)), self._padding.longest or _ENDLESS) + 1, np.int64
-        )
-        for some in self.chunks():
-            found += np.bincount(self.lengths(some), minlength=len(found))
-        return found
+        """Number of rows of each length, after truncation, int64[longest + 1]."""
+        longest = int(self._whole.max(initial=1))
+        if self._padding.longest is not None:
+            longest = min(longest, self._padding.longest)
+        counts = np.zeros(longest + 1, np.int64)
+        for chunk in self.chunks():
+            counts += np.bincount(self.lengths(chunk), minlength=len(counts))
+        return counts
 
     @cached_property
     def _whole(self) -> npt.NDArray[Any]:
-        """The length of the longest run of each row."""
+        """Length of the longest run of each row, in the smallest type that holds it."""
         if len(self.runs) == 1 and len(self.runs[0].columns) == 1:
             return self._columns[self.runs[0].columns[0]]
-        parts = [
-            narrowest(np.max([self.run(run, some) for run in self.runs], axis=0)) for some in self.chunks()
-        ]
-        return np.concatenate(parts) if parts else np.zeros(0, np.uint16)
+        parts: list[npt.NDArray[Any]] = [np.zeros(0, np.uint16)]
+        for chunk in self.chunks():
+            longest = np.max([self.run(run, chunk) for run in self.runs], axis=0)
+            parts.append(narrowest(longest))
+        return np.concatenate(parts)
 
-    def _cut(self) -> TruncationCount:
-        """Count what is cut; ConfigError where nothing may be."""
-        longest = self._padding.longest or 0
-        parts = (np.flatnonzero(self._whole[some] > longest) + some.start for some in self.chunks())
-        over = np.concatenate([np.zeros(0, np.int64), *parts])
-        if not len(over):
+    def _cut(self, longest: int) -> TruncationCount:
+        """Count the rows and ids beyond the longest length of a batch.
+
+        Raises:
+            ConfigError: There are such rows, and the padding does not allow truncation.
+        """
+        parts: list[Int64] = [np.zeros(0, np.int64)]
+        parts.extend(np.flatnonzero(self._whole[chunk] > longest) + chunk.start for chunk in self.chunks())
+        long_rows = np.concatenate(parts)
+        if not len(long_rows):
             return TruncationCount()
         if self._padding.truncate is None:
-            raise ConfigError(self._too_long(over, longest))
+            raise ConfigError(self._too_long(long_rows, longest))
         answers = [run for run in self.runs if run.name != "prompt"] or self.runs
-        ids = sum(int(np.maximum(self.run(run, over) - longest, 0).sum()) for run in answers)
-        unlearned = np.zeros(len(over), np.bool_)
-        for run in answers if self._padding.truncate == "right" else ():
-            if run.prompt is not None:
-                unlearned |= self.column(run.prompt, over) >= longest
-        return TruncationCount(len(over), ids, int(unlearned.sum()))
+        cut_ids = 0
+        is_without_loss = np.zeros(len(long_rows), np.bool_)
+        for run in answers:
+            cut_ids += int(np.maximum(self.run(run, long_rows) - longest, 0).sum())
+            # On the right, the answer is cut first. Nothing of it is left if the prompt fills the batch.
+            if self._padding.truncate == "right" and run.prompt is not None:
+                is_without_loss |= self.column(run.prompt, long_rows) >= longest
+        return TruncationCount(len(long_rows), cut_ids, int(is_without_loss.sum()))
 
-    def _too_long(self, over: Int64, longest: int) -> str:
+    def _too_long(self, long_rows: Int64, longest: int) -> str:
+        """Return the message of an error that lists some rows that are too long."""
         first_rows = offsets_of([rows.rows for rows in self._sources])
-        shown: list[str] = []
-        for row in over[:_NAMED].tolist():
+        examples: list[str] = []
+        for row in long_rows[:_ROWS_IN_MESSAGE].tolist():
             source = int(np.searchsorted(first_rows, row, side="right")) - 1
-            name, length = self._sources[source].name, int(self._whole[row])
-            shown.append(f"row {row - int(first_rows[source])} of {name} ({length} ids)")
-        more = f" and {len(over) - _NAMED:,} more" if len(over) > _NAMED else ""
+            row_of_source = row - int(first_rows[source])
+            length = int(self._whole[row])
+            examples.append(f"row {row_of_source} of {self._sources[source].name} ({length} ids)")
+        listed = ", ".join(examples)
+        if len(long_rows) > _ROWS_IN_MESSAGE:
+            listed += f" and {len(long_rows) - _ROWS_IN_MESSAGE:,} more"
         return (
-            f"padding: {len(over):,} of {int(first_rows[-1]):,} rows are longer than {longest} ids, the longest has "
-            f"{int(self._whole[over].max())}: {', '.join(shown)}{more}. Give a length that holds them, "
-            'say truncate="right" or truncate="left" to cut them, or build the dataset with a max_length'
+            f"padding: {len(long_rows):,} of {int(first_rows[-1]):,} rows are longer than {longest} ids, the longest "
+            f"has {int(self._whole[long_rows].max())}: {listed}. Give a length that holds them, "
+            'truncate="right" or truncate="left" to cut them, or build the dataset with a max_length'
         )
+
+
+def _check_same_runs(sources: Sequence[StoredRows]) -> None:
+    """Raise ConfigError where datasets do not have the same runs of ids."""
+    runs = sources[0].ragged.runs
+    if all(rows.ragged.runs == runs for rows in sources):
+        return
+    described: list[str] = []
+    for rows in sources:
+        kind = " for ".join(rows.manifest.preference or (rows.manifest.kind,))
+        described.append(f"{rows.name} ({kind})")
+    raise ConfigError(f"a batch has rows of one kind and the same columns; got {', '.join(described)}")

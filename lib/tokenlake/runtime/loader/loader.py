@@ -1,4 +1,4 @@
-"""Batches of a dataset or a mixture, in an order that is a function, with a state of a few integers."""
+"""DataLoader: batches of a dataset or a mixture in a reproducible order, with a state of a few integers."""
 
 from __future__ import annotations
 
@@ -36,60 +36,63 @@ class DataLoader:
         loader = tl.DataLoader(ds, batch_size=256, seed=0)
         for batch in loader:
             batch["input_ids"]  # int32 (256, 2048)
-        state = loader.get_state()  # JSON; loader.set_state(state) goes on exactly there
+        state = loader.get_state()  # JSON; loader.set_state(state) resumes exactly here
 
-    Rows of packed datasets are of one length L. Documents (kind tokens) and preferences are padded: `padding` says to
-    which lengths, and with buckets rows of like lengths come together, in batches of as many ids.
+    Rows of packed datasets have one length L. Documents (kind tokens) and preferences are padded to the lengths that
+    `padding` sets. With buckets, rows of similar length are batched together, and all batches have about the same
+    number of ids.
 
-    One ``for`` loop is a pass: `epochs` epochs laid end to end, every row exactly once in each. The next loop goes on
-    with the next epochs. After a loop was left, the next one goes on behind the last batch that was delivered.
+    One ``for`` loop is a pass: `epochs` epochs laid end to end, every row exactly once in each. The next loop delivers
+    the next epochs. If a loop was left early, the next one continues after the last batch that was delivered.
 
-    A loader has one iterator at a time. A second ``iter(loader)``, :meth:`iter_from_step` or :meth:`set_state` takes
-    the place of the first one, which then raises ConfigError. :meth:`peek` looks at the next batch inside a loop. Two
-    streams need two loaders. A loader cannot be pickled; its state can.
+    A loader has one iterator at a time. A second ``iter(loader)``, :meth:`iter_from_step` or :meth:`set_state` replaces
+    the first one, which then raises ConfigError. :meth:`peek` returns the next batch inside a loop. Two streams need
+    two loaders. A loader cannot be pickled; its state can.
 
     The order is a function of the data, `seed`, `lanes` and `window`, and of nothing else: batch k of the whole run is
     the same with any number of hosts, threads and resumptions.
 
     Args:
-        data: a dataset, or a :class:`Mixture` of some.
-        batch_size: rows of the global batch, or step -> rows, as ``{0: 128, 1000: 256}``. With buckets, of the longest.
-        seed: of the order, any integer.
-        shuffle: False: rows as they are stored.
-        epochs: of a pass; None: it never ends.
-        drop_last: leave out the last batch of a pass (of each bucket) if it is not full. Nothing else ever leaves out a
-            row.
-        pad_last: give that batch its full number of rows, the missing ones being padding (segment_ids 0, no loss);
-            None: only with `sharding`, where all batches must be alike.
-        columns: any of input_ids, segment_ids, positions, loss_mask, labels, targets
-            (see :mod:`tokenlake.runtime.loader.batch`); None: the first four. Of documents also
-            attention_mask, and lengths of shape (rows,); of preferences all of them for each answer, as
-            chosen_input_ids, chosen_attention_mask and chosen_labels (see
-            :mod:`tokenlake.runtime.loader.ragged_batch`).
-        padding: of rows of many lengths, a :class:`tokenlake.BatchPadding`; None: to the longest row of each batch. The
-            lengths of all rows are read first: some 3 us a row, and two bytes of memory for each.
-        layout: of the arrays of packed rows, a :class:`tokenlake.BatchLayout`: "flat" for arrays of shape (rows * L,)
-            with `cu_seqlens`, or rows cut for context parallelism. The order does not depend on it; None: (rows, L).
-        balance: "attention": the rows of each batch of packed rows are dealt to ranks so that all have as many rows and
-            their attention costs alike; a :class:`tokenlake.BatchBalance` says how many ranks. Which rows a batch has
-            does not depend on it; None: they stay where they come.
-        lengths: of what attends to each other, as ``{0: 256, 1000: 512, 3000: 2048}`` or a
-            :class:`tokenlake.LengthCurriculum`: rows are cut into rows of the step's length, of which a batch has as
-            many more as they are shorter, so that it keeps its ids; `batch_size` counts stored rows. Which ids a step
-            has does not depend on it; None: rows stay whole.
-        sharding: a ``jax.sharding.Sharding`` of the global batch: batches are global ``jax.Array``.
-        host: (index, number of hosts) without `sharding`: only these rows of each batch, the index-th of equal parts.
-        lanes: into how many stretches an epoch is cut, part of the order (fewer where data without end has fewer rows);
-            None: the largest number up to 64 that divides all batch sizes (of a mixture, as many as the flow ``mix``
-            takes).
-        window: row groups whose rows are permuted together, part of the order.
-        prefetch: batches that are ready ahead; 0: none, and no thread for them.
-        workers: threads that decode ahead; 0: none. None: one for two processors, up to 4, or 16 where a store is
-            remote and they mostly wait.
-        cache_bytes: of decoded row groups that are kept; what a batch needs is decoded however much it is.
+        data: Dataset, or :class:`Mixture` of datasets.
+        batch_size: Rows of the global batch, or step -> rows, as ``{0: 128, 1000: 256}``. With buckets, those of the
+            longest one.
+        seed: Random seed of the order, any integer.
+        shuffle: Whether rows are shuffled; False: rows in the order in which they are stored.
+        epochs: Epochs of a pass; None: the pass never ends.
+        drop_last: Whether the last batch of a pass (of each bucket) is left out if it is not full. Rows are left out in
+            no other case.
+        pad_last: Whether that batch gets its full number of rows, by rows of padding (segment_ids 0, no loss); None:
+            only with `sharding`, which needs batches of one shape.
+        columns: Names of the columns, any of input_ids, segment_ids, positions, loss_mask, labels, targets
+            (see :mod:`tokenlake.runtime.loader.columns`); None: the first four. Documents also have attention_mask,
+            and lengths of shape (rows,). Preferences have all of them for each answer, as chosen_input_ids,
+            chosen_attention_mask and chosen_labels (see :mod:`tokenlake.runtime.loader.ragged_batch`).
+        padding: Padding of rows of many lengths, a :class:`tokenlake.BatchPadding`; None: to the longest row of each
+            batch. The lengths of all rows are read first: about 3 us a row, and two bytes of memory for each.
+        layout: Layout of the arrays of packed rows, a :class:`tokenlake.BatchLayout`: "flat" for arrays of shape
+            (rows * L,) with `cu_seqlens`, or rows cut for context parallelism; None: (rows, L). The order does not
+            depend on it.
+        balance: Balance of packed rows among ranks: "attention" deals the rows of each batch so that all ranks have the
+            same number of rows and about the same attention cost; a :class:`tokenlake.BatchBalance` sets the number of
+            ranks; None: rows stay in place. The rows of a batch do not depend on it.
+        lengths: Lengths of the ids that attend to each other, as ``{0: 256, 1000: 512, 3000: 2048}`` or a
+            :class:`tokenlake.LengthCurriculum`: rows are cut into rows of the step's length. A batch keeps its ids and
+            has proportionally more of the shorter rows; `batch_size` counts stored rows. None: rows stay whole. The ids
+            of a step do not depend on it.
+        sharding: ``jax.sharding.Sharding`` of the global batch: batches are global ``jax.Array``.
+        host: Pair (index, number of hosts), only without `sharding`: batches have the index-th of equal parts of the
+            global batch's rows; None: all rows.
+        lanes: Number of equal, contiguous parts of an epoch, each of which contributes rows to every batch. It is part
+            of the order, and smaller if data without end has fewer rows. None: the largest number up to 64 that divides
+            all batch sizes; for a mixture, the number that the flow ``mix`` uses.
+        window: Number of row groups whose rows are permuted together, part of the order.
+        prefetch: Number of batches prepared ahead; 0: none, and no thread for them.
+        workers: Number of threads that decode ahead; 0: none. None: half the number of processors, up to 4; or 16 for a
+            remote store, where they mostly wait.
+        cache_bytes: Memory for decoded row groups. The row groups of one batch are decoded even if they need more.
 
     Raises:
-        ConfigError: an argument is not what is allowed; or rows are longer than `padding` allows, says which.
+        ConfigError: An argument is not allowed; or rows are longer than `padding` allows, with a list of some.
     """
 
     def __init__(
@@ -100,88 +103,96 @@ class DataLoader:
         sharding: Any | None = None,
         **options: Unpack[LoaderKeywords],
     ) -> None:
-        asked = LoaderOptions.of("DataLoader", batch_size, options)
-        if sharding is not None and (
-            asked.host is not None or (asked.pad_last is False and not asked.drop_last)
-        ):
-            raise ConfigError(
-                "sharding: says which rows a host has, of full batches; leave out host and pad_last"
-            )
-        if asked.pad_last is None:
-            asked = replace(asked, pad_last=sharding is not None)
-        if sharding is not None and asked.balance is not None:
-            from tokenlake.runtime.loader.jax import row_parts
-
-            balance = BatchBalance.of(asked.balance).over(row_parts(sharding), "sharding")
-            asked = replace(asked, balance=balance)
-        self._asked = asked
+        loader_options = LoaderOptions.of("DataLoader", batch_size, options)
+        if sharding is not None:
+            loader_options = _with_sharding(loader_options, sharding)
+        elif loader_options.pad_last is None:
+            loader_options = replace(loader_options, pad_last=False)
+        self._options = loader_options
         self._sharding = sharding
-        self._reader, self._place = self._opened(data, asked)
-        self._position, self._ended = Position(0, 0, 0), False
-        # Weak, so that an iterator that is forgotten is collected at once, and its threads end.
+        self._reader, self._place = self._opened(data, loader_options)
+        self._position = Position(0, 0, 0)
+        self._ended = False
+        # A weak reference: an iterator that is forgotten is collected at once, and its threads end.
         self._running: weakref.ref[HostBatches] | None = None
         self._groups: DecodedAhead | None = None
-        self._before, self._batches, self._rows, self._waited = Decoded(), 0, 0, 0.0
+        # Totals for the metrics. Row groups are those decoded before the current iteration.
+        self._decoded_before = Decoded()
+        self._batches_delivered = 0
+        self._rows_delivered = 0
+        self._wait_seconds = 0.0
 
     @property
     def plan(self) -> BatchPlan:
-        """Which rows each step has, of all hosts."""
+        """Plan of the rows of each step, for all hosts."""
         return self._reader.plan
 
     @property
     def step(self) -> int:
-        """Batches delivered so far, over all passes."""
+        """Number of batches delivered so far, over all passes."""
         return self._position.step
 
     @property
     def epoch(self) -> int:
-        """The first epoch of the present pass."""
+        """First epoch of the current pass."""
         return self._position.passes * (self.plan.epochs or 1)
 
     @property
     def ended(self) -> bool:
-        """Whether the present pass came to its end; the next iteration begins another."""
+        """Whether the current pass has ended; the next iteration begins another."""
         return self._ended
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What batches hold."""
+        """Names of the columns of a batch."""
         return self._reader.assembler.names
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...] | None:
-        """(rows, L) of full batches, for a compiler of fixed shapes; None where L is that of the longest row."""
+        """Shapes (rows, L) of full batches, for a compiler of fixed shapes; None if L is that of the longest row."""
         return self.plan.batch_shapes
 
     @property
     def truncated(self) -> TruncationCount:
-        """What `padding` cuts off the rows of the data."""
+        """Number of rows and ids of the data that `padding` cuts."""
         index = self.plan.index
-        return TruncationCount() if index is None else index.truncated
+        if index is None:
+            return TruncationCount()
+        return index.truncated
 
     @property
     def decoded(self) -> Decoded:
-        """What was decoded since the last iteration began."""
-        return Decoded() if self._groups is None else self._groups.decoded
+        """Counts of the row groups decoded since the last iteration began."""
+        if self._groups is None:
+            return Decoded()
+        return self._groups.decoded
 
     def metrics(self) -> LoaderMetrics:
-        """Return what this loader did since it was made, on this host; see :class:`tokenlake.MetricsExport`."""
-        did = self._before + self.decoded
-        groups = (did.groups, did.hits, did.rows, did.bytes)
-        return LoaderMetrics(self._batches, self._rows, self._waited, did.seconds, *groups)
+        """Return the figures of this loader on this host since it was created; see :class:`tokenlake.MetricsExport`."""
+        decoded = self._decoded_before + self.decoded
+        return LoaderMetrics(
+            batches=self._batches_delivered,
+            rows=self._rows_delivered,
+            wait_seconds=self._wait_seconds,
+            decode_seconds=decoded.seconds,
+            groups=decoded.groups,
+            group_hits=decoded.hits,
+            decoded_rows=decoded.rows,
+            decoded_bytes=decoded.bytes,
+        )
 
     def __iter__(self) -> Iterator[Batch]:
-        """Go on behind the last batch that was delivered, or with the next pass.
+        """Return an iterator from after the last batch that was delivered, or over the next pass.
 
-        The iterator takes the place of an earlier one: asked for another batch, that one raises ConfigError.
+        It replaces an earlier iterator, which raises ConfigError at its next batch.
         """
         return self._iterate("iter(loader)")
 
     def iter_from_step(self, step: int) -> Iterator[Batch]:
-        """Go on as if `step` batches had been delivered; the time it takes does not depend on the step.
+        """Return an iterator from a step on, as if `step` batches had been delivered. Any step takes the same time.
 
         Raises:
-            ConfigError: `step` is not a whole number, or is farther than rows can be counted.
+            ConfigError: `step` is not a whole number, or is too large to count rows.
         """
         position = self.plan.position(step)
         self._supersede("iter_from_step()")
@@ -190,9 +201,9 @@ class DataLoader:
         return self._iterate("iter_from_step()")
 
     def peek(self) -> Batch:
-        """Return the batch that comes next, of the next pass where this one has ended, without taking it.
+        """Return the next batch without delivering it; if the pass has ended, that of the next pass.
 
-        The loader and a running iterator stay where they are. The batch is made for this call alone.
+        The loader and a running iterator keep their position. The batch is made for this call alone.
         """
         position = self._begin()
         if self.plan.steps.next(position) is None:
@@ -204,7 +215,7 @@ class DataLoader:
             batches.close()
 
     def __len__(self) -> int:
-        """Return how many batches the present pass has, or the next one where it has ended.
+        """Return the number of batches of the current pass, or of the next one if it has ended.
 
         Raises:
             TypeError: The pass has no end.
@@ -218,7 +229,9 @@ class DataLoader:
         return True
 
     def __repr__(self) -> str:
-        sizes = " to ".join(map(str, sorted({min(self.plan.batch_sizes), max(self.plan.batch_sizes)})))
+        smallest = self.plan.batch_sizes[0]
+        largest = self.plan.batch_sizes[-1]
+        sizes = str(smallest) if smallest == largest else f"{smallest} to {largest}"
         return f"DataLoader({self.plan.data!r}, batches of {sizes}, at step {self.step:,})"
 
     def _repr_html_(self) -> str:
@@ -237,24 +250,24 @@ class DataLoader:
         return named_facts("DataLoader", facts, ("source", "dataset", "rows"), rows)
 
     def get_state(self) -> dict[str, Any]:
-        """Return what :meth:`set_state` needs to go on behind the last batch that was delivered: JSON, small."""
+        """Return the state after the last batch that was delivered, for :meth:`set_state`: small, JSON-able."""
         return state_of(self.plan, self._position)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where another loader stood, of the same data and order; the next iteration begins there.
+        """Continue from the state of a loader of the same data and order: the next iteration begins there.
 
         Raises:
-            ConfigError: the state is of other data or of another order; says what differs.
+            ConfigError: The state is of other data or of another order, with a list of the differences.
         """
         state = plain_state(state)
         require_whole_run(state)
         reader = self._reader
         place = self._place
         lanes = state.get("lanes")
-        if self._asked.lanes is None and self.plan.bucket_shapes and lanes != self.plan.lanes:
-            # The lanes were chosen by the number of devices or hosts, and the state is of a run on others.
+        if self._options.lanes is None and self.plan.bucket_shapes and lanes != self.plan.lanes:
+            # The number of devices or hosts decided the lanes, and the state is of a run with another number.
             with suppress(ConfigError):
-                reader, place = self._opened(self.plan.data, replace(self._asked, lanes=lanes))
+                reader, place = self._opened(self.plan.data, replace(self._options, lanes=lanes))
         reader = reader.replaying(state)
         position = position_of(reader.plan, state)
         self._supersede("set_state()")
@@ -264,37 +277,40 @@ class DataLoader:
         self._ended = False
 
     def set_weights(self, weights: Mapping[str, float], *, at: int | None = None) -> None:
-        """Mix by other weights from a step on: those that a trainer found out, on all hosts alike.
+        """Change the weights of a mixture from a step on. All hosts must set the same weights at the same step.
 
-        No batch before the step changes. The new weights hold from the batch of that step on; rows that the old weights
-        gave are not made up for. They are part of the state from now on: :meth:`set_state` of a loader that was made by
-        the first weights takes them over.
+        Batches before the step do not change. The new weights apply from the batch of that step on, and do not
+        compensate for rows drawn by the old ones. They become part of the state: :meth:`set_state` of a loader with the
+        original weights applies them, too.
 
         Args:
-            weights: of all sources, of rows or tokens as those of the mixture.
-            at: the step; None: the next one.
+            weights: Weight of every source, by rows or tokens as in the mixture.
+            at: Step of the change; None: the next one.
 
         Raises:
-            ConfigError: there is no mixture, the step was passed or is of a later pass, or there are no such weights.
+            ConfigError: The data is not a mixture, the step is over or of a later pass, or the weights are not
+                possible.
         """
         step = whole_number("at", self.step if at is None else at, self.step)
         reader = self._reader.reweighted(weights, step)
-        if (running := None if self._running is None else self._running()) is not None:
+        running = self._running_iterator()
+        if running is not None:
             running.go_on_with(reader)
-        self._before += self.decoded
-        self._reader, self._groups = reader, None
+        self._decoded_before += self.decoded
+        self._reader = reader
+        self._groups = None
 
     def state_dict(self) -> dict[str, Any]:
-        """As :meth:`get_state`, by the name that torch's loaders use."""
+        """Return :meth:`get_state`, under the name that loaders of PyTorch use."""
         return self.get_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As :meth:`set_state`, by the name that torch's loaders use."""
+        """Call :meth:`set_state`, under the name that loaders of PyTorch use."""
         self.set_state(state)
 
     def close(self) -> None:
-        """End an iteration that is under way and its threads; the next one goes on behind it."""
-        running = None if self._running is None else self._running()
+        """End the current iteration and its threads. The next one continues after it."""
+        running = self._running_iterator()
         self._running = None
         if running is not None:
             running.close()
@@ -307,68 +323,104 @@ class DataLoader:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "a DataLoader cannot be pickled, for it has open files and threads: pickle loader.get_state(), make a "
-            "loader of the same data in the other process, and give it the state by set_state(). For worker processes "
+            "a DataLoader cannot be pickled, because it has open files and threads: pickle loader.get_state(), make a "
+            "loader of the same data in the other process, and pass the state to set_state(). For worker processes "
             "use tl.torch_dataset, tl.grain_dataset or tl.hf_dataset"
         )
 
-    def _opened(self, data: Dataset | Mixture, asked: LoaderOptions) -> tuple[HostReader, Place | None]:
-        """Return what reads the rows of this process, and what puts them onto devices; None without a sharding."""
+    def _opened(self, data: Dataset | Mixture, options: LoaderOptions) -> tuple[HostReader, Place | None]:
+        """Return the reader of this process, and the function that moves batches to devices (None: no sharding)."""
         if self._sharding is None:
-            return HostReader.open(data, asked), None
+            return HostReader.open(data, options), None
         from tokenlake.runtime.loader.jax import Placement, row_parts
 
-        reader = HostReader.open(data, asked, row_parts(self._sharding))
+        reader = HostReader.open(data, options, row_parts(self._sharding))
         plan = reader.plan
         multiple = 1 if plan.padding is None else plan.padding.multiple
         lengths = sorted({length for _, length in plan.batch_shapes or ((0, multiple),)})
-        placement = Placement(self._sharding, plan.batch_sizes, lengths, asked.batch_layout)
+        placement = Placement(self._sharding, plan.batch_sizes, lengths, options.batch_layout)
         return reader.cut(placement.wanted, placement.parts), placement.place
 
     def _begin(self) -> Position:
-        """Return where the next iteration begins."""
+        """Return the position at which the next iteration begins."""
         if self._ended:
             return Position(self.step, self._position.passes + 1, 0)
         return self._position
 
     def _iterate(self, caller: str) -> HostBatches:
+        """Return a new iterator, which replaces a running one."""
         self._supersede(caller)
         self._position = self._begin()
         self._ended = False
-        batches = HostBatches(self._reader, self._position, place=self._place, tell=self._move)
-        self._before += self.decoded
+        batches = HostBatches(self._reader, self._position, place=self._place, tell=self._delivered)
+        self._decoded_before += self.decoded
         self._groups = None
         self._running = weakref.ref(batches)
         return batches
 
+    def _running_iterator(self) -> HostBatches | None:
+        """Return the iterator that was begun last; None if there is none, or it was forgotten."""
+        if self._running is None:
+            return None
+        return self._running()
+
     def _supersede(self, caller: str) -> None:
-        """End the iterator that is under way, so that asking it for more is an error and not the end of a pass."""
-        running = None if self._running is None else self._running()
+        """End a running iterator so that its next batch is an error, and not the end of the pass."""
+        running = self._running_iterator()
         self._running = None
         if running is not None:
             running.supersede(
-                f"this iterator was replaced behind step {self.step}: a DataLoader has one iterator at a time, and "
-                f"{caller} began another one. Go on with that one. To look at the next batch without taking it, use "
-                "loader.peek(); for two streams, make two loaders"
+                f"this iterator was replaced after step {self.step}: a DataLoader has one iterator at a time, and "
+                f"{caller} began another one. Continue with that one. To look at the next batch without taking it, "
+                "use loader.peek(); for two streams, make two loaders"
             )
 
-    def _move(self, batches: HostBatches, rows: int | None, seconds: float) -> None:
-        self._position, self._ended, self._groups = batches.position, rows is None, batches.groups
-        self._batches, self._rows = self._batches + (rows is not None), self._rows + (rows or 0)
-        self._waited += seconds
+    def _delivered(self, batches: HostBatches, rows: int | None, seconds: float) -> None:
+        """Record a batch that was delivered, or the end of the pass; see :data:`host_batches.Tell`."""
+        self._position = batches.position
+        self._groups = batches.groups
+        self._ended = rows is None
+        self._wait_seconds += seconds
+        if rows is not None:
+            self._batches_delivered += 1
+            self._rows_delivered += rows
+
+
+def _with_sharding(options: LoaderOptions, sharding: Any) -> LoaderOptions:
+    """Return the options of a loader with a sharding: batches are padded, and balanced over the sharding's parts.
+
+    Raises:
+        ConfigError: An option contradicts the sharding.
+    """
+    from tokenlake.runtime.loader.jax import row_parts
+
+    is_padding_refused = options.pad_last is False and not options.drop_last
+    if options.host is not None or is_padding_refused:
+        raise ConfigError(
+            "sharding: it decides the rows of each host, of full batches; leave out host and pad_last"
+        )
+    if options.pad_last is None:
+        options = replace(options, pad_last=True)
+    if options.balance is not None:
+        balance = BatchBalance.of(options.balance).over(row_parts(sharding), "sharding")
+        options = replace(options, balance=balance)
+    return options
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class LoaderMetrics:
-    """Figures of one loader on one host. Iterating gives each as a :class:`tokenlake.base.metrics.Metric`.
+    """Figures of one loader on one host. Iterating yields each as a :class:`tokenlake.base.metrics.Metric`.
 
     Attributes:
-        batches, rows: delivered; with `sharding` the rows are those of the global batches.
-        wait_seconds: that the consumer waited for batches; near 0 where the loader keeps up.
-        decode_seconds: that threads spent on reading and decoding row groups, summed over the threads.
-        groups, group_hits: row groups that were decoded, and those that were there already.
-        decoded_rows, decoded_bytes: of the decoded row groups.
+        batches: Number of batches delivered.
+        rows: Number of their rows; with `sharding`, of the global batches.
+        wait_seconds: Seconds that the consumer waited for batches; near 0 if the loader keeps up.
+        decode_seconds: Seconds spent on reading and decoding row groups, summed over the threads.
+        groups: Number of row groups decoded.
+        group_hits: Number of row groups that were already decoded when they were needed.
+        decoded_rows: Number of rows of the decoded row groups.
+        decoded_bytes: Bytes of the decoded row groups in memory.
     """
 
     batches: int

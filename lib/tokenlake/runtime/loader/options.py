@@ -1,4 +1,4 @@
-"""The options that ``DataLoader`` and the datasets of other libraries share."""
+"""Options that ``DataLoader`` and the datasets of other libraries share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from tokenlake.runtime.loader.length_curriculum import LengthCurriculum
 from tokenlake.runtime.loader.padding import BatchPadding
 
 CACHE_BYTES: Final = 512 << 20
-WORKER_CACHE_BYTES: Final = 256 << 20  # of each process, where worker processes may be several
+"""Default memory for decoded row groups."""
+
+WORKER_CACHE_BYTES: Final = 256 << 20
+"""Default memory of each process, if there may be several worker processes."""
 
 _MOST: Final = 1 << 31
 _COUNTS: Final[dict[str, tuple[int, int]]] = {
@@ -27,7 +30,7 @@ _COUNTS: Final[dict[str, tuple[int, int]]] = {
     "epochs": (1, _MOST),
     "lanes": (1, _MOST),
 }
-"""Options that are whole numbers, with the least and the largest of each."""
+"""Options that are whole numbers: name -> (smallest, largest)."""
 
 _OPENED: Final = "data is opened before it is loaded: tl.open(path, split=..., storage_options=...)"
 _HOST: Final = "give host=(index, number of hosts), or sharding where batches are arrays of JAX"
@@ -36,23 +39,24 @@ _THREADS: Final = (
     "with the DataLoader of PyTorch, or tl.grain_dataset with mp_prefetch"
 )
 _MAPPED: Final = (
-    "batches are arrays already, as columns and padding say. Change them in the loop, or by tl.grain_dataset(...).map; "
+    "batches are arrays already; columns and padding decide which. Change them in the loop, or by "
+    "tl.grain_dataset(...).map; "
     "tl.torch_dataset takes the loader of PyTorch"
 )
 _ORDERED: Final = (
-    "the order is a function of seed, lanes and window, over the whole epoch: shuffle=False for the stored order. For "
+    "seed, lanes and window decide the order of the whole epoch: shuffle=False for the stored order. For "
     "a sampler use tl.torch_rows or tl.grain_source"
 )
 _WHOLE: Final = (
     "every epoch is shuffled as a whole, without a buffer: shuffle=True, and window for less locality"
 )
 _PADDED: Final = (
-    "rows of a packed dataset have the length that it was packed with; others are padded and cut as padding says: "
+    "rows of a packed dataset have the length that it was packed with; padding sets how others are padded and cut: "
     "padding={'max_length': N, 'truncate': 'right'}"
 )
 _ELSEWHERE: Final[Mapping[str, str]] = {
-    "split": "which split is read is said where it is opened: tl.open(path, split='validation')",
-    "splits": "which split is read is said where it is opened: tl.open(path, split='validation')",
+    "split": "the split is chosen when the dataset is opened: tl.open(path, split='validation')",
+    "splits": "the split is chosen when the dataset is opened: tl.open(path, split='validation')",
     "subset": _OPENED,
     "name": _OPENED,
     "storage_options": _OPENED,
@@ -64,28 +68,28 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "multiprocessing_context": _THREADS,
     "worker_init_fn": _THREADS,
     "read_options": _THREADS,
-    "prefetch_factor": "batches that are ready ahead are prefetch=N",
-    "prefetch_size": "batches that are ready ahead are prefetch=N",
-    "prefetch_buffer_size": "batches that are ready ahead are prefetch=N",
-    "worker_buffer_size": "batches that are ready ahead are prefetch=N",
-    "prefetch_workers": "threads that decode ahead are workers=N",
-    "num_threads": "threads that decode ahead are workers=N",
+    "prefetch_factor": "the number of batches prepared ahead is prefetch=N",
+    "prefetch_size": "the number of batches prepared ahead is prefetch=N",
+    "prefetch_buffer_size": "the number of batches prepared ahead is prefetch=N",
+    "worker_buffer_size": "the number of batches prepared ahead is prefetch=N",
+    "prefetch_workers": "the number of threads that decode ahead is workers=N",
+    "num_threads": "the number of threads that decode ahead is workers=N",
     "buffer_size": _WHOLE,
     "shuffle_buffer": _WHOLE,
     "shuffle_buffer_size": _WHOLE,
     "sampler": _ORDERED,
     "batch_sampler": _ORDERED,
-    "generator": "the order is a function of seed=N",
-    "rng": "the order is a function of seed=N",
-    "shuffle_seed": "the order is a function of seed=N",
+    "generator": "the seed of the order is seed=N",
+    "rng": "the seed of the order is seed=N",
+    "shuffle_seed": "the seed of the order is seed=N",
     "collate_fn": _MAPPED,
     "transform": _MAPPED,
     "transforms": _MAPPED,
     "operations": _MAPPED,
     "map_fn": _MAPPED,
-    "num_epochs": "epochs of a pass are epochs=N",
-    "repeat": "epochs of a pass are epochs=N; None for a run without end",
-    "drop_remainder": "to leave out a last batch that is not full is drop_last=True",
+    "num_epochs": "the number of epochs is epochs=N",
+    "repeat": "the number of epochs is epochs=N; None for a run without end",
+    "drop_remainder": "drop_last=True leaves out a last batch that is not full",
     "rank": _HOST,
     "world_size": _HOST,
     "num_replicas": _HOST,
@@ -98,21 +102,21 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "device": "give sharding=... to tl.DataLoader for arrays on devices; without it batches are arrays of NumPy",
     "pin_memory": "it is an option of the DataLoader of PyTorch, over tl.torch_dataset",
     "sharding": "global arrays of JAX come from tl.DataLoader(..., sharding=...); here each process reads its host",
-    "weights": "weights are of a mixture: tl.Mixture(datasets, weights)",
+    "weights": "weights are an option of a mixture: tl.Mixture(datasets, weights)",
     "seq_length": _PADDED,
     "sequence_length": _PADDED,
     "max_length": _PADDED,
     "truncation": _PADDED,
-    "pad_to_multiple_of": "lengths are rounded up by padding={'multiple': N}",
+    "pad_to_multiple_of": "padding={'multiple': N} rounds lengths up",
     "buckets": "buckets are an option of padding: padding={'buckets': N}",
-    "fields": "what batches hold is columns=[...]",
-    "features": "what batches hold is columns=[...]",
+    "fields": "the columns of batches are columns=[...]",
+    "features": "the columns of batches are columns=[...]",
 }
-"""Options of other loaders -> where that is said here."""
+"""Options of other loaders -> how to do the same with this one."""
 
 
 def _host_of(host: Any) -> tuple[int, int]:
-    """Return (index, number of hosts); ConfigError where it is no such pair."""
+    """Return (index, number of hosts); ConfigError if it is not such a pair."""
     try:
         index, hosts = (whole_number("host", number, 0) for number in host)
     except (TypeError, ValueError, ConfigError):
@@ -121,7 +125,7 @@ def _host_of(host: Any) -> tuple[int, int]:
 
 
 class LoaderKeywords(TypedDict, total=False):
-    """The fields of :class:`LoaderOptions` but for the batch size, as keyword arguments."""
+    """Fields of :class:`LoaderOptions` except the batch size, as keyword arguments."""
 
     seed: int
     shuffle: bool
@@ -144,10 +148,10 @@ class LoaderKeywords(TypedDict, total=False):
 @final
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """What decides the batches of a run, and how they are made ready; :class:`tokenlake.DataLoader` explains each.
+    """Options that decide the batches of a run and how they are prepared; :class:`tokenlake.DataLoader` explains each.
 
     Raises:
-        ConfigError: an option is not what is allowed.
+        ConfigError: An option is not allowed.
     """
 
     batch_size: int | Mapping[int, int]
@@ -172,12 +176,12 @@ class LoaderOptions:
         for name, (least, most) in _COUNTS.items():
             value = getattr(self, name)
             if value is not None or name not in ("workers", "epochs", "lanes"):
-                # As a plain integer: a state is JSON, which knows no others.
+                # Convert integers of NumPy: a state is JSON.
                 object.__setattr__(self, name, bounded_number(name, value, least, most))
         for name in ("shuffle", "drop_last", "pad_last"):
             value = getattr(self, name)
-            is_left_out = name == "pad_last" and value is None
-            if not isinstance(value, bool) and not is_left_out:
+            is_default = name == "pad_last" and value is None
+            if not isinstance(value, bool) and not is_default:
                 raise expected(name, value, "True or False")
         object.__setattr__(self, "seed", whole_number("seed", self.seed))
         if self.host is not None:
@@ -187,7 +191,8 @@ class LoaderOptions:
                 f"lanes: got {self.lanes}, which does not divide every batch size; "
                 f"expected a divisor of {self.sizes.common}"
             )
-        _ = self.batch_padding, self.batch_layout, self.curriculum  # errors come now
+        # Read the others now, for their errors.
+        _ = self.batch_padding, self.batch_layout, self.curriculum
         if self.balance is not None:
             BatchBalance.of(self.balance)
 
@@ -201,7 +206,7 @@ class LoaderOptions:
             options: All other options.
 
         Raises:
-            ConfigError: there is no such option, says where it belongs; or an option is not what is allowed.
+            ConfigError: An option does not exist, with a hint how to do the same; or an option is not allowed.
         """
         names = [field.name for field in fields(cls)]
         for name in options:
@@ -216,35 +221,42 @@ class LoaderOptions:
 
     @cached_property
     def ranks(self) -> int | None:
-        """Into how many parts of equal cost batches are dealt; None: they are not.
+        """Number of parts of about equal cost into which the rows of a batch are dealt; None: no balance.
 
         Raises:
-            ConfigError: it is not given, or hosts would not have whole parts.
+            ConfigError: The number is not given, or is not a multiple of the number of hosts.
         """
         if self.balance is None:
             return None
         balance = BatchBalance.of(self.balance)
         if self.host is None and balance.ranks is None:
             raise ConfigError(
-                f"balance: got {self.balance!r}, and nothing says into how many ranks batches are dealt; "
+                f"balance: got {self.balance!r}, but the number of ranks is not known; "
                 "expected {'ranks': N}, or a sharding, or host"
             )
-        return balance.over(1 if self.host is None else self.host[1], "host").ranks
+        hosts = 1 if self.host is None else self.host[1]
+        return balance.over(hosts, "host").ranks
 
     @cached_property
     def batch_padding(self) -> BatchPadding:
-        """How rows of many lengths are padded."""
-        return BatchPadding() if self.padding is None else BatchPadding.of(self.padding)
+        """Padding of rows of many lengths."""
+        if self.padding is None:
+            return BatchPadding()
+        return BatchPadding.of(self.padding)
 
     @cached_property
     def batch_layout(self) -> BatchLayout:
-        """How ids lie in the arrays of a batch."""
-        return BatchLayout() if self.layout is None else BatchLayout.of(self.layout)
+        """Layout of the arrays of a batch."""
+        if self.layout is None:
+            return BatchLayout()
+        return BatchLayout.of(self.layout)
 
     @cached_property
     def curriculum(self) -> LengthCurriculum | None:
-        """How long what attends to each other is at each step; None: as long as rows are stored."""
-        return None if self.lengths is None else LengthCurriculum.of(self.lengths)
+        """Length of the ids that attend to each other at each step; None: rows stay whole."""
+        if self.lengths is None:
+            return None
+        return LengthCurriculum.of(self.lengths)
 
     @cached_property
     def sizes(self) -> BatchSizes:

@@ -1,4 +1,4 @@
-"""The loader's state inside of an Orbax checkpoint, beside the model.
+"""State of a loader in an Orbax checkpoint, together with the model.
 
 ::
 
@@ -10,10 +10,11 @@
         step, args=ocp.args.Composite(model=ocp.args.StandardRestore(params), data=tl.LoaderRestore(loader))
     )
 
-The state is what the loader says when :class:`LoaderSave` is made, however long the checkpoint takes to be written. It
-is the same in all processes, which is checked; one of them writes it, as JSON.
+The state is taken when :class:`LoaderSave` is created, however long the checkpoint takes to be written. All processes
+must have the same state, which is checked; one of them writes it, as JSON.
 
-``ocp.args.JsonSave(loader.get_state())`` writes the same file, unchecked, and ``ocp.args.JsonRestore()`` reads it.
+``ocp.args.JsonSave(loader.get_state())`` writes the same file without this check, and ``ocp.args.JsonRestore()`` reads
+it.
 """
 
 from __future__ import annotations
@@ -43,34 +44,38 @@ class LoaderHandler(ocp.AsyncCheckpointHandler):
     """Writes and reads the state of a loader; Orbax finds it by :class:`LoaderSave` and :class:`LoaderRestore`.
 
     Args:
-        multiprocessing_options: which processes take part, and which of them writes.
+        multiprocessing_options: Processes that take part, and the one that writes; None: all, and the first.
     """
 
     def __init__(self, *, multiprocessing_options: ocp.options.MultiprocessingOptions | None = None) -> None:
         options = multiprocessing_options or ocp.options.MultiprocessingOptions()
-        self._active = sorted(options.active_processes or range(jax.process_count()))
+        self._processes = sorted(options.active_processes or range(jax.process_count()))
         self._json = ocp.JsonCheckpointHandler(multiprocessing_options=options)
 
     async def async_save(self, directory: Any, *, args: LoaderSave) -> Any:
-        """Begin to write; the state is that of the arguments.
+        """Begin to write the state of the arguments.
 
         Raises:
-            ConfigError: the processes have different states.
+            ConfigError: The processes have different states.
         """
-        _check_alike(args.state, self._active)
+        _check_same_state(args.state, self._processes)
         return await self._json.async_save(directory, args=ocp.args.JsonSave(args.state))
 
     def save(self, directory: Any, *, args: LoaderSave) -> None:
-        """Write; as :meth:`async_save`."""
-        _check_alike(args.state, self._active)
+        """Write the state of the arguments.
+
+        Raises:
+            ConfigError: The processes have different states.
+        """
+        _check_same_state(args.state, self._processes)
         self._json.save(directory, args=ocp.args.JsonSave(args.state))
 
     def restore(self, directory: Any, *, args: LoaderRestore | None = None) -> BatchLoader | State:
-        """Return the loader of the arguments, with the state that was saved; without one the state.
+        """Return the loader of the arguments, set to the saved state; without a loader, the state.
 
         Raises:
-            NotFoundError: there is no state.
-            ConfigError: it is of other data or of another order; says what differs.
+            NotFoundError: The folder holds no state.
+            ConfigError: The state is of other data or of another order, with a list of the differences.
         """
         try:
             state = dict(self._json.restore(directory))
@@ -84,6 +89,7 @@ class LoaderHandler(ocp.AsyncCheckpointHandler):
         return args.loader
 
     def close(self) -> None:
+        """Close the handler that writes the file."""
         self._json.close()
 
 
@@ -91,11 +97,11 @@ class LoaderHandler(ocp.AsyncCheckpointHandler):
 @ocp.args.register_with_handler(LoaderHandler, for_save=True)
 @dataclass
 class LoaderSave(ocp.args.CheckpointArgs):
-    """Saves the state that a loader has now.
+    """Argument that saves the current state of a loader.
 
     Attributes:
-        loader: whose state.
-        state: what will be written.
+        loader: Loader whose state is saved.
+        state: State that is written, taken when this object is created.
     """
 
     loader: BatchLoader
@@ -109,31 +115,40 @@ class LoaderSave(ocp.args.CheckpointArgs):
 @ocp.args.register_with_handler(LoaderHandler, for_restore=True)
 @dataclass
 class LoaderRestore(ocp.args.CheckpointArgs):
-    """Restores a loader of the same data and order, on any number of hosts.
+    """Argument that restores a loader of the same data and order, on any number of hosts.
 
     Attributes:
-        loader: that goes on there; None: the state is returned, and nothing else done.
+        loader: Loader that is set to the saved state; None: the state is returned, and nothing else happens.
     """
 
     loader: BatchLoader | None = None
 
 
-def _check_alike(state: State, processes: Sequence[int]) -> None:
-    """Raise ConfigError unless all processes have this state."""
+def _check_same_state(state: State, processes: Sequence[int]) -> None:
+    """Raise ConfigError unless all processes have the same state.
+
+    Each process contributes the hash of its state, and its step for the message. JAX gathers the bytes of all.
+    """
     if len(processes) == 1:
         return
     digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).digest()
-    said = digest + int(state.get("step", state["rows"])).to_bytes(8, "big")
-    firsts = {device.process_index: device for device in reversed(jax.devices())}
-    mesh = jax.sharding.Mesh(np.array([firsts[index] for index in processes]), ("process",))
-    apart = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("process"))
-    together = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    mine = np.frombuffer(said, np.uint8)[None]
-    array = jax.make_array_from_callback((len(processes), len(said)), apart, lambda _: mine)
-    whole: Any = jax.jit(lambda values: values, out_shardings=together)(array)
-    told = [row.tobytes() for row in np.asarray(whole)]
-    if len(set(told)) > 1:
-        steps = {at: int.from_bytes(each[-8:], "big") for at, each in zip(processes, told, strict=True)}
+    step = int(state.get("step", state["rows"]))
+    own_bytes = digest + step.to_bytes(8, "big")
+    # A mesh of one device of each process.
+    first_devices = {device.process_index: device for device in reversed(jax.devices())}
+    devices = np.array([first_devices[process] for process in processes])
+    mesh = jax.sharding.Mesh(devices, ("process",))
+    by_process = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("process"))
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    own_row = np.frombuffer(own_bytes, np.uint8)[None]
+    shape = (len(processes), len(own_bytes))
+    array = jax.make_array_from_callback(shape, by_process, lambda _: own_row)
+    gathered: Any = jax.jit(lambda rows: rows, out_shardings=everywhere)(array)
+    bytes_of_process = {
+        process: row.tobytes() for process, row in zip(processes, np.asarray(gathered), strict=True)
+    }
+    if len(set(bytes_of_process.values())) > 1:
+        steps = {process: int.from_bytes(row[-8:], "big") for process, row in bytes_of_process.items()}
         raise ConfigError(
             f"the processes have different states of the loader, at these steps: {steps}; expected the same one: "
             "make loaders with the same arguments, and save after the same batch"

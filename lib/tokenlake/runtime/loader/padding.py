@@ -1,20 +1,27 @@
-"""How rows of many lengths become rectangular batches: to which length, at which end, and what is cut.
+"""Padding of rows of many lengths: the length of each batch, the end that is padded, and the end that is cut.
 
 ::
 
     BatchPadding()                            to the longest row of the batch
     BatchPadding(multiple=128)                the same, rounded up
     BatchPadding(length=2048)                 every batch
-    BatchPadding(buckets=(256, 512, 1024))    rows of like lengths together, each batch to its bucket's length
-    BatchPadding(buckets=8, multiple=64)      the eight lengths that cost the least padding
+    BatchPadding(buckets=(256, 512, 1024))    rows of similar length together, each batch to its bucket's length
+    BatchPadding(buckets=8, multiple=64)      the eight lengths with the least padding
 
-A bucket's batches have as many rows as keep the ids of a batch the same: with ``batch_size=64`` and a longest bucket of
-1,024, rows of the bucket 256 come 256 at a time. So there is one shape for each bucket, and a compiler of fixed shapes
-compiles as often.
+All batches of buckets have about the same number of ids: with ``batch_size=64`` and a longest bucket of 1,024, batches
+of bucket 256 have 256 rows. Each bucket has one shape, so that a compiler of fixed shapes compiles once for each.
 
-**The lengths of all rows** are read first, by which rows are padded, put into buckets, and checked at the start of a
-run: two bytes a row and column where no row has more than 65,535 ids, else four. 10^8 documents take 0.2 GB, as many
-DPO pairs 0.8 GB.
+**The lengths of all rows** are read at the start of a run. They determine padding and buckets, and rows that are too
+long are found before the first step. They take two bytes for each row and column if no row has more than 65,535 ids,
+else four: 0.2 GB for 10^8 documents, 0.8 GB for as many DPO pairs.
+
+**Choice of bucket lengths** (:func:`least_padding`), by dynamic programming. Let ``cost(k, j)`` be the least number of
+ids, padding included, of the rows up to length j in at most k buckets, of which the longest has length j::
+
+    cost(1, j)  =  j * rows(0, j)                                      rows(i, j): rows longer than i, up to j
+    cost(k, j)  =  min over i < j of  cost(k - 1, i) + j * rows(i, j)      or cost(k - 1, j), if that is no greater
+
+With rows of 1, 1 and 4 ids, one bucket of 4 costs 12 ids. Two buckets of 1 and 4 cost ``cost(1, 1) + 4 * 1 = 6``.
 """
 
 from __future__ import annotations
@@ -31,31 +38,39 @@ from tokenlake.errors import ConfigError
 
 Side = Literal["left", "right"]
 _SIDES: Final = get_args(Side)
-_CELLS: Final = 2048  # lengths that bounds are chosen from
 
-_LONGEST: Final = 1 << 31  # ids of a row
+_MOST_CANDIDATES: Final = 2048
+"""Lengths among which the lengths of buckets are chosen, at most."""
+
+_LONGEST: Final = 1 << 31
+"""Ids of a row, at most."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class BatchPadding:
-    """Of batches of documents or preferences; see :class:`tokenlake.DataLoader`.
+    """Padding of batches of documents or preferences; see :class:`tokenlake.DataLoader`.
 
     Args:
-        length: of every batch.
-        buckets: lengths, ascending, or how many of them, which are then chosen so that an epoch has the least padding.
-            The longest one's batches have `batch_size` rows, the others as many more as they are shorter, rounded down
-            to a multiple of the loader's `lanes`.
-        equal_rows: batches of all buckets have `batch_size` rows, as what takes single rows and makes batches of one
-            number of them needs (``tl.hf_dataset``).
-        multiple: lengths of batches are multiples of this.
-        max_length: no batch is longer; what `length` and the last of given `buckets` also say.
-        side: where the padding goes. "left" for generating from prompts.
-        truncate: which end of rows that are longer than a batch can be is cut, "left" or "right"; None: such rows are
-            an error. ``DataLoader.truncated`` counts what is cut.
+        length: Length of every batch; None: that of the longest row of the batch.
+        buckets: Lengths of buckets, ascending, or their number, for which the lengths with the least padding in an
+            epoch are chosen. Batches of the longest bucket have `batch_size` rows, batches of the others have
+            proportionally more, rounded down to a multiple of the loader's `lanes`.
+        equal_rows: Whether batches of all buckets have `batch_size` rows, for frameworks that take single rows and make
+            batches of one size (``tl.hf_dataset``).
+        multiple: Number that divides the lengths of batches.
+        max_length: Length of the longest batch, as `length` and the last of given `buckets` also are; None: no limit.
+        side: End of a row at which padding is added; "left" is for generation from prompts.
+        truncate: End of a row that is cut if it is longer than a batch can be, "left" or "right"; None: such rows are
+            an error. ``DataLoader.truncated`` counts the ids that are cut.
 
     Raises:
-        ConfigError: an argument is not what is allowed, or two contradict each other.
+        ConfigError: An argument is not allowed, or two contradict each other.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> tl.BatchPadding(multiple=128).rounded(200)
+        256
     """
 
     length: int | None = None
@@ -67,8 +82,10 @@ class BatchPadding:
     truncate: Side | None = None
 
     def __post_init__(self) -> None:
-        for name in ("length", "multiple", "max_length"):
-            if (value := getattr(self, name)) is not None or name == "multiple":
+        # Each argument by itself.
+        bounded_number("padding.multiple", self.multiple, 1, _LONGEST)
+        for name, value in (("length", self.length), ("max_length", self.max_length)):
+            if value is not None:
                 bounded_number(f"padding.{name}", value, 1, _LONGEST)
         if not isinstance(self.side, str) or self.side not in _SIDES:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("padding.side", self.side, "left or right")
@@ -77,19 +94,25 @@ class BatchPadding:
             raise expected("padding.truncate", self.truncate, "left, right or None")
         if not isinstance(self.equal_rows, bool) or (self.equal_rows and self.buckets is None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
-                f"padding.equal_rows: got {self.equal_rows!r}, must be True or False, and is of buckets: give them, too"
+                f"padding.equal_rows: got {self.equal_rows!r}, must be True or False, and needs buckets; give both"
             )
         if self.buckets is not None:
             self._check_buckets(self.buckets)
-        said = [name for name in ("length", "buckets", "max_length") if getattr(self, name) is not None]
-        fixed = self.length is not None or self.bounds is not None
-        if len(said) > 1 and (fixed or said == ["length", "buckets"]):
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raise ConfigError where arguments contradict each other."""
+        lengths = {"length": self.length, "buckets": self.buckets, "max_length": self.max_length}
+        names = [name for name, value in lengths.items() if value is not None]
+        # A number of buckets goes together with a max_length.
+        is_fixed = self.length is not None or self.bounds is not None
+        if len(names) > 1 and (is_fixed or names == ["length", "buckets"]):
             raise ConfigError(
-                f"padding: got {' and '.join(said)}; give one of them: each says how long batches are"
+                f"padding: got {' and '.join(names)}; give only one of them: each sets the length of batches"
             )
-        for name in ("length", "max_length"):
-            if (getattr(self, name) or 0) % self.multiple:
-                raise expected(f"padding.{name}", getattr(self, name), f"a multiple of {self.multiple}")
+        for name, value in (("length", self.length), ("max_length", self.max_length)):
+            if value is not None and value % self.multiple:
+                raise expected(f"padding.{name}", value, f"a multiple of {self.multiple}")
         if self.truncate is not None and self.longest is None:
             raise ConfigError(
                 f"padding.truncate: got {self.truncate!r}, but batches are as long as their longest row, so that "
@@ -98,93 +121,114 @@ class BatchPadding:
 
     @property
     def bounds(self) -> tuple[int, ...] | None:
-        """The lengths of the buckets, where they are given."""
-        return None if self.buckets is None or isinstance(self.buckets, int) else tuple(self.buckets)
+        """Lengths of the buckets if they are given; None: no buckets, or only their number."""
+        if self.buckets is None or isinstance(self.buckets, int):
+            return None
+        return tuple(self.buckets)
 
     @property
     def longest(self) -> int | None:
-        """The length that no batch goes beyond; None: there is none."""
-        if (bounds := self.bounds) is not None:
-            return bounds[-1]
-        return self.max_length if self.length is None else self.length
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what is not the default, JSON-able."""
-        defaults = type(self)()
-        given = {name: value for name, value in asdict(self).items() if value != getattr(defaults, name)}
-        return given | ({"buckets": list(bounds)} if (bounds := self.bounds) is not None else {})
-
-    @classmethod
-    def of(cls, asked: object) -> Self:
-        """Read a padding, or a mapping of its arguments; ConfigError where it is neither."""
-        return arguments_of(cls, "padding", asked, {})
-
-    def rounded(self, length: int) -> int:
-        """Return the length of a batch whose longest row has so many ids, at least 1."""
+        """Length of the longest possible batch; None: no limit."""
+        if self.bounds is not None:
+            return self.bounds[-1]
         if self.length is not None:
             return self.length
-        whole = -(-max(length, 1) // self.multiple) * self.multiple
-        return whole if self.max_length is None else min(whole, self.max_length)
+        return self.max_length
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the arguments that differ from their defaults, JSON-able."""
+        defaults = type(self)()
+        arguments = {name: value for name, value in asdict(self).items() if value != getattr(defaults, name)}
+        if self.bounds is not None:
+            arguments["buckets"] = list(self.bounds)
+        return arguments
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """Return a padding from a padding, or a mapping of arguments.
+
+        Raises:
+            ConfigError: It is neither.
+        """
+        return arguments_of(cls, "padding", value, {})
+
+    def rounded(self, length: int) -> int:
+        """Return the length of a batch whose longest row has `length` ids; at least 1."""
+        if self.length is not None:
+            return self.length
+        rounded = -(-max(length, 1) // self.multiple) * self.multiple
+        if self.max_length is not None:
+            rounded = min(rounded, self.max_length)
+        return rounded
 
     def chosen(self, lengths: Int64) -> tuple[int, ...]:
         """Return the lengths of the buckets, ascending.
 
         Args:
-            lengths: how many rows have each length, int64[longest + 1]; those that are cut counted by what is left.
+            lengths: Number of rows of each length, after truncation, int64[longest + 1].
         """
-        if (bounds := self.bounds) is not None:
-            return bounds
+        if self.bounds is not None:
+            return self.bounds
         assert isinstance(self.buckets, int)
         return least_padding(lengths, self.buckets, self.multiple, self.max_length)
 
     def _check_buckets(self, buckets: int | Sequence[int]) -> None:
+        """Raise ConfigError where buckets are neither a number nor ascending lengths."""
         if isinstance(buckets, int) and not isinstance(buckets, bool):
             whole_number("padding.buckets", buckets, 1)
             return
-        given = list(buckets) if isinstance(buckets, Sequence) and not isinstance(buckets, str) else []
-        for bound in given:
+        bounds: list[int] = []
+        if isinstance(buckets, Sequence) and not isinstance(buckets, str):
+            bounds = list(buckets)
+        for bound in bounds:
             whole_number("padding.buckets", bound, 1)
-        if not given or sorted(set(given)) != given:
+        if not bounds or sorted(set(bounds)) != bounds:
             raise ConfigError(
                 f"padding.buckets: got {buckets!r}, must be lengths, ascending, as (256, 512, 1024), or their number"
             )
-        if any(bound % self.multiple for bound in given):
+        if any(bound % self.multiple for bound in bounds):
             raise ConfigError(
                 f"padding.buckets: got {buckets!r}, must be multiples of {self.multiple} (multiple)"
             )
 
 
 def least_padding(rows: Int64, number: int, multiple: int, most: int | None = None) -> tuple[int, ...]:
-    """Return at most `number` lengths to which rows can be padded with the least padding, ascending.
-
-    By dynamic programming over the lengths that are multiples of `multiple` (coarser ones where there are more than
-    2,048 of them): the best k lengths up to one are the best k - 1 up to a shorter one, and this one.
+    """Return the lengths of buckets with the least padding, ascending; see the top of this module.
 
     Args:
-        rows: how many rows have each length, int64[longest + 1].
-        number: of lengths.
-        multiple: each is a multiple of it.
-        most: the longest one may be no longer; rows are not.
+        rows: Number of rows of each length, int64[longest + 1].
+        number: Number of buckets, at most.
+        multiple: Number that divides each length. If there are more than 2,048 multiples of it, coarser ones are
+            compared.
+        most: Longest length allowed, at least that of the longest row; None: no limit.
     """
-    step = multiple * -(-len(rows) // (multiple * _CELLS))
-    cells = -(-max(len(rows) - 1, 1) // step)
-    ends = np.minimum(np.arange(1, cells + 1) * step, most or len(rows) * step)
-    before = np.concatenate([[0], np.cumsum(rows)])[np.minimum(np.concatenate([[0], ends]) + 1, len(rows))]
-    before[0] = 0
-    # The ids of a cell's rows are the same whatever the lengths, so that what is stored is what to compare.
-    cost = before[1:] * ends
-    choices: list[Int64] = []
-    for _ in range(min(number, cells) - 1):
-        # With the last length ends[j] and the one before it ends[i]: the rows between are padded to ends[j].
-        each = cost[:, None] + (before[None, 1:] - before[1:, None]) * ends[None, :]
-        each[np.tril_indices(cells)] = np.iinfo(np.int64).max
-        best = np.argmin(each, axis=0)
-        better = each[best, np.arange(cells)] < cost
-        choices.append(np.where(better, best, -1))
-        cost = np.where(better, each[best, np.arange(cells)], cost)
-    found, at = [cells - 1], cells - 1
-    for choice in reversed(choices):
-        if choice[at] >= 0:
-            at = int(choice[at])
-            found.append(at)
-    return tuple(int(ends[index]) for index in reversed(found))
+    # 1. Lengths to choose from, and the number of rows up to each of them, or none of them.
+    step = multiple * -(-len(rows) // (multiple * _MOST_CANDIDATES))
+    count = -(-max(len(rows) - 1, 1) // step)
+    candidates = np.minimum(np.arange(1, count + 1) * step, most or len(rows) * step)
+    rows_below = np.concatenate([[0], np.cumsum(rows)])  # rows shorter than each length
+    rows_up_to = rows_below[np.minimum(np.concatenate([[0], candidates]) + 1, len(rows))]
+    rows_up_to[0] = 0
+
+    # 2. The least cost for one bucket, two, ..., and the length that precedes the longest one; -1: no bucket is added.
+    # Padding is the cost minus the ids of the rows, which are the same for all choices.
+    cost = rows_up_to[1:] * candidates
+    predecessors: list[Int64] = []
+    for _ in range(min(number, count) - 1):
+        # Cost where candidates[j] is the longest length and candidates[i] the one before it, int64[i, j].
+        costs = cost[:, None] + (rows_up_to[None, 1:] - rows_up_to[1:, None]) * candidates[None, :]
+        costs[np.tril_indices(count)] = np.iinfo(np.int64).max  # only i < j
+        best = np.argmin(costs, axis=0)
+        best_cost = costs[best, np.arange(count)]
+        is_better = best_cost < cost
+        predecessors.append(np.where(is_better, best, -1))
+        cost = np.where(is_better, best_cost, cost)
+
+    # 3. The lengths, from the longest backwards.
+    index = count - 1
+    chosen = [index]
+    for predecessor in reversed(predecessors):
+        if predecessor[index] >= 0:
+            index = int(predecessor[index])
+            chosen.append(index)
+    return tuple(int(candidates[index]) for index in reversed(chosen))

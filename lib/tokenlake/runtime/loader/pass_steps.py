@@ -1,10 +1,10 @@
-"""The batches of a pass, as a function of the position; with buckets, every batch is of one of them.
+"""Batches of a pass, as a function of the position. With buckets, every batch is of one of them.
 
-1. A pass is cut into *stretches* of steps that have the same batch sizes (:class:`BucketStretch`).
+1. A pass is divided into *stretches* of steps with the same batch sizes (:class:`BucketStretch`).
 2. At the start of a stretch, the rows that each bucket still has make a number of batches of its size. These batches
    are dealt like the rows of a mixture: spread evenly over the stretch, and shuffled 16 at a time.
-3. The n-th batch of a bucket has the rows ``given + n size`` to ``given + (n + 1) size`` of the bucket's stream, where
-   ``given`` is the number of rows of the bucket before the stretch.
+3. The n-th batch of a bucket in a stretch has the rows ``before + n * size`` to ``before + (n + 1) * size - 1`` of the
+   bucket's stream, where ``before`` is the number of rows of the bucket before the stretch.
 
 Without buckets all rows are one bucket, whose batches come one after the other.
 
@@ -31,8 +31,11 @@ from tokenlake.runtime.mixing.random import key_of
 from tokenlake.runtime.mixing.schedule import constant
 from tokenlake.runtime.mixing.streams import StreamRows
 
-_DEALT: Final = 0xB0C  # the first word of the keys by which batches are dealt
-BATCHES_TOGETHER: Final = 16  # batches whose buckets are shuffled
+_DEAL_KEY: Final = 0xB0C
+"""First word of the keys by which batches are dealt."""
+
+BATCHES_TOGETHER: Final = 16
+"""Batches whose buckets are shuffled together: a block of the deal."""
 
 
 @final
@@ -41,37 +44,46 @@ class BucketStretch:
     """Steps of a pass whose batches have the same sizes.
 
     Attributes:
-        first: its first step.
-        sizes: rows of a full batch of each bucket.
-        given: rows of each bucket that the pass delivered before.
-        left: rows of each bucket that are still to come; None: there is no end to them.
-        batches: that these make of each bucket; None: no end.
-        seed: of the order of the batches.
-        buckets: all of them.
+        first: First step.
+        sizes: Rows of a full batch of each bucket.
+        rows_before: Rows of each bucket that the pass delivers before the stretch.
+        rows_left: Rows of each bucket that are still to come; None: the pass never ends.
+        batches: Number of batches that these make; None: the pass never ends.
+        seed: Random seed of the order of the batches.
+        buckets: All buckets.
     """
 
     first: int
     sizes: tuple[int, ...]
-    given: tuple[int, ...]
-    left: tuple[int, ...] | None
+    rows_before: tuple[int, ...]
+    rows_left: tuple[int, ...] | None
     batches: tuple[int, ...] | None
     seed: int
     buckets: tuple[Bucket, ...]
 
     @property
     def end(self) -> int | None:
-        """The step before which all rows were delivered; None: there is none."""
-        return None if self.batches is None else self.first + sum(self.batches)
+        """Step after the last batch, if the sizes did not change before; None: the pass never ends."""
+        if self.batches is None:
+            return None
+        return self.first + sum(self.batches)
 
     @cached_property
     def deal(self) -> SourceMixture:
-        """Batches of the buckets as rows of a mixture, as many of each as it has: spread evenly over the stretch."""
+        """Order of the buckets' batches: a mixture whose sources are the buckets, and whose rows are batches.
+
+        The weight of a bucket is its number of batches, so that these are spread evenly over the stretch.
+        """
         batches: dict[str, int | None] = {}
         shares: dict[str, float] = {}
         for number, (bucket, size) in enumerate(zip(self.buckets, self.sizes, strict=True)):
             name = str(bucket.length)
-            batches[name] = None if self.batches is None else self.batches[number]
-            shares[name] = bucket.rows / size if self.batches is None else self.batches[number]
+            if self.batches is None:
+                batches[name] = None
+                shares[name] = bucket.rows / size
+            else:
+                batches[name] = self.batches[number]
+                shares[name] = self.batches[number]
         total = sum(shares.values())
         return SourceMixture(
             batches,
@@ -83,43 +95,55 @@ class BucketStretch:
         )
 
     def delivered(self, step: int) -> tuple[int, ...]:
-        """Return how many rows of each bucket the pass delivered before a step of the stretch, or before its end."""
-        if step == self.first:  # also of a stretch without batches, which has no deal
-            return self.given
+        """Return the rows of each bucket that the pass delivers before a step of the stretch, or before its end."""
+        if step == self.first:  # a stretch without batches has no deal
+            return self.rows_before
         batches = [step - self.first]
         if len(self.sizes) > 1:
             batches = self.deal.drawn(0, step - self.first).tolist()
         delivered: list[int] = []
         for bucket, size in enumerate(self.sizes):
             rows = batches[bucket] * size
-            if self.left is not None:
-                rows = min(rows, self.left[bucket])  # the last batch may not be full
-            delivered.append(self.given[bucket] + rows)
+            if self.rows_left is not None:
+                rows = min(rows, self.rows_left[bucket])  # the last batch may not be full
+            delivered.append(self.rows_before[bucket] + rows)
         return tuple(delivered)
 
     @cached_property
-    def drawn(self) -> Callable[[int], Draws]:
-        """Which bucket each batch of a block is of (its source), and which batch of the bucket, from 0 (its index)."""
+    def block(self) -> Callable[[int], Draws]:
+        """Function of the number of a block of the deal that returns its batches.
+
+        The source of a batch is its bucket, and its index the number among the bucket's batches of the stretch.
+        """
 
         @lru_cache(8)
-        def drawn(block: int) -> Draws:
-            first, last = block * BATCHES_TOGETHER, (block + 1) * BATCHES_TOGETHER
-            return self.deal.lane(0, first, last if self.end is None else min(last, self.end - self.first))
+        def batches_of_block(block: int) -> Draws:
+            first = block * BATCHES_TOGETHER
+            end = first + BATCHES_TOGETHER
+            if self.end is not None:
+                end = min(end, self.end - self.first)
+            return self.deal.lane(0, first, end)
 
-        return drawn
+        return batches_of_block
 
 
 @final
 class PassSteps:
-    """Which batches a pass has, each of one bucket; rows that are not put into any are one bucket as they come.
+    """Batches of each pass. Without buckets, all rows are one bucket, in the order of their stream.
 
     Args:
-        stored: the rows of the buckets; None where there is one, of all rows.
-        buckets: with the sizes of step 0.
-        changes: rows of each bucket's batches from a step on, step 0 included, ascending.
-        first_groups: where the row groups of each dataset begin among all, int64[datasets + 1].
-        seed: of the order of the batches.
-        drop_last: leave out the last batch of each bucket if it is not full.
+        stored: Rows of the buckets in each row group; None: there is one bucket, of all rows.
+        buckets: Buckets, with their batch sizes at step 0.
+        changes: Points (first step, rows of a batch of each bucket), ascending from step 0.
+        first_groups: Number of the first row group of each dataset, and of all row groups, int64[datasets + 1].
+        seed: Random seed of the order of the batches.
+        drop_last: Whether the last batch of each bucket is left out if it is not full.
+
+    Attributes:
+        buckets: The buckets.
+        bucketed: Whether rows are in buckets.
+        rows: Number of rows of a pass; None: it never ends.
+        begin: Function of the number of a pass that returns its first step.
     """
 
     def __init__(
@@ -140,15 +164,18 @@ class PassSteps:
         self._seed = seed
         self._drop_last = drop_last
         self._streams = lru_cache(2)(lambda passes: [bucket.stream(passes) for bucket in self.buckets])
-        totals = [stream.length for stream in self._streams(0)]
-        self._totals = None if None in totals else tuple(total or 0 for total in totals)
+        # Rows of each bucket in a pass; None: it never ends.
+        lengths = [stream.length for stream in self._streams(0)]
+        self._totals: tuple[int, ...] | None = None
+        if None not in lengths:
+            self._totals = tuple(length or 0 for length in lengths)
         self.rows: Final = None if self._totals is None else sum(self._totals)
         self._stretches = lru_cache(8)(self._stretches_of)
         self.begin = lru_cache(8)(self._begin_of)
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """(rows, length) of full batches, each once."""
+        """Shapes (rows, length) of full batches, each once."""
         shapes: dict[tuple[int, int], None] = {}  # in the order in which they first occur
         for _, sizes in self._changes:
             for size, bucket in zip(sizes, self.buckets, strict=True):
@@ -157,28 +184,30 @@ class PassSteps:
 
     @property
     def mean_rows(self) -> float:
-        """Rows of a batch of step 0, in the mean."""
+        """Mean number of rows of a batch at the sizes of step 0."""
         rows = sum(bucket.rows for bucket in self.buckets)
         return rows / sum(bucket.rows / bucket.size for bucket in self.buckets)
 
     def length(self, step: BatchStep) -> int:
-        """Return how long a batch is."""
+        """Return the length of a batch's bucket."""
         return self.buckets[step.bucket].length
 
     def next(self, position: Position) -> BatchStep | None:
-        """Return the batch that comes next in this pass; None at its end."""
+        """Return the next batch of this pass; None at its end."""
+        # 1. The bucket of the batch, and the rows of the bucket before it.
         bucket = 0
         start = position.rows
-        bucket_rows = self.rows  # that the bucket has in the pass; None: no end
+        bucket_rows = self.rows  # rows of the bucket in the pass; None: no end
         if self.bucketed:
             stretch = self._stretch(position.passes, position.step)
             if stretch.end is not None and position.step >= stretch.end:
                 return None
             block, place = divmod(position.step - stretch.first, BATCHES_TOGETHER)
-            drawn = stretch.drawn(block)
-            bucket = int(drawn.source[place])
-            start = stretch.given[bucket] + int(drawn.index[place]) * stretch.sizes[bucket]
+            batches = stretch.block(block)
+            bucket = int(batches.source[place])
+            start = stretch.rows_before[bucket] + int(batches.index[place]) * stretch.sizes[bucket]
             bucket_rows = None if self._totals is None else self._totals[bucket]
+        # 2. Its rows: fewer than a full batch only at the end of the bucket.
         change = bisect_right(self._changes, position.step, key=itemgetter(0)) - 1
         size = self._changes[change][1][bucket]
         rows = size if bucket_rows is None else min(size, bucket_rows - start)
@@ -187,31 +216,37 @@ class PassSteps:
         return BatchStep(position.step, position.passes, start, size, rows, bucket, position.rows + rows)
 
     def batches(self, first: int) -> int | None:
-        """Return how many batches a pass has that begins at step `first`; None: no end."""
+        """Return the number of batches of the pass that begins at step `first`; None: it never ends."""
         return self._count(walk(self._count, self._changes[-1][0], step=first)[1], first)
 
     def position(self, step: int) -> Position:
-        """Return where delivery stands before a step; the end of a pass is the beginning of the next."""
+        """Return the position before a step; the end of a pass is the beginning of the next."""
         passes = walk(self._count, self._changes[-1][0], step=step)[1]
         return Position(step, passes, sum(self._stretch(passes, step).delivered(step)))
 
     def end(self, passes: int) -> Position:
-        """Return where delivery stands when a pass that ends has come to its end, before the next one begins."""
+        """Return the position at the end of a pass that ends, before the next one begins."""
         last = self._stretches(passes, self.begin(passes))[-1]
         step = last.first if last.end is None else last.end
         return Position(step, passes, sum(last.delivered(step)))
 
     def rows_of(self, passes: int, wanted: RowsOfBatch, *, pad_last: bool) -> int | None:
-        """Return how many rows of a pass a host has that wants these of each batch; None: no end."""
+        """Return the number of rows of a pass that a host has; None: the pass never ends.
+
+        Args:
+            passes: Number of the pass.
+            wanted: Function that returns the host's rows of a batch.
+            pad_last: Whether the last batch of each bucket is filled with rows of padding, which are counted.
+        """
         if self._totals is None:
             return None
         stretches = self._stretches(passes, self.begin(passes))
-        # Rows of each bucket that the pass delivered before the end of each stretch.
-        delivered = [stretch.given for stretch in stretches[1:]]
+        # Rows of each bucket that the pass delivers before the end of each stretch.
+        delivered = [stretch.rows_before for stretch in stretches[1:]]
         delivered.append(stretches[-1].delivered(stretches[-1].end or 0))
         total = 0
         for stretch, ends in zip(stretches, delivered, strict=True):
-            for size, begin, end in zip(stretch.sizes, stretch.given, ends, strict=True):
+            for size, begin, end in zip(stretch.sizes, stretch.rows_before, ends, strict=True):
                 full_batches, rest = divmod(end - begin, size)
                 total += full_batches * len(wanted(size))
                 if rest:
@@ -219,14 +254,14 @@ class PassSteps:
         return total
 
     def locate(self, steps: Sequence[BatchStep], rows: Sequence[Int64]) -> list[StreamRows]:
-        """Return where rows of batches are stored: the inverse of :meth:`places`.
+        """Return the places at which rows of batches are stored; the inverse of :meth:`places`.
 
         Args:
             steps: Batches of one pass.
-            rows: Rows of each of them, int64[m], ascending.
+            rows: Rows to locate of each of them, ascending, int64[m] each.
         """
         located: list[StreamRows] = [StreamRows(*np.empty((4, 0), np.int64))] * len(steps)
-        # The batches of a bucket are looked up together, which costs little more than one.
+        # Locate all batches of a bucket in one call, which costs little more than for one batch.
         batches_of_bucket: dict[int, list[int]] = {}
         for number, step in enumerate(steps):
             batches_of_bucket.setdefault(step.bucket, []).append(number)
@@ -237,7 +272,7 @@ class PassSteps:
             row_in_batch = np.concatenate([rows[number] for number in numbers])
             stream = self._streams(steps[0].passes)[bucket]
             stored = stream.at(np.repeat(start, counts), np.repeat(size, counts), row_in_batch)
-            # The stream numbers sources and rows within the bucket; go back to datasets and their row groups.
+            # The stream numbers sources and rows within the bucket. Convert them to datasets and stored rows.
             dataset = self.buckets[bucket].sources[stored.source]
             row = stored.row
             if self._stored is not None:
@@ -249,7 +284,15 @@ class PassSteps:
         return located
 
     def epochs(self, passes: int, end: int, source: int, group: int, row: int) -> range:
-        """Return the epochs of a dataset in which a stored row may come before step `end` of a pass."""
+        """Return the epochs of a dataset in which a stored row may come before a step.
+
+        Args:
+            passes: Number of the pass.
+            end: Step before which to search.
+            source: Index of the dataset.
+            group: Row group of the row.
+            row: Row in the row group.
+        """
         (bucket,), _ = self._numbered(source, np.array([group]), np.array([row]))
         stream_sources = np.flatnonzero(self.buckets[bucket].sources == source)
         stretch = self._stretch(passes, end)
@@ -261,9 +304,16 @@ class PassSteps:
     def places(
         self, passes: int, source: int, epoch: int, group: Int64, row: Int64
     ) -> list[tuple[BatchStep, int] | None]:
-        """Return the batch, and the row of it, at which each stored row comes in an epoch of its dataset.
+        """Return (batch, row of the batch) at which each stored row comes in an epoch of its dataset.
 
-        The inverse of :meth:`locate`; None where it does not come in this pass.
+        The inverse of :meth:`locate`. None: the row does not come in this pass.
+
+        Args:
+            passes: Number of the pass.
+            source: Index of the dataset.
+            epoch: Epoch of the dataset.
+            group: Row group of each row, int64[n].
+            row: Row in its row group, int64[n].
         """
         places: list[tuple[BatchStep, int] | None] = [None] * len(group)
         buckets, row_in_bucket = self._numbered(source, group, row)
@@ -279,7 +329,7 @@ class PassSteps:
             index = index[comes]
             lane = lane[comes]
             place = place[comes]
-            # 2. The batch of each. All lanes are equally far in it, so that any position beside the place will do.
+            # 2. The batch of each. A batch has the same places of all lanes, so that the position of any lane will do.
             batches: list[BatchStep | None] = []
             start = np.zeros(len(index), np.int64)
             size = np.full(len(index), stream.layout.lanes, np.int64)
@@ -289,7 +339,7 @@ class PassSteps:
                 if batch is not None:
                     start[number] = batch.start
                     size[number] = batch.size
-            # 3. The row in the batch. The cut-off end of a mixture, and a last batch that is dropped, never come.
+            # 3. The row in the batch. Rows after the end of a mixture, and in a last batch that is dropped, never come.
             row_in_batch = stream.layout.row_in(start, size, lane, place).tolist()
             for number, batch in enumerate(batches):
                 if batch is not None and row_in_batch[number] < batch.rows:
@@ -297,7 +347,7 @@ class PassSteps:
         return places
 
     def _numbered(self, source: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the bucket of rows of row groups of a dataset, and which row of it there each is, int64[n] both."""
+        """Return the bucket of each row of a dataset, and its number in the bucket and row group, int64[n] each."""
         if self._stored is None:
             return np.zeros_like(group), row
         first_group = int(self._first_groups[source])
@@ -310,72 +360,105 @@ class PassSteps:
         return buckets, numbers
 
     def _of_row(self, passes: int, bucket: int, row: int) -> BatchStep | None:
-        """Return the batch that has a row of a bucket; None if it never comes."""
-        stretches = reversed(self._stretches(passes, self.begin(passes)))
-        stretch = next(each for each in stretches if each.given[bucket] <= row)
-        turn = (row - stretch.given[bucket]) // stretch.sizes[bucket]
-        if stretch.batches is not None and turn >= stretch.batches[bucket]:
+        """Return the batch with a row of a bucket; None if the row never comes.
+
+        Args:
+            passes: Number of the pass.
+            bucket: Index of the bucket.
+            row: Position of the row in the bucket's stream.
+        """
+        # 1. The last stretch that begins before the row, and the number of the bucket's batch in it.
+        stretches = self._stretches(passes, self.begin(passes))
+        stretch = next(stretch for stretch in reversed(stretches) if stretch.rows_before[bucket] <= row)
+        batch = (row - stretch.rows_before[bucket]) // stretch.sizes[bucket]
+        if stretch.batches is not None and batch >= stretch.batches[bucket]:
             return None
-        index = stretch.deal.place_of(0, bucket, turn) if self.bucketed else turn
+        # 2. The step of this batch in the deal.
+        index: int | None = batch
+        if self.bucketed:
+            index = stretch.deal.place_of(0, bucket, batch)
         if index is None:
             return None
         step = stretch.first + index
         return self.next(Position(step, passes, sum(stretch.delivered(step))))
 
     def _stretch(self, passes: int, step: int) -> BucketStretch:
-        """Return the stretch of a pass that a step is in; the last one for those behind it."""
+        """Return the stretch of a pass that contains a step; for later steps, the last one."""
         stretches = self._stretches(passes, self.begin(passes))
-        return next((each for each in reversed(stretches) if each.first <= step), stretches[0])
+        for stretch in reversed(stretches):
+            if stretch.first <= step:
+                return stretch
+        return stretches[0]
 
     def _stretches_of(self, passes: int, first: int) -> list[BucketStretch]:
-        """Deal what each stretch leaves to the next, until nothing is left or sizes change no more."""
+        """Return the stretches of a pass that begins at a step.
+
+        The rows that a stretch leaves go to the next one, until none are left or sizes do not change any more.
+        """
         stretches: list[BucketStretch] = []
-        given = (0,) * len(self.buckets)
+        rows_before = (0,) * len(self.buckets)
         for number, (change, sizes) in enumerate(self._changes):
             is_last_change = number + 1 == len(self._changes)
             next_change = None if is_last_change else self._changes[number + 1][0]
             if next_change is not None and next_change <= first:
                 continue  # the sizes changed again before the pass began
-            # The first stretch has the key without a number: passes whose sizes never change keep their order.
-            key = key_of(self._seed, _DEALT, passes)
+            # The key of the first stretch has no number, so that passes whose sizes never change keep their order.
+            key = key_of(self._seed, _DEAL_KEY, passes)
             if stretches:
-                key = key_of(self._seed, _DEALT, passes, len(stretches))
-            left, batches = self._remaining(given, sizes)
-            stretch = BucketStretch(max(first, change), sizes, given, left, batches, key, self.buckets)
+                key = key_of(self._seed, _DEAL_KEY, passes, len(stretches))
+            rows_left, batches = self._remaining(rows_before, sizes)
+            stretch = BucketStretch(
+                first=max(first, change),
+                sizes=sizes,
+                rows_before=rows_before,
+                rows_left=rows_left,
+                batches=batches,
+                seed=key,
+                buckets=self.buckets,
+            )
             stretches.append(stretch)
             if next_change is None or self._ends_before(stretch, next_change):
                 break
-            given = stretch.delivered(next_change)
+            rows_before = stretch.delivered(next_change)
         return stretches
 
     def _remaining(
-        self, given: tuple[int, ...], sizes: tuple[int, ...]
+        self, rows_before: tuple[int, ...], sizes: tuple[int, ...]
     ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-        """Return the rows of each bucket after `given` of them, and the batches that they make; None: no end."""
+        """Return the rows of each bucket that are left, and the batches that they make; None: the pass never ends.
+
+        Args:
+            rows_before: Rows of each bucket that were delivered.
+            sizes: Rows of a full batch of each bucket.
+        """
         if self._totals is None:
             return None, None
-        left: list[int] = []
+        rows_left: list[int] = []
         batches: list[int] = []
-        for total, delivered, size in zip(self._totals, given, sizes, strict=True):
+        for total, delivered, size in zip(self._totals, rows_before, sizes, strict=True):
             rows = total - delivered
-            left.append(rows)
-            batches.append(rows // size if self._drop_last else (rows + size - 1) // size)
-        return tuple(left), tuple(batches)
+            full_batches, rest = divmod(rows, size)
+            has_last_batch = rest > 0 and not self._drop_last
+            rows_left.append(rows)
+            batches.append(full_batches + 1 if has_last_batch else full_batches)
+        return tuple(rows_left), tuple(batches)
 
     def _ends_before(self, stretch: BucketStretch, next_change: int) -> bool:
-        """Return whether nothing is left of the pass when the batch sizes change."""
+        """Return whether a pass ends before the batch sizes change."""
         if stretch.end is None:
             return False
         if self.bucketed:
             return stretch.end <= next_change
-        # Without buckets a pass may end exactly there with rows left that `drop_last` leaves out: a smaller batch of
-        # the next size may hold them.
+        # Without buckets a pass may end exactly at the change, with rows left that `drop_last` leaves out: a smaller
+        # batch of the next size may hold them.
         return stretch.end < next_change
 
     def _count(self, passes: int, first: int) -> int | None:
-        """Return how many batches a pass has that begins at a step."""
+        """Return the number of batches of a pass that begins at a step; None: it never ends."""
         end = self._stretches(passes, first)[-1].end
-        return None if end is None else end - first
+        if end is None:
+            return None
+        return end - first
 
     def _begin_of(self, passes: int) -> int:
         """Return the step that begins a pass."""

@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 @final
 class PerProcess(Generic[T]):
-    """A value that each process makes for itself when it first asks for it, also in forked processes.
+    """A value that each process makes for itself at its first use, also after a fork.
 
     It is pickled without the value. Open files and threads must not be shared with a forked process: two processes with
-    one open file read at each other's positions, and a lock that a thread held during the fork is held for ever.
+    one open file move each other's position, and a lock that a thread holds during the fork is never released.
 
     Args:
-        make: Returns a new value.
+        make: Function that returns a new value.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -26,7 +26,7 @@ class PerProcess(Generic[T]):
         self._process_id: int | None = None  # of the process that made the value
 
     def get(self) -> T:
-        """Return this process's own."""
+        """Return the value of this process."""
         process_id = os.getpid()
         if self._process_id != process_id:
             self._value = self._make()
@@ -34,4 +34,5 @@ class PerProcess(Generic[T]):
         return cast("T", self._value)
 
     def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes without the value."""
         return {"_make": self._make, "_value": None, "_process_id": None}

@@ -1,8 +1,15 @@
 """Decoded row groups of a run, read ahead in the order of need.
 
-The order of rows is known in advance, so that nothing has to be guessed: threads decode the row group that is needed
-next and is not there yet, and where memory is full, the one goes that is needed last (Belady 1966), unless it is needed
-before the new one. So decoding runs evenly ahead of a trainer, some steps far and no further than memory reaches.
+The order of rows is known in advance, and with it the steps that need each row group. Threads decode row groups ahead
+of the trainer as follows:
+
+1. The next row group to decode is the one that is needed first and is not in memory.
+2. If memory is full, the row group that is needed last is dropped (Belady 1966), unless it is needed before the new
+   one.
+3. No row group is decoded more than `reach` steps ahead of the last step that was taken.
+
+Example, with memory for two row groups and the steps ``A | B | A | C``: after step 0, A and B are in memory. C has to
+wait: A is needed at step 2, before C. After step 2 neither A nor B is needed again, and C is decoded.
 """
 
 from __future__ import annotations
@@ -23,25 +30,27 @@ from tokenlake.runtime.reading.ragged_rows import RaggedGroup
 from tokenlake.runtime.reading.version import StoredRows
 
 _NEVER: Final = 1 << 62
+"""Step that stands for "not needed by any planned step"."""
 
 DecodedGroup: TypeAlias = PackedGroup | RaggedGroup
 Decode: TypeAlias = Callable[[StoredRows, int], DecodedGroup]
+"""(source, index of a row group in it) -> decoded row group."""
 
 
 @final
 class DecodedAhead:
-    """The row groups of some sources, numbered over all of them in their order.
+    """Decoded row groups of several sources, read ahead by threads.
 
-    What is needed when, over a cache that lets go of what is needed last; all under one lock. Threads refer to it:
-    whoever forgets it calls :meth:`release`.
+    Row groups are numbered over all sources in their order. One lock protects everything. The threads refer to this
+    object, so that the owner must call :meth:`close` or :meth:`release`.
 
     Args:
-        sources: of the rows.
-        decode: (source, row group of it) -> decoded row group.
-        times: how often each row comes; None: nobody knows.
-        max_bytes: of decoded row groups; what one batch needs is decoded however much it is.
-        reach: steps that are read ahead.
-        threads: that read ahead.
+        sources: Rows of the sources.
+        decode: Function that decodes a row group.
+        times: Number of times that each row comes; None: unknown.
+        max_bytes: Memory for decoded row groups. The row groups of one batch are decoded even if they need more.
+        reach: Number of steps to read ahead.
+        threads: Number of threads; 0: row groups are decoded when they are taken.
     """
 
     def __init__(
@@ -54,21 +63,24 @@ class DecodedAhead:
         reach: int,
         threads: int,
     ) -> None:
-        self._sources, self._decode_one, self._reach = sources, decode, reach
-        self._first = offsets_of([len(rows.group_rows) for rows in sources])
-        # How much is kept of what no planned step needs. All, where it is all that there is: further epochs decode
-        # nothing, and the last one lets go of it. Where several sources are mixed, a rare one's row group may be needed
-        # again after all that is planned. Of one large dataset it is done with.
-        shared = max_bytes // 4 if len(sources) > 1 else 0
-        self._idle_bytes = max_bytes if sum(4 * rows.ids for rows in sources) <= max_bytes else shared
-        # Rows of each row group that no step was planned for.
-        self._left = None if times is None else times * np.concatenate([rows.group_rows for rows in sources])
-        self._now, self._full, self._closed, self._typical = -1, False, False, 0
+        self._sources = sources
+        self._decode_one = decode
+        self._reach = reach
+        self._first_groups = offsets_of([len(rows.group_rows) for rows in sources])
+        self._idle_bytes = _idle_bytes(sources, max_bytes)
+        # Rows of each row group for which no step is planned yet; None: unknown.
+        self._unplanned: Int64 | None = None
+        if times is not None:
+            self._unplanned = times * np.concatenate([rows.group_rows for rows in sources])
+        self._step = -1  # the last step that was taken
+        self._is_full = False  # whether there was no room for the next row group since that step
+        self._is_closed = False
+        self._largest = 0  # bytes of the largest row group that was decoded
         self._changed = threading.Condition()
-        self._uses: defaultdict[int, deque[int]] = defaultdict(deque)
-        self._queue: deque[tuple[int, int]] = (
-            deque()
-        )  # the step that needs a row group first, and which it is
+        self._uses: defaultdict[int, deque[int]] = defaultdict(
+            deque
+        )  # row group -> planned steps that need it
+        self._queue: deque[tuple[int, int]] = deque()  # (step that needs it first, row group)
         self._cache: GroupCache[int, DecodedGroup] = GroupCache(
             max_bytes, self._decode, first_out=self._last_needed, lock=self._changed
         )
@@ -80,144 +92,186 @@ class DecodedAhead:
 
     @property
     def decoded(self) -> Decoded:
-        """What was decoded so far."""
+        """Counts of the row groups that were decoded so far."""
         return self._cache.decoded
 
     def number(self, source: Int64, group: Int64) -> Int64:
-        """Return the number of row groups of sources, int64[n]."""
-        return self._first[source] + group
+        """Return the numbers of row groups of sources, int64[n]."""
+        return self._first_groups[source] + group
 
     def plan(self, step: int, numbers: Int64) -> None:
-        """Say which row groups the rows of a step lie in, int64[n]; steps come in order."""
-        with self._changed:
-            if self._left is not None:
-                np.subtract.at(self._left, numbers, 1)
-            for number in dict.fromkeys(numbers.tolist()):
-                uses = self._uses[number]
-                if not uses or uses[-1] <= self._now:
-                    self._queue.append((step, number))
-                uses.append(step)
-            self._moved_on()
+        """Announce the row groups of a step's rows. Steps are announced in their order.
 
-    def take(self, step: int, numbers: Collection[int]) -> dict[int, DecodedGroup]:
-        """Return the row groups of a step, decoding here what nobody has begun with; steps before it are over.
-
-        Raises:
-            IntegrityError: one is damaged.
+        Args:
+            step: Number of the step.
+            numbers: Number of the row group of each row, int64[n].
         """
         with self._changed:
-            if self._now < 0:
-                self._now = step - 1  # the first step may be any
-                self._moved_on()
-            kept = self._groups.kept
-            found = {number: kept[number][0].value for number in numbers if number in kept}
-            self._cache.hit(len(found))
-        missing = [number for number in numbers if number not in found]
-        # First what nobody has begun with: others decode the rest meanwhile.
+            if self._unplanned is not None:
+                np.subtract.at(self._unplanned, numbers, 1)
+            for number in dict.fromkeys(numbers.tolist()):
+                uses = self._uses[number]
+                if not uses or uses[-1] <= self._step:
+                    self._queue.append((step, number))
+                uses.append(step)
+            self._wake_threads()
+
+    def take(self, step: int, numbers: Collection[int]) -> dict[int, DecodedGroup]:
+        """Return the decoded row groups of a step. Earlier steps are over.
+
+        Row groups that no thread has begun with are decoded here.
+
+        Args:
+            step: Number of the step.
+            numbers: Numbers of its row groups.
+
+        Raises:
+            IntegrityError: A row group is damaged.
+        """
+        with self._changed:
+            if self._step < 0:
+                self._step = step - 1  # a run may begin at any step
+                self._wake_threads()
+            cached = self._groups.kept
+            groups = {number: cached[number][0].value for number in numbers if number in cached}
+            self._cache.hit(len(groups))
+        missing = [number for number in numbers if number not in groups]
+        # Begin with those that no thread is decoding: meanwhile the threads finish the others.
         missing.sort(key=lambda number: number in self._groups.under_way)
         for number in missing:
-            found[number] = self._cache.read(number)
+            groups[number] = self._cache.read(number)
         with self._changed:
-            self._now = step
+            self._step = step
             self._drop_idle(numbers)
-            self._moved_on()
-        return {number: found[number] for number in numbers} if missing else found
+            self._wake_threads()
+        if missing:
+            return {number: groups[number] for number in numbers}
+        return groups
 
     def release(self) -> None:
-        """End the threads without waiting for them; let go of everything."""
+        """End the threads without waiting for them, and drop all row groups."""
         with self._changed:
-            self._closed = True
+            self._is_closed = True
             self._groups.invalidate()
             self._queue.clear()
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the threads and wait for them; let go of everything."""
+        """End the threads, wait for them, and drop all row groups."""
         self.release()
         for thread in self._threads:
             thread.join()
         self._groups.invalidate()
 
+    # -- threads
+
     def _work(self) -> None:
-        """Decode what is needed next and not there, until there is nothing more to do, ever."""
+        """Decode one row group after the other until this object is closed."""
         while True:
             with self._changed:
-                while (wanted := self._next()) is None:
-                    if self._closed:
+                number = self._next()
+                while number is None:
+                    if self._is_closed:
                         return
                     self._changed.wait()
-            # An error is raised again where the step that needs the row group is made.
+                    number = self._next()
+            # An error is raised again when the step that needs the row group is taken.
             with contextlib.suppress(Exception):
-                self._cache.read(wanted)
+                self._cache.read(number)
             with self._changed:
-                self._changed.notify_all()  # what is under way takes room
+                self._changed.notify_all()  # others may have waited for this row group's room
+
+    # -- called under the lock
 
     def _next(self) -> int | None:
-        """The row group to decode ahead of need; None where none is left or there is no room. Under the lock."""
-        while self._queue and not self._closed:
+        """Return the row group to decode next; None if there is none, or no room."""
+        while self._queue and not self._is_closed:
             step, number = self._queue[0]
-            # A step that came before the threads did has decoded what it needs; who needs it later does so as well.
-            late = step <= self._now
-            if not late and number not in self._groups.kept and number not in self._groups.under_way:
-                if not self._room_at(step):
-                    return None
+            # A step that was taken already decoded its row groups itself. Later steps that need them do so as well.
+            is_late = step <= self._step
+            if is_late or number in self._groups.kept or number in self._groups.under_way:
                 self._queue.popleft()
-                return number
+                continue
+            if not self._make_room(step):
+                return None
             self._queue.popleft()
+            return number
         return None
 
-    def _room_at(self, step: int) -> bool:
-        """Whether a row group that a step needs may be decoded now; what is needed later goes. Under the lock."""
-        if self._full or step > self._now + self._reach:
+    def _make_room(self, step: int) -> bool:
+        """Return whether a row group that a step needs may be decoded now. Drops row groups that are needed later."""
+        if self._is_full or step > self._step + self._reach:
             return False
-        coming = (len(self._groups.under_way) + 1) * self._typical
-        while self._groups.kept and self._groups.held + coming > self._groups.max_bytes:
+        coming_bytes = (len(self._groups.under_way) + 1) * self._largest
+        while self._groups.kept and self._groups.held + coming_bytes > self._groups.max_bytes:
             last = self._last_needed(self._groups.kept)
             if self._next_use(last) <= step:
-                self._full = True  # until the next step: looking through all that is held takes its time
+                # Do not look again before the next step: comparing all row groups in memory takes time.
+                self._is_full = True
                 return False
             self._groups.invalidate(last)
         return True
 
-    def _moved_on(self) -> None:
-        """There may be room, or something to do, that was not there before. Under the lock."""
-        self._full = False
+    def _wake_threads(self) -> None:
+        """Let the threads look again: a step was planned or taken."""
+        self._is_full = False
         if self._queue:
             self._changed.notify_all()
 
     def _drop_idle(self, numbers: Collection[int]) -> None:
-        """Let go of what no planned step needs, but for what may be needed again. Under the lock.
+        """Drop row groups that no planned step needs, beyond the memory that is kept for such.
 
         Args:
-            numbers: what the step needed that was taken last.
+            numbers: Row groups of the step that was taken last.
         """
-        groups, kept, some = self._groups, 0, [*numbers]
-        if self._idle_bytes == groups.max_bytes:  # only what no step will be planned for any more
-            kept = self._idle_bytes
-            left = [1] * len(some) if self._left is None else self._left[some].tolist()
-            some = [one for one, rows in zip(some, left, strict=True) if rows <= 0]
+        groups = self._groups
+        idle_bytes = 0
+        candidates = [*numbers]
+        if self._idle_bytes == groups.max_bytes:
+            # Everything fits into memory: drop a row group only once all of its rows were planned.
+            idle_bytes = self._idle_bytes
+            unplanned = [1] * len(candidates)
+            if self._unplanned is not None:
+                unplanned = self._unplanned[candidates].tolist()
+            candidates = [number for number, rows in zip(candidates, unplanned, strict=True) if rows <= 0]
         elif self._idle_bytes:
-            some = [*groups.kept]
-        for number in reversed([one for one in some if one in groups.kept and self._next_use(one) == _NEVER]):
-            kept += groups.kept[number][1]
-            if kept > self._idle_bytes:
+            candidates = [*groups.kept]
+        idle = [number for number in candidates if number in groups.kept and self._next_use(number) == _NEVER]
+        for number in reversed(idle):  # the row groups that were used last are kept
+            idle_bytes += groups.kept[number][1]
+            if idle_bytes > self._idle_bytes:
                 groups.invalidate(number)
 
     def _decode(self, number: int) -> DecodedGroup:
-        source = int(np.searchsorted(self._first, number, side="right")) - 1
-        found = self._decode_one(self._sources[source], number - int(self._first[source]))
-        self._typical = max(self._typical, found.nbytes)
-        return found
+        """Decode a row group. Called without the lock."""
+        source = int(np.searchsorted(self._first_groups, number, side="right")) - 1
+        group = self._decode_one(self._sources[source], number - int(self._first_groups[source]))
+        self._largest = max(self._largest, group.nbytes)
+        return group
 
     def _last_needed(self, numbers: Iterable[int]) -> int:
+        """Return the row group whose next use is the latest."""
         return max(numbers, key=self._next_use)
 
     def _next_use(self, number: int) -> int:
-        """The first step that is still to come and needs a row group. Under the lock."""
+        """Return the first step after the last one taken that needs a row group."""
         uses = self._uses.get(number)
-        while uses and uses[0] <= self._now:
+        while uses and uses[0] <= self._step:
             uses.popleft()
         if uses:
             return uses[0]
         self._uses.pop(number, None)
         return _NEVER
+
+
+def _idle_bytes(sources: Sequence[StoredRows], max_bytes: int) -> int:
+    """Return the memory to keep for row groups that no planned step needs.
+
+    All of it if all sources fit: later epochs decode nothing. A quarter if several sources are mixed, because a row
+    group of a rarely drawn source may be needed again after all planned steps. Otherwise none.
+    """
+    if sum(4 * rows.ids for rows in sources) <= max_bytes:
+        return max_bytes
+    if len(sources) > 1:
+        return max_bytes // 4
+    return 0

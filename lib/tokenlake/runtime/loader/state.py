@@ -1,8 +1,17 @@
-"""Where a loader stands, as a few integers: small enough for any checkpoint, strict enough to refuse another's.
+"""State of a loader: a few integers, small enough for any checkpoint, and compared strictly when they are loaded.
 
-The state counts what was delivered, never what was prepared. It holds no buffer and no random state: order is a
-function. It is the same on every host, whatever their number, so that a run may go on with more hosts, or fewer. A
-state alone says which data was read and in which order (:func:`restored`).
+The state counts the batches that were delivered, never those that were prepared. It holds no buffer and no random
+state, because the order is a function of the position. It is the same on every host and for any number of hosts, so
+that a run may be resumed with more or fewer of them. A state alone identifies the data and the order
+(:func:`restored`).
+
+A state consists of ``step``, ``epoch`` and ``rows`` (the position in the stream) and of the plan's identity: data,
+batch sizes, seed and other options. It is loaded in three steps (:func:`position_of`):
+
+1. The identity must equal that of the plan. Batch sizes, lengths and weights may differ after the state's position,
+   since earlier rows stay the same. All differences are listed in one error.
+2. The position must be one that a run with these options reaches.
+3. The loader continues at this position.
 """
 
 from __future__ import annotations
@@ -26,10 +35,13 @@ from tokenlake.runtime.mixing.streams import MixtureStream
 
 FORMAT: Final = 1
 NO_STATE: Final = "this is no state of a loader"
+
 TURN: Final = "turn"
-"""The key of a worker's turn in its state."""
+"""Key of a worker's turn, (worker, number of workers), in its state."""
+
 GIVEN: Final = "given"
-"""The key of the rows of the batch at hand that a worker delivered, where items are rows."""
+"""Key of the number of rows of the current batch that a worker has delivered, if items are rows."""
+
 _COUNTS: Final = ("step", "epoch", "rows")
 _OPTIONAL: Final = (TURN, GIVEN, "balance", "lengths")
 _KEYS: Final = frozenset(
@@ -50,42 +62,45 @@ _KEYS: Final = frozenset(
         "padding",
     }
 )
-_FREE: Final = (*_COUNTS, "batch_size", "mixture", "balance", "lengths")
-"""What may differ, or is compared by itself. Which rows come does not depend on the ranks that they are dealt to."""
+_NOT_COMPARED: Final = (*_COUNTS, "batch_size", "mixture", "balance", "lengths")
+"""Keys that may differ, or are compared separately. The rows of a batch do not depend on the balance of ranks."""
+
+_MOST_SHOWN: Final = 200
+"""Characters of a value in a message."""
 
 
 @runtime_checkable
 class BatchLoader(Protocol):
-    """Batches of one epoch after another, with a state: :class:`tokenlake.DataLoader` and ``AsyncDataLoader``."""
+    """Loader of batches, epoch after epoch, with a state: :class:`tokenlake.DataLoader` and ``AsyncDataLoader``."""
 
     @property
     def epoch(self) -> int:
-        """Of the latest iteration."""
+        """Epoch of the latest iteration."""
         ...
 
     def __iter__(self) -> Iterator[Any]:
-        """Go on behind the state, or with the next epoch."""
+        """Iterate from the state that was set, or over the next epoch."""
         ...
 
     def __len__(self) -> int:
-        """Return the batches of an epoch; TypeError where that is not known."""
+        """Return the number of batches of an epoch; TypeError if it is not known."""
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """Return what :meth:`set_state` needs to go on behind the last batch that was delivered."""
+        """Return the state after the last batch that was delivered, for :meth:`set_state`."""
         ...
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where another loader stood."""
+        """Continue from the state of another loader."""
         ...
 
     def close(self) -> None:
-        """End the iteration that is under way, and its threads."""
+        """End the current iteration and its threads."""
         ...
 
 
 def state_of(plan: BatchPlan, position: Position) -> dict[str, Any]:
-    """Return the state, JSON-able."""
+    """Return the state of a loader at a position, JSON-able."""
     epoch = position.passes * (plan.epochs or 1)
     return {"format": FORMAT, "step": position.step, "epoch": epoch, "rows": position.rows, **plan.identity}
 
@@ -94,17 +109,17 @@ def plain_state(state: Any) -> dict[str, Any]:
     """Return a state as plain JSON values: integers of NumPy become integers, tuples become lists.
 
     Raises:
-        ConfigError: it is no state: no mapping, of another format, or with keys that no state has.
+        ConfigError: It is not a state: not a mapping, in another format, or with unknown keys.
     """
     plain = plain_integers(state)
-    if not isinstance(plain, dict) or not _alike(cast("dict[str, Any]", plain).get("format"), FORMAT):
+    if not isinstance(plain, dict) or not _is_equal(cast("dict[str, Any]", plain).get("format"), FORMAT):
         raise ConfigError(
             f"{NO_STATE}: {_short(state)}; expected what get_state() returned (format {FORMAT})"
         )
     for key in cast("dict[Any, Any]", plain):
         if key not in _KEYS:
             raise ConfigError(
-                f"{NO_STATE}: it has a key {_short(key)}, which no state has"
+                f"{NO_STATE}: it has an unknown key {_short(key)}"
                 f"{did_you_mean(key, _KEYS)}; expected what get_state() returned"
             )
     try:
@@ -117,7 +132,7 @@ def plain_state(state: Any) -> dict[str, Any]:
 
 
 def require_whole_run(state: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a state is that of one of several workers."""
+    """Raise ConfigError if a state is that of one of several workers."""
     turn = turn_of(state)
     if turn is not None and turn != (0, 1):
         raise ConfigError(
@@ -127,10 +142,10 @@ def require_whole_run(state: Mapping[str, Any]) -> None:
 
 
 def turn_of(state: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return which worker a state is of, and of how many; None where it names none.
+    """Return (worker, number of workers) of a state; None if it names no worker.
 
     Raises:
-        ConfigError: it names no such worker.
+        ConfigError: The value is not such a pair.
     """
     if TURN not in state:
         return None
@@ -145,28 +160,32 @@ def turn_of(state: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
-    """Return where a loader of this plan stands in a state.
+    """Return the position of a state in a plan.
 
-    Batch sizes may differ from the state's step on, and a schedule of weights may be one that was extended behind it:
-    what was delivered stays what it was.
+    Batch sizes may differ from the state's step on, and the schedule of weights may be extended after it: the rows that
+    were delivered stay the same.
+
+    Args:
+        plan: Plan of the loader that continues.
+        state: State of a loader.
 
     Raises:
-        ConfigError: it is no state, or one of other data or another order, all that differs being named; or its step,
-            epoch and rows are not those of one place of the run.
+        ConfigError: It is not a state; or it is of other data or another order, with a list of all differences; or its
+            step, epoch and rows are not those of one position of the run.
     """
     state = plain_state(state)
     step, epoch, rows = (_count_of(state, name) for name in _COUNTS)
     passes, rest = divmod(epoch, plan.epochs or 1)
     ours = state_of(plan, Position(step, passes, rows))
-    problems = list[str]()
+    # 1. Compare the identities, and collect all differences.
+    problems: list[str] = []
     for name in ours:
         if name not in state and name not in _OPTIONAL:
             problems.append(f"{name} is missing there")
-        elif name not in _FREE and not _alike(state.get(name), ours[name]):
+        elif name not in _NOT_COMPARED and not _is_equal(state.get(name), ours[name]):
             problems.append(f"{name} is {_short(state.get(name))} there and {_short(ours[name])} here")
-    for name in state:
-        if name not in ours and name not in _OPTIONAL:
-            problems.append(f"{name} is {_short(state[name])} there, and a run here has none")
+    missing_here = [name for name in state if name not in ours and name not in _OPTIONAL]
+    problems += [f"{name} is {_short(state[name])} there, and missing here" for name in missing_here]
     theirs = _sizes_of(state)
     if theirs.before(step) != plan.sizes.before(step):
         problems.append(
@@ -179,37 +198,41 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
         problems.append(f"a pass here has {plan.epochs} epochs and {plan.steps.rows} rows")
     if problems:
         raise ConfigError("the state is of another run: " + "; ".join(problems), differs=problems)
+    # 2. Check that a run reaches the position.
     position = Position(step, passes, rows)
-    # With other weights or another end of the mixture, later passes may be longer or shorter than they were there.
-    is_same_stream = plan.identity["mixture"] is None or _alike(state["mixture"], plan.identity["mixture"])
+    # With other weights or another end of the mixture, later passes may have another length than in the state.
+    is_same_stream = plan.identity["mixture"] is None or _is_equal(state["mixture"], plan.identity["mixture"])
     if passes == 0 or is_same_stream:
         _check_place(plan, position)
     return position
 
 
 def _check_place(plan: BatchPlan, position: Position) -> None:
-    """Raise ConfigError unless a run comes to a place: its step says how many passes and rows were delivered."""
-    places = [plan.position(position.step)]
-    if places[0].rows == 0 and places[0].passes > 0:
-        places.append(plan.steps.end(places[0].passes - 1))
-    if position in places:
+    """Raise ConfigError unless a run reaches a position: the step determines the passes and rows delivered."""
+    possible = [plan.position(position.step)]
+    # The end of a pass is also the beginning of the next.
+    if possible[0].rows == 0 and possible[0].passes > 0:
+        possible.append(plan.steps.end(possible[0].passes - 1))
+    if position in possible:
         return
     epochs = plan.epochs or 1
-    expected = " or ".join(f"epoch {place.passes * epochs} and {place.rows:,} rows" for place in places)
+    expected = " or ".join(f"epoch {place.passes * epochs} and {place.rows:,} rows" for place in possible)
     raise ConfigError(
-        f"the state does not fit itself: after {position.step:,} steps of batch sizes {plan.sizes.to_json()} a run is "
-        f"at {expected}, and it says epoch {position.passes * epochs} and {position.rows:,} rows. It was changed, or "
-        "put together from several; expected what get_state() returned"
+        f"the state contradicts itself: after {position.step:,} steps of batch sizes {plan.sizes.to_json()} a run is "
+        f"at {expected}, but the state has epoch {position.passes * epochs} and {position.rows:,} rows. It was "
+        "changed, or combined from several; expected what get_state() returned"
     )
 
 
 def _count_of(state: Mapping[str, Any], name: str) -> int:
+    """Return a count of a state; ConfigError if it is missing or not a whole number."""
     if name not in state:
         raise ConfigError(f"{NO_STATE}: {name!r} is missing; expected what get_state() returned")
     return whole_number(f"{NO_STATE}: {name}", state[name], 0, MOST_COUNTED)
 
 
 def _sizes_of(state: Mapping[str, Any]) -> BatchSizes:
+    """Return the batch sizes of a state; ConfigError if they are none."""
     try:
         return BatchSizes.from_json(state["batch_size"])
     except (KeyError, TypeError, ValueError, ConfigError):
@@ -219,16 +242,16 @@ def _sizes_of(state: Mapping[str, Any]) -> BatchSizes:
         ) from None
 
 
-def _alike(theirs: Any, ours: Any) -> bool:
-    """Whether values of JSON are equal, also in their types: True is not 1, and 1.0 is no integer."""
+def _is_equal(theirs: Any, ours: Any) -> bool:
+    """Return whether JSON values are equal, types included: True is not 1, and 1.0 is not an integer."""
     if isinstance(ours, Mapping):
         if not isinstance(theirs, Mapping) or theirs.keys() != ours.keys():
             return False
-        return all(_alike(theirs[key], ours[key]) for key in cast("Mapping[str, Any]", ours))
+        return all(_is_equal(theirs[key], ours[key]) for key in cast("Mapping[str, Any]", ours))
     if isinstance(ours, list | tuple):
         if not isinstance(theirs, list | tuple) or len(theirs) != len(ours):
             return False
-        return all(_alike(a, b) for a, b in zip(theirs, ours, strict=True))
+        return all(map(_is_equal, theirs, ours))
     if isinstance(ours, bool) or isinstance(theirs, bool):
         return theirs is ours
     if isinstance(ours, int) and not isinstance(theirs, int):
@@ -236,128 +259,172 @@ def _alike(theirs: Any, ours: Any) -> bool:
     return theirs == ours
 
 
-def _length_problems(plan: BatchPlan, theirs: Any, step: int) -> list[str]:
-    """Nothing where rows were cut at the same places so far."""
-    whole = LengthCurriculum(((0, plan.stored_length or 1),))
-    there, here = whole if theirs is None else LengthCurriculum.of(theirs), plan.curriculum or whole
-    cut = there.before(step) != whole.before(step)
-    if there.before(step) == here.before(step) and (not cut or there.keep_shape == here.keep_shape):
-        return []
+def _length_problems(plan: BatchPlan, stored_lengths: Any, step: int) -> list[str]:
+    """Return the difference of the length curricula before a step, if any.
+
+    Args:
+        plan: Plan of the loader that continues.
+        stored_lengths: Length curriculum of the state; None: rows are whole.
+        step: Step of the state.
+    """
+    whole_rows = LengthCurriculum(((0, plan.stored_length or 1),))
+    theirs = whole_rows if stored_lengths is None else LengthCurriculum.of(stored_lengths)
+    ours = plan.curriculum or whole_rows
+    if theirs.before(step) == ours.before(step):
+        # The shape of batches matters only if rows have been cut.
+        was_cut = theirs.before(step) != whole_rows.before(step)
+        if not was_cut or theirs.keep_shape == ours.keep_shape:
+            return []
     return [
-        f"lengths up to step {step} are {_short(there.to_json())} there and {_short(here.to_json())} here "
-        f"(another length from now on is written {{0: {there.at(0)}, {step}: {here.at(step)}}})"
+        f"lengths up to step {step} are {_short(theirs.to_json())} there and {_short(ours.to_json())} here "
+        f"(another length from now on is written {{0: {theirs.at(0)}, {step}: {ours.at(step)}}})"
     ]
 
 
 def _mixture_problems(plan: BatchPlan, theirs: Any, passes: int, rows: int) -> list[str]:
-    """Nothing where our schedule is theirs, or extends theirs behind the rows that were delivered."""
+    """Return the differences of the mixtures, if any. Our schedule may extend theirs after the rows delivered.
+
+    Args:
+        plan: Plan of the loader that continues.
+        theirs: Mixture of the state; None: a single dataset.
+        passes: Passes before the position of the state.
+        rows: Rows of the pass before it.
+    """
     if isinstance(plan.data, Dataset) and theirs is None:
         return []
     if not isinstance(plan.data, Mixture) or not isinstance(theirs, Mapping):
-        return ["only one of them is of a mixture"]
+        return ["one of them reads a mixture, the other a single dataset"]
     ours = plan.data.to_json()
-    # A stream may be cut elsewhere: what comes before stays what it was, but where each bucket is cut.
-    free = ("schedule",) if plan.bucket_shapes else ("schedule", "rows")
-    found = [
+    # A stream may end elsewhere, since the rows before stay the same. With buckets, each bucket would end elsewhere.
+    not_compared = ("schedule",) if plan.bucket_shapes else ("schedule", "rows")
+    compared = [name for name in dict.fromkeys((*ours, *theirs)) if name not in not_compared]
+    problems = [
         f"mixture.{name} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
-        for name in dict.fromkeys((*ours, *theirs))
-        if name not in free and not _alike(theirs.get(name), ours.get(name))
+        for name in compared
+        if not _is_equal(theirs.get(name), ours.get(name))
     ]
-    if found or _alike(theirs.get("schedule"), ours["schedule"]):
-        return found
-    first, stream = WeightScheduler.from_json(theirs.get("schedule") or {}), plan.stream(passes)
-    schedule, at = cast("WeightScheduler | None", plan.data.scheduler), None
-    while schedule is not None and schedule != first:
-        at, schedule = schedule.at, schedule.before
-    if schedule is None or at is None:
-        return [_other_weights(plan.data.scheduler, first)]
+    if problems or _is_equal(theirs.get("schedule"), ours["schedule"]):
+        return problems
+    # Go back from our schedule, extension by extension, to theirs.
+    their_schedule = WeightScheduler.from_json(theirs.get("schedule") or {})
+    schedule: WeightScheduler | None = plan.data.scheduler
+    extended_at: int | None = None
+    while schedule is not None and schedule != their_schedule:
+        extended_at = schedule.at
+        schedule = schedule.before
+    if schedule is None or extended_at is None:
+        return [_other_weights(plan.data.scheduler, their_schedule)]
+    stream = plan.stream(passes)
     assert isinstance(stream, MixtureStream)
-    if at < (safe := stream.mixture.step_after(rows)):
-        return [f"the schedule was extended at step {at}, which was passed; expected step {safe} or later"]
+    first_step = stream.mixture.step_after(rows)
+    if extended_at < first_step:
+        return [
+            f"the schedule was extended at step {extended_at}, which is already over; expected step {first_step} or "
+            "later"
+        ]
     return []
 
 
 def _other_weights(ours: WeightScheduler, theirs: WeightScheduler) -> str:
-    """Say how the weights of a state differ from those here."""
+    """Return a description of how the weights of a state differ from ours."""
     if ours.names != theirs.names and sorted(ours.names) == sorted(theirs.names):
         return (
             f"the order of the sources is {', '.join(theirs.names)} there and {', '.join(ours.names)} here, and it "
             "decides the order of the rows; expected the datasets in the order of the state"
         )
-    shown = [_short([point["weights"] for point in each.to_json()["points"]]) for each in (theirs, ours)]
+    their_weights = _short([point["weights"] for point in theirs.to_json()["points"]])
+    our_weights = _short([point["weights"] for point in ours.to_json()["points"]])
     return (
-        f"the weights are others: {shown[0]} there and {shown[1]} here; expected the same schedule, or one that "
+        f"the weights are {their_weights} there and {our_weights} here; expected the same schedule, or one that "
         "extends it (extend(at=...))"
     )
 
 
 def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 200 else f"{shown[:200]}..."
+    """Return a value for a message, long ones abbreviated."""
+    text = repr(value)
+    if len(text) > _MOST_SHOWN:
+        return f"{text[:_MOST_SHOWN]}..."
+    return text
 
 
 Opener = Callable[[str, str], Dataset]
-"""``("code@v3", "train")`` -> the dataset."""
+"""(name of a version, such as "code@v3", name of a split) -> dataset."""
 
 
 def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
-    """Return the plan and the place of a state.
+    """Return the plan and the position of a state.
 
     Args:
-        state: what ``get_state()`` of a loader returned.
-        open_dataset: opens a split of a version by their names.
+        state: State that ``get_state()`` of a loader returned.
+        open_dataset: Function that opens a split of a version.
 
     Raises:
-        ConfigError: it is no state, or a dataset is not the one that it was; says what differs.
-        NotFoundError: there is no such version any more.
+        ConfigError: It is not a state; or a dataset has changed, with a list of the differences.
+        NotFoundError: A version does not exist any more.
     """
     state = plain_state(state)
     require_whole_run(state)
+    # 1. Read the state.
+    names = ["seed", "shuffle", "epochs", "drop_last", "lanes", "window"]
+    names += [name for name in ("padding", "balance", "lengths") if name in state]
+    mixture_arguments: dict[str, Any] = {}
+    schedule: Any = None
+    kept_rows: dict[str, Any] = {}
     try:
-        sources = {name: each["dataset"].rpartition("/") for name, each in state["sources"].items()}
-        asked = {name: state[name] for name in ("seed", "shuffle", "epochs", "drop_last", "lanes", "window")}
-        asked |= {name: state[name] for name in ("padding", "balance", "lengths") if name in state}
+        sources = {name: source["dataset"].rpartition("/") for name, source in state["sources"].items()}
+        options = {name: state[name] for name in names}
         sizes = dict(state["batch_size"])
         mixture = state["mixture"]
-        mixed = dict[str, Any]()
-        schedule: Any = None
-        kept = dict[str, Any]()
         if mixture is not None:
-            mixed = {name: mixture[name] for name in ("stop", "rows", "block_size", "step_rows")}
+            mixture_arguments = {name: mixture[name] for name in ("stop", "rows", "block_size", "step_rows")}
             schedule = mixture["schedule"]
-            kept = dict(mixture.get("kept", {}))
+            kept_rows = dict(mixture.get("kept", {}))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"{NO_STATE} ({error!r}); expected the JSON of what get_state() returned"
         ) from error
-    if unnamed := [split for version, _, split in sources.values() if not version]:
-        raise ConfigError(f"{NO_STATE}: {unnamed[0]!r} names no split of a version")
-    datasets = {name: open_dataset(version, split) for name, (version, _, split) in sources.items()}
+    # 2. Open the datasets.
+    datasets: dict[str, Dataset] = {}
+    for version, _, split in sources.values():
+        if not version:
+            raise ConfigError(f"{NO_STATE}: {split!r} does not name a split of a version")
+    for name, (version, _, split) in sources.items():
+        datasets[name] = open_dataset(version, split)
+    # 3. Combine them as they were. The state has weights by rows, even if they were given by tokens.
     if mixture is None:
         if len(datasets) != 1:
             raise ConfigError(f"{NO_STATE}: it has no mixture and {len(datasets)} sources; expected one")
-        data = next(iter(datasets.values()))
+        data: Dataset | Mixture = next(iter(datasets.values()))
     else:
-        # Weights by tokens were worked out into weights of rows before they came into the state.
         data = Mixture(
             datasets,
             WeightScheduler.from_json(schedule),
-            **mixed,
+            **mixture_arguments,
             order=state.get("order"),
-            max_fraction=_fractions(kept, datasets),
+            max_fraction=_fractions(kept_rows, datasets),
         )
-    if not asked["shuffle"]:  # rows in the order in which they are stored have neither lanes nor windows
-        del asked["lanes"], asked["window"]
-    plan = BatchPlan(data, LoaderOptions(batch_size=sizes, **asked))
+    if not options["shuffle"]:  # the stored order has neither lanes nor windows
+        del options["lanes"]
+        del options["window"]
+    plan = BatchPlan(data, LoaderOptions(batch_size=sizes, **options))
     return plan, position_of(plan, state)
 
 
-def _fractions(kept: Mapping[str, Any], datasets: Mapping[str, Dataset]) -> dict[str, Fraction]:
-    """Return which share of each source a mixture uses, of the sources of which it does not use all rows."""
-    fractions = dict[str, Fraction]()
-    for name, rows in kept.items():
+def _fractions(kept_rows: Mapping[str, Any], datasets: Mapping[str, Dataset]) -> dict[str, Fraction]:
+    """Return the share of each shortened source that a mixture uses.
+
+    Args:
+        kept_rows: Number of rows that are used, of each shortened source.
+        datasets: All sources.
+
+    Raises:
+        ConfigError: A name is not that of a source, or a number is not possible.
+    """
+    fractions: dict[str, Fraction] = {}
+    for name, rows in kept_rows.items():
         if name not in datasets:
-            raise ConfigError(f"{NO_STATE}: mixture.kept: {name!r} is no source")
+            raise ConfigError(f"{NO_STATE}: mixture.kept: {name!r} is not a source")
         most = len(datasets[name])
         fractions[name] = Fraction(whole_number(f"{NO_STATE}: mixture.kept.{name}", rows, 1, most), most)
     return fractions

@@ -1,7 +1,7 @@
-"""The steps of a run: which rows of a pass a batch has, and where delivery stands between two batches.
+"""Steps of a run, and positions between them.
 
 A *step* is a batch that was delivered, counted from 0 over all passes. The size of a batch is a function of its step.
-The place in the data is counted in rows, so that a change of the batch size at some step skips no row.
+The position in the data is counted in rows, so that a change of the batch size at some step skips no row.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tokenlake.base.checks import whole_number
 from tokenlake.errors import ConfigError
 
 RowsOfBatch = Callable[[int], Int64]
-"""Size of a batch -> which of its rows are wanted here, ascending, int64[m]."""
+"""Number of rows of a full batch -> those of its rows that a host needs, ascending, int64[m]."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Between two batches: how far delivery has come.
+    """Position between two batches.
 
     Attributes:
-        step: batches delivered, over everything.
-        passes: passes over the data that ended.
-        rows: rows delivered in this pass.
+        step: Number of batches delivered, over all passes.
+        passes: Number of passes that have ended.
+        rows: Number of rows delivered in the current pass.
     """
 
     step: int
@@ -43,13 +43,13 @@ class BatchStep:
     """One step.
 
     Attributes:
-        step: its number.
-        passes: of which pass over the data, from 0.
-        start: rows before it: of the pass, of its bucket alone where there are buckets.
-        size: rows of a full batch of this step.
-        rows: rows that it has: fewer than `size` only at the end of a pass, or of a bucket.
-        bucket: which of the buckets it is of; 0 where there are none.
-        delivered: rows of the pass when it is delivered.
+        step: Number of the step.
+        passes: Number of its pass, from 0.
+        start: Rows of the pass before the batch; with buckets, of its bucket alone.
+        size: Rows of a full batch of this step.
+        rows: Rows of the batch: fewer than `size` only at the end of a pass, or of a bucket.
+        bucket: Index of its bucket; 0 without buckets.
+        delivered: Rows of the pass that are delivered after the batch.
     """
 
     step: int
@@ -62,7 +62,7 @@ class BatchStep:
 
     @property
     def after(self) -> Position:
-        """Where delivery stands when it is delivered."""
+        """Position after the batch."""
         return Position(self.step + 1, self.passes, self.delivered)
 
 
@@ -73,34 +73,42 @@ def walk(
     passes: int | None = None,
     step: int | None = None,
 ) -> tuple[int, int]:
-    """Return the step that begins a pass, and its number: of that pass, or of the one that a step is in.
+    """Return (first step, number) of a pass: that of a number, or that which contains a step.
 
-    Passes are gone through one by one until the sizes have stopped changing, then counted.
+    Passes are visited one by one while batch sizes change. After that all passes have the same number of batches, and
+    the rest is one division. With 5 batches in pass 0, 3 in each later one and no change after step 5, step 12 is in
+    pass ``1 + (12 - 5) // 3 = 3``, which begins at step 11.
 
     Args:
-        batches: number and first step of a pass -> how many batches it has; None: no end.
-        settled: the step from which on sizes do not change.
-        passes, step: one of the two.
+        batches: Function of the number and first step of a pass that returns its number of batches; None: no end.
+        settled: Step from which on batch sizes do not change.
+        passes: Number of the pass to find; None: `step` is given.
+        step: Step to find; None: `passes` is given.
     """
-    first = number = 0
-    while each := batches(number, first):
-        left = (step - first) // each if step is not None else (passes or 0) - number
-        if left <= 0:
+    first = 0
+    number = 0
+    while True:
+        count = batches(number, first)
+        if not count:  # the pass never ends, or is empty
             break
-        skipped = left if first >= settled else 1
-        first, number = first + skipped * each, number + skipped
+        passes_left = (passes or 0) - number if step is None else (step - first) // count
+        if passes_left <= 0:
+            break
+        skipped = passes_left if first >= settled else 1
+        first += skipped * count
+        number += skipped
     return first, number
 
 
 def rows_of_host(host: tuple[int, int] | None, common: int) -> RowsOfBatch:
-    """Return which rows of a batch one of several hosts has: the index-th of equal parts.
+    """Return a function that returns the rows of a batch for one of several hosts: the index-th of equal parts.
 
     Args:
-        host: (index, number of hosts); None: there is one.
-        common: the largest number that divides the rows of all batches.
+        host: Pair (index, number of hosts); None: there is one host.
+        common: Greatest common divisor of the rows of all batches.
 
     Raises:
-        ConfigError: it is no such pair, or batches cannot be cut into so many parts.
+        ConfigError: It is not such a pair, or batches cannot be divided into as many parts.
     """
     pair: Any = (0, 1) if host is None else host
     try:
@@ -114,6 +122,7 @@ def rows_of_host(host: tuple[int, int] | None, common: int) -> RowsOfBatch:
 
     @lru_cache(8)
     def rows(size: int) -> Int64:
-        return np.arange(size // hosts * index, size // hosts * (index + 1), dtype=np.int64)
+        rows_per_host = size // hosts
+        return np.arange(rows_per_host * index, rows_per_host * (index + 1), dtype=np.int64)
 
     return rows

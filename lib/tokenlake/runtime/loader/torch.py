@@ -1,4 +1,4 @@
-"""Datasets of PyTorch over stored versions: batches in the loader's order, or rows by number."""
+"""Datasets of PyTorch over stored versions: batches in the loader's order, or rows by their number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from tokenlake.base.checks import require_one_of, whole_number
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.runtime.loader.batch import used_again
+from tokenlake.runtime.loader.batch import reused_array
 from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.loader.host_batches import ALL, HostBatches, Turn
 from tokenlake.runtime.loader.host_reader import HostReader, shared_reader
@@ -35,6 +35,7 @@ Integers = Literal["mixed", "int32", "int64"]
 Item = dict[str, torch.Tensor]
 
 _LOSS: Final = ("labels", "targets")
+"""Ends of the names of columns that losses take."""
 
 
 def torch_dataset(
@@ -53,42 +54,45 @@ def torch_dataset(
         for batch in torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1):
             batch["input_ids"]  # torch.int32 (256, 2048)
 
-    ``batch_size=None`` says to PyTorch that items are batches already. With N worker processes, worker w makes the
-    steps w, w + N, ... and PyTorch takes from them in turn, so that the order is the same for every N. Nearly every
-    batch needs rows of all lanes, so each worker decodes nearly every row group: one worker, or none (threads of this
-    process read ahead then, too), is the cheapest way; more help where a ``map`` of one's own is slow.
+    ``batch_size=None`` tells PyTorch that items are batches already. With N worker processes, worker w makes the steps
+    w, w + N, ... and PyTorch takes from them in turn, so that the order is the same for every N. Nearly every batch
+    needs rows of all lanes, so that each worker decodes nearly every row group: one worker, or none (threads of this
+    process read ahead then, too), is the cheapest; more help if your own ``map`` is slow.
 
-    A loop is one pass: `epochs` epochs laid end to end. Which pass is said by ``dataset.set_epoch(n)`` before the loop,
-    as with PyTorch's DistributedSampler, also with ``persistent_workers``; without it every loop is pass 0 again.
+    A loop is one pass: `epochs` epochs laid end to end. ``dataset.set_epoch(n)`` before the loop sets the pass, as with
+    PyTorch's DistributedSampler, also with ``persistent_workers``. Without it, every loop is pass 0.
 
     A ``torchdata.stateful_dataloader.StatefulDataLoader`` saves and resumes exactly, with the same number of workers.
     For another number, or with the plain DataLoader: ``dataset.set_state(dataset.state_after(step))``, where `step`
-    counts the batches of the run; it is the state of :class:`tokenlake.DataLoader`, which takes it and gives it, too.
+    counts the batches of the run. This is the state of :class:`tokenlake.DataLoader`, and the two are interchangeable.
 
     Args:
-        data, batch_size: as of :class:`tokenlake.DataLoader`.
-        rows: items are single rows, arrays of shape (L,), in the same order; give `batch_size` of PyTorch's loader the
-            same number as here, or workers make other batches.
-        integers: type of integer columns. "mixed": ``labels`` and ``targets`` int64, which PyTorch's losses insist on,
-            all others int32, as they are stored (embeddings, comparisons and additions take them) and not copied;
-            "int64" for what indexes by ids (``gather``, ``one_hot``); "int32" copies nothing. Masks are bool.
-        options: all others of :class:`tokenlake.DataLoader` but `sharding`. `prefetch` (1 by default), `workers` and
-            `cache_bytes` (256 MiB by default) are of each worker process. `host` is (rank, number of processes): this
-            process gets these rows of every batch, the rank-th of equal parts; None: those of ``torch.distributed``
-            where it is initialised, else (0, 1). Frameworks that divide batches among processes themselves want (0, 1).
+        data: Dataset or mixture, as for :class:`tokenlake.DataLoader`.
+        batch_size: Rows of the global batch, as for :class:`tokenlake.DataLoader`.
+        rows: Whether items are single rows, arrays of shape (L,), in the same order. Give PyTorch's loader the same
+            `batch_size`: with another, workers change the order.
+        integers: Type of integer columns. "mixed": ``labels`` and ``targets`` are int64, which PyTorch's losses
+            require, and all others int32, as stored and without a copy (embeddings, comparisons and additions take
+            them). "int64": for operations that index by ids (``gather``, ``one_hot``). "int32": no column is copied.
+            Masks are bool.
+        options: All other options of :class:`tokenlake.DataLoader` except `sharding`. `prefetch` (1 by default),
+            `workers` and `cache_bytes` (256 MiB by default) apply to each worker process. `host` is (rank, number of
+            processes): this process gets the rank-th of equal parts of every batch. None: those of
+            ``torch.distributed`` if it is initialised, else (0, 1). Frameworks that divide batches among processes
+            themselves need (0, 1).
 
     Raises:
         MissingExtraError: PyTorch is not installed.
-        ConfigError: an argument is not what is allowed; or this is one of several processes (``WORLD_SIZE``) and
-            it is not said which.
+        ConfigError: An argument is not allowed; or this is one of several processes (``WORLD_SIZE``) and its rank is
+            not known.
     """
-    chosen: LoaderKeywords = {"prefetch": 1, "cache_bytes": WORKER_CACHE_BYTES, **options}
-    if chosen.get("host") is None:
-        chosen["host"] = process_place()
-    asked = LoaderOptions.of("torch_dataset", batch_size, chosen)
-    if rows and asked.batch_layout.flat:
+    keywords: LoaderKeywords = {"prefetch": 1, "cache_bytes": WORKER_CACHE_BYTES, **options}
+    if keywords.get("host") is None:
+        keywords["host"] = process_place()
+    loader_options = LoaderOptions.of("torch_dataset", batch_size, keywords)
+    if rows and loader_options.batch_layout.flat:
         raise ConfigError("rows: got True, but a flat batch has no rows; leave out rows or layout")
-    reader = shared_reader(data, asked)
+    reader = shared_reader(data, loader_options)
     if rows and not reader.get().plan.rows_alike:
         raise ConfigError(
             "rows: got True, but batches have other numbers of rows than batch_size: leave it out, or give padding "
@@ -102,59 +106,69 @@ def torch_rows(
 ) -> TorchRows:
     """Return a map-style ``torch.utils.data.Dataset``: row number -> dict of tensors of shape (L,).
 
-    For samplers of one's own. Rows in random order decode a row group for nearly every row; the order of
-    :func:`torch_dataset` decodes each once.
+    It is for your own samplers. Reading rows in random order decodes a row group for nearly every row; the order of
+    :func:`torch_dataset` decodes each row group once.
 
     Args:
-        data: a dataset of any kind; rows of many lengths come each with its own L, as they are stored.
-        columns: as of :class:`tokenlake.DataLoader`.
-        integers: as of :func:`torch_dataset`.
+        data: Dataset of any kind. Rows of many lengths each have their own L, as stored.
+        columns: Names of the columns, as for :class:`tokenlake.DataLoader`; None: the default ones.
+        integers: Type of integer columns, as for :func:`torch_dataset`.
 
     Raises:
         MissingExtraError: PyTorch is not installed.
-        ConfigError: an argument is not what is allowed.
+        ConfigError: An argument is not allowed.
     """
     return TorchRows(data, columns, integers)
 
 
 @final
 class TorchBatches(IterableDataset[Item]):
-    """See :func:`torch_dataset`. Picklable; nothing is open in it, so that workers may be forked or spawned."""
+    """Batches, or their rows, in the order of a loader; see :func:`torch_dataset`.
+
+    It can be pickled and has no open files, so that workers may be forked or spawned.
+
+    Args:
+        reader: Reader of this host, opened in each process.
+        integers: Type of integer columns.
+        rows: Whether items are rows.
+    """
 
     def __init__(self, reader: PerProcess[HostReader], *, integers: str, rows: bool) -> None:
         super().__init__()
         require_one_of("integers", integers, get_args(Integers))
-        self.reader, self.rows, self.integers = reader, rows, integers
-        # Shared with workers that live on from one loop to the next.
+        self.reader = reader
+        self.rows = rows
+        self.integers = integers
+        # Shared with workers that live from one loop to the next.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._start: Position | None = None
 
     @property
     def epoch(self) -> int:
-        """The pass that the next loop delivers."""
+        """Number of the pass that the next loop delivers."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which pass the next loop delivers, 0 at first; ConfigError if the one before never ends."""
+        """Set the pass that the next loop delivers, 0 by default; ConfigError if the pass before it never ends."""
         self.reader.get().plan.begin(epoch)
         self._epoch.fill_(epoch)
 
     def state_after(self, step: int) -> dict[str, Any]:
-        """Return the state of the run when `step` batches were delivered, over all passes: JSON, small.
+        """Return the state of the run after `step` batches, counted over all passes: small, JSON-able.
 
-        The same as ``DataLoader.get_state()`` of the same run, with any number of workers and hosts.
+        It equals ``DataLoader.get_state()`` of the same run, with any number of workers and hosts.
         """
         plan = self.reader.get().plan
         return state_of(plan, plan.position(step))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of :meth:`state_after` or of a ``DataLoader``, with any number of workers.
+        """Continue from a state of :meth:`state_after` or of a ``DataLoader``, with any number of workers.
 
-        Loops of that state's pass (:attr:`epoch` becomes it) begin there, all others at the beginning of theirs.
-        Set it before workers are started.
+        Loops over that state's pass (:attr:`epoch` is set to it) begin there, all others at the beginning of theirs.
+        Call it before workers are started.
 
         Raises:
-            ConfigError: the state is of other data or of another order, or is a worker's.
+            ConfigError: The state is of other data or of another order, or that of a single worker.
         """
         state = plain_state(state)
         if TURN in state:
@@ -169,17 +183,19 @@ class TorchBatches(IterableDataset[Item]):
         self._epoch.fill_(self._start.passes)
 
     def __iter__(self) -> TorchIterator:
-        """Begin the pass that was set, in a worker process its share of it."""
-        worker, start = get_worker_info(), self._start
+        """Return an iterator over the pass that was set; in a worker process, over the worker's share of it."""
+        start = self._start
         if start is None or start.passes != self.epoch:
             start = self.reader.get().plan.begin(self.epoch)
         turn = ALL
+        worker = get_worker_info()
         if worker is not None:
+            # PyTorch takes the first batch from worker 0, whatever the step.
             turn = Turn((start.step + worker.id) % worker.num_workers, worker.num_workers)
         return TorchIterator(self, start, turn)
 
     def __len__(self) -> int:
-        """Return how many items a pass has, of all workers together; TypeError where it has no end."""
+        """Return the number of items of a pass, of all workers together; TypeError if the pass has no end."""
         reader = self.reader.get()
         plan = reader.plan
         count = plan.batches_in(self.epoch)
@@ -196,53 +212,68 @@ class TorchBatches(IterableDataset[Item]):
 
 @final
 class TorchIterator(Iterator[Item]):
-    """The rest of a pass, of one worker; its state is what torchdata's StatefulDataLoader keeps."""
+    """Iterator of one worker to the end of a pass. torchdata's StatefulDataLoader saves its state.
+
+    Args:
+        dataset: Dataset that is iterated.
+        position: Position of the first batch.
+        turn: Steps that this worker makes.
+    """
 
     def __init__(self, dataset: TorchBatches, position: Position, turn: Turn) -> None:
-        self._dataset, self._reader, self._turn = dataset, dataset.reader.get(), turn
+        self._dataset = dataset
+        self._reader = dataset.reader.get()
+        self._turn = turn
         self._batches = HostBatches(self._reader, position, turn)
-        self._at_hand: Item | None = None
-        self._given, self._before = 0, self._batches.state()
+        # If items are rows: the batch of which some rows are still to come, the number of its rows that were
+        # delivered, and the state before it.
+        self._current_batch: Item | None = None
+        self._rows_delivered = 0
+        self._state_before = self._batches.state()
 
     def __next__(self) -> Item:
         """Return a batch, or a row."""
-        return self._next_row() if self._dataset.rows else self._next_batch()
+        if self._dataset.rows:
+            return self._next_row()
+        return self._next_batch()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this worker stands: JSON, small."""
+        """Return the state of this worker: small, JSON-able."""
         # A batch of which not all rows were delivered is made again.
-        state = self._batches.state() if self._at_hand is None else self._before
-        return {**state, GIVEN: self._given}
+        state = self._batches.state() if self._current_batch is None else self._state_before
+        return {**state, GIVEN: self._rows_delivered}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a worker of the same run stood, one of as many.
+        """Continue from the state of a worker of the same run, with as many workers.
 
         Raises:
-            ConfigError: the state is of other data, of another order or of another number of workers.
+            ConfigError: The state is of other data, of another order or of another number of workers.
         """
         batches = HostBatches.resumed(self._reader, state, self._turn, without=ALL)
-        most = max(self._reader.plan.batch_sizes)
-        given = whole_number(f"{NO_STATE}: {GIVEN}", state.get(GIVEN, 0), 0, most)
+        most_rows = max(self._reader.plan.batch_sizes)
+        rows_delivered = whole_number(f"{NO_STATE}: {GIVEN}", state.get(GIVEN, 0), 0, most_rows)
         self.close()
         self._batches = batches
-        self._given = given
+        self._rows_delivered = rows_delivered
 
     def close(self) -> None:
         """End the threads that read ahead."""
-        self._at_hand = None
+        self._current_batch = None
         self._batches.close()
 
     def _next_row(self) -> Item:
-        while self._at_hand is None:
-            self._before, batch = self._batches.state(), self._next_batch()
-            if len(next(iter(batch.values()))) > self._given:
-                self._at_hand = batch
+        while self._current_batch is None:
+            self._state_before = self._batches.state()
+            batch = self._next_batch()
+            if len(next(iter(batch.values()))) > self._rows_delivered:
+                self._current_batch = batch
             else:  # the last batch of a pass may have no rows of this host
-                self._given = 0
-        row = {name: values[self._given] for name, values in self._at_hand.items()}
-        self._given += 1
-        if self._given == len(next(iter(self._at_hand.values()))):
-            self._given, self._at_hand = 0, None
+                self._rows_delivered = 0
+        row = {name: values[self._rows_delivered] for name, values in self._current_batch.items()}
+        self._rows_delivered += 1
+        if self._rows_delivered == len(next(iter(self._current_batch.values()))):
+            self._rows_delivered = 0
+            self._current_batch = None
         return row
 
     def _next_batch(self) -> Item:
@@ -251,67 +282,85 @@ class TorchIterator(Iterator[Item]):
 
 @final
 class TorchRows(MapDataset[Item]):
-    """See :func:`torch_rows`; picklable, and every process opens files of its own."""
+    """Rows by their number; see :func:`torch_rows`. It can be pickled: each process opens its own files."""
 
     def __init__(self, data: Dataset, columns: Sequence[str] | None, integers: str) -> None:
         require_one_of("integers", integers, get_args(Integers))
-        self._rows, self._integers = SharedRows(data, columns, "torch_dataset"), integers
+        self._rows = SharedRows(data, columns, "torch_dataset")
+        self._integers = integers
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Item:
-        """Return a row: column -> tensor of shape (L,); IndexError where there is none."""
+        """Return a row: column -> tensor of shape (L,); IndexError if it does not exist."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Item]:
-        """Return several rows, each row group decoded once for all of them."""
+        """Return several rows. Each row group is decoded once for all of them."""
         return [_tensors(row, self._integers) for row in self._rows.take(indices)]
 
 
 @final
 class TorchRowStream(IterableDataset[dict[str, Any]]):
-    """The rows of a source, each once over all processes and their workers.
+    """Rows of a source, each once over all processes and their workers.
 
-    Reader r of n (process by process, worker by worker) has the source's shards r, r + n, ... where there are as many
-    shards as readers; else it draws all rows and has every n-th. With :meth:`state_dict` of a loop in this process, or
-    a ``StatefulDataLoader`` over any number of workers, the next loop goes on behind the last row exactly; the number
-    of readers must be the same.
+    Reader r of n (process by process, worker by worker) reads the source's shards r, r + n, ... if there are as many
+    shards as readers; otherwise it reads all rows and keeps every n-th. With :meth:`state_dict` of a loop in this
+    process, or a ``StatefulDataLoader`` over any number of workers, the next loop continues exactly after the last row;
+    the number of readers must be the same.
+
+    Args:
+        source: Source whose ``positions(after, share)`` yields (position, row).
+        host: Pair (rank, number of processes); None: that of :func:`process_place`.
     """
 
     def __init__(self, source: Any, host: tuple[int, int] | None = None) -> None:
         super().__init__()
-        self.source, self._host = source, process_place() if host is None else host
+        self.source = source
+        self._host = process_place() if host is None else host
         self._latest: TorchRowIterator | None = None
         self._start: Mapping[str, Any] | None = None
 
     def __iter__(self) -> TorchRowIterator:
-        """Begin at the first row of this reader's share, or where the state says that was loaded, once."""
-        worker, (rank, world) = get_worker_info(), self._host
-        own, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        self._latest = TorchRowIterator(self.source, (rank * workers + own, world * workers))
+        """Return an iterator over this reader's share, once from the state that was loaded, if there is one."""
+        rank, processes = self._host
+        worker = get_worker_info()
+        share = (rank, processes)
+        if worker is not None:
+            workers = worker.num_workers
+            share = (rank * workers + worker.id, processes * workers)
+        self._latest = TorchRowIterator(self.source, share)
         if self._start is not None:
             self._latest.load_state_dict(self._start)
             self._start = None
         return self._latest
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the latest loop of this process stands: JSON, small."""
-        return dict(self._start or {}) if self._latest is None else self._latest.state_dict()
+        """Return the state of the latest loop of this process: small, JSON-able."""
+        if self._latest is None:
+            return dict(self._start or {})
+        return self._latest.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next loop go on where another one stood."""
+        """Let the next loop continue from the state of another one."""
         self._start = state or None
 
 
 @final
 class TorchRowIterator(Iterator[dict[str, Any]]):
-    """The rows of one reader's share; its state is what torchdata's StatefulDataLoader keeps."""
+    """Rows of one reader's share. torchdata's StatefulDataLoader saves its state.
+
+    Args:
+        source: Source of the rows.
+        share: Pair (index, number of readers).
+    """
 
     def __init__(self, source: Any, share: tuple[int, int]) -> None:
-        self._source, self._share = source, share
-        self._behind: tuple[int, ...] | None = None
+        self._source = source
+        self._share = share
+        self._behind: tuple[int, ...] | None = None  # position after the last row
         self._rows = source.positions((), share)
 
     def __next__(self) -> dict[str, Any]:
@@ -320,11 +369,12 @@ class TorchRowIterator(Iterator[dict[str, Any]]):
         return {name: _number_tensor(value) for name, value in row.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this reader stands: JSON, small."""
-        return {"share": list(self._share), "behind": None if self._behind is None else list(self._behind)}
+        """Return the state of this reader: small, JSON-able."""
+        behind = None if self._behind is None else list(self._behind)
+        return {"share": list(self._share), "behind": behind}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a reader of the same share stood; ConfigError if it was of another one."""
+        """Continue from the state of a reader of the same share; ConfigError if it is of another share."""
         if list(state.get("share", ())) != list(self._share):
             raise ConfigError(
                 f"the state is of reader {state.get('share')} (index, number of readers), this is {list(self._share)}; "
@@ -336,36 +386,44 @@ class TorchRowIterator(Iterator[dict[str, Any]]):
 
 
 def _number_tensor(value: Any) -> Any:
-    """Return a list or array of numbers as a tensor, whole numbers as int64; anything else as it is."""
-    plain = isinstance(value, list) and all(isinstance(each, int | float) for each in value)
-    if not plain and not (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
+    """Return a list or array of numbers as a tensor, integers as int64; any other value as it is."""
+    is_number_list = isinstance(value, list) and all(isinstance(item, int | float) for item in value)
+    is_number_array = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    if not is_number_list and not is_number_array:
         return value
     array = np.asarray(value) if len(value) else np.zeros(0, np.int64)
-    return torch.from_numpy(array.astype(np.int64) if array.dtype.kind in "iu" else np.array(array))
+    if array.dtype.kind in "iu":
+        return torch.from_numpy(array.astype(np.int64))
+    return torch.from_numpy(np.array(array))
 
 
 def _tensors(batch: dict[str, Any], integers: str) -> Item:
-    """Return a batch as tensors; those that keep their type share the arrays' memory."""
-    made = Item()
+    """Return a batch as tensors. Columns that keep their type share the memory of the arrays."""
+    tensors: Item = {}
     for name, array in batch.items():
-        wide = integers == "int64" or (integers == "mixed" and name.endswith(_LOSS))
-        if wide and array.dtype == np.int32:
-            # Not tensor.long(): for so little work PyTorch's threads spend more time waiting than working.
-            wider = used_again(array.shape, np.int64)
-            np.copyto(wider, array)
-            array = wider
-        made[name] = torch.from_numpy(array)
-    return made
+        is_wide = integers == "int64" or (integers == "mixed" and name.endswith(_LOSS))
+        if is_wide and array.dtype == np.int32:
+            # Not tensor.long(): for such small arrays PyTorch's threads wait longer than they work.
+            wide_array = reused_array(array.shape, np.int64)
+            np.copyto(wide_array, array)
+            array = wide_array
+        tensors[name] = torch.from_numpy(array)
+    return tensors
 
 
 def process_place() -> tuple[int, int]:
-    """Return (rank, number) of this process; ConfigError if it is one of several and it is not said which."""
+    """Return (rank, number of processes) of this process.
+
+    Raises:
+        ConfigError: This is one of several processes, and its rank is not known.
+    """
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    if (world := os.environ.get("WORLD_SIZE", "1")) != "1":
+    world_size = os.environ.get("WORLD_SIZE", "1")
+    if world_size != "1":
         raise ConfigError(
-            f"this is one of {world} processes (WORLD_SIZE), and torch.distributed is not initialised: all of them "
-            "would read the same rows. Initialise it first, or give host=(rank, world); host=(0, 1) where the "
+            f"this is one of {world_size} processes (WORLD_SIZE), and torch.distributed is not initialised: all of "
+            "them would read the same rows. Initialise it first, or give host=(rank, world); host=(0, 1) if the "
             "framework divides batches by itself"
         )
     return 0, 1

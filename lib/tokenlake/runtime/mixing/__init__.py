@@ -1,8 +1,8 @@
 """Mixing: several sources as one stream, with exact weights that may change along the way.
 
-``schedule`` says which weights hold at a step, ``counts`` how many rows of each source come before a position,
-``mixture`` which row is at a position, and ``stream`` where that row is stored. All are functions: nothing is drawn,
-stored or replayed.
+``schedule`` states the weights at a step, ``counts`` the number of rows of each source before a position, ``deal`` the
+lane that each row goes to, ``mixture`` the row at a position, ``order`` the order inside a source, and ``streams`` the
+stored row. All of them are functions: nothing is drawn, stored or replayed.
 """
 
 from tokenlake.base.lazy_names import lazy_package

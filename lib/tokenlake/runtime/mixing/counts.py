@@ -1,30 +1,44 @@
-"""How many rows of each source a mixture takes: exact counts at any position.
+"""Exact numbers of rows that a mixture takes of each source before any position.
 
-Each weight, as a function of time measured in rows, has an integral W_j(t): the share of source j among the first t
-rows. At time t the source has given ``c_j(t) = floor(W_j(t) + 1/2)`` rows; the counts at position n are those of the
-time at which the c_j sum to n. No count ever falls, none is negative, and every source with a weight comes up.
+**Rule.** Each weight, as a function of time measured in rows, has an integral ``W_j(t)``: the share of source j in the
+first t rows. At time t the source has given::
 
-Where several counts jump at one time, the first sources jump first. Time is told in ticks of 2^-32 row; jumps within
-one tick are taken for simultaneous. The integral over a piece of a schedule is ``first_j x + (last_j - first_j) G(x)``
-with G the same for all sources: 0, ``x^2 / 2 span``, or the area under the eased step. G is rounded down, to 2^-40
-tick. As it grows by 0 to 1 tick in a tick, so does its rounded value; so every W_j grows by something between
-``first_j`` and ``last_j`` in each tick, without any error, and all of them together by 1.
+    c_j(t) = floor(W_j(t) + 1/2)
 
-**The bound.** With J > 1 sources the count at n differs from W_j(n) by at most ``1/2 + w (J - 2) / 2``. There w is the
+The counts at position n are those of the time at which the c_j sum to n. Where several counts grow at one time, the
+first sources grow first. No count ever falls, none is negative, and every source with a weight comes up.
+
+Example: weights 0.5, 0.3, 0.2. Source 0 gives rows at times 1, 3, 5, ..., source 1 at 1.67, 5, 8.33, ..., source 2 at
+2.5, 7.5, ... The counts before positions 0 to 6 are ``000, 100, 110, 111, 211, 311, 321``.
+
+**Search.** The counts of a position are found in three steps (:meth:`Counts.draws_before`):
+
+1. Two times between which the sum of the counts reaches the position. Each count is within 1/2 of its integral, so
+   that the time is less than ``J / 2`` rows from the position.
+2. Times in between, guessed from straight lines through the integrals, until the counts of one sum to the position.
+3. If no time does, counts grow at the same tick; the first sources get the rows that are missing.
+
+**Units.** A tick is 2^-32 row. Counts that grow within one tick are taken for simultaneous. The integral over a piece
+of a schedule is ``first_j x + (last_j - first_j) G(x)``, with G the same for all sources: 0, ``x^2 / 2 span``, or the
+area under the eased step. G is rounded down to 2^-40 tick. As G grows by 0 to 1 tick in a tick, so does its rounded
+value. Every W_j therefore grows by a value between ``first_j`` and ``last_j`` in each tick, without any error, and all
+of them together by 1.
+
+**Bound.** With J > 1 sources the count at n differs from W_j(n) by at most ``1/2 + w (J - 2) / 2``. There w is the
 mean of weight j between n and the time of the count, which is less than J / 2 rows away: each count is within 1/2 of
-its integral then, and what they leave open together is the distance in time.
+its integral at that time, and the differences of all sources sum to the distance in time.
 
 **Changed schedules.** A change of the weights takes effect at a row n: the end of the batch in which its step begins.
 Counts up to n stay as they are, and the integral takes the new weights from n on::
 
     W_j(t) = integral of the first weights up to n  +  integral of the new weights from n to t
-    counts behind n: max(b_j, floor(W_j(t) + 1/2)), with b_j the count at n
+    counts after n: max(b_j, floor(W_j(t) + 1/2)), with b_j the count at n
 
-Nothing is made up for: what a source was given before n was given by the weights of that time. A count at n may be
-ahead of its integral, by ``(J + 1) / 2`` rows at most, because the time of the count may be later than n. The maximum
-keeps it from falling. A source that is ahead waits, which takes ``J (J + 1)`` rows at most for the heaviest one. From
-then on the bound holds again. The integral goes on over any number of changes, so that no share is lost by rounding,
-even with a change at every batch.
+Nothing is made up for: the rows that a source gave before n follow the weights of that time. A count at n may be ahead
+of its integral, by ``(J + 1) / 2`` rows at most, because the time of the count may be later than n. The maximum keeps
+the count from falling. A source that is ahead waits, for ``J (J + 1)`` rows at most of the heaviest source. Then the
+bound holds again. The integral continues over any number of changes, so that no share is lost by rounding, even with a
+change at every batch.
 
 Example: weights (1/2, 1/2), changed to (3/4, 1/4) at row 4. The counts at 4 are (2, 2), those at 12 are (8, 4).
 """
@@ -46,14 +60,13 @@ from tokenlake.runtime.mixing.weights import UNIT_BITS, in_units
 TICK_BITS: Final = 32
 """A row takes ``2**TICK_BITS`` ticks."""
 
-_FINE: Final = (
-    40  # bits of an area behind the tick: also where a weight comes to nothing, its jumps keep to their tick
-)
-_SHIFT: Final = UNIT_BITS + TICK_BITS + _FINE
-_HALF: Final = 1 << (_SHIFT - 1)
-_FEW: Final = 64  # jumps between two times, of which the right one is worth a guess
+_AREA_BITS: Final = 40  # bits of G below the tick: counts keep to their tick even where a weight becomes 0
+_ROW_BITS: Final = UNIT_BITS + TICK_BITS + _AREA_BITS  # integrals are whole numbers of 2^-168 row
+_HALF_ROW: Final = 1 << (_ROW_BITS - 1)
+_MOST_GUESSED: Final = 64  # jumps of counts between two times among which a guess is worth its time
 
 Tallies = tuple[int, ...]
+"""A whole number for each source: its rows, or its integral in units of ``2**-_ROW_BITS`` row."""
 
 
 def counts_of(
@@ -62,36 +75,41 @@ def counts_of(
     """Return the counts of one endless lane by a schedule and all changes that were made to it.
 
     Args:
-        scheduler: The weights.
-        step_rows: Rows of the lane per step of the schedule.
-        block_size: Rows of a block. A change takes effect at a block boundary.
-        batch_rows: Rows of the lane in a batch of the whole stream. A change takes effect at the end of a batch.
+        scheduler: Weights of the sources.
+        step_rows: Number of rows of the lane per step of the schedule.
+        block_size: Number of rows in a block. A change takes effect at a block boundary.
+        batch_rows: Number of rows of the lane in a batch of the whole stream. A change takes effect at the end of a
+            batch.
     """
     first, *changes = scheduler.versions()
     counts = Counts(first, step_rows=step_rows)
     for changed in changes:
-        batch_end = -(-changed.at * step_rows // batch_rows) * batch_rows
-        block_end = -(-batch_end // block_size) * block_size
+        batch_end = _rounded_up(changed.at * step_rows, batch_rows)
+        block_end = _rounded_up(batch_end, block_size)
         counts = Counts(changed, step_rows=step_rows, before=counts, start=block_end)
     return counts
 
 
+def _rounded_up(rows: int, multiple: int) -> int:
+    return -(-rows // multiple) * multiple
+
+
 @final
 class Counts:
-    """The counts of one endless lane by one version of a schedule; :func:`counts_of` makes them.
+    """Counts of one endless lane by one version of a schedule, as :func:`counts_of` makes them.
 
     Args:
-        scheduler: The weights.
-        step_rows: Rows of the lane per step of the schedule.
+        scheduler: Weights of the sources.
+        step_rows: Number of rows of the lane per step of the schedule.
         before: Counts by the schedule that this one changes; None for a schedule that changes none.
         start: Row at which the change takes effect.
 
     Attributes:
-        before: The counts up to and at row `start`; None where there are none.
-        start: The row at which the change takes effect; 0 where there is none.
+        before: Counts up to and at row `start`; None if there are none.
+        start: Row at which the change takes effect; 0 if there is none.
     """
 
-    __slots__ = ("_base", "_start_time", "_starts", "_stretches", "before", "start")
+    __slots__ = ("_base", "_piece_starts", "_pieces", "_start_time", "before", "start")
 
     def __init__(
         self,
@@ -108,98 +126,97 @@ class Counts:
         if before is not None:
             self._base = before.draws_before(start)
 
-        # The integrals W_j from `start` on, over the pieces that are not over by then, in units of ``2**-_SHIFT`` row.
+        # The integrals from `start` on, over the pieces that are not over by then.
         ticks = step_rows << TICK_BITS
-        self._stretches = list[_TickedPiece]()
+        self._pieces: list[_TickedPiece] = []
         for piece in _pieces_from(scheduler, self._start_time, ticks):
-            piece_start = piece.start * ticks
-            first = in_units(piece.first.weights)
-            last = in_units(piece.last.weights)
-            stretch = _TickedPiece(
-                piece_start,
-                piece.last.step * ticks - piece_start,
-                piece.curve,
-                first=tuple(weight << _FINE for weight in first),
-                rise=tuple(b - a for a, b in zip(first, last, strict=True)),
-                base=(0,) * len(first),
-            )
-            if self._stretches:
-                stretch = replace(stretch, base=self._stretches[-1].areas(piece_start))
+            ticked = _in_ticks(piece, ticks)
+            if self._pieces:
+                ticked = replace(ticked, base=self._pieces[-1].areas(ticked.start))
             elif before is not None:
                 # The piece may begin before the change takes effect: its integral joins the earlier one there.
-                reached = before.areas(self._start_time)
-                inside = stretch.areas(self._start_time)
-                stretch = replace(
-                    stretch, base=tuple(whole - part for whole, part in zip(reached, inside, strict=True))
-                )
-            self._stretches.append(stretch)
-        self._starts = [stretch.start for stretch in self._stretches]
+                areas_before = before.areas(self._start_time)
+                areas_of_piece = ticked.areas(self._start_time)
+                joined = [area - part for area, part in zip(areas_before, areas_of_piece, strict=True)]
+                ticked = replace(ticked, base=tuple(joined))
+            self._pieces.append(ticked)
+        self._piece_starts = [piece.start for piece in self._pieces]
 
     def draws_before(self, position: int) -> Tallies:
-        """Return how many of the first `position` rows are of each source; they sum to it."""
+        """Return the rows of each source among the first `position` rows; they sum to it.
+
+        Raises:
+            ConfigError: The position is negative.
+        """
         if position < 0:
             raise ConfigError(f"position {position}; expected 0 or more")
-        counts = self
-        while counts.before is not None and position <= counts.start:
-            counts = counts.before
-        return counts._search(position)
+        # Of several versions, the one that decides this position.
+        version = self
+        while version.before is not None and position <= version.start:
+            version = version.before
+        return version._search(position)
 
     def shares(self, position: int) -> tuple[Fraction, ...]:
-        """Return W_j at a position: what the weights ask for, to 2^-32 row."""
-        return tuple(Fraction(area, 1 << _SHIFT) for area in self.areas(position << TICK_BITS))
+        """Return W_j at a position: the rows that the weights ask for, exact to 2^-32 row."""
+        return tuple(Fraction(area, 1 << _ROW_BITS) for area in self.areas(position << TICK_BITS))
 
     def areas(self, time: int) -> Tallies:
-        """Return W_j at a time in ticks, in units of ``2**-_SHIFT`` row."""
-        counts = self
-        while counts.before is not None and time < counts._start_time:
-            counts = counts.before
+        """Return W_j at a time in ticks, in units of ``2**-_ROW_BITS`` row."""
+        version = self
+        while version.before is not None and time < version._start_time:
+            version = version.before
         # A piece that takes effect late counts from then on.
-        stretch = max(bisect_right(counts._starts, time) - 1, 0)
-        return counts._stretches[stretch].areas(time)
+        index = max(bisect_right(version._piece_starts, time) - 1, 0)
+        return version._pieces[index].areas(time)
 
     def ceiling(self, source: int) -> int | None:
-        """Return how many rows a source gives at most, in all of time; None: there is no end to it."""
-        last = self._stretches[-1]
+        """Return the most rows that a source gives in all of time; None if there is no limit."""
+        # The last piece is constant: without a weight there, the integral and the count stay.
+        last = self._pieces[-1]
         if last.first[source]:
             return None
-        return max(self._base[source], (last.base[source] + _HALF) >> _SHIFT)
+        return max(self._base[source], (last.base[source] + _HALF_ROW) >> _ROW_BITS)
 
     def _search(self, position: int) -> Tallies:
-        """Find the time at which the counts sum to `position`; where none does, share out the jump over it."""
+        """Return the counts that sum to `position`."""
+        # 1. Two times between which the sum reaches the position.
         low, high = self._bracket(position)
+        # 2. Times in between.
         for attempt in count():
-            for state in (low, high):
-                if state.total == position:
-                    return state.counts
+            if low.total == position:
+                return low.counts
+            if high.total == position:
+                return high.counts
             if high.time - low.time == 1:
                 break
-            # Every third time the middle: it ends the search whatever the weights do in between.
-            time = (low.time + high.time) // 2
-            if attempt % 3 < 2 and high.total - low.total < _FEW:
-                margin = (high.time - low.time) >> 16 if attempt > 1 else 0
-                time = _guess(low, high, position, margin if attempt % 3 else -1 - margin)
-            state = self._state(time)
-            low, high = (state, high) if state.total <= position else (low, state)
+            moment = self._moment(_next_time(low, high, position, attempt))
+            if moment.total <= position:
+                low = moment
+            else:
+                high = moment
+        # 3. The counts of two neighbouring ticks.
         return _shared_out(low.counts, high.counts, position)
 
     def _bracket(self, position: int) -> tuple[_Moment, _Moment]:
         """Return two times between which the counts reach `position`.
 
-        The counts are never further from the time than half a row for each source, but for sources that wait behind a
-        change: then time is left behind, by twice the distance at each attempt.
+        Counts are never further from the time than half a row for each source, except for sources that wait after a
+        change. Then time goes back, twice as far at each attempt.
         """
         reach = (len(self._base) + 1) // 2
-        high = low = self._state(position << TICK_BITS)
+        low = self._moment(position << TICK_BITS)
+        high = low
         if low.total < position:
-            high = self._state(low.time + (reach << TICK_BITS))
+            high = self._moment(low.time + (reach << TICK_BITS))
         while low.total > position:
             reach = 2 * max(reach, low.total - position)
-            high, low = low, self._state(max(0, low.time - (reach << TICK_BITS)))
+            high = low
+            low = self._moment(max(0, low.time - (reach << TICK_BITS)))
         return low, high
 
-    def _state(self, time: int) -> _Moment:
+    def _moment(self, time: int) -> _Moment:
         areas = self.areas(time)
-        counts = tuple([(area + _HALF) >> _SHIFT for area in areas])
+        counts = tuple([(area + _HALF_ROW) >> _ROW_BITS for area in areas])
         if self.before is not None:
             counts = tuple(map(max, self._base, counts))
         return _Moment(time, areas, counts, sum(counts))
@@ -209,9 +226,9 @@ def _pieces_from(scheduler: WeightScheduler, time: int, ticks: int) -> Sequence[
     """Return the pieces of a schedule that hold at a time or later.
 
     Args:
-        scheduler: The weights.
-        time: In ticks.
-        ticks: Ticks of a step.
+        scheduler: Weights of the sources.
+        time: Time in ticks.
+        ticks: Number of ticks per step of the schedule.
     """
     pieces = scheduler.pieces
     first = bisect_right(pieces, time, key=lambda piece: piece.start * ticks) - 1
@@ -221,7 +238,14 @@ def _pieces_from(scheduler: WeightScheduler, time: int, ticks: int) -> Sequence[
 @final
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """What holds at a time (in ticks): the integrals, the counts and their sum."""
+    """Integrals and counts at a time.
+
+    Attributes:
+        time: Time in ticks.
+        areas: Integrals, in units of ``2**-_ROW_BITS`` row.
+        counts: Rows of each source.
+        total: Sum of the counts.
+    """
 
     time: int
     areas: Tallies
@@ -232,11 +256,15 @@ class _Moment:
 @final
 @dataclass(frozen=True, slots=True)
 class _TickedPiece:
-    """A piece of the schedule in ticks, with what the integrals are where it starts.
+    """Piece of a schedule in ticks, with the integrals at its start.
 
     Attributes:
-        first: how much each integral grows in a tick, in units of ``2**-_SHIFT`` row.
-        rise: how much it grows for each 2^-40 tick of the area.
+        start: First tick.
+        span: Number of ticks of the whole curve.
+        curve: Form of the curve between its first and last weights.
+        first: Growth of each integral in a tick at the first weights, in units of ``2**-_ROW_BITS`` row.
+        rise: Growth for each 2^-40 tick of the area G, in the same unit.
+        base: Integrals at the start, in the same unit.
     """
 
     start: int
@@ -247,41 +275,95 @@ class _TickedPiece:
     base: Tallies
 
     def areas(self, time: int) -> Tallies:
-        done = time - self.start
+        """Return the integrals at a time in ticks."""
+        # base + first x + rise G(x), with G the area of the curve.
+        ticks = time - self.start
         if self.curve == "step":
-            return tuple([base + first * done for base, first in zip(self.base, self.first, strict=True)])
+            return tuple([base + first * ticks for base, first in zip(self.base, self.first, strict=True)])
         if self.curve == "cosine":
-            area = eased_area(done, self.span, _FINE)
+            area = eased_area(ticks, self.span, _AREA_BITS)
         else:
-            area = (done * done << _FINE) // (2 * self.span)
-        each = zip(self.base, self.first, self.rise, strict=True)
-        return tuple([base + first * done + rise * area for base, first, rise in each])
+            area = (ticks * ticks << _AREA_BITS) // (2 * self.span)
+        terms = zip(self.base, self.first, self.rise, strict=True)
+        return tuple([base + first * ticks + rise * area for base, first, rise in terms])
 
 
-def _guess(low: _Moment, high: _Moment, position: int, aside: int) -> int:
-    """Return a time between the jump that reaches `position` and the next one, if integrals were lines.
+def _in_ticks(piece: SchedulePiece, ticks: int) -> _TickedPiece:
+    """Return a piece of a schedule in ticks, with integrals of 0 at its start.
 
-    Between two times so near to each other they almost are. Where the two jumps come together it is a time to one side
-    of them: asked for both sides in turn, they are between the times that are left.
+    Args:
+        piece: Piece of the schedule.
+        ticks: Number of ticks per step of the schedule.
     """
+    start = piece.start * ticks
+    first = in_units(piece.first.weights)
+    last = in_units(piece.last.weights)
+    return _TickedPiece(
+        start=start,
+        span=piece.last.step * ticks - start,
+        curve=piece.curve,
+        first=tuple(weight << _AREA_BITS for weight in first),
+        rise=tuple(end - begin for begin, end in zip(first, last, strict=True)),
+        base=(0,) * len(first),
+    )
+
+
+def _next_time(low: _Moment, high: _Moment, position: int, attempt: int) -> int:
+    """Return the next time to try between two times.
+
+    Args:
+        low: Time at which the counts sum to `position` or less.
+        high: Time at which they sum to `position` or more.
+        position: Sum that is searched for.
+        attempt: Number of the attempt, from 0. Every third one takes the middle, so that the search ends whatever the
+            weights do in between.
+    """
+    has_few_jumps = high.total - low.total < _MOST_GUESSED
+    if attempt % 3 == 2 or not has_few_jumps:
+        return (low.time + high.time) // 2
+    margin = 0
+    if attempt > 1:
+        margin = (high.time - low.time) >> 16
+    if attempt % 3 == 0:
+        return _guess(low, high, position, -1 - margin)
+    return _guess(low, high, position, margin)
+
+
+def _guess(low: _Moment, high: _Moment, position: int, side_step: int) -> int:
+    """Return a time between the jump of a count that reaches `position` and the next jump, if integrals were lines.
+
+    Between two near times they almost are.
+
+    Args:
+        low: Earlier time.
+        high: Later time.
+        position: Sum of the counts that is searched for.
+        side_step: Ticks by which the time is moved where the two jumps are close. With both signs in turn, the jumps
+            end up between the two times that are left.
+    """
+    # The times of all jumps between the two moments, on straight lines.
     width = high.time - low.time
     jumps: list[int] = []
-    for area, end, first, last in zip(low.areas, high.areas, low.counts, high.counts, strict=True):
+    sources = zip(low.areas, high.areas, low.counts, high.counts, strict=True)
+    for area, end, first, last in sources:
         for number in range(first, last):
-            missing = (number << _SHIFT) + _HALF - area
+            missing = (number << _ROW_BITS) + _HALF_ROW - area
             jumps.append(-(-missing * width // (end - area)))
+    # The jump that reaches the position, and the one after it.
     jumps.sort()
-    jump, following = jumps[position - low.total - 1 : position - low.total + 1]
-    offset = (jump + following) // 2 if following - jump > 2 * abs(aside) else jump + aside
+    jump, next_jump = jumps[position - low.total - 1 : position - low.total + 1]
+    offset = jump + side_step
+    if next_jump - jump > 2 * abs(side_step):
+        offset = (jump + next_jump) // 2
     return low.time + min(max(offset, 1), width - 1)
 
 
 def _shared_out(low: Tallies, high: Tallies, position: int) -> Tallies:
     """Return counts that sum to `position` between those of two neighbouring ticks, the first sources first."""
     counts = list(low)
-    left = position - sum(low)
-    for source, more in enumerate(high):
-        taken = min(left, more - counts[source])
-        counts[source] += taken
-        left -= taken
+    missing = position - sum(low)
+    for source, highest in enumerate(high):
+        rows = min(missing, highest - counts[source])
+        counts[source] += rows
+        missing -= rows
     return tuple(counts)

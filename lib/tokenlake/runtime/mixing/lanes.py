@@ -1,28 +1,21 @@
-"""Lanes: the rows of an epoch cut into equal stretches, and how the stretches make one stream of batches.
+"""Lanes: the rows of an epoch cut into equal parts, and how they become one stream of batches.
 
-A *lane* is one of L equal stretches; a *place* is an index in a lane; a *position* is an index in the stream of all
-lanes. Lanes never depend on how many machines read: with H of them, each takes L / H neighbouring lanes, which are its
-rows of every batch.
+A *lane* is one of L equal parts. A *place* is an index in a lane. A *position* is an index in the stream of all lanes.
+Lanes never depend on the number of machines: with H of them, each reads L / H neighbouring lanes, which are its rows of
+every batch.
 
-**How many lanes** a mixture has by default: a lane reads each source in an order of its own, row group by row
-group, so that all lanes together hold about two row groups of each source at a time. The number is the largest divisor
-of the batch size that is at most 64 and leaves
+Example: 3 lanes of 5, 5 and 6 rows, batches of 6. A batch takes 2 places of each lane; the rest follows lane by lane::
 
-- each source a row for each lane,
-- two decoded row groups for each lane and source within 256 MiB,
-- a stream that ends at least six times the row groups of all sources for each lane.
-
-It is part of the order. A longer stream may get more lanes; who wants to make a mixture longer writes them down.
+    position   0  1   2  3   4  5  |  6  7   8  9  10 11  | 12  13  14  15
+    lane       0  0   1  1   2  2  |  0  0   1  1   2  2  |  0   1   2   2
+    place      0  1   0  1   0  1  |  2  3   2  3   2  3  |  4   4   4   5
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Self, final
+from typing import Final, final
 
 import numpy as np
 
@@ -33,33 +26,39 @@ _ENDLESS: Final = (1 << 63) - 1
 
 
 def lane_bounds(rows: int, lanes: int) -> Int64:
-    """Return where each lane begins and the last ends: ``floor(l * rows / lanes)``, int64[lanes + 1].
+    """Return the begin of each lane and the end of the last: ``floor(l * rows / lanes)``, int64[lanes + 1].
 
-    Exact for all rows below 2^63: the product is taken apart into what divides evenly and what is left.
+    It is exact for all numbers of rows below 2^63: the product is split into a part that divides evenly and a rest.
+
+    Args:
+        rows: Number of rows of all lanes.
+        lanes: Number of lanes.
+
+    Raises:
+        ConfigError: An argument is out of range.
     """
     if lanes < 1 or rows < 0:
         raise ConfigError(f"{rows} rows in {lanes} lanes; expected 0 rows or more and 1 lane or more")
-    even, left = divmod(rows, lanes)
+    rows_of_each, rest = divmod(rows, lanes)
     lane = np.arange(lanes + 1, dtype=np.int64)
-    return lane * even + lane * left // lanes
+    return lane * rows_of_each + lane * rest // lanes
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class LaneLayout:
-    """Position <-> (lane, place).
+    """Conversion between positions and (lane, place).
 
-    As long as every lane has rows, they go out batch by batch, in a batch lane by lane, ``batch_size / lanes`` places
-    of each; where the shortest lane ends inside a batch, that batch takes fewer places of each. Then follows what is
-    left of the longer lanes, in lane order.
+    While every lane has rows, a batch takes ``batch_size / lanes`` places of each lane, lane by lane. The batch in
+    which the shortest lane ends takes fewer places of each. Then the rest of the longer lanes follows in lane order.
 
     Attributes:
-        lengths: rows of each lane, int64[lanes]; None where lanes are endless.
-        lanes: how many there are.
-        batch_size: rows of a batch, divisible by `lanes`.
+        lengths: Number of rows of each lane, int64[lanes]; None if lanes never end.
+        lanes: Number of lanes.
+        batch_size: Number of rows of a batch, divisible by `lanes`.
 
     Raises:
-        ConfigError: any of them does not fit the others.
+        ConfigError: The attributes do not fit each other.
     """
 
     lengths: Int64 | None
@@ -81,201 +80,152 @@ class LaneLayout:
 
     @cached_property
     def rows(self) -> int | None:
-        """How many positions there are; None where lanes are endless."""
-        return None if self.lengths is None else sum(self.lengths.tolist())
+        """Number of positions; None if lanes never end."""
+        if self.lengths is None:
+            return None
+        return sum(self.lengths.tolist())
 
     def locate(self, positions: Int64) -> tuple[Int64, Int64]:
-        """Return the lane and the place of each position, int64[n] both; ConfigError where there is none."""
+        """Return the lane and the place of each position, int64[n] both; ConfigError if a position does not exist."""
         start = positions // self.batch_size * self.batch_size
         return self.locate_in(start, np.array([self.batch_size]), positions - start)
 
     def locate_in(self, start: Int64, size: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the lane and the place of rows of batches of any sizes, one after the other.
+        """Return the lane and the place of rows of batches of any sizes.
 
-        As :meth:`locate`, where batches may have other sizes than :attr:`batch_size`: a batch takes ``size / lanes``
-        places of each lane, so that after any number of batches all lanes stand at the same place.
+        It is :meth:`locate` for batches of other sizes than :attr:`batch_size`: a batch takes ``size / lanes`` places
+        of each lane, so that after any number of batches all lanes stand at the same place.
 
         Args:
-            start: rows before the batch, int64[n]; as long as all lanes have rows, divisible by their number.
-            size: rows of the batch, int64[n], divisible by the number of lanes.
-            row: in the batch, int64[n].
+            start: Number of rows before the batch, int64[n]; divisible by the number of lanes while all have rows.
+            size: Number of rows of the batch, int64[n], divisible by the number of lanes.
+            row: Row in the batch, int64[n].
 
         Returns:
-            int64[n] both.
+            Lanes and places, int64[n] both.
+
+        Raises:
+            ConfigError: The stream has no such row.
         """
         self._check(start + row, self.rows, "positions")
-        before = np.minimum(start // self.lanes, self._even)
-        share = np.minimum(size // self.lanes, self._even - before)
+        # 1. Rows of the even part: the batch takes `share` places of each lane from place `first_place` on.
+        first_place = np.minimum(start // self.lanes, self._even)
+        share = np.minimum(size // self.lanes, self._even - first_place)
         lane = row // np.maximum(share, 1)
-        place = before + row - lane * share
+        place = first_place + row - lane * share
+        # 2. Rows after the even part, which lie lane by lane.
         late = np.flatnonzero(row >= share * self.lanes)
         if len(late):
-            rest = start[late] + row[late] - self._even * self.lanes
-            lane[late] = np.searchsorted(self._rest, rest, side="right") - 1
-            place[late] = self._even + rest - self._rest[lane[late]]
+            row_of_rest = start[late] + row[late] - self._even * self.lanes
+            lane[late] = np.searchsorted(self._rest, row_of_rest, side="right") - 1
+            place[late] = self._even + row_of_rest - self._rest[lane[late]]
         return lane, place
 
     def beside(self, lane: Int64, place: Int64) -> Int64:
-        """Return a position that lies in the same batch as each place, int64[n], whatever sizes batches have.
+        """Return a position in the same batch as each place, int64[n], for batches of any sizes.
 
-        A batch takes the same places of every lane, so that this is where lanes of one place each would be.
+        A batch takes the same places of every lane. Therefore this is the position in batches of one place per lane.
+
+        Args:
+            lane: Lanes, int64[n].
+            place: Place in each lane, int64[n].
         """
-        return self._apart(lane, place, place * self.lanes)
+        return self._with_late_places(lane, place, place * self.lanes)
 
     def row_in(self, start: Int64, size: Int64, lane: Int64, place: Int64) -> Int64:
         """Return the row of each (lane, place) in its batch, int64[n]; the inverse of :meth:`locate_in`.
 
         Args:
-            start: rows before the batch that holds the place (see :meth:`beside`), int64[n].
-            size: rows of that batch, int64[n].
-            lane, place: int64[n].
+            start: Number of rows before the batch that contains the place (see :meth:`beside`), int64[n].
+            size: Number of rows of that batch, int64[n].
+            lane: Lanes, int64[n].
+            place: Place in each lane, int64[n].
         """
-        before = np.minimum(start // self.lanes, self._even)
-        share = np.minimum(size // self.lanes, self._even - before)
-        return self._apart(lane, place, start + lane * share + place - before) - start
+        # Positions as if the place were in the even part; those of late places are replaced.
+        first_place = np.minimum(start // self.lanes, self._even)
+        share = np.minimum(size // self.lanes, self._even - first_place)
+        positions = start + lane * share + place - first_place
+        return self._with_late_places(lane, place, positions) - start
 
     def places_before(self, position: int) -> Int64:
-        """Return how many places of each lane lie before a position: int64[lanes]; they sum to it."""
+        """Return the number of places of each lane before a position, int64[lanes]; they sum to it."""
         if position < 0 or (self.rows is not None and position > self.rows):
-            end = "" if self.rows is None else f" to {self.rows}"
-            raise ConfigError(f"position {position} is not in the stream; expected 0{end or ' or more'}")
-        inside = position % self.batch_size
-        return self.places_in(position - inside, self.batch_size, inside)
+            expected = "0 or more"
+            if self.rows is not None:
+                expected = f"0 to {self.rows}"
+            raise ConfigError(f"position {position} is not in the stream; expected {expected}")
+        row = position % self.batch_size
+        return self.places_in(position - row, self.batch_size, row)
 
     def places_in(self, start: int, size: int, rows: int) -> Int64:
-        """Return how many places of each lane lie before a row of a batch: int64[lanes]; they sum to ``start + rows``.
+        """Return the number of places of each lane before a row of a batch, int64[lanes]; they sum to ``start + rows``.
 
-        As :meth:`places_before`, where batches may have other sizes than :attr:`batch_size`; see :meth:`locate_in`.
+        It is :meth:`places_before` for batches of other sizes than :attr:`batch_size`; see :meth:`locate_in`.
+
+        Args:
+            start: Number of rows before the batch.
+            size: Number of rows of the batch.
+            rows: Number of rows of the batch that are counted as well.
         """
-        before = min(start // self.lanes, self._even)
-        share = min(size // self.lanes, self._even - before)
-        even = before + np.clip(rows - np.arange(self.lanes) * share, 0, share)
-        late = max(0, start + rows - self._even * self.lanes)
-        return even + np.clip(late - self._rest[:-1], 0, np.diff(self._rest))
+        first_place = min(start // self.lanes, self._even)
+        share = min(size // self.lanes, self._even - first_place)
+        # Places of the even part, then those of the rest, lane by lane.
+        rows_of_lane = rows - np.arange(self.lanes) * share
+        even_places = first_place + np.clip(rows_of_lane, 0, share)
+        rows_of_rest = max(0, start + rows - self._even * self.lanes)
+        rest_lengths = np.diff(self._rest)
+        return even_places + np.clip(rows_of_rest - self._rest[:-1], 0, rest_lengths)
 
     @cached_property
     def _even(self) -> int:
-        """Places that every lane has."""
-        return _ENDLESS if self.lengths is None else int(self.lengths.min())
+        """Number of places that every lane has."""
+        if self.lengths is None:
+            return _ENDLESS
+        return int(self.lengths.min())
 
     @cached_property
     def _rest(self) -> Int64:
-        """Where the rest of each lane begins behind the even part, and the last ends: int64[lanes + 1]."""
-        return offsets_of(np.zeros(self.lanes) if self.lengths is None else self.lengths - self._even)
+        """Begin of the rest of each lane after the even part, and end of the last: int64[lanes + 1]."""
+        if self.lengths is None:
+            return np.zeros(self.lanes + 1, np.int64)
+        return offsets_of(self.lengths - self._even)
 
-    def _apart(self, lane: Int64, place: Int64, positions: Int64) -> Int64:
-        """Check places; return the positions given, and of places behind the even part their own ones."""
-        self._check(lane, self.lanes, "lanes")
-        self._check(place, None if self.lengths is None else self.lengths[lane], "places")
-        late = np.flatnonzero(place >= self._even)
-        if len(late):
-            positions[late] = self._even * self.lanes + self._rest[lane[late]] + place[late] - self._even
-        return positions
-
-    def _check(self, values: Int64, limit: Int64 | int | None, what: str) -> None:
-        wrong = values < 0 if limit is None else (values < 0) | (values >= limit)
-        if not wrong.any():
-            return
-        first = int(np.argmax(wrong))
-        end = limit if limit is None or isinstance(limit, int) else int(limit[first])
-        expected = "0 or more" if end is None else f"0 to {end - 1}" if end else "none, for it is empty"
-        raise ConfigError(f"{what}: {values[first]} is not in the stream; expected {expected}")
-
-
-MOST_LANES: Final = 64
-"""Of a mixture, and where batches are small."""
-MOST_HOSTS: Final = 512
-_LANE_ROWS: Final = 4  # of a large batch, in each lane
-
-MOST_BYTES: Final = 256 << 20
-_OPEN_GROUPS: Final = 2
-_GROUPS_PER_STREAM: Final = 6
-_DOCUMENT_BYTES: Final = 24  # file, position and the offset of a decoded row, roughly
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class SourceSize:
-    """How large a source is.
-
-    Attributes:
-        rows, groups: rows and row groups.
-        decoded_bytes: about how many bytes a row group takes in memory, in the mean.
-    """
-
-    rows: int
-    groups: int
-    decoded_bytes: int
-
-    @classmethod
-    def of(cls, *, rows: int, groups: int, tokens: int, documents: int, width: int) -> Self:
-        """Return the size of a split.
+    def _with_late_places(self, lane: Int64, place: Int64, positions: Int64) -> Int64:
+        """Check places, and set the positions of those after the even part.
 
         Args:
-            tokens: ids that are not padding.
-            width: ids of a packed row; 0 where rows are documents.
+            lane: Lanes, int64[n].
+            place: Place in each lane, int64[n].
+            positions: Positions of the places if all were in the even part, int64[n]; they are written to.
         """
-        ids = rows * width or tokens
-        return cls(rows, groups, (4 * ids + _DOCUMENT_BYTES * documents) // max(1, groups))
+        self._check(lane, self.lanes, "lanes")
+        lengths: Int64 | None = None
+        if self.lengths is not None:
+            lengths = self.lengths[lane]
+        self._check(place, lengths, "places")
+        late = np.flatnonzero(place >= self._even)
+        if len(late):
+            rest_begin = self._even * self.lanes + self._rest[lane[late]]
+            positions[late] = rest_begin + place[late] - self._even
+        return positions
 
-    def shortened(self, rows: int | None) -> Self:
-        """Return the size of so many of the rows, of as many row groups as these fill; None: of all."""
-        if rows is None:
-            return self
-        return replace(self, rows=rows, groups=max(1, -(-self.groups * rows // max(1, self.rows))))
+    def _check(self, values: Int64, limit: Int64 | int | None, noun: str) -> None:
+        """Raise ConfigError unless all values are from 0 to a limit, exclusive.
 
-
-def most_lanes(batch_size: int) -> int:
-    """Return how many lanes a training run on one dataset has at most.
-
-    Hosts that share a lane each decode all of it; but each lane of a host holds a row group. So there are more of them
-    where batches are so large that many hosts are likely: 512 from 2,048 rows on.
-    """
-    return min(MOST_HOSTS, max(MOST_LANES, batch_size // _LANE_ROWS))
-
-
-def choose_lanes(
-    sizes: Mapping[str, SourceSize],
-    weights: Iterable[Mapping[str, float]],
-    *,
-    batch_size: int,
-    step_rows: int | None,
-    rows: int | None,
-) -> int:
-    """Return the number of lanes.
-
-    Args:
-        sizes: of each source.
-        weights: per row, at each point of the schedule.
-        batch_size: rows of a global batch.
-        step_rows: rows of a step, which lanes must divide too; None: weights do not change.
-        rows: of the whole stream; None: it has no end.
-    """
-    whole = batch_size if step_rows is None else math.gcd(batch_size, step_rows)
-    smallest = min(size.rows for size in sizes.values())
-    held = _OPEN_GROUPS * sum(size.decoded_bytes for size in sizes.values())
-    stream = _GROUPS_PER_STREAM * group_rows(sizes, weights)
-    return max(
-        (
-            lanes
-            for lanes in range(1, min(MOST_LANES, smallest, whole) + 1)
-            if whole % lanes == 0 and lanes * held <= MOST_BYTES and (rows is None or lanes * stream <= rows)
-        ),
-        default=1,
-    )
-
-
-def group_rows(sizes: Mapping[str, SourceSize], weights: Iterable[Mapping[str, float]]) -> Fraction:
-    """Return how many rows of the mixture take as many bytes as a row group of each source.
-
-    The bytes of a row are those of a mean row of the mixture, where they are least along its schedule.
-    """
-    groups = sum(size.decoded_bytes for size in sizes.values())
-    each = {
-        name: Fraction(size.decoded_bytes * max(1, size.groups), size.rows) for name, size in sizes.items()
-    }
-    means = [
-        sum((Fraction(weight) * each[name] for name, weight in point.items()), Fraction(0))
-        for point in weights
-    ]
-    return Fraction(groups) / min(means)
+        Args:
+            values: Numbers, int64[n].
+            limit: Limit of all, or of each, int64[n]; None if there is none.
+            noun: Name of the numbers for the message.
+        """
+        # One pass finds any wrong value; the message names the first.
+        is_wrong = values < 0
+        if limit is not None:
+            is_wrong |= values >= limit
+        if not is_wrong.any():
+            return
+        first = int(np.argmax(is_wrong))
+        expected = "0 or more"
+        if limit is not None:
+            end = int(np.broadcast_to(limit, values.shape)[first])
+            expected = f"0 to {end - 1}" if end else "none, for it is empty"
+        raise ConfigError(f"{noun}: {values[first]} is not in the stream; expected {expected}")

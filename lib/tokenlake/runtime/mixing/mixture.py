@@ -1,16 +1,17 @@
 """A mixture: several sources as one stream, in an order that is a function of the position.
 
-Think of cards dealt from several piles. A block of slots is shared out by the weights that hold there and shuffled; a
-slot says from which pile the next card comes, and each pile is dealt from its top. Every lane has piles of its own, its
-own stretch of every source, and the weights hold for all lanes together; their cards go out batch by batch.
+It works like cards that are dealt from several piles. A block of slots is shared out by the weights that hold there
+and shuffled. A slot states the pile of the next card, and each pile is dealt from its top. Every lane has its own
+piles: its own part of every source. The weights hold for all lanes together, and the lanes' cards go out batch by
+batch.
 
-::
+A row has these coordinates, from the stream to the stored row::
 
-    position          where a row is in the stream                     lanes.LaneLayout
-    (lane, place)     where it is in one lane                          Lane: without skipped slots
-    (lane, slot)      where it would be if no source ever ended        deal.Dealt: shuffled cells
-    (source, number)  the n-th row of a source in this lane            deal.Deal: the closed form
-    (source, epoch, index)   the same, when the source's rows in this lane begin anew each time they end
+    position                index in the stream                            lanes.LaneLayout
+    (lane, place)           index in one lane                              lane.Lane: skips slots
+    (lane, slot)            index in the lane if no source ever ended      slot_deal.SlotDeal: shuffles cells
+    (source, number)        n-th row of the source in this lane            deal.Deal: closed form
+    (source, epoch, index)  the same, if the rows start again at each end
 """
 
 from __future__ import annotations
@@ -26,37 +27,43 @@ from tokenlake.base.arrays import Int64
 from tokenlake.base.checks import require_one_of
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.mixing.counts import counts_of
-from tokenlake.runtime.mixing.deal import Deal, EvenDeal
-from tokenlake.runtime.mixing.dealt import Dealt
+from tokenlake.runtime.mixing.deal import Deal
 from tokenlake.runtime.mixing.lane import Lane, rows_by_lane
 from tokenlake.runtime.mixing.lanes import LaneLayout
 from tokenlake.runtime.mixing.schedule import WeightScheduler
+from tokenlake.runtime.mixing.slot_deal import EvenDeal, SlotDeal
 from tokenlake.runtime.mixing.weights import check_weight_names
 
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
-ORDERS: Final = (2, 3)
+"""Behaviour where a source ends; see :class:`SourceMixture`."""
+
 STOPS: Final[tuple[str, ...]] = get_args(Stop)
+"""Values of :data:`Stop`."""
+
+ORDERS: Final = (2, 3)
+"""Versions of the order that can be read."""
+
+MIXTURE_ORDER: Final = 3
+"""Version of the meaning of lanes, blocks and weights. It is recorded with every mixture and every position in one."""
+
+_UNKNOWN_LENGTH: Final = 1 << 62  # more rows than any source has
 
 
 def check_order(order: int) -> None:
-    """Raise ConfigError unless there is such a version of the order."""
+    """Raise ConfigError unless this release knows a version of the order."""
     if isinstance(order, bool) or not isinstance(order, int) or order not in ORDERS:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"order {order!r} of a mixture; expected one of {ORDERS}: a later release wrote it")
-
-
-MIXTURE_ORDER: Final = 3
-"""What lanes, blocks and weights of a mixture mean; what is written in such an order, or stands in it, names it."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Rows of a lane, place by place; all int64[n].
+    """Rows at n neighbouring places of a lane; all int64[n].
 
     Attributes:
-        source: index into the mixture's names.
-        epoch: which pass over that source's lane it is, from 0.
-        index: place in that source's lane of that epoch.
+        source: Index of the source in the mixture's names.
+        epoch: Epoch of that source in this lane, from 0.
+        index: Place in that source's lane of that epoch.
     """
 
     source: Int64
@@ -66,25 +73,35 @@ class Draws:
 
 @final
 class SourceMixture:
-    """The order of a mixture.
+    """Order of a mixture.
 
     Args:
-        lengths: name to rows of each source; None: unknown. With an unknown one there is but one lane, its rows are
-            numbered from 0 in epoch 0, and when they end is for the reader to see.
-        scheduler: the weights; it names the same sources.
-        lanes: into how many lanes each source and the stream are cut.
-        batch_size: rows of a global batch, divisible by `lanes`.
-        block_size: slots of a lane that are dealt together. The order of the sources is shuffled inside as many, but
-            never beyond a batch, at whose end the counts of the whole stream are exact.
-        step_rows: rows of the whole stream per step of the schedule.
-        seed: any integer; None is 0.
-        stop: what happens when a source ends: "restart" begins its next epoch, "first_exhausted" ends each lane before
-            the first row that is not there, "all_exhausted" goes on with the others and gives every row once.
-        rows: where the stream is cut; None: not.
-        order: version of the order: :data:`MIXTURE_ORDER`, or 2 for what was written before.
+        lengths: Number of rows of each source, by name; None if it is unknown. With an unknown length there is only one
+            lane, its rows are numbered from 0 in epoch 0, and the reader notices when they end.
+        scheduler: Weights; they name the same sources.
+        lanes: Number of lanes into which each source and the stream are cut.
+        batch_size: Number of rows in a global batch, divisible by `lanes`.
+        block_size: Number of slots of a lane that are dealt together. The order of the sources is shuffled inside a
+            block, but never beyond a batch, at whose end the counts of the whole stream are exact.
+        step_rows: Number of rows of the whole stream per step of the schedule.
+        seed: Any integer; None is 0.
+        stop: Behaviour where a source ends. "restart" begins its next epoch, "first_exhausted" ends each lane before
+            the first missing row, "all_exhausted" continues with the other sources and gives every row once.
+        rows: Number of rows at which the stream is cut; None if it is not cut.
+        order: Version of the order: :data:`MIXTURE_ORDER`, or 2 for versions written before.
+
+    Attributes:
+        scheduler: Weights of the sources.
+        names: Names of the sources, in the order in which the schedule names them.
 
     Raises:
-        ConfigError: any of them cannot be, or they do not fit each other.
+        ConfigError: An argument is out of range, or arguments do not fit each other.
+
+    Example:
+        >>> from tokenlake.runtime.mixing import SourceMixture, constant
+        >>> mixture = SourceMixture({"code": 100, "web": 300}, constant({"code": 0.5, "web": 0.5}))
+        >>> mixture.drawn_before(10).tolist()
+        [5, 5]
     """
 
     def __init__(
@@ -101,194 +118,249 @@ class SourceMixture:
         rows: int | None = None,
         order: int = MIXTURE_ORDER,
     ) -> None:
-        self._asked = {name: value for name, value in locals().items() if name != "self"}
+        self._arguments = {name: value for name, value in locals().items() if name != "self"}
+        # 1. Checks of the arguments.
         check_weight_names("weights", lengths, scheduler.names)
-        for name, there in lengths.items():
-            if there is not None and there < 0:
+        for name, length in lengths.items():
+            if length is not None and length < 0:
                 raise ConfigError(
-                    f"source {name!r} has {there} rows; expected 0 or more, or none for unknown"
+                    f"source {name!r} has {length} rows; expected 0 or more, or none for unknown"
                 )
         for name, size in (("lanes", lanes), ("block_size", block_size), ("step_rows", step_rows)):
             if size < 1:
                 raise ConfigError(f"{name} is {size}; expected 1 or more")
         require_one_of("stop", stop, STOPS)
         check_order(order)
+        # 2. Weights, and the rows of each source in each lane.
         self.scheduler: Final = scheduler
         self.names: Final = scheduler.names
-        """The sources, in the order in which the schedule names them."""
-        self._lanes, self._stop, self._step_rows = lanes, stop, step_rows
-        self._endless = LaneLayout(None, lanes, batch_size)
+        self._lane_count = lanes
+        self._stop = stop
+        self._step_rows = step_rows
+        self._endless_layout = LaneLayout(None, lanes, batch_size)
         self._lengths = tuple(lengths[name] for name in scheduler.names)
-        self._rows_of = rows_by_lane(self.names, self._lengths, lanes)
-        self._dealt = self._deal(block_size, seed or 0, order)
+        self._rows_by_lane = rows_by_lane(self.names, self._lengths, lanes)
+        # 3. The deal of all slots, and the lanes that it fills.
+        self._deal = self._deal_of(block_size, seed or 0, order)
         self._check_ends()
-        self._parts = tuple(self._part(lane) for lane in range(lanes))
-        self._rows = rows
-        if rows is not None and rows < 0:
-            raise ConfigError(f"a mixture cut at {rows} rows; expected 0 or more")
-        if rows is not None and (end := self.layout.rows) is not None and end < rows:
-            raise ConfigError(
-                f"a mixture of {rows} rows was asked for; its sources end after {end} rows with stop {stop!r}: "
-                f"expected at most {end}, or stop 'restart'",
-                expected=end,
-                got=rows,
-            )
+        self._lanes = tuple(self._lane_of(lane) for lane in range(lanes))
+        # 4. The end of the stream.
+        self._cut_rows = rows
+        if rows is not None:
+            self._check_cut(rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(SourceMixture, **self._asked), ()
+        return partial(SourceMixture, **self._arguments), ()
 
     @property
     def rows(self) -> int | None:
-        """Rows of the stream; None: it is endless."""
-        return self.layout.rows if self._rows is None else self._rows
+        """Number of rows of the stream; None if it never ends."""
+        if self._cut_rows is not None:
+            return self._cut_rows
+        return self.layout.rows
 
     @cached_property
     def layout(self) -> LaneLayout:
-        """Position <-> (lane, place), as if the stream were not cut."""
-        if not self._ends:
-            return self._endless
-        lengths = np.array([part.length for part in self._parts], np.int64)
-        return LaneLayout(lengths, self._lanes, self._endless.batch_size)
+        """Conversion between positions and (lane, place), as if the stream were not cut."""
+        if not self._can_end:
+            return self._endless_layout
+        lengths = np.array([lane.length for lane in self._lanes], np.int64)
+        return LaneLayout(lengths, self._lane_count, self._endless_layout.batch_size)
 
     def lane_rows(self, lane: int) -> int | None:
-        """Return how many rows a lane delivers; None: there is no end to it."""
+        """Return the number of rows that a lane delivers; None if it never ends."""
         self._check_lane(lane)
-        if self._rows is not None:
-            return int(self._cut[lane])
-        return self._parts[lane].length
+        if self._cut_rows is not None:
+            return int(self._places_at_cut[lane])
+        return self._lanes[lane].length
 
     def lane(self, lane: int, start: int, stop: int) -> Draws:
-        """Return what is at places ``start .. stop`` of a lane.
+        """Return the rows at places ``start .. stop`` of a lane.
 
         Raises:
-            ConfigError: there is no such lane, or it has no such places.
+            ConfigError: The lane, or one of the places, does not exist.
         """
         self._check_places(lane, start, stop)
-        draws = Draws(*(np.empty(stop - start, np.int64) for _ in range(3)))
-        done = 0
-        for source, number in self._parts[lane].take(start, stop):
-            part = slice(done, done + len(source))
-            draws.source[part] = source
-            draws.epoch[part], draws.index[part] = self._epochs(lane, source, number)
-            done = part.stop
-        return draws
+        sources = np.empty(stop - start, np.int64)
+        epochs = np.empty(stop - start, np.int64)
+        indices = np.empty(stop - start, np.int64)
+        begin = 0
+        for source, number in self._lanes[lane].take(start, stop):
+            end = begin + len(source)
+            epoch, index = self._epoch_and_index(lane, source, number)
+            sources[begin:end] = source
+            epochs[begin:end] = epoch
+            indices[begin:end] = index
+            begin = end
+        return Draws(sources, epochs, indices)
 
     def drawn(self, lane: int, place: int) -> Int64:
-        """Return how many of the first `place` rows of a lane are of each source, int64[J]."""
+        """Return the number of rows of each source at the first `place` places of a lane, int64[J]."""
         self._check_places(lane, place, place)
-        return self._parts[lane].drawn(place)
+        return self._lanes[lane].drawn(place)
 
     def drawn_before(self, position: int) -> Int64:
-        """Return how many rows before a position of the stream are of each source, int64[J]."""
+        """Return the number of rows of each source before a position of the stream, int64[J]."""
         self._check_position(position)
-        places = self.layout.places_before(position)
-        each = [self.drawn(lane, int(place)) for lane, place in enumerate(places)]
-        return np.stack(each).sum(axis=0)
+        total = np.zeros(len(self.names), np.int64)
+        for lane, place in enumerate(self.layout.places_before(position).tolist()):
+            total += self.drawn(lane, place)
+        return total
 
     def place_of(self, lane: int, source: int, number: int) -> int | None:
-        """Return the place of a lane at which a source gives its row `number` (from 0, over its epochs); None: never.
+        """Return the place of a row in a lane; the inverse of :meth:`lane`.
 
-        The inverse of :meth:`lane`.
+        Args:
+            lane: Number of the lane.
+            source: Index of the source.
+            number: Number of the row among the source's rows in this lane, from 0, over its epochs.
+
+        Returns:
+            None if the lane never delivers the row.
         """
         self._check_lane(lane)
-        place, end = self._parts[lane].place_of(source, number), self.lane_rows(lane)
-        return place if place is not None and (end is None or place < end) else None
+        place = self._lanes[lane].place_of(source, number)
+        end = self.lane_rows(lane)
+        if place is not None and end is not None and place >= end:
+            return None
+        return place
 
     def at(self, position: int) -> tuple[str, int, int, int]:
-        """Return (name of the source, epoch, index in that source's lane, lane) of the row at a position."""
+        """Return the row at a position: name of its source, epoch, index in that source's lane, and lane."""
         self._check_position(position + 1)
         lanes, places = self.layout.locate(np.array([position]))
-        lane, place = int(lanes[0]), int(places[0])
+        lane = int(lanes[0])
+        place = int(places[0])
         draws = self.lane(lane, place, place + 1)
-        return self.names[int(draws.source[0])], int(draws.epoch[0]), int(draws.index[0]), lane
+        source = int(draws.source[0])
+        epoch = int(draws.epoch[0])
+        index = int(draws.index[0])
+        return self.names[source], epoch, index, lane
 
     @property
     def group_slots(self) -> int:
-        """Slots of a lane that are dealt together: what comes behind them decides none of them."""
-        return self._dealt.cells * self._dealt.cell
+        """Number of slots of a lane that are dealt together: they do not depend on later slots."""
+        return self._deal.cells * self._deal.cell
 
     def step_after(self, position: int) -> int:
-        """Return the first step at which the schedule may be extended without moving a row before a position.
+        """Return the first step at which the schedule can be extended without moving a row before a position.
 
         Steps count slots. Where none is skipped and no lane has ended, `step_rows` rows make a step; a stream that
-        skips the slots of exhausted sources gets through its schedule faster.
+        skips the slots of exhausted sources reaches its steps after fewer rows.
         """
         self._check_position(position)
-        if not self._ends:
+        if not self._can_end:
             return -(-position // self._step_rows)
         places = self.layout.places_before(position)
         lengths = self.layout.lengths
         if self._stop == "first_exhausted" and lengths is not None and (places > lengths.min()).any():
-            places = lengths + 1  # behind the shortest lane's end it matters where the others end
-        slots = max(part.slots_until(int(place)) for part, place in zip(self._parts, places, strict=True))
-        return -(-slots * self._lanes // self._step_rows)
+            places = lengths + 1  # after the end of the shortest lane, the ends of the others matter
+        slots = 0
+        for lane, place in zip(self._lanes, places.tolist(), strict=True):
+            slots = max(slots, lane.slots_until(place))
+        return -(-slots * self._lane_count // self._step_rows)
 
     @property
-    def _ends(self) -> bool:
-        """Whether sources that end also end the stream."""
+    def _can_end(self) -> bool:
+        """True if sources that end also end the stream."""
         return self._stop != "restart" and None not in self._lengths
 
     @cached_property
-    def _cut(self) -> Int64:
-        return self.layout.places_before(self._rows or 0)
+    def _places_at_cut(self) -> Int64:
+        """Number of places of each lane before the row at which the stream is cut, int64[lanes]."""
+        return self.layout.places_before(self._cut_rows or 0)
 
-    def _deal(self, block_size: int, seed: int, order: int) -> Dealt:
-        lanes, batch_size, step_rows = self._lanes, self._endless.batch_size, self._step_rows
+    def _deal_of(self, block_size: int, seed: int, order: int) -> SlotDeal:
+        """Return the deal of a version of the order."""
+        batch_size = self._endless_layout.batch_size
         if order == MIXTURE_ORDER:
             return Deal(
                 self.scheduler,
-                lanes=lanes,
+                lanes=self._lane_count,
                 batch_size=batch_size,
                 block_size=block_size,
-                step_rows=step_rows,
+                step_rows=self._step_rows,
                 seed=seed,
             )
-        each = {"step_rows": max(1, step_rows // lanes), "batch_rows": batch_size // lanes}
-        return EvenDeal(counts_of(self.scheduler, **each, block_size=block_size), block_size, seed)
+        counts = counts_of(
+            self.scheduler,
+            step_rows=max(1, self._step_rows // self._lane_count),
+            batch_rows=batch_size // self._lane_count,
+            block_size=block_size,
+        )
+        return EvenDeal(counts, block_size, seed)
 
-    def _check_ends(self) -> None:
-        """Raise ConfigError where a source has too few rows to go on, or too little weight ever to end."""
-        stop, lanes = self._stop, self._lanes
-        for at, (name, rows) in enumerate(zip(self.names, self._lengths, strict=True)):
-            if rows is None:
-                continue
-            if stop != "all_exhausted" and rows < lanes:
-                raise ConfigError(
-                    f"source {name!r} has {rows} rows for {lanes} lanes, so that a lane has none; expected at least a "
-                    f"row for each lane with stop {stop!r} (fewer lanes, or no such source)"
-                )
-            most = self._dealt.ceiling(at)
-            if stop == "all_exhausted" and most is not None and most < int(self._rows_of[:, at].max()):
-                raise ConfigError(
-                    f"source {name!r} can never be exhausted: of its {rows} rows in {lanes} lanes the schedule takes "
-                    f"{most} of each lane before its weight stays 0; expected a weight above 0 at the end of the "
-                    "schedule, another stop strategy, or no such source"
-                )
+    def _lane_of(self, lane: int) -> Lane:
+        rows: tuple[int, ...] | None = None
+        if self._can_end:
+            rows = tuple(self._rows_by_lane[lane].tolist())
+        return Lane(self._deal, lane, rows, skipping=self._stop == "all_exhausted")
 
-    def _part(self, lane: int) -> Lane:
-        rows = tuple(int(count) for count in self._rows_of[lane]) if self._ends else None
-        return Lane(self._dealt, lane, rows, skipping=self._stop == "all_exhausted")
+    def _epoch_and_index(self, lane: int, source: Int64, number: Int64) -> tuple[Int64 | int, Int64]:
+        """Return the epoch of each row and its index in that epoch.
 
-    def _epochs(self, lane: int, source: Int64, number: Int64) -> tuple[Int64 | int, Int64]:
-        """The epoch and the index in it of each row, by its number in its source."""
+        Args:
+            lane: Number of the lane.
+            source: Source of each row, int64[n].
+            number: Number of each row among its source's rows in this lane, over all epochs, int64[n].
+        """
         if self._stop != "restart":
             return 0, number
-        rows = self._rows_of[lane]
-        each = np.where(rows < 0, np.int64(1) << 62, rows)[source]
-        epoch = number // each
-        return epoch, number - epoch * each
+        rows_of_sources = self._rows_by_lane[lane]
+        rows = np.where(rows_of_sources < 0, np.int64(_UNKNOWN_LENGTH), rows_of_sources)[source]
+        epoch = number // rows
+        return epoch, number - epoch * rows
+
+    def _check_ends(self) -> None:
+        """Raise ConfigError where a source has too few rows for all lanes, or too little weight to be exhausted."""
+        for index, (name, rows) in enumerate(zip(self.names, self._lengths, strict=True)):
+            if rows is None:
+                continue
+            if self._stop != "all_exhausted":
+                if rows < self._lane_count:
+                    raise ConfigError(
+                        f"source {name!r} has {rows} rows for {self._lane_count} lanes, so that a lane has none; "
+                        f"expected at least a row for each lane with stop {self._stop!r} (fewer lanes, or no such "
+                        "source)"
+                    )
+                continue
+            ceiling = self._deal.ceiling(index)
+            if ceiling is not None and ceiling < int(self._rows_by_lane[:, index].max()):
+                raise ConfigError(
+                    f"source {name!r} can never be exhausted: of its {rows} rows in {self._lane_count} lanes the "
+                    f"schedule takes {ceiling} of each lane before its weight stays 0; expected a weight above 0 at "
+                    "the end of the schedule, another stop strategy, or no such source"
+                )
+
+    def _check_cut(self, rows: int) -> None:
+        """Raise ConfigError unless the stream can be cut after some rows."""
+        if rows < 0:
+            raise ConfigError(f"a mixture cut at {rows} rows; expected 0 or more")
+        end = self.layout.rows
+        if end is not None and end < rows:
+            raise ConfigError(
+                f"a mixture of {rows} rows was asked for; its sources end after {end} rows with stop "
+                f"{self._stop!r}: expected at most {end}, or stop 'restart'",
+                expected=end,
+                got=rows,
+            )
 
     def _check_lane(self, lane: int) -> None:
-        if not 0 <= lane < self._lanes:
-            raise ConfigError(f"there is no lane {lane}; expected 0 to {self._lanes - 1}")
+        if not 0 <= lane < self._lane_count:
+            raise ConfigError(f"there is no lane {lane}; expected 0 to {self._lane_count - 1}")
 
     def _check_places(self, lane: int, start: int, stop: int) -> None:
         end = self.lane_rows(lane)
-        if not 0 <= start <= stop or (end is not None and stop > end):
-            there = "0 or more, in ascending order" if end is None else f"a range within its {end} rows"
-            raise ConfigError(f"places {start} to {stop} of lane {lane}; expected {there}")
+        if 0 <= start <= stop and (end is None or stop <= end):
+            return
+        expected = "0 or more, in ascending order"
+        if end is not None:
+            expected = f"a range within its {end} rows"
+        raise ConfigError(f"places {start} to {stop} of lane {lane}; expected {expected}")
 
     def _check_position(self, position: int) -> None:
         if position < 0 or (self.rows is not None and position > self.rows):
-            end = "" if self.rows is None else f" to {self.rows}"
-            raise ConfigError(f"position {position} is not in the mixture; expected 0{end or ' or more'}")
+            expected = "0 or more"
+            if self.rows is not None:
+                expected = f"0 to {self.rows}"
+            raise ConfigError(f"position {position} is not in the mixture; expected {expected}")

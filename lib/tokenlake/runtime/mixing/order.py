@@ -1,17 +1,30 @@
-"""The order of one dataset in any epoch: which stored row is read at a place, and at which place a row is read.
+"""Order of one dataset in any epoch: the stored row at a place of a lane, and the place of a stored row.
 
-1. The row groups are permuted, and laid end to end. Their N rows are the epoch's *virtual rows*.
-2. L lanes share them: lane l owns the virtual rows ``[floor(l N / L), floor((l + 1) N / L))``.
-3. A lane is cut into windows of one or more neighbouring row groups, and each window is permuted by itself::
+The order of an epoch has three steps:
 
-    row groups   as stored        0 1 2 3 4
-    epoch        permuted         3 0 4 1 2      laid end to end: N virtual rows
-    lanes        L stretches      |----|----|    lane l owns [floor(l N / L), floor((l + 1) N / L))
-    windows      permuted each    |--|-|--|-|    place -> virtual row, inside a window of the lane
+1. **Row groups are permuted**: the row group at place p is ``permuted_groups(p)``. Laid end to end in this order, their
+   N rows are the *virtual rows* of the epoch.
+2. **Lanes share the virtual rows**: lane l owns ``[floor(l N / L), floor((l + 1) N / L))``.
+3. **Windows are permuted**: a lane is cut into windows of one or more neighbouring row groups. Place p of a window is
+   the virtual row ``begin + permuted_window(p)``.
 
-A row group is decoded as a whole, and therefore moves as a whole; rows mix inside a window. A lane never has more row
-groups open than a window has. A row group on a border between two lanes is needed by both, and each reads a part of it.
-Everything is a function of the seed and the place. The only state of an epoch is where each of its row groups begins.
+A *place* counts the rows of a lane in the order in which they are read. :meth:`EpochOrder.at` returns the row at a
+place; it applies the permutations of steps 3 and 1. :meth:`EpochOrder.place_of` returns the place of a row; it applies
+their inverses in the opposite order.
+
+Example: row groups of 3, 0, 4 and 2 rows, 2 lanes, windows of one row group, seed 0, epoch 0::
+
+    place of a row group     0   1   2     3
+    row group at the place   1   0   3     2
+    its rows                 -   3   2     4
+    virtual rows             -   012 34    5678
+    lanes                        |012 3|   |4 5678|          floor(9 / 2) = 4
+    windows                      |012|3|   |4|5678|
+    virtual row at a place       1 0 2 3   4 6 5 7 8         (group, row): 0,1  0,0  0,2  3,0 | 3,1  2,1  2,0  2,2  2,3
+
+A row group is decoded as a whole. Therefore it moves as a whole, and rows mix only inside a window: a lane never has
+more row groups open than a window has. A row group on a border between two lanes is needed by both; each reads a part
+of it. Everything is a function of the seed and the place. The only state of an epoch is where its row groups begin.
 """
 
 from __future__ import annotations
@@ -31,276 +44,389 @@ from tokenlake.runtime.mixing.lanes import lane_bounds
 from tokenlake.runtime.mixing.random import WORD, Permutation, UInt64, extended, key_of, values_at
 
 ORDER_VERSION: Final = 2
-"""What a seed, lanes and a window mean; whatever is written in an order, or stands in the middle of one, names it."""
+"""Version of the meaning of seed, lanes and window. It is recorded with every order, and with every position in one."""
 
-_GROUPS: Final = 1  # the first word of the keys that permute row groups
-_WINDOWS: Final = 2  # and of those that permute windows
-_KEPT: Final = 4  # epochs whose row groups stay laid out
-_CELLS: Final = 1 << 18  # row groups of small datasets that are laid out at a time, several epochs together
+_GROUPS: Final = 1  # first word of the keys that permute row groups
+_WINDOWS: Final = 2  # first word of the keys that permute windows
+_MOST_LAYOUTS: Final = 4  # epochs whose layout is remembered
+_MOST_CELLS: Final = 1 << 18  # row groups that are laid out at a time, over several epochs of a small dataset
+_LARGEST: Final = 1 << 62
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Laid:
-    """The permuted row groups of some epochs, end to end.
+class _Layout:
+    """Permuted row groups of one epoch, or of several epochs one after the other, laid end to end.
 
     Attributes:
-        order: stored index of each, int64[epochs * G].
-        offsets: where each begins and the last ends, in virtual rows from the first epoch on, int64[epochs * G + 1].
+        group_at: Row group at each place, int64[epochs * G].
+        offsets: First virtual row of the row group at each place, and the end of the last, counted from the first
+            epoch's first row, int64[epochs * G + 1].
     """
 
-    order: Int64
+    group_at: Int64
     offsets: Int64
 
     @classmethod
     def of(cls, group_rows: Int64, seed: int, epochs: Int64) -> Self:
+        """Lay out the row groups of some epochs.
+
+        Args:
+            group_rows: Rows of each row group as stored, int64[G].
+            seed: Seed of the order.
+            epochs: Numbers of the epochs, int64[epochs].
+        """
         groups = len(group_rows)
         keys = extended(key_of(seed, _GROUPS), epochs)
-        index = np.tile(np.arange(groups), len(epochs))
-        order = Permutation(groups, keys if len(keys) == 1 else np.repeat(keys, groups)).at(index)
-        return cls(order, offsets_of(group_rows[order]))
+        if len(keys) > 1:
+            keys = np.repeat(keys, groups)
+        place = np.tile(np.arange(groups), len(epochs))
+        group_at = Permutation(groups, keys).at(place)
+        return cls(group_at, offsets_of(group_rows[group_at]))
 
-    def index(self, virtual: Int64) -> Int64:
-        """Return which of them holds each virtual row; never one without rows."""
+    def place_with(self, virtual: Int64) -> Int64:
+        """Return the place of the row group that contains each virtual row, int64[n]; it is never an empty one."""
         return np.searchsorted(self.offsets, virtual, side="right") - 1
 
 
 class _Windows(NamedTuple):
-    """The windows of n virtual rows, all int64[n].
+    """Windows that contain n virtual rows, each cut to the lane; all int64[n].
 
     Attributes:
-        group: that each lies in, by its place in the layout.
-        number: of the window in the epoch.
-        begin: its first virtual row in the lane.
-        size: its rows in the lane.
+        group_place: Place of the row group that contains the virtual row.
+        number: Number of the window in the epoch.
+        begin: First virtual row of the window in the lane.
+        size: Number of rows of the window in the lane.
     """
 
-    group: Int64
+    group_place: Int64
     number: Int64
     begin: Int64
     size: Int64
 
-    def rows_at(self, places: Int64, keys: UInt64) -> Int64:
-        """Return the virtual row that is read at each place (both counted from the epoch's first row), int64[n].
+    def row_at(self, places: Int64, keys: UInt64) -> Int64:
+        """Return the virtual row at each place, int64[n].
 
         Args:
-            places: Places in these windows, int64[n].
+            places: Places in these windows, counted like virtual rows from the epoch's first row, int64[n].
             keys: Keys of epoch and lane, uint64[n] or uint64[1].
         """
         if not len(places):
             return places
         return self.begin + self._permutation(keys).at(places - self.begin)
 
-    def places_of(self, virtual: Int64, keys: UInt64) -> Int64:
-        """Return the place at which each virtual row is read, int64[n]; the inverse of :meth:`rows_at`."""
+    def place_of(self, virtual: Int64, keys: UInt64) -> Int64:
+        """Return the place of each virtual row, int64[n]; the inverse of :meth:`row_at`."""
         if not len(virtual):
             return virtual
         return self.begin + self._permutation(keys).inverse(virtual - self.begin)
 
     def _permutation(self, keys: UInt64) -> Permutation:
-        is_one_size = (self.size == self.size[0]).all()
-        return Permutation(int(self.size[0]) if is_one_size else self.size, extended(keys, self.number))
+        window_keys = extended(keys, self.number)
+        first_size = int(self.size[0])
+        if (self.size == first_size).all():
+            return Permutation(first_size, window_keys)
+        return Permutation(self.size, window_keys)
 
 
 @final
 class EpochOrder:
-    """The rows of a dataset, in a different order in every epoch.
+    """Rows of a dataset, in a different order in every epoch.
 
     Args:
-        group_rows: rows of each row group, in the order they are stored, int64[G]; some may have none.
-        lanes: into how many stretches an epoch is cut; part of the order.
-        seed: any integer, taken modulo 2^64.
-        window: row groups whose rows are permuted together.
+        group_rows: Rows of each row group as stored, int64[G]; row groups may be empty.
+        lanes: Number of lanes; it is part of the order.
+        seed: Any integer, taken modulo 2^64.
+        window: Number of row groups whose rows are permuted together.
+
+    Attributes:
+        rows: Number of rows of an epoch.
+        seed: Seed from 0 to 2^64 - 1.
+        window: Number of row groups in a window.
 
     Raises:
-        ConfigError: any of them cannot be.
+        ConfigError: An argument is out of range.
     """
 
     def __init__(self, group_rows: Int64, *, lanes: int, seed: int, window: int = 1) -> None:
         if (group_rows < 0).any():
             raise ConfigError(f"a row group of {group_rows.min()} rows; expected 0 or more")
+        if window < 1:
+            raise ConfigError(f"a window of {window} row groups; expected 1 or more")
         self._group_rows = np.asarray(group_rows, np.int64)
         self.rows: Final = int(self._group_rows.sum())
-        """Rows of an epoch."""
         self._bounds = lane_bounds(self.rows, lanes)
         self._lengths = np.diff(self._bounds)
         self.seed: Final = seed & WORD
-        """From 0 to 2^64 - 1."""
-        if window < 1:
-            raise ConfigError(f"a window of {window} row groups; expected 1 or more")
         self.window: Final = window
-        lay = self._lay = partial(_Laid.of, self._group_rows, self.seed)
-        self._one = lru_cache(_KEPT)(lambda epoch: lay(np.array([epoch])))  # no cycle: it goes with its owner
+        # The cache refers to this partial, not to `self`: no cycle, so that both go together.
+        lay_out = partial(_Layout.of, self._group_rows, self.seed)
+        self._lay_out = lay_out
+        self._layout_of = lru_cache(_MOST_LAYOUTS)(lambda epoch: lay_out(np.array([epoch])))
 
     @property
     def lanes(self) -> int:
-        """Stretches that an epoch is cut into."""
+        """Number of lanes."""
         return len(self._lengths)
 
     def has(self, group: Int64, row: Int64) -> Bools:
-        """Return which rows there are, bool[n]: of a row group that is shortened only the first ones."""
+        """Return which rows exist, bool[n]: a shortened row group has only its first rows.
+
+        Args:
+            group: Row groups, int64[n].
+            row: Row in each row group, int64[n].
+        """
         return row < self._group_rows[group]
 
     @property
     def window_rows(self) -> int:
-        """Rows of a window, in the mean."""
-        return max(1, -(-self.rows * self.window // max(len(self._group_rows), 1)))
+        """Mean number of rows in a window."""
+        groups = max(len(self._group_rows), 1)
+        mean_rows = -(-self.rows * self.window // groups)  # rounded up
+        return max(1, mean_rows)
 
     @property
     def lengths(self) -> Int64:
-        """Rows of each lane, int64[lanes]."""
+        """Number of rows of each lane, int64[lanes]."""
         return self._lengths.copy()
 
     def at(self, epoch: Int64 | int, lane: Int64 | int, place: Int64) -> tuple[Int64, Int64]:
         """Return the row group and the row in it at each place.
 
         Args:
-            epoch: from 0, one for all or int64[n].
-            lane: one for all or int64[n].
-            place: in the lane, int64[n].
+            epoch: Epoch of each place from 0, int64[n], or one for all.
+            lane: Lane of each place, int64[n], or one for all.
+            place: Place in the lane, int64[n].
 
         Returns:
-            int64[n] both.
+            Row groups and rows, int64[n] both.
 
         Raises:
-            ConfigError: a lane has no such place.
+            ConfigError: A place, lane or epoch does not exist.
         """
+        # Keys and borders of the lanes, of each place or of all.
         epochs = np.atleast_1d(np.asarray(epoch, np.int64))
         lanes = np.atleast_1d(np.asarray(lane, np.int64))
-        self._check(epochs, lanes, place)
+        self._check_places(epochs, lanes, place)
         keys = extended(extended(key_of(self.seed, _WINDOWS), epochs), lanes)
-        begin = self._bounds[lanes]
-        end = self._bounds[lanes + 1]
+        lane_begin = self._bounds[lanes]
+        lane_end = self._bounds[lanes + 1]
         group = np.empty_like(place)
         row = np.empty_like(place)
-        for laid, there, base in self._laid_for(epochs):
-            low = values_at(begin, there) + base
-            high = values_at(end, there) + base
-            places = low + place[there]
-            windows = self._windows(laid, places, low, high)
-            virtual = windows.rows_at(places, values_at(keys, there))
-            # A window of one row group permutes rows of that row group alone.
-            index = windows.group if self.window == 1 else laid.index(virtual)
-            group[there] = laid.order[index]
-            row[there] = virtual - laid.offsets[index]
+        for part in self._parts_by_layout(epochs):
+            layout = part.layout
+            begin = values_at(lane_begin, part.selection) + part.epoch_begin
+            end = values_at(lane_end, part.selection) + part.epoch_begin
+            place_in_layout = begin + place[part.selection]
+            # Step 3: the window's permutation leads to a virtual row.
+            windows = self._windows_with(layout, place_in_layout, begin, end)
+            virtual = windows.row_at(place_in_layout, values_at(keys, part.selection))
+            # Step 1: the virtual row lies in a row group. A window of one row group permutes its rows only.
+            group_place = windows.group_place
+            if self.window > 1:
+                group_place = layout.place_with(virtual)
+            group[part.selection] = layout.group_at[group_place]
+            row[part.selection] = virtual - layout.offsets[group_place]
         return group, row
 
     def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the lane and the place of each row in an epoch, int64[n] both; the inverse of :meth:`at`."""
-        self._check_rows(group, row)
-        key = key_of(self.seed, _GROUPS, epoch)
-        index = Permutation(len(self._group_rows), key).inverse(group)
-        laid = self._one(epoch)
-        virtual = laid.offsets[index] + row
-        lane = np.searchsorted(self._bounds, virtual, side="right") - 1
-        keys = extended(key_of(self.seed, _WINDOWS, epoch), lane)
-        windows = self._windows(laid, virtual, self._bounds[lane], self._bounds[lane + 1])
-        return lane, windows.places_of(virtual, keys) - self._bounds[lane]
-
-    def taken(self, epoch: int, places: Int64) -> tuple[Int64, Int64]:
-        """Return which rows come at the first places of the lanes: ranges of the stored rows, half open.
-
-        A window that is taken whole needs no permutation: whatever the epoch's size, this takes as long as its row
-        groups are many.
+        """Return the lane and the place of each row in an epoch; the inverse of :meth:`at`.
 
         Args:
-            epoch: from 0.
-            places: how many of each lane, int64[lanes].
+            epoch: Epoch, from 0.
+            group: Row groups, int64[n].
+            row: Row in each row group, int64[n].
 
         Returns:
-            where each range begins and ends, int64[m] both.
+            Lanes and places, int64[n] both.
+
+        Raises:
+            ConfigError: A row does not exist.
         """
-        laid, low, high = self._one(epoch), self._bounds[:-1], self._bounds[:-1] + places
-        cut = np.flatnonzero(places < self._lengths)
-        windows = self._windows(laid, high[cut], low[cut], self._bounds[1:][cut])
-        some = np.zeros_like(high)
-        some[cut] = high[cut] - windows.begin
-        lane = np.repeat(np.arange(self.lanes), some)
-        place = places_of(places - some, some)
-        first = offsets_of(self._group_rows)
-        group, row = self.at(epoch, lane, place)
-        begin, end = _cut_at(low, high - some, laid.offsets)
-        index = laid.index(begin)
-        whole = first[laid.order[index]] + begin - laid.offsets[index]
-        alone = first[group] + row
-        return np.append(whole, alone), np.append(whole + end - begin, alone + 1)
+        self._check_rows(group, row)
+        # Step 1 backwards: the row group has a place, and the row a virtual row.
+        layout = self._layout_of(epoch)
+        permutation = Permutation(len(self._group_rows), key_of(self.seed, _GROUPS, epoch))
+        virtual = layout.offsets[permutation.inverse(group)] + row
+        # Step 3 backwards: the virtual row has a place in its window.
+        lane = np.searchsorted(self._bounds, virtual, side="right") - 1
+        keys = extended(key_of(self.seed, _WINDOWS, epoch), lane)
+        windows = self._windows_with(layout, virtual, self._bounds[lane], self._bounds[lane + 1])
+        return lane, windows.place_of(virtual, keys) - self._bounds[lane]
 
-    def _windows(self, laid: _Laid, virtual: Int64, begin: Int64, end: Int64) -> _Windows:
-        """The windows that virtual rows, int64[n], lie in; their lanes are from `begin` to `end`."""
-        index, groups = laid.index(virtual), len(self._group_rows)
-        # Counted from the epoch's own first row group, where several epochs are laid out together.
-        number = index % groups // self.window
-        first = index - index % groups + number * self.window
-        after = np.minimum(first + self.window, index - index % groups + groups)
-        low, high = np.maximum(laid.offsets[first], begin), np.minimum(laid.offsets[after], end)
-        return _Windows(index, number, low, high - low)
+    def taken(self, epoch: int, places: Int64) -> tuple[Int64, Int64]:
+        """Return the rows at the first places of the lanes, as ranges of stored rows.
 
-    def _laid_for(self, epochs: Int64) -> Iterator[tuple[_Laid, Int64 | slice, Int64 | int]]:
-        """Yield (row groups, for which places, virtual row that each one's epoch begins at) until all have been."""
+        Windows that are taken whole need no permutation: the time depends on the number of row groups, not on the
+        number of rows.
+
+        Args:
+            epoch: Epoch, from 0.
+            places: Number of places of each lane, int64[lanes].
+
+        Returns:
+            Begin and end of each range, half open, int64[m] both.
+        """
+        layout = self._layout_of(epoch)
+        lane_begin = self._bounds[:-1]
+        end = lane_begin + places
+
+        # 1. A lane that is not taken whole ends inside a window; its places in that window are single rows.
+        cut_lanes = np.flatnonzero(places < self._lengths)
+        windows = self._windows_with(
+            layout, end[cut_lanes], lane_begin[cut_lanes], self._bounds[1:][cut_lanes]
+        )
+        single = np.zeros_like(end)
+        single[cut_lanes] = end[cut_lanes] - windows.begin
+        lane_of_single = np.repeat(np.arange(self.lanes), single)
+        group, row = self.at(epoch, lane_of_single, places_of(places - single, single))
+
+        # 2. All windows before are ranges of virtual rows, cut at the borders of row groups.
+        range_begin, range_end = _cut_at(lane_begin, end - single, layout.offsets)
+        group_place = layout.place_with(range_begin)
+
+        # 3. Both as stored rows.
+        first_rows = offsets_of(self._group_rows)
+        stored_begin = first_rows[layout.group_at[group_place]] + range_begin - layout.offsets[group_place]
+        stored_end = stored_begin + range_end - range_begin
+        stored_single = first_rows[group] + row
+        return np.append(stored_begin, stored_single), np.append(stored_end, stored_single + 1)
+
+    def _windows_with(self, layout: _Layout, virtual: Int64, lane_begin: Int64, lane_end: Int64) -> _Windows:
+        """Return the windows that contain virtual rows.
+
+        Args:
+            layout: Layout of the epochs.
+            virtual: Virtual rows, int64[n].
+            lane_begin: First virtual row of each row's lane, int64[n] or int64[1].
+            lane_end: End of each row's lane, int64[n] or int64[1].
+        """
+        group_place = layout.place_with(virtual)
+        groups = len(self._group_rows)
+        # Windows are counted from the first row group of an epoch, also where several epochs are laid out together.
+        place_in_epoch = group_place % groups
+        epoch_begin = group_place - place_in_epoch
+        number = place_in_epoch // self.window
+        # The window reaches over its row groups, as far as the lane and the epoch do.
+        first_place = epoch_begin + number * self.window
+        last_place = np.minimum(first_place + self.window, epoch_begin + groups)
+        begin = np.maximum(layout.offsets[first_place], lane_begin)
+        end = np.minimum(layout.offsets[last_place], lane_end)
+        return _Windows(group_place, number, begin, end - begin)
+
+    def _parts_by_layout(self, epochs: Int64) -> Iterator[_LayoutPart]:
+        """Yield layouts until all places have had theirs.
+
+        Args:
+            epochs: Epoch of each place, int64[n] or int64[1].
+        """
         if not len(epochs):
             return
         if epochs.min() == epochs.max():
-            yield self._one(int(epochs[0])), slice(None), 0
+            yield _LayoutPart(self._layout_of(int(epochs[0])), slice(None), 0)
             return
-        distinct, inverse = np.unique(epochs, return_inverse=True)
-        together = max(1, min(_CELLS // max(len(self._group_rows), 1), (1 << 62) // max(self.rows, 1)))
-        by_epoch = np.argsort(inverse, kind="stable")
-        ends = np.searchsorted(inverse[by_epoch], np.arange(0, len(distinct) + together, together))
-        for number, (low, high) in enumerate(pairwise(ends.tolist())):
-            some = distinct[number * together : (number + 1) * together]
-            laid = self._one(int(some[0])) if len(some) == 1 else self._lay(some)
-            there = by_epoch[low:high]
-            yield laid, there, (inverse[there] - number * together) * self.rows
+        # Several epochs of a small dataset are laid out together.
+        distinct_epochs, index_of_epoch = np.unique(epochs, return_inverse=True)
+        most_by_groups = _MOST_CELLS // max(len(self._group_rows), 1)
+        most_by_rows = _LARGEST // max(self.rows, 1)
+        together = max(1, min(most_by_groups, most_by_rows))
+        by_epoch = np.argsort(index_of_epoch, kind="stable")
+        first_indices = np.arange(0, len(distinct_epochs) + together, together)
+        borders = np.searchsorted(index_of_epoch[by_epoch], first_indices)
+        for first_index, (begin, end) in zip(
+            first_indices.tolist(), pairwise(borders.tolist()), strict=False
+        ):
+            part_epochs = distinct_epochs[first_index : first_index + together]
+            layout = self._layout_of_epochs(part_epochs)
+            selection = by_epoch[begin:end]
+            yield _LayoutPart(layout, selection, (index_of_epoch[selection] - first_index) * self.rows)
 
-    def _check(self, epochs: Int64, lanes: Int64, place: Int64) -> None:
+    def _layout_of_epochs(self, epochs: Int64) -> _Layout:
+        if len(epochs) == 1:
+            return self._layout_of(int(epochs[0]))
+        return self._lay_out(epochs)
+
+    def _check_places(self, epochs: Int64, lanes: Int64, place: Int64) -> None:
         if len(epochs) and epochs.min() < 0:
             raise ConfigError(f"epoch {epochs.min()}; expected 0 or more")
         if len(lanes) and not (lanes.min() >= 0 and lanes.max() < self.lanes):
-            wrong = lanes[(lanes < 0) | (lanes >= self.lanes)][0]
-            raise ConfigError(f"there is no lane {wrong}; expected 0 to {self.lanes - 1}")
-        outside = (place < 0) | (place >= self._lengths[lanes])
-        if outside.any():
-            first = int(np.argmax(outside))
+            wrong_lane = lanes[(lanes < 0) | (lanes >= self.lanes)][0]
+            raise ConfigError(f"there is no lane {wrong_lane}; expected 0 to {self.lanes - 1}")
+        is_outside = (place < 0) | (place >= self._lengths[lanes])
+        if is_outside.any():
+            first = int(np.argmax(is_outside))
             lane = int(np.broadcast_to(lanes, place.shape)[first])
             raise ConfigError(f"lane {lane} has no place {place[first]}: it has {self._lengths[lane]} rows")
 
     def _check_rows(self, group: Int64, row: Int64) -> None:
-        if len(group) and not (group.min() >= 0 and group.max() < len(self._group_rows)):
+        last_group = len(self._group_rows) - 1
+        if len(group) and not (group.min() >= 0 and group.max() <= last_group):
             raise ConfigError(
-                f"row groups {group.min()} to {group.max()}; expected those of 0 to {len(self._group_rows) - 1}"
+                f"row groups {group.min()} to {group.max()}; expected those of 0 to {last_group}"
             )
-        if (outside := (row < 0) | (row >= self._group_rows[group])).any():
-            first = int(np.argmax(outside))
-            have = self._group_rows[group[first]]
-            raise ConfigError(f"row group {group[first]} has no row {row[first]}: it has {have} rows")
+        is_outside = (row < 0) | (row >= self._group_rows[group])
+        if is_outside.any():
+            first = int(np.argmax(is_outside))
+            rows = self._group_rows[group[first]]
+            raise ConfigError(f"row group {group[first]} has no row {row[first]}: it has {rows} rows")
+
+
+class _LayoutPart(NamedTuple):
+    """Places whose epochs are laid out together.
+
+    Attributes:
+        layout: Layout of their epochs.
+        selection: Indices of the places; a slice for all of them.
+        epoch_begin: Virtual row of the layout at which the epoch of each place begins, int64[m], or one for all.
+    """
+
+    layout: _Layout
+    selection: Int64 | slice
+    epoch_begin: Int64 | int
 
 
 @final
 class StoredOrder:
-    """Rows as they are stored, in every epoch and in one lane; attributes and methods as of :class:`EpochOrder`."""
+    """Rows as stored, in every epoch and in one lane. Attributes and methods are those of :class:`EpochOrder`.
 
-    lanes = window_rows = 1
+    Args:
+        group_rows: Rows of each row group, int64[G].
+    """
+
+    lanes = 1
+    window_rows = 1
 
     def __init__(self, group_rows: Int64) -> None:
-        self._begins = offsets_of(group_rows)
-        self.rows, self.lengths = int(self._begins[-1]), self._begins[-1:]
+        self._first_rows = offsets_of(group_rows)
+        self.rows = int(self._first_rows[-1])
+        self.lengths = self._first_rows[-1:]
 
     def has(self, group: Int64, row: Int64) -> Bools:
-        return row < np.diff(self._begins)[group]
+        return row < np.diff(self._first_rows)[group]
 
     def at(self, epoch: Int64, lane: Int64, place: Int64) -> tuple[Int64, Int64]:
-        group = np.searchsorted(self._begins, place, side="right") - 1
-        return group, place - self._begins[group]
+        group = np.searchsorted(self._first_rows, place, side="right") - 1
+        return group, place - self._first_rows[group]
 
     def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        return np.zeros_like(group), self._begins[group] + row
+        return np.zeros_like(group), self._first_rows[group] + row
 
     def taken(self, epoch: int, places: Int64) -> tuple[Int64, Int64]:
         return np.zeros_like(places), places
 
 
 def _cut_at(begin: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
-    """Cut ranges that are ascending and apart where an edge lies inside; those that are empty are left out."""
+    """Cut ranges at the edges that lie inside them; empty ranges are left out.
+
+    Args:
+        begin: Begin of each range, ascending; ranges do not overlap, int64[n].
+        end: End of each range, int64[n].
+        edges: Numbers at which ranges are cut, int64[m].
+
+    Returns:
+        Begin and end of each part, int64 both.
+    """
     cuts = np.unique(np.concatenate([begin, end, edges]))
-    there = cuts[:-1] < end[np.searchsorted(begin, cuts[:-1], side="right") - 1]
-    return cuts[:-1][there], cuts[1:][there]
+    range_of_cut = np.searchsorted(begin, cuts[:-1], side="right") - 1
+    is_inside = cuts[:-1] < end[range_of_cut]
+    return cuts[:-1][is_inside], cuts[1:][is_inside]

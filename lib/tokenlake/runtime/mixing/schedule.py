@@ -1,6 +1,6 @@
-"""Weights that change during a run: a schedule of points, and the curves between them.
+"""Weights that change during a run: a schedule of points, and curves between them.
 
-Before the first point the weights are those of the first point, after the last one those of the last. Between two
+Before the first point the weights are those of the first point; after the last one, those of the last. Between two
 points with weights a and b, let ``p = (step - step0) / (step1 - step0)``. The weight is
 
 - ``a`` until the later point ("step"),
@@ -9,12 +9,11 @@ points with weights a and b, let ``p = (step - step0) / (step1 - step0)``. The w
 
 Example: from 0.2 at step 0 to 0.6 at step 100, a quarter of the way (step 25) has 0.2, 0.3 and 0.2586.
 
-A schedule only ever changes at its end: :meth:`WeightScheduler.extend` and :meth:`WeightScheduler.reweighted` make
-another one that remembers the first, and what comes before is still taken from that one.
+A schedule changes only at its end: :meth:`WeightScheduler.extend` and :meth:`WeightScheduler.reweighted` return another
+schedule that remembers the first one, which still decides everything before the change.
 
-**Pieces** are the stretches of a schedule in which every weight follows one curve. A piece ends where the next one
-starts. It knows where its curve leads to, also where the next piece comes before that: what is left of a line that was
-cut is the same line.
+A **piece** is a part of a schedule in which every weight follows one curve. It ends where the next piece starts. It
+keeps the end of its curve also where the next piece starts earlier: the rest of a line that was cut is the same line.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
 from itertools import pairwise
 from operator import index
 from typing import Any, Final, Literal, cast, final, get_args
@@ -33,10 +31,14 @@ from tokenlake.runtime.mixing.easing import eased
 from tokenlake.runtime.mixing.weights import UNIT_BITS, check_weights, normalized
 
 EFFECT: Final = "batch"
-"""When a change of the weights takes effect: at the end of the batch in which its step begins. Earlier releases waited
-for a later row and made up for the delay; their changes name no effect."""
+"""Moment at which a change of the weights takes effect: the end of the batch in which its step begins. In earlier
+releases changes took effect later and made up for the delay; those changes record no effect."""
 
 Curve = Literal["step", "linear", "cosine"]
+"""Interpolation between two points."""
+
+INTERPOLATIONS: Final[tuple[str, ...]] = get_args(Curve)
+"""Values of :data:`Curve`."""
 
 
 @final
@@ -45,9 +47,9 @@ class Point:
     """Weights that hold exactly at a step.
 
     Attributes:
-        step: 0 or more.
-        given: the weights as they were written, in the order of the schedule's names.
-        weights: the same as exact fractions that sum to 1.
+        step: Step, 0 or more.
+        given: Weights as they were written, in the order of the schedule's names.
+        weights: Weights as exact fractions that sum to 1.
     """
 
     step: int
@@ -58,12 +60,12 @@ class Point:
 @final
 @dataclass(frozen=True, slots=True)
 class SchedulePiece:
-    """One stretch of a schedule.
+    """Part of a schedule in which weights follow one curve.
 
     Attributes:
-        first: what holds where it starts.
-        last: what its curve moves towards; the same weights as `first` where they hold on.
-        curve: how it moves; "step": not at all.
+        first: Weights at its start.
+        last: Weights at the end of the curve; those of `first` where weights are constant.
+        curve: Form of the curve; weights are constant on a "step".
     """
 
     first: Point
@@ -72,28 +74,31 @@ class SchedulePiece:
 
     @property
     def start(self) -> int:
+        """First step."""
         return self.first.step
 
     def weights_at(self, step: Fraction) -> tuple[Fraction, ...]:
-        """Return the weights at a step of this piece, exact but for the cosine, which is off by 2^-95 at most."""
+        """Return the weights at a step of this piece; they are exact, on a cosine to 2^-95."""
         if self.curve == "step" or step == self.start:
             return self.first.weights
-        part = (step - self.start) / (self.last.step - self.start)
+        progress = (step - self.start) / (self.last.step - self.start)
         if self.curve == "cosine":
-            part = Fraction(eased(part.numerator, part.denominator, UNIT_BITS), 1 << UNIT_BITS)
+            eased_units = eased(progress.numerator, progress.denominator, UNIT_BITS)
+            progress = Fraction(eased_units, 1 << UNIT_BITS)
         ends = zip(self.first.weights, self.last.weights, strict=True)
-        return tuple(first + part * (last - first) for first, last in ends)
+        return tuple(first + progress * (last - first) for first, last in ends)
 
 
 def pieces_of(points: Sequence[Point], curve: Curve) -> tuple[SchedulePiece, ...]:
-    """Return the pieces that lead from point to point, the first from its own step on; the last never ends."""
-    between = [
-        SchedulePiece(first, first if curve == "step" else last, curve) for first, last in pairwise(points)
-    ]
-    return (*between, SchedulePiece(points[-1], points[-1], "step"))
-
-
-INTERPOLATIONS: Final[tuple[str, ...]] = get_args(Curve)
+    """Return the pieces that lead from point to point; the first starts at the first point, the last never ends."""
+    pieces: list[SchedulePiece] = []
+    for first, last in pairwise(points):
+        if curve == "step":
+            pieces.append(SchedulePiece(first, first, curve))
+        else:
+            pieces.append(SchedulePiece(first, last, curve))
+    pieces.append(SchedulePiece(points[-1], points[-1], "step"))
+    return tuple(pieces)
 
 
 @final
@@ -101,19 +106,28 @@ class WeightScheduler:
     """Weights as a function of the step.
 
     Args:
-        schedule: the points, at least one, in ascending steps: anything with `step` and `weights`, or mappings with
-            these keys. All weigh the same sources.
+        schedule: Points in ascending steps, at least one: objects with `step` and `weights`, or mappings with these
+            keys. All points weigh the same sources.
         interpolation: "step", "linear" or "cosine".
 
     Attributes:
-        names: the sources, in the order in which the first point names them.
-        interpolation: how weights move between points.
-        pieces: the stretches of the schedule, from step 0 on without gaps; the last one never ends.
-        before: the schedule that this one extends, which still decides everything before :attr:`at`.
-        at: the step at which this schedule was extended; 0 for one that was not.
+        names: Names of the sources, in the order in which the first point names them.
+        interpolation: Interpolation between points.
+        pieces: Pieces of the schedule, from step 0 on without gaps; the last one never ends.
+        before: Schedule that this one extends, which still decides everything before :attr:`at`; None if there is none.
+        at: Step at which this schedule was extended; 0 for one that was not.
 
     Raises:
-        ConfigError: a point or the interpolation cannot be; weights do not sum to 1 within 1e-6.
+        ConfigError: A point or the interpolation is invalid, or weights do not sum to 1 within 1e-6.
+
+    Example:
+        >>> from tokenlake import WeightScheduler
+        >>> points = [
+        ...     {"step": 0, "weights": {"code": 0.25, "web": 0.75}},
+        ...     {"step": 100, "weights": {"code": 0.75, "web": 0.25}},
+        ... ]
+        >>> WeightScheduler(points, "linear").get_weights(50)
+        {'code': 0.5, 'web': 0.5}
     """
 
     __slots__ = ("_points", "at", "before", "interpolation", "names", "pieces")
@@ -122,11 +136,12 @@ class WeightScheduler:
         require_one_of("interpolation", interpolation, INTERPOLATIONS)
         self.interpolation: Curve = cast("Curve", interpolation)
         self.names, self._points = _points_of(schedule, None)
-        pieces, first = pieces_of(self._points, self.interpolation), self._points[0]
+        self.pieces = pieces_of(self._points, self.interpolation)
+        first = self._points[0]
         if first.step:  # its weights hold from step 0 on
             begin = replace(first, step=0)
-            pieces = (SchedulePiece(begin, begin, "step"), *pieces)
-        self.pieces, self.at = pieces, 0
+            self.pieces = (SchedulePiece(begin, begin, "step"), *self.pieces)
+        self.at = 0
         self.before: WeightScheduler | None = None
 
     @property
@@ -136,47 +151,52 @@ class WeightScheduler:
 
     @property
     def changes(self) -> bool:
-        """Whether weights differ between any two steps."""
-        ends = {point.weights for piece in self.pieces for point in (piece.first, piece.last)}
-        return len(ends) > 1
+        """True if weights differ between any two steps."""
+        first_weights = {piece.first.weights for piece in self.pieces}
+        last_weights = {piece.last.weights for piece in self.pieces}
+        return len(first_weights | last_weights) > 1
 
     def get_weights(self, step: float) -> dict[str, float]:
-        """Return name to weight at a step; before the first point and after the last one, their weights."""
-        exact = max(Fraction(step), Fraction(0))
-        piece = next(piece for piece in reversed(self.pieces) if piece.start <= exact)
-        weights = piece.weights_at(exact)
-        # As they were written where a point says so: dividing by the sum may change the last bit.
+        """Return the weight of each source at a step; before the first point and after the last one, their weights."""
+        point = self._point_at(max(Fraction(step), Fraction(0)))
+        return dict(zip(self.names, point.given, strict=True))
+
+    def _point_at(self, step: Fraction) -> Point:
+        """Return the weights at a step, rounded down to a whole step in the point's own `step`."""
+        piece = next(piece for piece in reversed(self.pieces) if piece.start <= step)
+        weights = piece.weights_at(step)
+        # Weights of a point stay as they were written: dividing by their sum may change the last bit.
         if weights == piece.first.weights:
-            return dict(zip(self.names, piece.first.given, strict=True))
-        return dict(zip(self.names, map(float, weights), strict=True))
+            return Point(int(step), piece.first.given, weights)
+        return Point(int(step), tuple(map(float, weights)), weights)
 
     def extend(self, *, at: int, points: Sequence[Any]) -> WeightScheduler:
-        """Return a schedule that is this one up to step `at` and goes on to other points from there.
+        """Return a schedule that is this one up to step `at` and continues to other points from there.
 
-        The weights that hold at `at` are pinned there; from them the new schedule moves towards the first of the new
-        points, as `interpolation` says. Points of this schedule after `at` are left out. Every row that this schedule
-        puts before step `at` stays where it is (see :mod:`tokenlake.runtime.mixing.counts`).
+        The weights at `at` are fixed. From them the new schedule moves to the first of the new points by the same
+        interpolation. Points of this schedule after `at` are dropped. Every row that this schedule puts before step
+        `at` stays where it is (see :mod:`tokenlake.runtime.mixing.counts`).
 
         Args:
-            at: the step up to which nothing may change, 0 or more.
-            points: at least one, as in the constructor, all after `at`.
+            at: Step up to which nothing changes, 0 or more.
+            points: Points as in the constructor, at least one, all after `at`.
 
         Raises:
-            ConfigError: a point is not after `at`, or cannot be.
+            ConfigError: A point is invalid, or not after `at`.
         """
         step = _change_step(at)
-        _, new = _points_of(points, self.names)
-        if new[0].step <= step:
+        _, new_points = _points_of(points, self.names)
+        if new_points[0].step <= step:
             raise ConfigError(
-                f"step {new[0].step} cannot be added to a schedule that is fixed up to step {step}; "
+                f"step {new_points[0].step} cannot be added to a schedule that is fixed up to step {step}; "
                 f"expected points after step {step}"
             )
-        return self._changed(step, new)
+        return self._changed(step, new_points)
 
     def reweighted(self, *, at: int, weights: Mapping[str, float]) -> WeightScheduler:
         """Return a schedule that is this one up to step `at` and has other weights from there on.
 
-        Points of this schedule from `at` on are left out.
+        Points of this schedule from `at` on are dropped.
 
         Args:
             at: The first step of the new weights, 0 or more.
@@ -186,8 +206,8 @@ class WeightScheduler:
             ConfigError: `at` or the weights are invalid.
         """
         step = _change_step(at)
-        _, new = _points_of([{"step": step, "weights": weights}], self.names)
-        return self._changed(step, new)
+        _, new_points = _points_of([{"step": step, "weights": weights}], self.names)
+        return self._changed(step, new_points)
 
     def versions(self) -> list[WeightScheduler]:
         """Return the first schedule and each change of it, oldest first; the last one is this schedule."""
@@ -197,32 +217,33 @@ class WeightScheduler:
         return newest_first[::-1]
 
     def _changed(self, at: int, points: tuple[Point, ...]) -> WeightScheduler:
-        """Return this schedule up to step `at`, and from there on the points, the first of them at `at` or later."""
-        # The weights at `at` are pinned there, unless a new point says others.
-        lead = points
-        if points[0].step > at:
-            there = next(piece for piece in reversed(self.pieces) if piece.start <= at)
-            weights = there.weights_at(Fraction(at))
-            given = tuple(map(float, weights))
-            if weights == there.first.weights:
-                given = there.first.given
-            lead = (Point(at, given, weights), *points)
-        kept = (piece for piece in self.pieces if piece.start < at)
+        """Return this schedule up to step `at`, and other points from there.
 
+        Args:
+            at: Step of the change.
+            points: New points, the first of them at `at` or later.
+        """
+        # The weights at `at` are fixed, unless the first new point states others.
+        curve_points = points
+        if points[0].step > at:
+            curve_points = (self._point_at(Fraction(at)), *points)
+        earlier_pieces = [piece for piece in self.pieces if piece.start < at]
+
+        # Points were checked: the constructor would check them again.
         changed = object.__new__(WeightScheduler)
         changed.interpolation = self.interpolation
         changed.names = self.names
         changed._points = points
-        changed.pieces = (*kept, *pieces_of(lead, self.interpolation))
+        changed.pieces = (*earlier_pieces, *pieces_of(curve_points, self.interpolation))
         changed.before = self
         changed.at = at
         return changed
 
     def _replayed(self, extension: Mapping[str, Any]) -> WeightScheduler:
-        """Return this schedule with a change of it that :meth:`to_json` wrote.
+        """Return this schedule with a change that :meth:`to_json` wrote.
 
         Raises:
-            ConfigError: an earlier release wrote the change, or its points come before it.
+            ConfigError: An earlier release wrote the change, or its points come before it.
         """
         at = _change_step(extension["at"])
         if extension.get("effect") != EFFECT:
@@ -239,11 +260,11 @@ class WeightScheduler:
         return self._changed(at, points)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all that :meth:`from_json` needs: JSON-able, the same for schedules that are the same."""
+        """Return the schedule as a JSON object for :meth:`from_json`; equal schedules return equal objects."""
         first, *changes = self.versions()
         return {
             "interpolation": self.interpolation,
-            # Names apart: their order counts, and canonical JSON sorts keys.
+            # Names are listed: their order matters, and canonical JSON sorts keys.
             "names": list(self.names),
             "points": first._points_json(),
             "extensions": [
@@ -252,17 +273,18 @@ class WeightScheduler:
         }
 
     def _points_json(self) -> list[dict[str, Any]]:
-        return [
-            {"step": point.step, "weights": dict(zip(self.names, point.given, strict=True))}
-            for point in self._points
-        ]
+        points: list[dict[str, Any]] = []
+        for point in self._points:
+            weights = dict(zip(self.names, point.given, strict=True))
+            points.append({"step": point.step, "weights": weights})
+        return points
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> WeightScheduler:
-        """Rebuild a schedule from what :meth:`to_json` returned.
+        """Return the schedule that :meth:`to_json` wrote.
 
         Raises:
-            ConfigError: it is no such thing, or an earlier release changed its weights.
+            ConfigError: The data are no schedule, or an earlier release changed its weights.
         """
         try:
             first, *rest = data["points"]
@@ -279,25 +301,26 @@ class WeightScheduler:
         return schedule
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without recursion into the schedules before, of which there may be thousands.
+        # Without recursion into earlier schedules, which may be thousands.
         return WeightScheduler.from_json, (self.to_json(),)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, WeightScheduler):
             return NotImplemented
+        # Version by version, without recursion: there may be thousands.
         mine: WeightScheduler | None = self
         theirs: WeightScheduler | None = other
         while mine is not None and theirs is not None:
             if mine is theirs:
                 return True
-            if mine._own() != theirs._own():
+            if mine._fields() != theirs._fields():
                 return False
             mine = mine.before
             theirs = theirs.before
         return mine is theirs
 
-    def _own(self) -> tuple[Any, ...]:
-        """Return all that this version says, without the versions before."""
+    def _fields(self) -> tuple[Any, ...]:
+        """Return the fields of this version, without the versions before."""
         return self.names, self.interpolation, self.at, self._points
 
     def __hash__(self) -> int:
@@ -309,7 +332,7 @@ class WeightScheduler:
 
 
 def _change_step(at: Any) -> int:
-    """Return the step at which a schedule is to change; ConfigError where it is none."""
+    """Return the step of a change; ConfigError unless it is a whole number, 0 or more."""
     step = _step_of(at)
     if step is None:
         raise ConfigError(f"cannot extend the schedule at step {at!r}; expected a whole number, 0 or more")
@@ -317,14 +340,16 @@ def _change_step(at: Any) -> int:
 
 
 def _step_of(value: Any) -> int | None:
-    """Return a step as an integer; None where it is no whole number, or negative."""
+    """Return a step as an integer; None if it is no whole number, or negative."""
     if isinstance(value, bool):
         return None
     try:
         step = index(value)
     except TypeError:
         return None
-    return step if step >= 0 else None
+    if step < 0:
+        return None
+    return step
 
 
 def constant(weights: Mapping[str, float]) -> WeightScheduler:
@@ -335,36 +360,24 @@ def constant(weights: Mapping[str, float]) -> WeightScheduler:
 def _points_of(
     items: Sequence[Any], names: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...], tuple[Point, ...]]:
-    """Read points in ascending steps that all weigh the same sources: `names`, or else the first point's.
+    """Return the sources and the points of a schedule.
+
+    Args:
+        items: Points in ascending steps, which all weigh the same sources.
+        names: Names of the sources; None for those of the first point.
 
     Raises:
-        ConfigError: there is none; or one is no object with `step` and `weights`, nor a mapping with these keys, or its
-            step or weights cannot be.
+        ConfigError: There is no point; or a point has no `step` and `weights`, or an invalid one.
     """
     is_list = isinstance(items, Sequence) and not isinstance(items, str | bytes)  # pyright: ignore[reportUnnecessaryIsInstance]
     if not is_list or not items:
         raise ConfigError(f"a schedule of {items!r}; expected a list of at least one point")
-    points = list[Point]()
+    points: list[Point] = []
     for item in items:
-        find = item.get if isinstance(item, Mapping) else partial(getattr, item)
-        step, weights = find("step", None), find("weights", None)
-        if step is None or weights is None:
-            missing = "step" if step is None else "weights"
-            raise ConfigError(
-                f"a point of the schedule is {item!r}, without {missing!r}; expected a "
-                "WeightSchedulePoint or a mapping with the keys 'step' and 'weights'"
-            )
-        if not isinstance(weights, Mapping):
-            raise ConfigError(
-                f"a point of the schedule has weights {weights!r}; expected a mapping, name to weight"
-            )
-        whole_step = _step_of(step)
-        if whole_step is None:
-            raise ConfigError(
-                f"a point of the schedule is at step {step!r}; expected a whole number, 0 or more"
-            )
-        floats = check_weights(cast("Mapping[str, Any]", weights), f" at step {step} of the schedule")
-        names = tuple(floats) if names is None else names
+        step, weights = _step_and_weights(item)
+        floats = check_weights(weights, f" at step {step} of the schedule")
+        if names is None:
+            names = tuple(floats)
         if set(floats) != set(names):
             raise ConfigError(
                 f"step {step} of the schedule weighs {sorted(floats)}, the points before it weigh {sorted(names)}; "
@@ -376,7 +389,36 @@ def _points_of(
             raise ConfigError(
                 f"step {step} of the schedule comes after step {points[-1].step}; steps must grow from point to point"
             )
-        given = tuple(floats[name] for name in names)
-        points.append(Point(whole_step, given, normalized(given)))
+        written = tuple(floats[name] for name in names)
+        points.append(Point(step, written, normalized(written)))
     assert names is not None
     return names, tuple(points)
+
+
+def _step_and_weights(item: Any) -> tuple[int, Mapping[str, Any]]:
+    """Return the step and the weights of a point, which is a mapping or an object with attributes.
+
+    Raises:
+        ConfigError: One of them is missing, or has another type.
+    """
+    if isinstance(item, Mapping):
+        fields = cast("Mapping[str, Any]", item)
+        step = fields.get("step")
+        weights = fields.get("weights")
+    else:
+        step = getattr(item, "step", None)
+        weights = getattr(item, "weights", None)
+    for key, value in (("step", step), ("weights", weights)):
+        if value is None:
+            raise ConfigError(
+                f"a point of the schedule is {item!r}, without {key!r}; expected a "
+                "WeightSchedulePoint or a mapping with the keys 'step' and 'weights'"
+            )
+    if not isinstance(weights, Mapping):
+        raise ConfigError(
+            f"a point of the schedule has weights {weights!r}; expected a mapping, name to weight"
+        )
+    whole_step = _step_of(step)
+    if whole_step is None:
+        raise ConfigError(f"a point of the schedule is at step {step!r}; expected a whole number, 0 or more")
+    return whole_step, cast("Mapping[str, Any]", weights)

@@ -1,8 +1,9 @@
-"""The streams of a pass: which row of which dataset is read at each position.
+"""Streams of a pass: the dataset and the stored row at each position.
 
-A :class:`SourceMixture` says which row of which source is at a position. The :class:`EpochOrder` of that source says
-where the row is stored. Both together are the stream of a mixture (:class:`MixtureStream`), whether a flow writes it or
-a trainer reads it. The stream of one dataset (:class:`EpochStream`) needs the order alone.
+A :class:`SourceMixture` states the source and the place in that source's lane of the row at a position. The
+:class:`EpochOrder` of the source states the stored row at that place. Both together are the stream of a mixture
+(:class:`MixtureStream`), whether a flow writes it or a trainer reads it. The stream of one dataset
+(:class:`EpochStream`) needs only the order.
 """
 
 from __future__ import annotations
@@ -22,17 +23,19 @@ from tokenlake.runtime.mixing.mixture import SourceMixture
 from tokenlake.runtime.mixing.order import EpochOrder, StoredOrder
 from tokenlake.runtime.mixing.random import key_of
 
-_AT_ONCE: Final = 1 << 18  # positions worked out together: a lane's block is shuffled whole, for however few
+_AT_ONCE: Final = (
+    1 << 18
+)  # positions that are worked out together: a lane's block is shuffled as a whole, for however few positions
 
 
 class StreamRows(NamedTuple):
-    """Rows at neighbouring positions, one after the other; all int64[n].
+    """Stored rows at n positions; all int64[n].
 
     Attributes:
-        source: index into the mixture's names.
-        epoch: which pass over that source's lane it is.
-        group: row group of that source.
-        row: in its row group.
+        source: Index of the source in the mixture's names.
+        epoch: Epoch of the source in its lane.
+        group: Row group of the source.
+        row: Row in the row group.
     """
 
     source: Int64
@@ -42,12 +45,12 @@ class StreamRows(NamedTuple):
 
 
 class RowStream(ABC):
-    """The rows of a pass.
+    """Rows of a pass.
 
     Attributes:
-        length: how many; None: without end.
-        layout: how its lanes make batches, whose sizes the number of lanes must divide.
-        orders: of each source.
+        length: Number of rows; None if the pass never ends.
+        layout: Arrangement of the lanes in batches. The number of lanes must divide the sizes of batches.
+        orders: Order inside each source.
     """
 
     length: int | None
@@ -55,80 +58,103 @@ class RowStream(ABC):
     orders: tuple[EpochOrder | StoredOrder, ...]
 
     def at(self, start: Int64, size: Int64, row: Int64) -> StreamRows:
-        """Return where rows of batches are stored, in the order asked for.
+        """Return the stored rows at rows of batches, in the order of the request.
 
         Args:
-            start: rows of the pass before the batch, int64[n].
-            size: rows of the full batch, int64[n].
-            row: in the batch, int64[n].
+            start: Number of rows of the pass before the batch, int64[n].
+            size: Number of rows of the full batch, int64[n].
+            row: Row in the batch, int64[n].
 
         Raises:
-            ConfigError: there is no such row.
+            ConfigError: A row does not exist.
         """
         return self.places(*self.layout.locate_in(start, size, row))
 
     @abstractmethod
     def places(self, lane: Int64, place: Int64) -> StreamRows:
-        """Return what is at places of lanes, int64[n] both."""
+        """Return the stored rows at places of lanes, int64[n] both."""
 
     @abstractmethod
     def place_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the lane and the place at which rows of a source come in one of its epochs, int64[n] both.
+        """Return the lane and the place of stored rows of a source in one of its epochs; the inverse of :meth:`places`.
 
-        A place of -1: they never do. The inverse of :meth:`places`.
+        Args:
+            source: Index of the source.
+            epoch: Epoch of the source.
+            group: Row groups, int64[n].
+            row: Row in each row group, int64[n].
+
+        Returns:
+            Lanes and places, int64[n] both. The place of a row that never comes is -1.
         """
 
     @abstractmethod
     def epochs(self, source: int, rows: int) -> range:
-        """Return the epochs of a source that may come in the first `rows` rows of the pass, full batches."""
+        """Return the epochs of a source that may occur in the first rows of the pass.
+
+        Args:
+            source: Index of the source.
+            rows: Number of rows, those of full batches.
+        """
 
     @abstractmethod
     def drawn(self, start: int, size: int, rows: int) -> Int64:
-        """Return how many rows of each source each lane gave before a row of a batch, int64[sources, lanes].
+        """Return the number of rows of each source that each lane gave before a row of a batch, int64[sources, lanes].
 
         Args:
-            start: rows of the pass before the batch.
-            size: rows of the full batch.
-            rows: of the batch that are counted, too.
+            start: Number of rows of the pass before the batch.
+            size: Number of rows of the full batch.
+            rows: Number of rows of the batch that are counted as well.
         """
 
 
 @final
 class EpochStream(RowStream):
-    """Epochs of one dataset, laid end to end; each lane goes through them by itself.
+    """Epochs of one dataset, laid end to end; each lane goes through them on its own.
 
     Args:
-        order: of the dataset.
-        epochs: of the pass; None: without end.
-        first: number of its first epoch.
-        batch_size: of the layout.
+        order: Order of the dataset.
+        epochs: Number of epochs in the pass; None if it never ends.
+        first: Number of its first epoch.
+        batch_size: Number of rows of a batch in the layout.
     """
 
     def __init__(
         self, order: EpochOrder | StoredOrder, *, epochs: int | None, first: int = 0, batch_size: int
     ) -> None:
-        self._order, self._first, self._epochs, self._each = order, first, epochs, order.lengths
+        self._order = order
+        self._first_epoch = first
+        self._epoch_count = epochs
+        self._lane_lengths = order.lengths
         self.orders = (order,)
-        self.length = None if epochs is None else epochs * order.rows
-        lengths = None if epochs is None else epochs * self._each
+        self.length = None
+        lengths: Int64 | None = None
+        if epochs is not None:
+            self.length = epochs * order.rows
+            lengths = epochs * self._lane_lengths
         self.layout = LaneLayout(lengths, order.lanes, batch_size)
 
     def places(self, lane: Int64, place: Int64) -> StreamRows:
-        each = self._each[lane]
-        turn = place // each
-        epoch = self._first + turn
-        group, inside = self._order.at(epoch, lane, place - turn * each)
-        return StreamRows(np.zeros_like(group), epoch, group, inside)
+        lane_length = self._lane_lengths[lane]
+        epochs_before = place // lane_length
+        epoch = self._first_epoch + epochs_before
+        group, row = self._order.at(epoch, lane, place - epochs_before * lane_length)
+        return StreamRows(np.zeros_like(group), epoch, group, row)
 
     def place_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        lane, place = self._order.place_of(epoch, group, row)
-        there = epoch >= self._first and (self._epochs is None or epoch < self._first + self._epochs)
-        return lane, place + (epoch - self._first) * self._each[lane] if there else np.full_like(place, -1)
+        lane, place_in_epoch = self._order.place_of(epoch, group, row)
+        epochs_before = epoch - self._first_epoch
+        is_in_pass = epochs_before >= 0 and (self._epoch_count is None or epochs_before < self._epoch_count)
+        if not is_in_pass:
+            return lane, np.full_like(place_in_epoch, -1)
+        return lane, place_in_epoch + epochs_before * self._lane_lengths[lane]
 
     def epochs(self, source: int, rows: int) -> range:
-        shortest = max(1, int(self._each.min()))
-        last = -(-rows // (shortest * self.layout.lanes)) if self._epochs is None else self._epochs
-        return range(self._first, self._first + last)
+        count = self._epoch_count
+        if count is None:
+            shortest_lane = max(1, int(self._lane_lengths.min()))
+            count = -(-rows // (shortest_lane * self.layout.lanes))
+        return range(self._first_epoch, self._first_epoch + count)
 
     def drawn(self, start: int, size: int, rows: int) -> Int64:
         return self.layout.places_in(start, size, rows)[None]
@@ -139,33 +165,40 @@ class MixtureStream(RowStream):
     """Rows of a mixture.
 
     Args:
-        mixture: the order of the sources' rows.
-        orders: the order inside each source, in the order of the mixture's names.
-        rows: where it is cut; None: where the mixture is.
+        mixture: Order of the sources' rows.
+        orders: Order inside each source, in the order of the mixture's names.
+        rows: Number of rows at which the stream is cut; None for the end of the mixture.
+
+    Attributes:
+        mixture: Order of the sources' rows.
 
     Raises:
-        ConfigError: they are not of the same sources.
+        ConfigError: The orders are not those of the mixture's sources.
     """
 
     def __init__(
         self, mixture: SourceMixture, orders: Sequence[EpochOrder], *, rows: int | None = None
     ) -> None:
-        self.layout, self.length = mixture.layout, mixture.rows if rows is None else rows
+        self.layout = mixture.layout
+        self.length = mixture.rows
+        if rows is not None:
+            self.length = rows
         lanes = self.layout.lanes
-        if len(orders) != len(mixture.names) or any(order.lanes != lanes for order in orders):
+        lanes_of_orders = {order.lanes for order in orders}
+        if len(orders) != len(mixture.names) or lanes_of_orders - {lanes}:
             raise ConfigError(
-                f"{len(orders)} orders of {sorted({order.lanes for order in orders})} lanes; expected one of "
+                f"{len(orders)} orders of {sorted(lanes_of_orders)} lanes; expected one of "
                 f"{lanes} lanes for each of {', '.join(mixture.names)}"
             )
         self.mixture: Final = mixture
         self.orders = tuple(orders)
 
     def rows(self, start: int, stop: int) -> StreamRows:
-        """Return what is at positions ``start .. stop``; ConfigError where the stream has none."""
-        parts = [
-            self.places(*self.mixture.layout.locate(np.arange(first, min(first + _AT_ONCE, stop))))
-            for first in range(start, stop, _AT_ONCE)
-        ]
+        """Return the stored rows at positions ``start .. stop``; ConfigError if a position does not exist."""
+        parts: list[StreamRows] = []
+        for first in range(start, stop, _AT_ONCE):
+            positions = np.arange(first, min(first + _AT_ONCE, stop))
+            parts.append(self.places(*self.mixture.layout.locate(positions)))
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -173,58 +206,80 @@ class MixtureStream(RowStream):
         return StreamRows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def places(self, lane: Int64, place: Int64) -> StreamRows:
-        """Return what is at places of lanes, int64[n] both; a lane's are worked out from its first to its last."""
-        by_lane, lanes, ends = grouped(lane)
-        found = np.empty((4, len(lane)), np.int64)
-        source, epoch, index = np.empty((3, len(lane)), np.int64)
-        for each, (begin, end) in zip(lanes.tolist(), pairwise(ends.tolist()), strict=True):
-            there = by_lane[begin:end]
-            wanted = place[there]
-            first = int(wanted.min())
-            drawn = self.mixture.lane(each, first, int(wanted.max()) + 1)
-            for target, values in ((source, drawn.source), (epoch, drawn.epoch), (index, drawn.index)):
-                target[there] = values[wanted - first]
-        found[0], found[1] = source, epoch
+        """Return the stored rows at places of lanes, int64[n] both.
+
+        All places of a lane from its first to its last in the request are worked out.
+        """
+        source = np.empty(len(lane), np.int64)
+        epoch = np.empty(len(lane), np.int64)
+        index = np.empty(len(lane), np.int64)
+        # 1. Source, epoch and index in the source's lane, lane by lane.
+        by_lane, lanes, borders = grouped(lane)
+        ranges = pairwise(borders.tolist())
+        for lane_number, (begin, end) in zip(lanes.tolist(), ranges, strict=True):
+            selection = by_lane[begin:end]
+            lane_places = place[selection]
+            first = int(lane_places.min())
+            draws = self.mixture.lane(lane_number, first, int(lane_places.max()) + 1)
+            source[selection] = draws.source[lane_places - first]
+            epoch[selection] = draws.epoch[lane_places - first]
+            index[selection] = draws.index[lane_places - first]
+
+        # 2. Row group and row, source by source.
+        group = np.empty(len(lane), np.int64)
+        row = np.empty(len(lane), np.int64)
         for number, order in enumerate(self.orders):
-            there = np.flatnonzero(source == number)
-            found[2][there], found[3][there] = order.at(epoch[there], lane[there], index[there])
-        return StreamRows(*found)
+            selection = np.flatnonzero(source == number)
+            group[selection], row[selection] = order.at(epoch[selection], lane[selection], index[selection])
+        return StreamRows(source, epoch, group, row)
 
     def place_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
         order = self.orders[source]  # some milliseconds for each row
-        lanes, place = np.zeros(len(group), np.int64), np.full(len(group), -1, np.int64)
-        kept = np.flatnonzero(order.has(group, row))
-        lanes[kept], index = order.place_of(epoch, group[kept], row[kept])
-        each = order.lengths.tolist()
-        for number, at in zip(kept.tolist(), index.tolist(), strict=True):
+        lanes = np.zeros(len(group), np.int64)
+        places = np.full(len(group), -1, np.int64)
+        existing = np.flatnonzero(order.has(group, row))
+        # The place in the lane of the source, then the place in the lane of the mixture.
+        lanes[existing], indices = order.place_of(epoch, group[existing], row[existing])
+        lane_lengths = order.lengths.tolist()
+        for number, index in zip(existing.tolist(), indices.tolist(), strict=True):
             lane = int(lanes[number])
-            found = self.mixture.place_of(lane, source, epoch * each[lane] + at)
-            place[number] = -1 if found is None else found
-        return lanes, place
+            place = self.mixture.place_of(lane, source, epoch * lane_lengths[lane] + index)
+            if place is not None:
+                places[number] = place
+        return lanes, places
 
     def epochs(self, source: int, rows: int) -> range:
-        mixture, order = self.mixture, self.orders[source]
-        most, place = 0, -(-rows // self.layout.lanes)
-        for lane in range(self.layout.lanes):
-            end = mixture.lane_rows(lane)
-            drawn = int(mixture.drawn(lane, place if end is None else min(place, end))[source])
-            most = max(most, -(-drawn // max(1, int(order.lengths[lane]))))
-        return range(most)
+        lane_lengths = self.orders[source].lengths.tolist()
+        places_of_rows = -(-rows // self.layout.lanes)
+        epochs = 0
+        for lane, lane_length in enumerate(lane_lengths):
+            # Epochs that the rows of the source in this lane reach.
+            place = places_of_rows
+            end = self.mixture.lane_rows(lane)
+            if end is not None:
+                place = min(place, end)
+            rows_of_source = int(self.mixture.drawn(lane, place)[source])
+            epochs = max(epochs, -(-rows_of_source // max(1, lane_length)))
+        return range(epochs)
 
     def drawn(self, start: int, size: int, rows: int) -> Int64:
         places = self.layout.places_in(start, size, rows).tolist()
-        return np.stack([self.mixture.drawn(lane, place) for lane, place in enumerate(places)], axis=1)
+        rows_by_lane = [self.mixture.drawn(lane, place) for lane, place in enumerate(places)]
+        return np.stack(rows_by_lane, axis=1)
 
     def lanes(self, start: int, stop: int) -> Int64:
-        """Return the lane of each of these positions, int64[n]."""
+        """Return the lane of each position from `start` to `stop`, int64[n]."""
         return self.mixture.layout.locate(np.arange(start, stop, dtype=np.int64))[0]
 
 
 def source_order(name: str, group_rows: Int64, *, lanes: int, seed: int) -> EpochOrder:
-    """Return the order inside a source: another one for each name, whatever its place among the sources.
+    """Return the order inside a source. It depends on the name, not on the place among the sources.
 
     Args:
-        group_rows: rows of each of its row groups, int64[G].
-        lanes, seed: of the mixture.
+        name: Name of the source.
+        group_rows: Number of rows of each row group, int64[G].
+        lanes: Number of lanes of the mixture.
+        seed: Seed of the mixture.
     """
-    return EpochOrder(group_rows, lanes=lanes, seed=key_of(seed, xxhash.xxh3_64_intdigest(name.encode())))
+    word = xxhash.xxh3_64_intdigest(name.encode())
+    return EpochOrder(group_rows, lanes=lanes, seed=key_of(seed, word))

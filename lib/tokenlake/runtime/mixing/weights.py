@@ -1,8 +1,11 @@
 """Weights of the sources of a mixture: checked, normalized, and as exact whole numbers.
 
-A float is a fraction with a power of two as denominator. Weights are taken as exactly these fractions and divided by
-their sum, so that they sum to 1 and not to 0.9999999999999999. For counting they become whole numbers of units of
-2^-96: a float has 53 bits, so that after 10^12 rows no share is off by more than 10^-16 rows.
+A float is a fraction with a power of two as denominator. Weights are exactly these fractions, divided by their sum, so
+that they sum to 1 and not to 0.9999999999999999. For counting they become whole numbers of units of 2^-96: a float has
+53 bits, so that after 10^12 rows no share is off by more than 10^-16 rows.
+
+Example: three weights of 1/3. Rounded down, each is ``(2^96 - 1) / 3`` units; the one unit that is missing goes to the
+first source.
 """
 
 from __future__ import annotations
@@ -25,22 +28,19 @@ def check_weights(weights: Mapping[str, Any], where: str = "") -> dict[str, floa
     """Return the weights as shares that sum to 1 within 1e-6.
 
     Args:
-        weights: Name to weight, at least one, none negative: shares, percentages, or ratios of whole numbers (see
-            :func:`tokenlake.base.shares.shares_of`).
-        where: A clause for messages, such as ``" at step 5 of the schedule"``.
+        weights: Weight of each source, at least one, none negative: shares, percentages, or ratios of whole numbers
+            (see :func:`tokenlake.base.shares.shares_of`).
+        where: Clause for messages, for example ``" at step 5 of the schedule"``.
 
     Raises:
-        ConfigError: they are anything else.
+        ConfigError: The weights are anything else.
     """
     if not isinstance(weights, Mapping) or not weights:  # pyright: ignore[reportUnnecessaryIsInstance]
-        got = "no weights" if not weights else f"weights {weights!r:.80}"
+        got = f"weights {weights!r:.80}" if weights else "no weights"
         raise ConfigError(f"there are {got}{where}; expected name to weight for at least one source")
-    floats = dict[str, float]()
+    floats: dict[str, float] = {}
     for name, weight in weights.items():
-        try:
-            floats[name] = math.nan if isinstance(weight, bool | str) else float(weight)
-        except (TypeError, ValueError, OverflowError):
-            floats[name] = math.nan
+        floats[name] = _float_of(weight)
         if not 0.0 <= floats[name] < math.inf:
             raise ConfigError(
                 f"the weight of {name!r} is {weight!r}{where}; expected a number that is 0 or more",
@@ -60,22 +60,42 @@ def check_weights(weights: Mapping[str, Any], where: str = "") -> dict[str, floa
     return shares
 
 
+def _float_of(weight: Any) -> float:
+    """Return a weight as float; NaN if it is no number."""
+    if isinstance(weight, bool | str):
+        return math.nan
+    try:
+        return float(weight)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
 def check_weight_names(what: str, names: Collection[str], keys: Collection[str]) -> None:
-    """Raise ConfigError, with the nearest names, unless weights are of just the sources."""
-    told = [f"no weight for {name!r}" for name in names if name not in keys]
-    told += [f"{key!r} is no source{did_you_mean(key, names)}" for key in keys if key not in names]
-    if told:
-        raise ConfigError(f"{what}: must be of just the sources {', '.join(names)}, but {', '.join(told)}")
+    """Raise ConfigError, with the nearest names, unless there is a weight for each source and for nothing else.
+
+    Args:
+        what: Key of the weights, for the message.
+        names: Names of the sources.
+        keys: Names that have a weight.
+    """
+    missing_names = [name for name in names if name not in keys]
+    unknown_keys = [key for key in keys if key not in names]
+    problems = [f"no weight for {name!r}" for name in missing_names]
+    problems.extend(f"{key!r} is no source{did_you_mean(key, names)}" for key in unknown_keys)
+    if problems:
+        raise ConfigError(
+            f"{what}: expected a weight for each of {', '.join(names)}, but {', '.join(problems)}"
+        )
 
 
 def normalized(weights: Sequence[float]) -> tuple[Fraction, ...]:
-    """Return the exact fractions that the floats are, divided by their sum."""
+    """Return the exact fractions of floats, divided by their sum."""
     exact = [Fraction(weight) for weight in weights]
     total = sum(exact)
     return tuple(weight / total for weight in exact)
 
 
-@lru_cache(1 << 12)  # a schedule that was extended often asks again for all of its points
+@lru_cache(1 << 12)  # a schedule with many changes needs all of its points at each change
 def in_units(weights: Sequence[Fraction]) -> tuple[int, ...]:
     """Return weights that sum to 1 as whole numbers that sum to exactly ``2**UNIT_BITS``.
 
@@ -85,34 +105,39 @@ def in_units(weights: Sequence[Fraction]) -> tuple[int, ...]:
     scaled = [weight * (1 << UNIT_BITS) for weight in weights]
     units = [math.floor(weight) for weight in scaled]
     missing = (1 << UNIT_BITS) - sum(units)
-    remainders = sorted(range(len(units)), key=lambda at: (units[at] - scaled[at], at))
-    for at in remainders[:missing]:
-        units[at] += 1
+    negative_remainders = [unit - exact for unit, exact in zip(units, scaled, strict=True)]
+    by_remainder = sorted(range(len(units)), key=lambda source: (negative_remainders[source], source))
+    for source in by_remainder[:missing]:
+        units[source] += 1
     return tuple(units)
 
 
 def row_weights(weights: Mapping[str, float], mean_tokens: Mapping[str, float]) -> dict[str, float]:
-    """Return the weights per row under which the sources' shares of *tokens* are `weights`.
+    """Return the weights per row that give sources the shares of *tokens* `weights`.
 
     A source with long rows needs fewer of them: each weight is divided by the source's mean tokens per row, and the
-    results by their sum. A schedule is converted point by point. Exactly at a point the shares of tokens are then what
-    was asked for; between two points it is the weights per row that move in a line or along the cosine, so that shares
-    of tokens move between the same two values, monotonically, but on a curve that bends towards the longer rows.
+    results by their sum. Example: equal shares of tokens from rows of 3,000 and 1,000 tokens need weights of 0.25 and
+    0.75.
+
+    A schedule is converted point by point. Exactly at a point the shares of tokens are then those of the schedule.
+    Between two points the weights per row move in a line or along the cosine. Shares of tokens therefore move between
+    the same two values, monotonically, but on a curve that bends towards the longer rows.
 
     Args:
-        weights: name to share of tokens, summing to 1.
-        mean_tokens: name to mean tokens per row, more than 0; other names may be there too.
+        weights: Share of tokens of each source, summing to 1.
+        mean_tokens: Mean number of tokens per row of each source, more than 0; it may have other names too.
 
     Raises:
-        ConfigError: a source has no mean, or none above 0.
+        ConfigError: A source has no mean, or none above 0.
     """
     shares = check_weights(weights)
-    for name in shares:
+    per_row: dict[str, Fraction] = {}
+    for name, share in shares.items():
         if not 0.0 < mean_tokens.get(name, 0.0) < math.inf:
             raise ConfigError(
                 f"source {name!r} has {mean_tokens.get(name)} tokens per row; expected a mean above 0, "
                 "by which its weight per token becomes a weight per row"
             )
-    per_row = {name: Fraction(share) / Fraction(mean_tokens[name]) for name, share in shares.items()}
+        per_row[name] = Fraction(share) / Fraction(mean_tokens[name])
     total = sum(per_row.values())
     return {name: float(weight / total) for name, weight in per_row.items()}

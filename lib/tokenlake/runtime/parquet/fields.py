@@ -1,6 +1,6 @@
-"""Numbers of the fields in the Thrift structs of Parquet, as ``parquet.thrift`` of the format has them.
+"""Numbers of the fields in the Thrift structs of Parquet, from ``parquet.thrift`` of the format.
 
-Of each struct it has the fields that :mod:`tokenlake.runtime.parquet.writer` writes.
+Each class has the fields of a struct that :mod:`tokenlake.runtime.parquet.writer` writes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final, final
 
 @final
 class FileMetaDataField:
-    """The footer of a file."""
+    """Footer of a file."""
 
     VERSION: Final = 1
     SCHEMA: Final = 2
@@ -22,7 +22,7 @@ class FileMetaDataField:
 
 @final
 class SchemaElementField:
-    """An element of the schema: a column, or a group of columns."""
+    """Element of the schema: a column, or a group of columns."""
 
     TYPE: Final = 1
     REPETITION: Final = 3
@@ -34,7 +34,7 @@ class SchemaElementField:
 
 @final
 class RowGroupField:
-    """A row group."""
+    """Row group."""
 
     COLUMNS: Final = 1
     UNCOMPRESSED_SIZE: Final = 2
@@ -44,7 +44,7 @@ class RowGroupField:
 
 @final
 class ColumnChunkField:
-    """A column chunk: a deprecated offset, and its metadata."""
+    """Column chunk: a deprecated offset, and its metadata."""
 
     FILE_OFFSET: Final = 2
     META_DATA: Final = 3
@@ -52,7 +52,7 @@ class ColumnChunkField:
 
 @final
 class ColumnMetaDataField:
-    """The metadata of a column chunk."""
+    """Metadata of a column chunk."""
 
     TYPE: Final = 1
     ENCODINGS: Final = 2
@@ -67,7 +67,7 @@ class ColumnMetaDataField:
 
 @final
 class PageHeaderField:
-    """The header of a page."""
+    """Header of a page."""
 
     TYPE: Final = 1
     UNCOMPRESSED_SIZE: Final = 2
@@ -79,7 +79,7 @@ class PageHeaderField:
 
 @final
 class DataPageHeaderField:
-    """The part of a header that only data pages have."""
+    """Part of a header that only data pages have."""
 
     NUM_VALUES: Final = 1
     ENCODING: Final = 2
@@ -89,7 +89,7 @@ class DataPageHeaderField:
 
 @final
 class DictionaryPageHeaderField:
-    """The part of a header that only dictionary pages have."""
+    """Part of a header that only dictionary pages have."""
 
     NUM_VALUES: Final = 1
     ENCODING: Final = 2

@@ -1,4 +1,4 @@
-"""The form in which Parquet has a schema of packed rows: its elements, key-values, and the facts of each column."""
+"""Form of a schema of packed rows in Parquet: its schema elements, its key-values, and the metadata of its columns."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ import pyarrow as pa
 
 from tokenlake.runtime.parquet.fields import ColumnMetaDataField, SchemaElementField
 from tokenlake.runtime.parquet.pages import RLE
-from tokenlake.runtime.parquet.thrift_writer import BINARY, I32, I64, Fields, Written, thrift
+from tokenlake.runtime.parquet.thrift_writer import BINARY, I32, I64, Fields, Written, write_thrift
 
+# Encodings of values.
 PLAIN: Final = 0
-
 RLE_DICTIONARY: Final = 8
 
+# Numbers of Parquet.
 _ZSTD: Final = 6
 _REQUIRED: Final = 0
 _REPEATED: Final = 2
 _LIST: Final = 3
+
 BOOL: Final = pa.bool_()
 INT32: Final = pa.int32()
-_TYPES: Final[dict[Any, int]] = {BOOL: 0, INT32: 1, pa.int64(): 2}
+_TYPE_NUMBERS: Final[dict[Any, int]] = {BOOL: 0, INT32: 1, pa.int64(): 2}
 
+# Types of the fields of Thrift structs, by field number.
 ELEMENT: Final[Written] = {1: I32, 3: I32, 4: BINARY, 5: I32, 6: I32, 10: {3: {}}}
 FACTS: Final[dict[int, Written]] = {
     1: I32,
@@ -32,12 +35,11 @@ FACTS: Final[dict[int, Written]] = {
     4: I32,
     **dict.fromkeys((5, 6, 7, 9, 11), I64),
 }
-
 KEY_VALUES: Final[Written] = [{1: BINARY, 2: BINARY}]
 
 
 class LeafKind(NamedTuple):
-    """The common facts of all column chunks of a leaf.
+    """Metadata that all column chunks of a leaf share.
 
     Attributes:
         values: Arrow type of the values.
@@ -51,12 +53,12 @@ class LeafKind(NamedTuple):
 
 
 class ListColumn(NamedTuple):
-    """A column of lists.
+    """Column of lists.
 
     Attributes:
         name: Name of the field.
-        length: Length of each list; 0: any.
-        leaves: The values, or the fields of the structs that the values are.
+        length: Length of each list; 0 if lists may have any length.
+        leaves: Values of the lists, or fields of the structs that the values are.
     """
 
     name: str
@@ -65,7 +67,7 @@ class ListColumn(NamedTuple):
 
 
 class ParquetForm(NamedTuple):
-    """A schema as the writer needs it, and as the footer has it.
+    """Schema as the writer and the footer need it.
 
     Attributes:
         columns: Columns in order.
@@ -83,41 +85,55 @@ def parquet_form(serialized: bytes) -> ParquetForm:
     """Return the Parquet form of a schema, computed once for the thousands of small shards that share it.
 
     Args:
-        serialized: the schema as an Arrow IPC message. A schema with metadata has no hash in pyarrow below 26.
+        serialized: Schema as an Arrow IPC message. (A schema with metadata has no hash in pyarrow below 26.)
     """
     schema = pa.ipc.read_schema(pa.py_buffer(serialized))
-    elements, columns = [_element("schema", children=len(schema.names))], list[ListColumn]()
+    elements = [_element("schema", children=len(schema.names))]
+    columns: list[ListColumn] = []
     for field in schema:
-        # A list is a group of a repeated group of its values.
-        kind: Any = field.type
-        held, path = kind.value_type, (field.name, "list", "element")
+        # A list is a group that contains a repeated group of its values.
+        list_type: Any = field.type
+        value_type = list_type.value_type
+        path = (field.name, "list", "element")
         elements.append(_element(field.name, _REQUIRED, children=1, is_list=True))
         elements.append(_element("list", _REPEATED, children=1))
-        if pa.types.is_struct(held):
-            elements.append(_element("element", _REQUIRED, children=held.num_fields))
-            leaves = [(each.type, (*path, each.name)) for each in held]
+        leaves: list[LeafKind] = []
+        if pa.types.is_struct(value_type):
+            elements.append(_element("element", _REQUIRED, children=value_type.num_fields))
+            for child in value_type:
+                elements.append(_element(child.name, _REQUIRED, type_number=_TYPE_NUMBERS[child.type]))
+                leaves.append(_leaf_kind(child.type, (*path, child.name)))
         else:
-            leaves = [(held, path)]
-        elements += [_element(names[-1], _REQUIRED, kind=_TYPES[values]) for values, names in leaves]
-        length = kind.list_size if pa.types.is_fixed_size_list(kind) else 0
-        columns.append(ListColumn(field.name, length, tuple(_leaf_kind(*leaf) for leaf in leaves)))
-    described = {**(schema.metadata or {}), b"ARROW:schema": base64.b64encode(serialized)}
+            elements.append(_element("element", _REQUIRED, type_number=_TYPE_NUMBERS[value_type]))
+            leaves.append(_leaf_kind(value_type, path))
+        length = 0
+        if pa.types.is_fixed_size_list(list_type):
+            length = list_type.list_size
+        columns.append(ListColumn(field.name, length, tuple(leaves)))
+
+    key_values = {**(schema.metadata or {}), b"ARROW:schema": base64.b64encode(serialized)}
     return ParquetForm(
         columns=tuple(columns),
-        elements=thrift([ELEMENT], elements),
-        described=thrift(KEY_VALUES, [{1: key, 2: value} for key, value in described.items()]),
+        elements=write_thrift([ELEMENT], elements),
+        described=write_thrift(KEY_VALUES, [{1: key, 2: value} for key, value in key_values.items()]),
     )
 
 
 def _leaf_kind(values: pa.DataType, path: tuple[str, ...]) -> LeafKind:
+    """Return the metadata of a leaf.
+
+    Args:
+        values: Arrow type of the values.
+        path: Names from the column down to the leaf.
+    """
     # Lists that are the same in every chunk are written once.
-    names = thrift([BINARY], [name.encode() for name in path])
+    path_bytes = write_thrift([BINARY], [name.encode() for name in path])
 
     def metadata(*encodings: int) -> Fields:
         return {
-            ColumnMetaDataField.TYPE: _TYPES[values],
-            ColumnMetaDataField.ENCODINGS: thrift([I32], encodings),
-            ColumnMetaDataField.PATH: names,
+            ColumnMetaDataField.TYPE: _TYPE_NUMBERS[values],
+            ColumnMetaDataField.ENCODINGS: write_thrift([I32], encodings),
+            ColumnMetaDataField.PATH: path_bytes,
             ColumnMetaDataField.CODEC: _ZSTD,
         }
 
@@ -128,14 +144,22 @@ def _element(
     name: str,
     repetition: int | None = None,
     *,
-    kind: int | None = None,
+    type_number: int | None = None,
     children: int = 0,
     is_list: bool = False,
 ) -> Fields:
-    """Return an element of the schema; fields that it does not have are left out."""
+    """Return an element of the schema. Fields that it does not have are left out.
+
+    Args:
+        name: Name of the column or group.
+        repetition: Parquet's number for required or repeated; None for the root.
+        type_number: Parquet's number of the values' type; None for a group.
+        children: Number of elements directly in a group.
+        is_list: True for a group that is a list.
+    """
     fields: dict[int, Any] = {}
-    if kind is not None:
-        fields[SchemaElementField.TYPE] = kind
+    if type_number is not None:
+        fields[SchemaElementField.TYPE] = type_number
     if repetition is not None:
         fields[SchemaElementField.REPETITION] = repetition
     fields[SchemaElementField.NAME] = name.encode()

@@ -1,7 +1,11 @@
-"""Pages of a column chunk: a header, then the compressed body of levels and values.
+"""Pages of a column chunk as they are written: a header, then the compressed body of levels and values.
 
-All rows have at least one value and nothing is null, so that the levels follow from the lengths of the rows alone.
-Levels are in Parquet's RLE/bit-packed form, each kind after its length in four bytes.
+All rows have at least one value and nothing is null, so that the levels follow from the lengths of the rows alone: the
+repetition level is 0 where a row begins, otherwise 1; the definition level is always 1. They are stored as runs in
+Parquet's RLE/bit-packed form, each kind after its length in four bytes. A run begins with a number in groups of seven
+bits: ``count << 1``, then one level that is repeated; or ``bytes << 1 | 1``, then bits, the lowest first.
+
+Example: rows of 100 values have the levels ``02 00`` (level 0, once) and ``c6 01 01`` (level 1, 99 times) for each row.
 """
 
 from __future__ import annotations
@@ -15,14 +19,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.runtime.parquet.fields import DataPageHeaderField, PageHeaderField
-from tokenlake.runtime.parquet.thrift_writer import I32, Fields, Written, thrift, unsigned
+from tokenlake.runtime.parquet.thrift_writer import I32, Fields, Written, unsigned, write_thrift
 
 RLE: Final = 3
 
 DATA_PAGE: Final = 0
 DICTIONARY_PAGE: Final = 2
-_SHORT: Final = 64  # values of a row, up to which levels as bits are shorter than two runs
-_ALIGNED: Final = 64  # levels that are a run of their own, of three bytes
+_SHORT_ROW: Final = (
+    64  # values; levels of shorter rows take fewer bytes as bits than as two runs for each row
+)
+_FIRST_RUN: Final = 64  # definition levels of the first of two runs, which takes three bytes
 
 _PAGE: Final[Written] = {
     **dict.fromkeys((1, 2, 3, 4), I32),
@@ -32,7 +38,7 @@ _PAGE: Final[Written] = {
 
 
 class WrittenPage(NamedTuple):
-    """A page.
+    """Page with its header.
 
     Attributes:
         header: Bytes of the header.
@@ -49,13 +55,12 @@ def data_page(codec: pa.Codec, body: npt.NDArray[np.uint8], count: int, encoding
     """Return a data page.
 
     Args:
-        codec: Compresses the body.
+        codec: Compression of the body.
         body: Levels and values, not compressed.
         count: Number of values.
         encoding: Encoding of the values.
     """
     uncompressed: Any = body
-    # A view of what was written: Arrow's buffer is as long as the memory that was reserved for it.
     compressed: Any = codec.compress(uncompressed)
     detail = {
         PageHeaderField.DATA_PAGE: {
@@ -65,6 +70,7 @@ def data_page(codec: pa.Codec, body: npt.NDArray[np.uint8], count: int, encoding
             DataPageHeaderField.REPETITION_LEVELS: RLE,
         }
     }
+    # Only the compressed bytes: Arrow's buffer is as long as the memory that was reserved for them.
     return written_page(DATA_PAGE, memoryview(compressed)[: compressed.size], len(body), detail)
 
 
@@ -75,11 +81,11 @@ def written_page(kind: int, body: bytes | memoryview, size: int, detail: Fields)
         kind: :data:`DATA_PAGE` or :data:`DICTIONARY_PAGE`.
         body: Compressed body.
         size: Size of the body before it was compressed.
-        detail: The part of the header that pages of this kind have.
+        detail: Part of the header that only pages of this kind have.
     """
     crc = zlib.crc32(body)
     if crc >= 1 << 31:
-        crc -= 1 << 32  # it is written as a signed number
+        crc -= 1 << 32  # Parquet stores it as a signed number
     header = {
         PageHeaderField.TYPE: kind,
         PageHeaderField.UNCOMPRESSED_SIZE: size,
@@ -87,17 +93,22 @@ def written_page(kind: int, body: bytes | memoryview, size: int, detail: Fields)
         PageHeaderField.CRC: crc,
         **detail,
     }
-    return WrittenPage(thrift(_PAGE, header), body, size)
+    return WrittenPage(write_thrift(_PAGE, header), body, size)
 
 
 @lru_cache(maxsize=64)
 def fixed_levels(length: int, begin: int, count: int) -> bytes:
-    """Return the repetition levels of `count` values from value `begin` on: 0 where a row begins, else 1.
+    """Return the repetition levels of values of rows that all have one length.
 
-    All rows have one length. With rows of 4 values, the levels of 7 values from value 6 on are ``1 1 0 1 1 1 0``.
+    Example: of rows of 4 values, the levels of 7 values from value 6 on are ``1 1 0 1 1 1 0``.
+
+    Args:
+        length: Number of values of a row.
+        begin: First value.
+        count: Number of values.
     """
     rest_of_first_row = min(-begin % length, count)
-    if length < _SHORT:
+    if length < _SHORT_ROW:
         return list_levels(np.arange(rest_of_first_row, count, length), 0, count)
     whole_rows, part_of_last_row = divmod(count - rest_of_first_row, length)
     return _run(rest_of_first_row, 1) + _row(length) * whole_rows + _row(part_of_last_row)
@@ -107,8 +118,9 @@ def list_levels(begins: npt.NDArray[np.int64], begin: int, end: int) -> bytes:
     """Return the repetition levels of the values from `begin` to `end`, as one run of bits.
 
     Args:
-        begins: Values at which rows begin, ascending, int64[rows].
-        begin, end: Values of the page.
+        begins: Value at which each row begins, ascending, int64[rows].
+        begin: First value of the page.
+        end: Value after the last one of the page.
     """
     levels = np.ones(end - begin, np.uint8)
     first, last = np.searchsorted(begins, (begin, end))
@@ -118,25 +130,36 @@ def list_levels(begins: npt.NDArray[np.int64], begin: int, end: int) -> bytes:
 
 
 def _row(length: int) -> bytes:
-    return _run(1, 0) + _run(length - 1, 1) if length else b""
+    """Return the repetition levels of a row, or of the first values of one."""
+    if not length:
+        return b""
+    return _run(1, 0) + _run(length - 1, 1)
 
 
 def _run(count: int, level: int) -> bytes:
-    """One level, repeated."""
-    return unsigned(count << 1) + bytes([level]) if count else b""
+    """Return a run of one level that is repeated."""
+    if not count:
+        return b""
+    return unsigned(count << 1) + bytes([level])
 
 
 def all_ones(count: int, other_bytes: int = 0) -> bytes:
-    """Return `count` definition levels of 1.
+    """Return definition levels of 1.
 
-    Where possible, these bytes and `other_bytes` more are an even number: 16-bit values after them are then aligned. To
-    that end the levels are written as two runs instead of one.
+    Where possible, these bytes and `other_bytes` more are an even number, so that 16-bit values after them are aligned.
+    If one run would take an odd number, the levels are written as two runs.
+
+    Args:
+        count: Number of levels.
+        other_bytes: Number of other bytes before the values.
     """
     one_run = _run(count, 1)
-    if (other_bytes + len(one_run)) % 2 == 0 or count < 3 * _ALIGNED:
+    if (other_bytes + len(one_run)) % 2 == 0 or count < 3 * _FIRST_RUN:
         return one_run
-    two_runs = _run(_ALIGNED, 1) + _run(count - _ALIGNED, 1)
-    return two_runs if (other_bytes + len(two_runs)) % 2 == 0 else one_run
+    two_runs = _run(_FIRST_RUN, 1) + _run(count - _FIRST_RUN, 1)
+    if (other_bytes + len(two_runs)) % 2:
+        return one_run
+    return two_runs
 
 
 def with_length(levels: bytes) -> bytes:

@@ -1,66 +1,97 @@
-"""Structs of Thrift's compact protocol, written from mappings of field numbers.
+"""Values in Thrift's compact protocol, written from mappings of field numbers.
 
-Headers of pages and the footer of a Parquet file are such structs.
+Headers of pages and the footer of a Parquet file are structs of this protocol::
+
+    number          zigzag (0, -1, 1, -2 ... are 0, 1, 2, 3 ...), in groups of seven bits, the lowest first
+    bytes           their length in groups of seven bits, then the bytes
+    list            size << 4 | type, or f0 | type and the size from 15 on; then the values
+    struct          for each field: (number - number before) << 4 | type, then the value; at the end a zero byte
+
+Example: ``write_thrift({1: I32, 3: I32}, {1: 5, 3: -2})`` is ``15 0a 25 03 00``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Written: TypeAlias = "int | list[Written] | dict[int, Written]"
-"""What a value is written as: numbers and bytes by Thrift's number of their type, a list by the type of its values, and
-a struct by those of its fields."""
+"""Type of a value: Thrift's number for numbers and bytes, ``[type of the values]`` for a list, and the types of the
+fields by their numbers for a struct."""
 
+# Thrift's numbers of types.
 I32, I64, BINARY = 5, 6, 8
 LIST, STRUCT = 9, 12
 
+_LONG_LIST: Final = 15  # size from which a list has its size after its head
+
 Fields: TypeAlias = Mapping[int, Any]
-"""A struct of Thrift: the values of its fields by their ids, which rise, each at most 15 more than the one before."""
+"""Struct: values of its fields by their numbers, which rise, each at most 15 more than the one before."""
 
 
-def thrift(kind: Written, value: Any) -> bytes:
-    """Return a value as Thrift's compact protocol has it.
+def write_thrift(kind: Written, value: Any) -> bytes:
+    """Return a value in Thrift's compact protocol.
 
     Args:
-        value: a number; bytes; a sequence of values; or a struct (:data:`Fields`). In the place of a list or a struct,
-            bytes are what this returned for it before.
+        kind: Type of the value.
+        value: Number; bytes; sequence of values; or struct (:data:`Fields`). In place of a list or a struct, bytes are
+            the result of an earlier call.
     """
     if isinstance(value, bytes):
-        return unsigned(len(value)) + value if kind == BINARY else value
+        if kind == BINARY:
+            return unsigned(len(value)) + value
+        return value
     if isinstance(kind, int):
-        return unsigned(value << 1 ^ value >> 63)
+        return unsigned(_zigzag(value))
     if isinstance(kind, list):
-        (each,), size = kind, len(value)
-        head = bytes([size << 4 | _code(each)]) if size < 15 else bytes([0xF0 | _code(each)]) + unsigned(size)
-        return head + b"".join([thrift(each, item) for item in value])
-    found, last = bytearray(), 0
-    kinds: Mapping[int, Any] = kind
+        (item_kind,) = kind
+        return _list_head(len(value), _code(item_kind)) + b"".join(
+            [write_thrift(item_kind, item) for item in value]
+        )
+
+    field_kinds: Mapping[int, Any] = kind
+    data = bytearray()
+    previous_number = 0
     for number, item in value.items():
-        inner = kinds[number]
-        if isinstance(item, int):  # as most are: to call for each would take as long again
-            found.append(number - last << 4 | inner)
-            found += unsigned(item << 1 ^ item >> 63)
+        field_kind = field_kinds[number]
+        if isinstance(item, int):  # most fields are numbers: a call for each would double the time
+            data.append(number - previous_number << 4 | field_kind)
+            data += unsigned(item << 1 ^ item >> 63)
         else:
-            found.append(number - last << 4 | _code(inner))
-            found += thrift(inner, item)
-        last = number
-    found.append(0)
-    return bytes(found)
+            data.append(number - previous_number << 4 | _code(field_kind))
+            data += write_thrift(field_kind, item)
+        previous_number = number
+    data.append(0)
+    return bytes(data)
+
+
+def _list_head(size: int, code: int) -> bytes:
+    if size < _LONG_LIST:
+        return bytes([size << 4 | code])
+    return bytes([_LONG_LIST << 4 | code]) + unsigned(size)
 
 
 def _code(kind: Written) -> int:
     """Return Thrift's number of a type."""
-    return kind if isinstance(kind, int) else LIST if isinstance(kind, list) else STRUCT
+    if isinstance(kind, int):
+        return kind
+    if isinstance(kind, list):
+        return LIST
+    return STRUCT
+
+
+def _zigzag(value: int) -> int:
+    """Return a signed number of at most 64 bits as an unsigned one, small if it is near 0."""
+    return value << 1 ^ value >> 63
 
 
 @lru_cache(maxsize=1 << 12)
 def unsigned(value: int) -> bytes:
     """Return a number of at least 0 in groups of seven bits, the lowest first."""
-    found = bytearray()
+    data = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        data.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    data.append(value)
+    return bytes(data)

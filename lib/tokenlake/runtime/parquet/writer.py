@@ -1,11 +1,33 @@
-"""Shards of packed rows, written without what a general writer does for columns that are not known ahead.
+"""Writer of shards of packed rows.
 
-All rows have one length and nothing is null, so that levels are known without a look at the rows. Ids below 65,536,
-where there are enough of them, are stored as indices of 16 bits into :func:`identity_dictionary`, which is half of what
-Parquet's PLAIN takes: to every reader a column of int32 with a dictionary. Others are PLAIN.
+All rows of such a shard have one length and nothing is null, so that this writer knows the levels without a look at the
+rows. A file is written from its begin to its end (https://parquet.apache.org/docs/file-format/)::
 
-A page is a header, then its compressed body: levels, each kind after its length in four bytes, then values. Headers and
-the footer are structs of Thrift's compact protocol. The format: https://parquet.apache.org/docs/file-format/.
+    PAR1
+    row group        one column chunk after the other
+      column chunk   [dictionary page]  data page  data page ...
+        page         header | compressed body
+          body       length, repetition levels | length, definition levels | values
+    ...
+    footer           schema, row groups, key-values; then its length in four bytes
+    PAR1
+
+A row group is written in these steps, for each column and each of its leaves (:meth:`PackedWriter._write_row_group`):
+
+1. Choose the encoding. At least 65,536 ids that are all below 65,536 are stored as *indices*: 16 bits each, into a
+   dictionary whose entry k is the number k. That takes half the bytes of PLAIN; to every reader it is a column of int32
+   with a dictionary. Other values are stored as they are (PLAIN).
+2. Cut the values into pages of at most 262,144.
+3. Write the levels of a page from the lengths of the rows, then its values; compress them.
+4. Remember sizes and offsets of the column chunk for the footer.
+
+Example: a row group of 128 rows of 2,048 ids, the largest id being 50,256, is written as a dictionary page of 50,432
+entries (a multiple of 256) and one data page. Its body has
+
+- repetition levels: for each row ``02 00`` (level 0, once) and ``fe 1f 01`` (level 1, 2,047 times),
+- definition levels: ``80 80 20 01`` (level 1, 262,144 times), or the same in two runs, so that indices begin at an even
+  byte,
+- the width of an index (16), the head of the run of indices, and the indices: 524,288 bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +39,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.base.arrays import FlatRows
+from tokenlake.base.arrays import FlatRows, UInt8
+from tokenlake.runtime.parquet.dictionary_page import MOST_ENTRIES, STEP, identity_dictionary
 from tokenlake.runtime.parquet.fields import (
     ColumnChunkField,
     ColumnMetaDataField,
@@ -37,7 +60,6 @@ from tokenlake.runtime.parquet.form import (
     LeafKind,
     parquet_form,
 )
-from tokenlake.runtime.parquet.identity_dictionary import MOST_ENTRIES, STEP, identity_dictionary
 from tokenlake.runtime.parquet.pages import (
     DICTIONARY_PAGE,
     WrittenPage,
@@ -48,29 +70,33 @@ from tokenlake.runtime.parquet.pages import (
     with_length,
     written_page,
 )
-from tokenlake.runtime.parquet.thrift_writer import BINARY, I32, I64, Fields, Written, thrift, unsigned
+from tokenlake.runtime.parquet.thrift_writer import BINARY, I32, I64, Fields, Written, unsigned, write_thrift
 from tokenlake.runtime.schema import open_writer
 
 PAGE_VALUES: Final = 1 << 18
-"""Of a page: a full row group has one page of ids."""
+"""Number of values in a page. A full row group has one page of ids."""
 
 LEAST_INDICES: Final = 1 << 16
-"""Values of a column chunk, from which on indices save more than their dictionary takes, some 4 KiB."""
+"""Least number of values of a column chunk with indices. They save more than their dictionary takes, some 4 KiB."""
 
 BITS: Final = 16
-"""Of an index."""
+"""Number of bits of an index."""
 
-_SMALL: Final = 1 << 14  # bytes that are held back
+_BUFFERED_BYTES: Final = 1 << 14  # smaller data are collected before they are written
 _MAGIC: Final = b"PAR1"
 _CREATED_BY: Final = b"tokenlake version 1.0"
 
-# Of indices, level 3 makes a thirtieth less and takes a third longer (measured on text, code and other languages).
-_INDICES: Final = pa.Codec("zstd", compression_level=2)
-_VALUES: Final = pa.Codec("zstd", compression_level=3)
+# For indices, level 3 saves a thirtieth and takes a third longer (measured on text, code and other languages).
+_INDICES_CODEC: Final = pa.Codec("zstd", compression_level=2)
+_VALUES_CODEC: Final = pa.Codec("zstd", compression_level=3)
 
-_GROUP: Final[Written] = {1: [{2: I64, 3: FACTS}], 2: I64, 3: I64, 6: I64}
+# Types of the fields of Thrift structs, by field number.
+_ROW_GROUP: Final[Written] = {1: [{2: I64, 3: FACTS}], 2: I64, 3: I64, 6: I64}
 
-_FILE: Final[Written] = {1: I32, 2: [ELEMENT], 3: I64, 4: [_GROUP], 5: KEY_VALUES, 6: BINARY}
+_FILE: Final[Written] = {1: I32, 2: [ELEMENT], 3: I64, 4: [_ROW_GROUP], 5: KEY_VALUES, 6: BINARY}
+
+RowBegins = npt.NDArray[np.int64] | int
+"""Value at which each row begins, int64[rows]; the length of a row where all rows have one length."""
 
 
 class RowGroupWriter(Protocol):
@@ -89,11 +115,12 @@ def open_shard(sink: Any, schema: pa.Schema) -> RowGroupWriter:
     """Return the writer of a shard.
 
     Args:
-        sink: a binary file.
-        schema: of its rows, one of :mod:`tokenlake.runtime.schema`.
+        sink: Binary file to write to.
+        schema: Schema of the rows, one of :mod:`tokenlake.runtime.schema`.
     """
-    packed = pa.types.is_fixed_size_list(schema.field(0).type)
-    return PackedWriter(sink, schema) if packed else open_writer(sink, schema)
+    if pa.types.is_fixed_size_list(schema.field(0).type):
+        return PackedWriter(sink, schema)
+    return open_writer(sink, schema)
 
 
 @final
@@ -109,25 +136,29 @@ class PackedWriter:
     def __init__(self, sink: BinaryIO, schema: pa.Schema) -> None:
         self._sink = sink
         self._form = parquet_form(schema.serialize().to_pybytes())
-        self._at = 0
+        self._offset = 0  # bytes written so far, buffered ones included
         self._rows = 0
-        self._groups: list[bytes] = []  # written structs of the row groups
-        self._held = bytearray()  # bytes that are not given to the sink yet
+        self._row_groups: list[bytes] = []  # their structs for the footer
+        self._buffered = bytearray()
         # Pages are made in memory that is used again: new memory for each would cost a tenth of writing it.
-        self._memory = np.empty(0, np.uint8)
+        self._page_memory = np.empty(0, np.uint8)
         self._put(_MAGIC)
 
     def write_batch(self, rows: FlatRows | pa.RecordBatch, row_group_size: int) -> None:
-        """Write rows, `row_group_size` in a row group; flat rows are one row group.
+        """Write rows.
+
+        Args:
+            rows: Record batch, or flat rows, which are one row group.
+            row_group_size: Number of rows in a row group of a record batch.
 
         Raises:
-            ValueError: a list is empty.
+            ValueError: A list is empty.
         """
         if isinstance(rows, FlatRows):
-            self._write(rows)
+            self._write_row_group(rows)
             return
         for begin in range(0, len(rows), row_group_size):
-            self._write(FlatRows.of(rows.slice(begin, row_group_size)))
+            self._write_row_group(FlatRows.of(rows.slice(begin, row_group_size)))
 
     def close(self) -> None:
         """Write the footer."""
@@ -136,61 +167,49 @@ class PackedWriter:
             FileMetaDataField.VERSION: 2,
             FileMetaDataField.SCHEMA: form.elements,
             FileMetaDataField.NUM_ROWS: self._rows,
-            FileMetaDataField.ROW_GROUPS: self._groups,
+            FileMetaDataField.ROW_GROUPS: self._row_groups,
             FileMetaDataField.KEY_VALUES: form.described,
             FileMetaDataField.CREATED_BY: _CREATED_BY,
         }
-        footer = thrift(_FILE, metadata)
+        footer = write_thrift(_FILE, metadata)
         self._put(footer + len(footer).to_bytes(4, "little") + _MAGIC)
         self._flush()
 
-    def _write(self, rows: FlatRows) -> None:
-        """Write a row group."""
-        group_start = self._at
+    def _write_row_group(self, rows: FlatRows) -> None:
+        row_group_start = self._offset
         chunks: list[Fields] = []
         uncompressed_size = 0
         for column in self._form.columns:
             # The first level of a column has the lengths of its lists, the others the values of its leaves.
             (_, lengths, _), *inner_levels = rows.levels[column.name]
-            begins: npt.NDArray[np.int64] | int = column.length
+            begins: RowBegins = column.length
             if lengths is not None:
-                empty_rows = np.flatnonzero(lengths <= 0)
-                if len(empty_rows):
-                    raise ValueError(
-                        f"{column.name}: row {empty_rows[0]} has no values; expected at least one in every row"
-                    )
-                begins = np.cumsum(lengths, dtype=np.int64) - lengths
+                begins = _begins_of(column.name, lengths)
             leaf_values = [values for _, values, _ in inner_levels if values is not None]
             for kind, values in zip(column.leaves, leaf_values, strict=True):
-                metadata = self._chunk(kind, values, begins)
+                metadata = self._write_chunk(kind, values, begins)
                 chunks.append({ColumnChunkField.FILE_OFFSET: 0, ColumnChunkField.META_DATA: metadata})
                 uncompressed_size += metadata[ColumnMetaDataField.UNCOMPRESSED_SIZE]
-        group = {
+        row_group = {
             RowGroupField.COLUMNS: chunks,
             RowGroupField.UNCOMPRESSED_SIZE: uncompressed_size,
             RowGroupField.NUM_ROWS: rows.count,
-            RowGroupField.COMPRESSED_SIZE: self._at - group_start,
+            RowGroupField.COMPRESSED_SIZE: self._offset - row_group_start,
         }
-        self._groups.append(thrift(_GROUP, group))
+        self._row_groups.append(write_thrift(_ROW_GROUP, row_group))
         self._rows += rows.count
         self._flush()
 
-    def _chunk(self, kind: LeafKind, values: npt.NDArray[Any], begins: npt.NDArray[np.int64] | int) -> Fields:
+    def _write_chunk(self, kind: LeafKind, values: npt.NDArray[Any], begins: RowBegins) -> Fields:
         """Write a column chunk, and return its metadata for the footer.
 
         Args:
             kind: Kind of the values.
             values: Values of all rows of the row group.
-            begins: Value at which each row begins, int64[rows]; the length of a row where all have one.
+            begins: Begins of the rows.
         """
-        # Ids from 0 to 65,535 are stored as indices of 16 bits into a dictionary of 0, 1, 2, ..., which has as many
-        # entries as the largest id needs.
-        entries = 0
-        if isinstance(begins, int) and kind.values == INT32 and len(values) >= LEAST_INDICES:
-            largest = int(values.view(np.uint32).max())  # as unsigned, so that a negative number is too large
-            if largest < MOST_ENTRIES:
-                entries = (largest // STEP + 1) * STEP
-        start = self._at
+        entries = _dictionary_entries(kind, values, begins)
+        start = self._offset
         page_sizes: list[int] = []
         uncompressed_size = 0
         for page in self._pages(kind, values, begins, entries):
@@ -211,80 +230,117 @@ class PackedWriter:
         return metadata
 
     def _pages(
-        self, kind: LeafKind, values: npt.NDArray[Any], begins: npt.NDArray[np.int64] | int, entries: int
+        self, kind: LeafKind, values: npt.NDArray[Any], begins: RowBegins, entries: int
     ) -> Iterator[WrittenPage]:
-        """Yield the pages of a column chunk. A page may be used until the next one is asked for.
+        """Yield the pages of a column chunk. A page is valid until the next one is requested.
 
         Args:
-            kind, values, begins: As for :meth:`_chunk`.
-            entries: Number of entries of the dictionary; 0: the values are stored as they are.
+            kind: Kind of the values.
+            values: Values of all rows of the row group.
+            begins: Begins of the rows.
+            entries: Number of entries of the dictionary; 0 if the values are stored as they are.
         """
-        count = len(values)
-        is_bits = kind.values == BOOL
-        if is_bits:  # eight in a byte, the first lowest
-            values = np.packbits(values, bitorder="little")
         if entries:
-            detail = {
-                PageHeaderField.DICTIONARY_PAGE: {
-                    DictionaryPageHeaderField.NUM_VALUES: entries,
-                    DictionaryPageHeaderField.ENCODING: PLAIN,
-                }
-            }
-            yield written_page(DICTIONARY_PAGE, identity_dictionary(entries), 4 * entries, detail)
+            yield _dictionary_page(entries)
+        count = len(values)
+        values_per_item = 1
+        if kind.values == BOOL:  # eight in a byte, the first lowest
+            values_per_item = 8
+            values = np.packbits(values, bitorder="little")
         for begin in range(0, count, PAGE_VALUES):
             end = min(count, begin + PAGE_VALUES)
             if isinstance(begins, int):
                 levels = fixed_levels(begins, begin, end - begin)
             else:
                 levels = list_levels(begins, begin, end)
-            page_values = values[begin // 8 : (end + 7) // 8] if is_bits else values[begin:end]
+            page_values = values[begin // values_per_item : -(-end // values_per_item)]
             if entries:
-                yield self._indices(levels, page_values)
+                yield self._page_of_indices(levels, page_values)
             else:
-                yield self._plain(end - begin, levels, page_values)
+                yield self._plain_page(end - begin, levels, page_values)
 
-    def _plain(self, count: int, repetition: bytes, values: npt.NDArray[Any]) -> WrittenPage:
-        """Return a page of `count` values, as they are in memory."""
+    def _plain_page(self, count: int, repetition: bytes, values: npt.NDArray[Any]) -> WrittenPage:
+        """Return a page of `count` values as they are in memory."""
         data = values.view(np.uint8)
-        body, place = self._body(with_length(repetition) + with_length(all_ones(count)), len(data))
-        place[:] = data
-        return data_page(_VALUES, body, count, PLAIN)
+        body, values_place = self._body(with_length(repetition) + with_length(all_ones(count)), len(data))
+        values_place[:] = data
+        return data_page(_VALUES_CODEC, body, count, PLAIN)
 
-    def _indices(self, repetition: bytes, numbers: npt.NDArray[np.int32]) -> WrittenPage:
-        """Return a page of indices, each of 0 to 65,535. They begin at an even byte of the body."""
-        # Values are written as one run of groups of 8 values, 16 bits each; the last group is filled with zeros.
+    def _page_of_indices(self, repetition: bytes, numbers: npt.NDArray[np.int32]) -> WrittenPage:
+        """Return a page of indices, each from 0 to 65,535. They begin at an even byte of the body."""
+        # Indices are one run of groups of 8, 16 bits each; the last group is filled with zeros.
         groups = (len(numbers) + 7) // 8
         run_head = bytes([BITS]) + unsigned(groups << 1 | 1)
         lengths_of_levels = 8  # bytes: four before the levels of each kind
         definition = all_ones(len(numbers), len(repetition) + lengths_of_levels + len(run_head))
         head = with_length(repetition) + with_length(definition) + run_head
-        body, place = self._body(head, BITS * groups)
-        indices = place.view("<u2")
+        body, values_place = self._body(head, BITS * groups)
+        indices = values_place.view("<u2")
         indices[: len(numbers)] = numbers
         indices[len(numbers) :] = 0
-        return data_page(_INDICES, body, len(numbers), RLE_DICTIONARY)
+        return data_page(_INDICES_CODEC, body, len(numbers), RLE_DICTIONARY)
 
-    def _body(self, head: bytes, size: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-        """Return memory for a body that begins with `head`, and the part of it after the head, of `size` bytes."""
-        whole = len(head) + size
-        if len(self._memory) < whole:
-            self._memory = np.empty(whole, np.uint8)
-        body = self._memory[:whole]
+    def _body(self, head: bytes, size: int) -> tuple[UInt8, UInt8]:
+        """Return memory for a body that begins with `head`, and its part after the head, of `size` bytes."""
+        body_size = len(head) + size
+        if len(self._page_memory) < body_size:
+            self._page_memory = np.empty(body_size, np.uint8)
+        body = self._page_memory[:body_size]
         body[: len(head)] = np.frombuffer(head, np.uint8)
         return body, body[len(head) :]
 
     def _put(self, data: bytes | memoryview) -> None:
-        """Write data. Small data are held back, because each call of the sink takes as long as hashing 10 KB."""
-        self._at += len(data)
-        if len(data) < _SMALL:
-            self._held += data
+        """Write data. Small data are buffered, because a call of the sink takes as long as hashing 10 KB."""
+        self._offset += len(data)
+        if len(data) < _BUFFERED_BYTES:
+            self._buffered += data
             return
         self._flush()
         self._sink.write(data)
 
     def _flush(self) -> None:
-        # Forget them first: a write that fails may be followed by another.
-        held = self._held
-        self._held = bytearray()
-        if held:
-            self._sink.write(held)
+        # The buffer is emptied first: a write that fails may be followed by another.
+        data = self._buffered
+        self._buffered = bytearray()
+        if data:
+            self._sink.write(data)
+
+
+def _begins_of(name: str, lengths: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the value at which each row begins, int64[rows].
+
+    Args:
+        name: Name of the column, for the message.
+        lengths: Number of values of each row.
+
+    Raises:
+        ValueError: A row has no values.
+    """
+    empty_rows = np.flatnonzero(lengths <= 0)
+    if len(empty_rows):
+        raise ValueError(f"{name}: row {empty_rows[0]} has no values; expected at least one in every row")
+    return np.cumsum(lengths, dtype=np.int64) - lengths
+
+
+def _dictionary_entries(kind: LeafKind, values: npt.NDArray[Any], begins: RowBegins) -> int:
+    """Return the number of entries of a column chunk's dictionary; 0 if its values are stored as they are.
+
+    A dictionary has as many entries as the largest id needs.
+    """
+    has_ids_of_rows = isinstance(begins, int) and kind.values == INT32
+    if not has_ids_of_rows or len(values) < LEAST_INDICES:
+        return 0
+    largest = int(values.view(np.uint32).max())  # as unsigned, so that a negative number is too large
+    if largest >= MOST_ENTRIES:
+        return 0
+    return (largest // STEP + 1) * STEP
+
+
+def _dictionary_page(entries: int) -> WrittenPage:
+    detail = {
+        PageHeaderField.DICTIONARY_PAGE: {
+            DictionaryPageHeaderField.NUM_VALUES: entries,
+            DictionaryPageHeaderField.ENCODING: PLAIN,
+        }
+    }
+    return written_page(DICTIONARY_PAGE, identity_dictionary(entries), 4 * entries, detail)

@@ -1,1 +1,5 @@
 """Signed statements of what a checkpoint was trained on, recomputed from the integers of a loader's state."""
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "prove")  # pyright: ignore[reportUnsupportedDunderAll]

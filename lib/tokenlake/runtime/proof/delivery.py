@@ -1,8 +1,12 @@
-"""The rows that some steps of a run delivered, found without going through the steps.
+"""The rows that some steps of a run delivered, counted without a walk over the steps.
 
 A lane delivers the rows of a dataset epoch by epoch. The number of rows that it delivered before a step therefore
-determines which they are: whole epochs, and the first places of one more. Of these, whole windows need no permutation
-(:meth:`EpochOrder.taken`). The time depends on the number of row groups, and not on the number of steps.
+determines which rows they are: whole epochs, and the first places of one more epoch. Whole windows of that epoch need
+no permutation (:meth:`EpochOrder.taken`). The time depends on the number of row groups, not on the number of steps.
+
+Example: a lane has 5 rows and delivered 12 of them. Each of its rows came twice (epochs 0 and 1), and the rows in the
+first 2 places of epoch 2 came once more. What a span of steps delivered is the count at its end minus the count at its
+begin.
 """
 
 from __future__ import annotations
@@ -21,18 +25,21 @@ from tokenlake.runtime.loader.mixture import Mixture
 from tokenlake.runtime.loader.plan import BatchPlan
 from tokenlake.runtime.mixing.order import EpochOrder, StoredOrder
 
+_NO_BOUND = np.iinfo(np.int64).max
+
 
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class Delivery:
-    """What some steps took of one dataset, lane by lane.
+    """The rows of one dataset that some steps delivered, lane by lane.
 
     Attributes:
-        source: number of the dataset in the plan.
-        order: of its rows.
-        passes: of the plan, in which lanes begin to count.
-        epoch: of the dataset, likewise.
-        begin, end: rows that each lane gave since then, before the steps and after them, int64[lanes] both.
+        source: Number of the dataset in the plan.
+        order: Order of its rows.
+        passes: Pass of the plan from which lanes count.
+        epoch: Epoch of the dataset from which lanes count.
+        begin: Rows that each lane delivered since then before the steps, int64[lanes].
+        end: Rows that each lane delivered since then when the steps are over, int64[lanes].
     """
 
     source: int
@@ -44,79 +51,138 @@ class Delivery:
 
     @property
     def rows(self) -> int:
-        """How many were delivered."""
+        """Number of rows delivered; a row counts once for each delivery."""
         return int((self.end - self.begin).sum())
 
     def total(self, sums: Int64) -> int:
-        """Add up what each row weighs, as often as it was delivered.
+        """Add up the weights of the delivered rows, each as often as it was delivered.
 
         Args:
-            sums: what the rows before each row weigh, and what all weigh, int64[rows + 1].
+            sums: Sum of the weights of the rows before each row, and of all rows, int64[rows + 1].
         """
-        found = 0
-        for counts, sign in ((self.end, 1), (self.begin, -1)):
-            whole, parts = self._epochs(counts)
-            found += sign * whole * int(sums[-1])
-            for begin, end in parts:
-                found += sign * int((sums[end] - sums[begin]).sum())
-        return found
+        return self._total_before(self.end, sums) - self._total_before(self.begin, sums)
 
     def times(self) -> Int64:
-        """Return how often each of the dataset's rows was delivered, int64[rows]."""
+        """Return the number of deliveries of each row of the dataset, int64[rows]."""
+        # A range of rows that was delivered once more changes the count at its first row, and back behind its last.
         changes = np.zeros(self.order.rows + 1, np.int64)
         for counts, sign in ((self.end, 1), (self.begin, -1)):
-            whole, parts = self._epochs(counts)
-            changes[0] += sign * whole
-            for begin, end in parts:
-                np.add.at(changes, begin, sign)
-                np.add.at(changes, end, -sign)
+            whole_epochs, partial_ranges = self._epochs_before(counts)
+            changes[0] += sign * whole_epochs
+            for first_rows, last_rows in partial_ranges:
+                np.add.at(changes, first_rows, sign)
+                np.add.at(changes, last_rows, -sign)
         return np.cumsum(changes[:-1])
 
     def seen(self, group: Int64, row: Int64) -> Int64:
-        """Return which of some rows, int64[n] both, are delivered in these steps, in no order.
+        """Return the deliveries of some rows in these steps, in no order.
+
+        Args:
+            group: Row group of each row, int64[n].
+            row: Index of each row in its row group, int64[n].
 
         Returns:
-            of each delivery the number in its lane, the epoch, and the index among the rows, int64[3, m].
+            For each delivery its number in its lane, its epoch, and the index of its row among those given,
+            int64[3, deliveries].
         """
-        each, found = self.order.lengths, [np.empty((3, 0), np.int64)]
-        lanes = zip(self.begin.tolist(), self.end.tolist(), each.tolist(), strict=True)
-        spans = [range(begin // rows, -(-end // rows)) for begin, end, rows in lanes if begin < end]
-        for epoch in sorted(set[int]().union(*spans)):
+        lane_rows = self.order.lengths
+        deliveries = [np.empty((3, 0), np.int64)]
+        for epoch in self._touched_epochs():
             lane, place = self.order.place_of(self.epoch + epoch, group, row)
-            number = epoch * each[lane] + place
-            there = np.flatnonzero((number >= self.begin[lane]) & (number < self.end[lane]))
-            found.append(np.stack([number[there], np.full(len(there), self.epoch + epoch), there]))
-        return np.concatenate(found, axis=1)
+            number = epoch * lane_rows[lane] + place
+            is_delivered = (number >= self.begin[lane]) & (number < self.end[lane])
+            index = np.flatnonzero(is_delivered)
+            deliveries.append(np.stack([number[index], np.full(len(index), self.epoch + epoch), index]))
+        return np.concatenate(deliveries, axis=1)
 
     def to_json(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return what a verifier computes the rows from."""
-        seed = self.order.seed if isinstance(self.order, EpochOrder) else None
-        counts = {"begin": self.begin.tolist(), "end": self.end.tolist()}
-        return {"source": names[self.source], "seed": seed, "epoch": self.epoch, **counts}
+        """Return the integers from which a verifier computes the rows.
 
-    def _epochs(self, counts: Int64) -> tuple[int, Iterator[tuple[Int64, Int64]]]:
-        """Return how many epochs all lanes gave whole, and the stored rows, as ranges, of each that some did not."""
-        each = self.order.lengths
-        there, of = counts[each > 0], each[each > 0]  # lanes without rows have no say
-        whole = int((there // of).min(initial=np.iinfo(np.int64).max))
-        last = int((-(-there // of)).max(initial=0))
-        parts = (
-            self.order.taken(self.epoch + epoch, np.clip(counts - epoch * each, 0, each))
-            for epoch in range(whole, last)
-        )
-        return whole, parts
+        Args:
+            names: Names of the plan's datasets, by number.
+        """
+        return {
+            "source": names[self.source],
+            "seed": self.order.seed if isinstance(self.order, EpochOrder) else None,
+            "epoch": self.epoch,
+            "begin": self.begin.tolist(),
+            "end": self.end.tolist(),
+        }
+
+    def _touched_epochs(self) -> list[int]:
+        """Return the epochs, counted from `epoch`, in which any lane delivered a row in these steps."""
+        epochs: set[int] = set()
+        lanes = zip(self.begin.tolist(), self.end.tolist(), self.order.lengths.tolist(), strict=True)
+        for begin, end, lane_rows in lanes:
+            if begin < end:
+                # The last epoch is the one of delivery number end - 1.
+                epochs.update(range(begin // lane_rows, (end - 1) // lane_rows + 1))
+        return sorted(epochs)
+
+    def _total_before(self, counts: Int64, sums: Int64) -> int:
+        """Add up the weights of the first rows that each lane delivered."""
+        whole_epochs, partial_ranges = self._epochs_before(counts)
+        total = whole_epochs * int(sums[-1])
+        for first_rows, last_rows in partial_ranges:
+            total += int((sums[last_rows] - sums[first_rows]).sum())
+        return total
+
+    def _epochs_before(self, counts: Int64) -> tuple[int, Iterator[tuple[Int64, Int64]]]:
+        """Split the first rows that each lane delivered into epochs.
+
+        Args:
+            counts: Rows that each lane delivered, int64[lanes].
+
+        Returns:
+            The number of epochs that all lanes delivered whole, and for each later epoch the ranges of stored rows
+            that some lanes delivered: first rows and the rows behind the last ones.
+        """
+        lane_rows = self.order.lengths
+        # A lane without rows never delivers any, and says nothing about epochs.
+        has_rows = lane_rows > 0
+        used_counts = counts[has_rows]
+        used_rows = lane_rows[has_rows]
+        whole_epochs = int((used_counts // used_rows).min(initial=_NO_BOUND))
+        begun_epochs = int((-(-used_counts // used_rows)).max(initial=0))
+
+        def partial_ranges() -> Iterator[tuple[Int64, Int64]]:
+            for epoch in range(whole_epochs, begun_epochs):
+                delivered = np.clip(counts - epoch * lane_rows, 0, lane_rows)
+                yield self.order.taken(self.epoch + epoch, delivered)
+
+        return whole_epochs, partial_ranges()
 
 
 def deliveries_of(plan: BatchPlan, first: int, end: int) -> list[Delivery]:
-    """Return what the steps from `first` to before `end` took of the datasets of a plan.
+    """Return the rows of each dataset of a plan that a span of steps delivered.
+
+    Args:
+        plan: Plan of the batches.
+        first: First step of the span.
+        end: Step behind the last one of the span.
 
     Raises:
-        ConfigError: there are no such steps, batches are made by length, or sources are shortened.
+        ConfigError: The span is none, batches are grouped by length, or the mixture shortens a source.
     """
     if not 0 <= first <= end:
         raise ConfigError(
             f"steps {first} to {end}: expected a first step from 0 on, and an end that is not before it"
         )
+    _require_countable(plan)
+    passes = range(plan.steps.position(first).passes, plan.steps.position(end).passes + 1)
+    drops_nothing = len(passes) == 1 or not plan.options.drop_last
+    if isinstance(plan.data, Dataset) and drops_nothing:
+        # The passes of one dataset that drop no rows continue one another's epochs: one count covers them all.
+        return list(_deliveries_since(plan, passes[0], first, end))
+    edges = [first, *(plan.steps.begin(number) for number in passes[1:]), end]
+    deliveries: list[Delivery] = []
+    for number, (span_first, span_end) in zip(passes, pairwise(edges), strict=True):
+        deliveries += _deliveries_since(plan, number, span_first, span_end)
+    return deliveries
+
+
+def _require_countable(plan: BatchPlan) -> None:
+    """Raise ConfigError for a plan whose deliveries cannot be counted in closed form."""
     if plan.steps.bucketed:
         raise ConfigError(
             "the loader puts rows into buckets by their length, whose order a statement does not count; "
@@ -129,68 +195,92 @@ def deliveries_of(plan: BatchPlan, first: int, end: int) -> list[Delivery]:
                 f"the mixture uses {order.rows:,} of the {stored.rows:,} rows of {name} (max_fraction, budgets), and a "
                 "statement counts whole sources; expected a mixture that shortens none"
             )
-    passes = range(plan.steps.position(first).passes, plan.steps.position(end).passes + 1)
-    if isinstance(plan.data, Dataset) and (len(passes) == 1 or not plan.options.drop_last):
-        passes = passes[:1]  # they leave out nothing, so that they follow each other in the epochs, too
-        return list(_since(plan, passes[0], first, end))
-    edges = [first, *(plan.steps.begin(number) for number in passes[1:]), end]
-    return [
-        each
-        for number, span in zip(passes, pairwise(edges), strict=True)
-        for each in _since(plan, number, *span)
-    ]
 
 
 def steps_of_rows(plan: BatchPlan, delivery: Delivery, group: Int64, row: Int64) -> tuple[int, int] | None:
-    """Return the first and the last step of a delivery that delivers any of some rows, int64[n] both; None: none."""
-    first = _edge(plan, delivery, group, row, last=False)
-    last = _edge(plan, delivery, group, row, last=True)
-    return None if first is None or last is None else (first, last)
+    """Return the first and the last step of a delivery that delivers any of some rows.
+
+    Args:
+        plan: Plan of the delivery.
+        delivery: Rows that a span of steps delivered.
+        group: Row group of each row, int64[n].
+        row: Index of each row in its row group, int64[n].
+
+    Returns:
+        None if no step delivers any of them.
+    """
+    first = _edge_step(plan, delivery, group, row, is_last=False)
+    last = _edge_step(plan, delivery, group, row, is_last=True)
+    if first is None or last is None:
+        return None
+    return first, last
 
 
-def _edge(plan: BatchPlan, delivery: Delivery, group: Int64, row: Int64, *, last: bool) -> int | None:
-    """Return the first step that delivers any of the rows, or the last one; None: none does."""
-    each, found = delivery.order.lengths, None
+def _edge_step(plan: BatchPlan, delivery: Delivery, group: Int64, row: Int64, *, is_last: bool) -> int | None:
+    """Return the first or the last step that delivers any of the rows; None if no step does.
+
+    1. Look at the two epochs of each lane at the edge. Every row comes in every epoch, so that they nearly always hold
+       one of the rows.
+    2. Take the delivery with the lowest (highest) number in its lane, and its step. Lanes keep pace, so that this is
+       nearly always the right step.
+    3. Shorten the delivery to what lies beyond that step, and repeat from 2 until nothing is left.
+    4. If nothing was found, repeat from 2 with the whole delivery.
+    """
     if not len(row):
         return None
-    # Every row comes in every epoch: two of each lane nearly always hold one of them, and tell where to look further.
-    if last:
-        part = replace(delivery, begin=np.maximum(delivery.begin, delivery.end - 2 * each))
+    lane_rows = delivery.order.lengths
+    if is_last:
+        edge = replace(delivery, begin=np.maximum(delivery.begin, delivery.end - 2 * lane_rows))
     else:
-        part = replace(delivery, end=np.minimum(delivery.end, delivery.begin + 2 * each))
-    for some in (part, delivery):
-        # Lanes keep pace, so that the highest number is nearly always the last; what may come later is looked at again.
-        while (seen := some.seen(group, row)).shape[1]:
-            chosen = np.argmax(seen[0]) if last else np.argmin(seen[0])
-            _, epoch, index = seen[:, chosen].tolist()
-            passes = delivery.passes
-            if not isinstance(plan.data, Mixture) and plan.epochs is not None:
-                passes = epoch // plan.epochs
-            (at,) = plan.steps.places(passes, delivery.source, epoch, group[[index]], row[[index]])
-            assert at is not None
-            found = at[0].step
-            counts = _given(plan, delivery.passes, found + last)[delivery.source]
-            some = replace(delivery, begin=counts) if last else replace(delivery, end=counts)
-        if found is not None:
+        edge = replace(delivery, end=np.minimum(delivery.end, delivery.begin + 2 * lane_rows))
+    step: int | None = None
+    for remaining in (edge, delivery):
+        while (seen := remaining.seen(group, row)).shape[1]:
+            column = np.argmax(seen[0]) if is_last else np.argmin(seen[0])
+            _, epoch, index = seen[:, column].tolist()
+            step = _step_of(plan, delivery, epoch, group[[index]], row[[index]])
+            # Look only behind the last step found, or only before the first one.
+            if is_last:
+                counts = _rows_given(plan, delivery.passes, step + 1)
+                remaining = replace(delivery, begin=counts[delivery.source])
+            else:
+                counts = _rows_given(plan, delivery.passes, step)
+                remaining = replace(delivery, end=counts[delivery.source])
+        if step is not None:
             break
-    return found
+    return step
 
 
-def _since(plan: BatchPlan, passes: int, first: int, end: int) -> Iterator[Delivery]:
-    """Yield what some steps took of each dataset, counted from a pass on."""
+def _step_of(plan: BatchPlan, delivery: Delivery, epoch: int, group: Int64, row: Int64) -> int:
+    """Return the step that delivers one row in an epoch."""
+    passes = delivery.passes
+    if not isinstance(plan.data, Mixture) and plan.epochs is not None:
+        passes = epoch // plan.epochs
+    (places,) = plan.steps.places(passes, delivery.source, epoch, group, row)
+    assert places is not None
+    return places[0].step
+
+
+def _deliveries_since(plan: BatchPlan, passes: int, first: int, end: int) -> Iterator[Delivery]:
+    """Yield the rows of each dataset that a span of steps delivered, counted from the begin of a pass."""
     if first == end:
         return
     epoch = 0 if isinstance(plan.data, Mixture) else passes * (plan.epochs or 0)
-    for source, counts in enumerate(zip(_given(plan, passes, first), _given(plan, passes, end), strict=True)):
-        yield Delivery(source, plan.stream(passes).orders[source], passes, epoch, *counts)
+    begins = _rows_given(plan, passes, first)
+    ends = _rows_given(plan, passes, end)
+    orders = plan.stream(passes).orders
+    for source, (begin_counts, end_counts) in enumerate(zip(begins, ends, strict=True)):
+        yield Delivery(source, orders[source], passes, epoch, begin_counts, end_counts)
 
 
-def _given(plan: BatchPlan, since: int, step: int) -> Int64:
-    """Return how many rows of each dataset each lane gave since a pass began, before a step, int64[datasets, lanes]."""
-    if step == plan.steps.begin(since):
-        stream = plan.stream(since)
+def _rows_given(plan: BatchPlan, passes: int, step: int) -> Int64:
+    """Return the rows that each lane delivered between the begin of a pass and a step, int64[datasets, lanes]."""
+    if step == plan.steps.begin(passes):
+        stream = plan.stream(passes)
         return np.zeros((len(stream.orders), stream.layout.lanes), np.int64)
     batch = plan.batch(step - 1)
     stream = plan.stream(batch.passes)
-    passed = [(batch.passes - since) * (plan.epochs or 0) * order.lengths for order in stream.orders]
-    return stream.drawn(batch.start, batch.size, batch.rows) + passed
+    # Passes between the two are whole epochs of every lane.
+    whole_epochs = (batch.passes - passes) * (plan.epochs or 0)
+    rows_before = [whole_epochs * order.lengths for order in stream.orders]
+    return stream.drawn(batch.start, batch.size, batch.rows) + rows_before

@@ -1,9 +1,17 @@
-"""The overlap of an evaluation set and of rows: n-grams of ids that both have.
+"""The overlap of an evaluation set and rows that were read: n-grams of ids that both have.
 
 An n-gram is n ids next to each other in one document of the evaluation set, or in one segment of a row. It is
-represented by 64 bits that follow from its ids: two of 10^9 different n-grams are taken for the same with a probability
-of about ``10^9 * 10^9 / 2^64 = 0.05``. N-grams across the end of a row, where a document continues in the next, are not
-counted.
+represented by 64 bits computed from its ids: the probability that two of 10^9 different n-grams have the same bits is
+about ``10^9 * 10^9 / 2^64 = 0.05``. N-grams across the end of a row, where a document continues in the next row, are
+not counted.
+
+Steps:
+
+1. Hash the n-grams of all sets. With words ``w = splitmix64(id)`` and a factor ``f``, the hash of ``w0 w1 ... wm`` is
+   ``splitmix64(((w0 * f + w1) * f + ...) * f + wm)`` in 64-bit arithmetic.
+2. Hash the n-grams of the rows, row group by row group. A table of 2^20 bits by the first 20 bits of a hash rejects
+   most of them; a binary search decides about the others.
+3. Note the n-grams and count the rows that match, set by set.
 """
 
 from __future__ import annotations
@@ -26,19 +34,21 @@ from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.mixing.random import UInt64, splitmix64
 
 METHOD: Final = "distinct n-grams of ids inside a document, told by 64 bits; of rows, inside a segment"
+"""Description of the method in a statement; part of the format."""
+
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _TEXT: Final = "text"
-_SIEVE: Final = 20  # bits by which most n-grams are told to be none of the sets'
+_SIEVE_BITS: Final = 20  # bits of a hash by which most n-grams are rejected
 
 
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class EvaluationSet:
-    """Documents of ids that are not to be trained on.
+    """Documents that should not be trained on.
 
     Attributes:
-        identity: what it was read from, JSON-able, with a hash.
-        documents: the ids of each.
+        identity: Origin of the set, JSON-able, with a hash.
+        documents: Ids of each document.
     """
 
     identity: dict[str, str]
@@ -46,138 +56,221 @@ class EvaluationSet:
 
     @classmethod
     def of_dataset(cls, dataset: Dataset) -> EvaluationSet:
-        """Take the documents, or the segments of rows, of a split of a version."""
-        parts = [ids_of(dataset, group) for group in range(len(dataset.rows.group_rows))]
-        ids = np.concatenate([np.zeros(0, np.int32), *(part.ids for part, _ in parts)])
-        lengths = np.concatenate([np.zeros(0, np.int64), *(part.lengths for part, _ in parts)])
+        """Return the documents, or the segments of rows, of a split of a version."""
+        ids = [np.zeros(0, np.int32)]
+        lengths = [np.zeros(0, np.int64)]
+        for group in range(len(dataset.rows.group_rows)):
+            segments, _ = ids_of(dataset, group)
+            ids.append(segments.ids)
+            lengths.append(segments.lengths)
         identity = {"dataset": dataset.name, "manifest": dataset.manifest.sha256}
-        return cls(identity, Ragged(ids, offsets_of(lengths)))
+        return cls(identity, Ragged(np.concatenate(ids), offsets_of(np.concatenate(lengths))))
 
     @classmethod
     def of_texts(cls, path: Path, tokenizer: Any) -> EvaluationSet:
-        """Tokenize the column `text` of a Parquet file or of JSON Lines; ConfigError where there is none."""
+        """Tokenize the column `text` of a Parquet file or of JSON Lines.
+
+        Args:
+            path: The file.
+            tokenizer: A tokenizer of the package `tokenizers`.
+
+        Raises:
+            ConfigError: The file cannot be read, or has no such column.
+        """
         try:
             data = path.read_bytes()
-            if path.suffix == ".parquet":
-                texts: Any = pq.read_table(pa.BufferReader(data), columns=[_TEXT])[_TEXT].to_pylist()
-            else:
-                texts = [json.loads(line)[_TEXT] for line in data.splitlines() if line.strip()]
+            texts = _texts_of(data, is_parquet=path.suffix == ".parquet")
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise ConfigError(
                 f"evaluation set {path}: {error!r}; expected a Parquet file or JSON Lines with the column {_TEXT!r}"
             ) from error
-        found = [each.ids for each in tokenizer.encode_batch(texts, add_special_tokens=False)]
-        ids = np.array([one for each in found for one in each], np.int32)
-        documents = Ragged(ids, offsets_of([len(each) for each in found]))
+        ids: list[int] = []
+        lengths: list[int] = []
+        for encoding in tokenizer.encode_batch(texts, add_special_tokens=False):
+            ids += encoding.ids
+            lengths.append(len(encoding.ids))
+        documents = Ragged(np.array(ids, np.int32), offsets_of(lengths))
         return cls({"sha256": hashlib.sha256(data).hexdigest()}, documents)
+
+
+def _texts_of(data: bytes, *, is_parquet: bool) -> list[Any]:
+    """Return the column `text` of a Parquet file or of JSON Lines."""
+    if is_parquet:
+        return pq.read_table(pa.BufferReader(data), columns=[_TEXT])[_TEXT].to_pylist()
+    return [json.loads(line)[_TEXT] for line in data.splitlines() if line.strip()]
+
+
+@final
+@dataclass(frozen=True, eq=False, slots=True)
+class _SetNgrams:
+    """The n-grams of one evaluation set.
+
+    Attributes:
+        index: Index of each n-gram among the distinct n-grams of all sets, int64[m].
+        document: Document of each n-gram, int64[m].
+        is_member: Membership of each distinct n-gram of all sets in this set, bool[distinct].
+    """
+
+    index: Int64
+    document: Int64
+    is_member: Bools
 
 
 def overlap_of(
     sets: Mapping[str, EvaluationSet], read: Iterable[tuple[Dataset, Int64]], n: int
 ) -> dict[str, dict[str, Any]]:
-    """Count what rows have in common with evaluation sets.
+    """Count the n-grams that rows have in common with evaluation sets.
 
     Args:
-        sets: by name.
-        read: datasets, and how often each of their rows was read, int64[rows].
-        n: ids of an n-gram.
+        sets: Evaluation sets by name.
+        read: Datasets, and the number of times that each of their rows was read, int64[rows].
+        n: Ids of an n-gram.
 
     Returns:
-        of each set: `identity`, `documents`, how many of them are `short` of n ids, its distinct `ngrams`, how many of
-        these were `found`, `documents_with` any of them, and `rows_with` any of them.
+        For each set its `identity`, its number of `documents`, how many of them are `short` (fewer than n ids), its
+        distinct `ngrams`, how many of these were `found`, the `documents_with` any of them, and the `rows_with` any of
+        them.
 
     Raises:
-        ConfigError: n is no number from 1 on.
-        IntegrityError: a file is damaged.
+        ConfigError: `n` is below 1.
+        IntegrityError: A file is damaged.
     """
     if n < 1:
         raise ConfigError(f"n-grams of {n} ids; expected 1 or more")
-    grams = {name: _ngrams(each.documents, n) for name, each in sets.items()}
-    known = np.unique(np.concatenate([np.zeros(0, np.uint64), *(hashes for hashes, _ in grams.values())]))
-    place = {name: np.searchsorted(known, hashes) for name, (hashes, _) in grams.items()}
-    of_set = {name: _marked(len(known), where) for name, where in place.items()}
-    found, rows = np.zeros(len(known), np.bool_), dict.fromkeys(sets, 0)
+    known, ngrams = _known_ngrams(sets, n)
+
+    # Compare the rows with all sets at once.
+    is_found = np.zeros(len(known), np.bool_)
+    rows_with = dict.fromkeys(sets, 0)
     for index, row in _hits(read, known, n):
-        found[index] = True
-        for name, there in of_set.items():
-            rows[name] += len(np.unique(row[there[index]]))
-    return {
-        name: {
-            "identity": each.identity,
-            "documents": len(each.documents),
-            "short": int((each.documents.lengths < n).sum()),
-            "ngrams": int(of_set[name].sum()),
-            "found": int((of_set[name] & found).sum()),
-            "documents_with": len(np.unique(grams[name][1][found[place[name]]])),
-            "rows_with": rows[name],
+        is_found[index] = True
+        for name, set_ngrams in ngrams.items():
+            rows_with[name] += len(np.unique(row[set_ngrams.is_member[index]]))
+
+    overlap: dict[str, dict[str, Any]] = {}
+    for name, evaluation_set in sets.items():
+        set_ngrams = ngrams[name]
+        overlap[name] = {
+            "identity": evaluation_set.identity,
+            "documents": len(evaluation_set.documents),
+            "short": int((evaluation_set.documents.lengths < n).sum()),
+            "ngrams": int(set_ngrams.is_member.sum()),
+            "found": int((set_ngrams.is_member & is_found).sum()),
+            "documents_with": len(np.unique(set_ngrams.document[is_found[set_ngrams.index]])),
+            "rows_with": rows_with[name],
         }
-        for name, each in sets.items()
-    }
+    return overlap
+
+
+def _known_ngrams(sets: Mapping[str, EvaluationSet], n: int) -> tuple[UInt64, dict[str, _SetNgrams]]:
+    """Return the distinct n-grams of all sets, ascending, uint64[distinct], and those of each set."""
+    hashes: dict[str, UInt64] = {}
+    documents: dict[str, Int64] = {}
+    for name, evaluation_set in sets.items():
+        hashes[name], documents[name] = _ngrams(evaluation_set.documents, n)
+    known = np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes.values()]))
+    ngrams: dict[str, _SetNgrams] = {}
+    for name in sets:
+        index = np.searchsorted(known, hashes[name])
+        ngrams[name] = _SetNgrams(index, documents[name], _marked(len(known), index))
+    return known, ngrams
 
 
 def ids_of(dataset: Dataset, group: int) -> tuple[Ragged, Int64]:
-    """Return the segments, or documents, of a row group, and the row of each, int64[n]; ConfigError for preferences."""
-    stored = dataset.rows
+    """Return the ids of a row group by segment, or by document where rows are documents.
+
+    Args:
+        dataset: Split of a version.
+        group: Row group.
+
+    Returns:
+        The ids of each segment, and its row in the row group, int64[segments].
+
+    Raises:
+        ConfigError: The dataset is of kind preference.
+    """
     if dataset.kind == "preference":
         raise ConfigError(
             f"{dataset.name} is of kind preference, whose n-grams are not counted; leave out evaluation"
         )
-    if dataset.kind != "packed":
-        found = stored.ragged.read(group, loss_mask=False)
-        first = stored.row_of(group)
-        lengths = stored.ragged.lengths("input_ids")[first : first + found.rows].astype(np.int64)
-        begin = np.array(found.begins["input_ids"][:-1], np.int64)
-        return Ragged.taken(
-            np.frombuffer(found.views["input_ids"], np.int32), begin, begin + lengths
-        ), np.arange(found.rows)
-    batch: Any = stored.read(group, ["input_ids", "segment_lengths"])
+    if dataset.kind == "packed":
+        return _packed_segments(dataset, group)
+    return _documents(dataset, group)
+
+
+def _documents(dataset: Dataset, group: int) -> tuple[Ragged, Int64]:
+    """Return the ids of each row of a row group whose rows are documents."""
+    stored = dataset.rows
+    block = stored.ragged.read(group, loss_mask=False)
+    first_row = stored.row_of(group)
+    lengths = stored.ragged.lengths("input_ids")[first_row : first_row + block.rows].astype(np.int64)
+    begin = np.array(block.begins["input_ids"][:-1], np.int64)
+    ids = np.frombuffer(block.views["input_ids"], np.int32)
+    return Ragged.taken(ids, begin, begin + lengths), np.arange(block.rows)
+
+
+def _packed_segments(dataset: Dataset, group: int) -> tuple[Ragged, Int64]:
+    """Return the ids of each segment of a row group of packed rows."""
+    batch: Any = dataset.rows.read(group, ["input_ids", "segment_lengths"])
     ids = batch.column("input_ids").flatten().to_numpy().reshape(batch.num_rows, -1)
-    of_rows = batch.column("segment_lengths")
-    row = np.repeat(np.arange(batch.num_rows), of_rows.value_lengths().to_numpy())
-    lengths = of_rows.flatten().to_numpy().astype(np.int64)
+    row_segments = batch.column("segment_lengths")
+    row = np.repeat(np.arange(batch.num_rows), row_segments.value_lengths().to_numpy())
+    lengths = row_segments.flatten().to_numpy().astype(np.int64)
+    # A segment begins where its row begins, plus the lengths of the segments before it in the row.
     before = np.cumsum(lengths) - lengths
-    begin = before - before[np.searchsorted(row, row)] + row * ids.shape[1]
+    first_segment = np.searchsorted(row, row)
+    begin = row * ids.shape[1] + before - before[first_segment]
     return Ragged.taken(ids.reshape(-1), begin, begin + lengths), row
 
 
 def _hits(read: Iterable[tuple[Dataset, Int64]], known: UInt64, n: int) -> Iterator[tuple[Int64, Int64]]:
-    """Yield, row group by row group, which of the known n-grams rows hold, and the row of each, int64[m] both."""
-    sieve = _marked(1 << _SIEVE, _sieved(known))
+    """Yield the known n-grams in the rows that were read, row group by row group.
+
+    Yields:
+        Index of each match among the known n-grams, and its row in the row group, int64[matches] both.
+    """
+    if not len(known):
+        return
+    sieve = _marked(1 << _SIEVE_BITS, _sieve_index(known))
     for dataset, times in read:
         for group, size in enumerate(dataset.rows.group_rows.tolist()):
-            first = dataset.rows.row_of(group)
-            was_read = times[first : first + size] > 0
-            if not was_read.any() or not len(known):
+            first_row = dataset.rows.row_of(group)
+            was_read = times[first_row : first_row + size] > 0
+            if not was_read.any():
                 continue
             segments, row = ids_of(dataset, group)
-            segments, row = segments.select(was_read[row]), row[was_read[row]]
-            hashes, segment = _ngrams(segments, n)
-            maybe = np.flatnonzero(sieve[_sieved(hashes)])
-            index = np.minimum(np.searchsorted(known, hashes[maybe]), len(known) - 1)
-            same = known[index] == hashes[maybe]
-            yield index[same], row[segment[maybe[same]]]
+            is_read_segment = was_read[row]
+            hashes, segment = _ngrams(segments.select(is_read_segment), n)
+            candidates = np.flatnonzero(sieve[_sieve_index(hashes)])
+            index = np.minimum(np.searchsorted(known, hashes[candidates]), len(known) - 1)
+            is_match = known[index] == hashes[candidates]
+            segment_row = row[is_read_segment]
+            yield index[is_match], segment_row[segment[candidates[is_match]]]
 
 
 def _ngrams(documents: Ragged, n: int) -> tuple[UInt64, Int64]:
-    """Return 64 bits for each n-gram, uint64[m], and the document that it is in, int64[m]."""
-    many = np.maximum(documents.lengths - n + 1, 0)
-    document = np.repeat(np.arange(len(many)), many)
+    """Return the hash of each n-gram, uint64[m], and its document, int64[m]; the module describes the hash."""
+    counts = np.maximum(documents.lengths - n + 1, 0)
+    document = np.repeat(np.arange(len(counts)), counts)
     if not len(document):
         return np.zeros(0, np.uint64), document
+    # Hashes of n ids from every place, also across the ends of documents; those are left out below.
     words = splitmix64(documents.ids.astype(np.uint64))
     hashes = np.zeros(len(words) - n + 1, np.uint64)
     for offset in range(n):
         hashes *= _FACTOR
         hashes += words[offset : offset + len(hashes)]
-    inside = np.arange(len(document)) - np.repeat(offsets_of(many)[:-1], many)
-    return splitmix64(hashes[documents.offsets[document] + inside]), document
+    place_in_document = np.arange(len(document)) - np.repeat(offsets_of(counts)[:-1], counts)
+    return splitmix64(hashes[documents.offsets[document] + place_in_document]), document
 
 
-def _sieved(hashes: UInt64) -> Int64:
-    return (hashes >> np.uint64(64 - _SIEVE)).astype(np.int64)
+def _sieve_index(hashes: UInt64) -> Int64:
+    """Return the first bits of each hash."""
+    return (hashes >> np.uint64(64 - _SIEVE_BITS)).astype(np.int64)
 
 
 def _marked(size: int, index: npt.NDArray[Any]) -> Bools:
-    found = np.zeros(size, np.bool_)
-    found[index] = True
-    return found
+    """Return bool[size] that is true at the given places."""
+    marks = np.zeros(size, np.bool_)
+    marks[index] = True
+    return marks

@@ -1,12 +1,13 @@
-"""The contents of stored rows: takedown lists are looked for in the columns that say where ids come from.
+"""The contents of stored rows: their ids by source, and the documents of a takedown list among them.
 
-These columns are read once; they are less than a hundredth of the files.
+Both come from the columns that record the origin of ids. These columns are read once; they are less than a hundredth of
+the files.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -29,12 +30,12 @@ _PLACE: Final = ["file", "position"]
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class RowContents:
-    """Of the rows of a dataset.
+    """The contents of the rows of a dataset.
 
     Attributes:
-        sums: source -> ids of it in the rows before each row, and in all, int64[rows + 1].
-        marked: rows with a piece of the documents asked for, ascending, int64[m].
-        stored: which of these documents have a piece in any row.
+        sums: For each source its ids in the rows before each row, and in all rows, int64[rows + 1].
+        marked: Rows with a piece of a listed document, ascending, int64[m].
+        stored: Listed documents that have a piece in any row, as (identity of the input file, position).
     """
 
     sums: Mapping[str, Int64]
@@ -43,34 +44,52 @@ class RowContents:
 
     @classmethod
     def of(cls, dataset: Dataset, takedown: Takedown | None) -> RowContents:
-        """Read a dataset; IntegrityError where a file is damaged."""
+        """Read the origin of the rows of a dataset.
+
+        Args:
+            dataset: Split of a version.
+            takedown: Documents to look for; None: none.
+
+        Raises:
+            IntegrityError: A file is damaged, or names an input that the manifest does not list.
+        """
         entries = sorted(dataset.manifest.inputs, key=lambda entry: entry.file_id)
         files = np.array([entry.file_id for entry in entries], np.int64)
         names = sorted({entry.source for entry in entries})
-        source_of = np.array([names.index(entry.source) for entry in entries], np.int64)
-        ids = np.zeros((len(names), len(dataset)), np.int64)
+        source_of_file = np.array([names.index(entry.source) for entry in entries], np.int64)
         wanted = _WantedDocuments(np.zeros((0, 2), np.int64) if takedown is None else takedown.among(entries))
-        marked = list[Int64]()
-        lengths = None
-        if dataset.kind != "packed":  # ids of each row, of all its columns of ids
-            ragged = dataset.rows.ragged
-            each = (ragged.lengths(name).astype(np.int64) for name in ragged.columns)
-            lengths = sum(each, np.zeros(len(dataset), np.int64))
+
+        ids = np.zeros((len(names), len(dataset)), np.int64)
+        marked_rows = [np.zeros(0, np.int64)]
+        for group, pieces in enumerate(_pieces_by_group(dataset)):
+            first_row = dataset.rows.row_of(group)
+            row = first_row + np.repeat(np.arange(len(pieces.offsets) - 1), np.diff(pieces.offsets))
+            file_index = np.minimum(np.searchsorted(files, pieces.file), len(files) - 1)
+            if (files[file_index] != pieces.file).any():
+                raise IntegrityError(
+                    f"{dataset.name}: row group {group} has ids of a file that is no input of the manifest; "
+                    "verify the version where it is stored"
+                )
+            np.add.at(ids, (source_of_file[file_index], row), pieces.length)
+            marked_rows.append(row[wanted.find(pieces.file, pieces.position)])
+
+        sums = {name: offsets_of(source_ids) for name, source_ids in zip(names, ids, strict=True)}
+        return cls(sums, np.unique(np.concatenate(marked_rows)), frozenset(wanted.found))
+
+
+def _pieces_by_group(dataset: Dataset) -> Iterator[Provenance]:
+    """Yield the pieces of documents in the rows of each row group."""
+    if dataset.kind == "packed":
         for group in range(len(dataset.rows.group_rows)):
-            first = dataset.rows.row_of(group)
-            if lengths is None:
-                pieces = Provenance.of(dataset.rows.read(group, _PIECES))
-            else:
-                some = lengths[first : first + int(dataset.rows.group_rows[group])]
-                pieces = Provenance.of_documents(dataset.rows.read(group, _PLACE), some)
-            row = first + np.repeat(np.arange(len(pieces.offsets) - 1), np.diff(pieces.offsets))
-            file = np.minimum(np.searchsorted(files, pieces.file), len(files) - 1)
-            if (files[file] != pieces.file).any():
-                raise IntegrityError(f"{dataset.name}: row group {group} is of a file that no input is")
-            np.add.at(ids, (source_of[file], row), pieces.length)
-            marked.append(row[wanted.held(pieces.file, pieces.position)])
-        sums = {name: offsets_of(each) for name, each in zip(names, ids, strict=True)}
-        return cls(sums, np.unique(np.concatenate([np.zeros(0, np.int64), *marked])), frozenset(wanted.found))
+            yield Provenance.of(dataset.rows.read(group, _PIECES))
+        return
+    # A row is one document. Its length is that of all its columns of ids together.
+    lengths = np.zeros(len(dataset), np.int64)
+    for name in dataset.rows.ragged.columns:
+        lengths += dataset.rows.ragged.lengths(name).astype(np.int64)
+    for group, size in enumerate(dataset.rows.group_rows.tolist()):
+        first_row = dataset.rows.row_of(group)
+        yield Provenance.of_documents(dataset.rows.read(group, _PLACE), lengths[first_row : first_row + size])
 
 
 @final
@@ -79,8 +98,8 @@ class Takedown:
     """A list of documents: a Parquet file with the columns `file` and `position`.
 
     Attributes:
-        sha256: of the file.
-        documents: (identity of an input file or its path, position) of each, every one once.
+        sha256: Hash of the file.
+        documents: Each document once, as (identity of an input file or its path, position).
     """
 
     sha256: str
@@ -88,63 +107,86 @@ class Takedown:
 
     @classmethod
     def read(cls, path: Path) -> Takedown:
-        """Read a list; ConfigError where it is none."""
+        """Read a list.
+
+        Raises:
+            ConfigError: The file cannot be read, has other columns, or lists no document.
+        """
+        documents: set[tuple[int | str, int]] = set()
         try:
             data = path.read_bytes()
             table = pq.read_table(pa.BufferReader(data), columns=_PLACE)
             if not pa.types.is_integer(table["position"].type):
                 raise ValueError(f"position is of type {table['position'].type}")
             rows: Any = zip(table["file"].to_pylist(), table["position"].to_pylist(), strict=True)
-            found = frozenset((_file(file), int(position)) for file, position in rows)
+            for file, position in rows:
+                documents.add((_file_name(file), int(position)))
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise ConfigError(
                 f"takedown {path}: {error}; expected a Parquet file with the columns `file` (the identity that "
                 "`documents` has, or the path of an input) and `position` (a whole number)"
             ) from error
-        if not found:
+        if not documents:
             raise ConfigError(f"takedown {path} lists no documents")
-        return cls(hashlib.sha256(data).hexdigest(), found)
+        return cls(hashlib.sha256(data).hexdigest(), frozenset(documents))
 
     def among(self, entries: Iterable[InputFileEntry]) -> Int64:
-        """Return the documents of these input files, int64[n, 2]; a path is that of an input, or how its path ends."""
-        found = list[tuple[int, int]]()
-        names: dict[int | str, list[int]] = {}
+        """Return the listed documents that are of some input files.
+
+        A listed path matches an input whose path is equal or ends with it, at a ``/``.
+
+        Args:
+            entries: The input files.
+
+        Returns:
+            Identity of the input file and position of each document, ascending, int64[n, 2].
+        """
+        files_by_name: dict[int | str, set[int]] = {}
         for entry in entries:
+            files_by_name.setdefault(entry.file_id, set()).add(entry.file_id)
             parts = entry.path.split("/")
-            for name in (entry.file_id, *("/".join(parts[index:]) for index in range(len(parts)))):
-                names.setdefault(name, []).append(entry.file_id)
-        for file, position in self.documents:
-            found += [(each, position) for each in dict.fromkeys(names.get(file, ()))]
-        return np.array(sorted(set(found)), np.int64).reshape(-1, 2)
+            for index in range(len(parts)):
+                files_by_name.setdefault("/".join(parts[index:]), set()).add(entry.file_id)
+        documents: set[tuple[int, int]] = set()
+        for name, position in self.documents:
+            documents.update((file_id, position) for file_id in files_by_name.get(name, ()))
+        return np.array(sorted(documents), np.int64).reshape(-1, 2)
 
 
 @final
 class _WantedDocuments:
-    """Documents that are looked for, int64[n, 2], and which of them were found."""
+    """Documents to look for, and those that were found.
+
+    Attributes:
+        found: Documents found so far, as (identity of the input file, position).
+    """
 
     def __init__(self, wanted: Int64) -> None:
-        self._keys = np.sort(_keys(wanted[:, 0], wanted[:, 1]))
+        """`wanted`: identity of the input file and position of each document, int64[n, 2]."""
+        self._keys = np.sort(_document_keys(wanted[:, 0], wanted[:, 1]))
         self._wanted = set(map(tuple, wanted.tolist()))
         self.found = set[tuple[int, ...]]()
 
-    def held(self, file: Int64, position: Int64) -> Int64:
-        """Return which pieces are of the documents, int64[m]."""
+    def find(self, file: Int64, position: Int64) -> Int64:
+        """Return the indices of the pieces that are of a wanted document, int64[m]."""
         if not len(self._keys):
             return np.zeros(0, np.int64)
-        keys = _keys(file, position)
-        maybe = np.flatnonzero(
-            self._keys[np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)] == keys
-        )
-        pairs = list(zip(file[maybe].tolist(), position[maybe].tolist(), strict=True))
-        self.found |= self._wanted.intersection(pairs)
-        return maybe[[pair in self._wanted for pair in pairs]]
+        # Keys may collide: they select candidates, whose places are then compared.
+        keys = _document_keys(file, position)
+        nearest = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        candidates = np.flatnonzero(self._keys[nearest] == keys)
+        places = list(zip(file[candidates].tolist(), position[candidates].tolist(), strict=True))
+        self.found |= self._wanted.intersection(places)
+        return candidates[[place in self._wanted for place in places]]
 
 
-def _keys(file: Int64, position: Int64) -> UInt64:
+def _document_keys(file: Int64, position: Int64) -> UInt64:
+    """Return 64 bits for each document."""
     return splitmix64(file.astype(np.uint64)) ^ position.astype(np.uint64)
 
 
-def _file(value: Any) -> int | str:
+def _file_name(value: Any) -> int | str:
+    """Return a path without its scheme, or the signed 64-bit identity that a number stands for."""
     if isinstance(value, str) and not value.lstrip("-").isdecimal():
         return value.removeprefix("file://").removeprefix("./")
     number = int(value)

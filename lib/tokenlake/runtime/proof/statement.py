@@ -1,24 +1,22 @@
-"""A signed statement of what a checkpoint was trained on, and its check: everything in it is computed again.
+"""A signed statement of what a checkpoint was trained on, and its check, which recomputes everything in it.
 
 ::
 
     statement = prove_state(state, open_dataset, key={"env": "PROOF_KEY"}, takedown=Takedown.read(path))
     check_statement(statement, public_key, open_dataset, takedown=Takedown.read(path))
 
-A statement is canonical JSON, whose signature is that of the same JSON without the member `signature`. It holds the
-loader's state, from which all the rest follows with the datasets at hand: hashes of manifests, rows, ids and epochs of
-each dataset and source, what was delivered of a takedown list, what evaluation sets have in common with what was read.
-`deliveries` are there for verifiers that know nothing of mixtures: what each lane gave of each dataset, of which
-:mod:`tokenlake.runtime.mixing.order` says which rows these are.
+A statement is canonical JSON. Its signature is that of the same JSON without the member `signature`. It holds the
+loader's state, from which all the rest follows with the datasets at hand: hashes of manifests; rows, ids and epochs of
+each dataset and source; deliveries of a takedown list; n-grams that evaluation sets have in common with the rows read.
+`deliveries` is meant for verifiers that know nothing of mixtures: the number of rows that each lane delivered of each
+dataset, from which :mod:`tokenlake.runtime.mixing.order` computes the rows.
 
-Signatures are Ed25519 (RFC 8032): they are checked here, in Python alone; the package cryptography makes them. A
-private key is a PEM file, or an environment variable that holds the text of one::
+Signatures are Ed25519 (RFC 8032). A private key is a PEM file, or an environment variable that holds the text of one::
 
     openssl genpkey -algorithm ed25519 -out key.pem
     openssl pkey -in key.pem -pubout -out key.pub.pem
 
-A public key is what the second command writes, or its 64 hexadecimal digits. Checking takes some milliseconds; it works
-on public data alone, so that it needs no constant time.
+A public key is the file that the second command writes, or its 64 hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -41,9 +39,14 @@ from tokenlake.runtime.proof.signature import private_key, verified
 
 FORMAT: Final = 1
 NGRAM: Final = 13
-"""Ids of an n-gram by default: what GPT-3's decontamination used (Brown et al. 2020, appendix C)."""
+"""Default number of ids of an n-gram, as in GPT-3's decontamination (Brown et al. 2020, appendix C)."""
 State = Mapping[str, Any]
 Statement = dict[str, Any]
+
+_MEMBERS: Final = {
+    "format", "state", "steps", "datasets", "deliveries", "sources", "takedown", "overlap", "public_key", "signature"
+}  # fmt: skip
+_SHOWN: Final = 200  # characters of a value in a message
 
 
 def prove_state(
@@ -56,26 +59,27 @@ def prove_state(
     evaluation: Mapping[str, EvaluationSet] | None = None,
     ngram: int = NGRAM,
 ) -> bytes:
-    """Return a signed statement of the steps from one to the state's.
+    """Return a signed statement of the steps from `first_step` to the step of a state.
 
     Args:
-        state: what `get_state()` of a loader returned.
-        open_dataset: opens a split of a version by their names.
-        key: see :func:`private_key`.
-        first_step: the first step that is counted.
-        takedown: documents; the statement says when any of them was delivered.
-        evaluation: sets by name, whose n-grams are looked for in all rows that the steps read.
-        ngram: ids of an n-gram.
+        state: Return value of `get_state()` of a loader.
+        open_dataset: Function that opens a split of a version by their names.
+        key: Private key, as :func:`private_key` takes it.
+        first_step: First step that is counted.
+        takedown: Documents; the statement records when any of them was delivered.
+        evaluation: Evaluation sets by name, whose n-grams are searched in all rows that the steps read.
+        ngram: Number of ids of an n-gram.
 
     Raises:
-        ConfigError: it is no state, or of other data; or an argument is not what is allowed.
-        IntegrityError: a file is missing or damaged.
-        MissingExtraError: the package that signs is not installed.
+        ConfigError: The state is none, or of other data; or an argument is not allowed.
+        IntegrityError: A file is missing or damaged.
+        MissingExtraError: The package that signs is not installed.
     """
     secret, public = private_key(key)
     claims = claims_of(state, open_dataset, first_step, takedown, evaluation or {}, ngram)
     claims["public_key"] = public.hex()
-    return canonical_json(claims | {"signature": secret.sign(canonical_json(claims)).hex()}) + b"\n"
+    signature = secret.sign(canonical_json(claims)).hex()
+    return canonical_json(claims | {"signature": signature}) + b"\n"
 
 
 def check_statement(
@@ -87,76 +91,96 @@ def check_statement(
     evaluation: Mapping[str, EvaluationSet] | None = None,
     state: State | None = None,
 ) -> Statement:
-    """Check the signature of a statement, and compute again all that it says.
+    """Check the signature of a statement, and recompute everything that it claims.
 
     Args:
-        statement: what :func:`prove_state` returned.
-        public_key: of whoever is to have signed it, 32 bytes.
-        open_dataset: as of :func:`prove_state`.
-        takedown, evaluation: what the statement speaks of.
-        state: of a checkpoint that it must be of.
+        statement: Return value of :func:`prove_state`.
+        public_key: Public key of the expected signer, 32 bytes.
+        open_dataset: Function that opens a split of a version by their names.
+        takedown: Takedown list of the statement.
+        evaluation: Evaluation sets of the statement, by name.
+        state: State of a checkpoint that the statement must be about.
 
     Returns:
-        the statement.
+        The statement.
 
     Raises:
-        IntegrityError: it is not signed by this key, or something in it does not hold; says what.
-        ConfigError: a list or a set that it speaks of is not given, or is another one.
+        IntegrityError: The statement is not signed by this key, or a claim does not hold; the message names it.
+        ConfigError: A list or a set of the statement is not given, or is another one.
     """
-    found = read_statement(statement, public_key)
-    if state is not None and canonical_json(state) != canonical_json(found["state"]):
+    stated = read_statement(statement, public_key)
+    if state is not None and canonical_json(state) != canonical_json(stated["state"]):
         raise IntegrityError("the statement is of another state than the checkpoint's")
-    stated, given = (found["takedown"] or {}).get("sha256"), takedown and takedown.sha256
-    if stated != given:
-        raise ConfigError(
-            f"takedown: the statement speaks of {'no list' if stated is None else f'the list with sha256 {stated}'}, "
-            f"got {'none' if given is None else given}; give the same list"
-        )
-    overlap: dict[str, Any] = found["overlap"] or {"n": NGRAM, "sets": {}}
-    sets = {name: each["identity"] for name, each in overlap["sets"].items()}
-    ours = {name: each.identity for name, each in (evaluation or {}).items()}
-    if sets != ours:
-        raise ConfigError(
-            f"evaluation: the statement speaks of {sets or 'no sets'}, got {ours or 'none'}; give the same"
-        )
-    first, n = found["steps"][0], overlap["n"]
-    claims = claims_of(found["state"], open_dataset, first, takedown, evaluation or {}, n)
-    wrong: list[str] = []
+    _require_same_takedown(stated, takedown)
+    ngram = _require_same_evaluation(stated, evaluation or {})
+    first_step = stated["steps"][0]
+    claims = claims_of(stated["state"], open_dataset, first_step, takedown, evaluation or {}, ngram)
+
+    # Compare all claims before anything is refused: the message names every wrong one.
+    problems: list[str] = []
     for name, value in claims.items():
-        said, real = canonical_json(found[name]).decode(), canonical_json(value).decode()
-        if said != real:
-            wrong.append(f"{name} is {said[:200]} there and {real[:200]} by the datasets")
-    if wrong:
-        raise IntegrityError(f"the statement does not hold: {'; '.join(wrong)}")
-    return found
+        stated_text = canonical_json(stated[name]).decode()
+        computed_text = canonical_json(value).decode()
+        if stated_text != computed_text:
+            problems.append(
+                f"{name} is {stated_text[:_SHOWN]} in the statement and {computed_text[:_SHOWN]} by the datasets"
+            )
+    if problems:
+        raise IntegrityError(f"the statement does not hold: {'; '.join(problems)}")
+    return stated
+
+
+def _require_same_takedown(stated: Statement, takedown: Takedown | None) -> None:
+    """Raise ConfigError unless the takedown list is that of a statement."""
+    expected = stated["takedown"]["sha256"] if stated["takedown"] else None
+    got = None if takedown is None else takedown.sha256
+    if expected != got:
+        wanted = "no list" if expected is None else f"the list with sha256 {expected}"
+        raise ConfigError(
+            f"takedown: the statement is about {wanted}, got {got or 'none'}; give the same list"
+        )
+
+
+def _require_same_evaluation(stated: Statement, evaluation: Mapping[str, EvaluationSet]) -> int:
+    """Return the number of ids of an n-gram of a statement; ConfigError unless the evaluation sets are its own."""
+    overlap: dict[str, Any] = stated["overlap"] or {"n": NGRAM, "sets": {}}
+    expected = {name: facts["identity"] for name, facts in overlap["sets"].items()}
+    got = {name: evaluation_set.identity for name, evaluation_set in evaluation.items()}
+    if expected != got:
+        raise ConfigError(
+            f"evaluation: the statement is about {expected or 'no sets'}, got {got or 'none'}; give the same sets"
+        )
+    return overlap["n"]
 
 
 def read_statement(statement: bytes, public_key: bytes) -> Statement:
-    """Read a statement whose signature is that of a key; IntegrityError where it is none."""
+    """Read a statement and check its signature.
+
+    Args:
+        statement: The bytes of a statement.
+        public_key: Public key of the expected signer, 32 bytes.
+
+    Raises:
+        IntegrityError: The bytes are not a statement, or not signed by this key.
+    """
     try:
-        found = json.loads(statement)
-        signature, stated = bytes.fromhex(found["signature"]), found["public_key"]
-        whole = canonical_json(found | {"signature": signature.hex()}) + b"\n" == statement
+        stated = json.loads(statement)
+        signature = bytes.fromhex(stated["signature"])
+        stated_key = stated["public_key"]
+        is_canonical = canonical_json(stated | {"signature": signature.hex()}) + b"\n" == statement
     except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
-        raise IntegrityError(f"this is no statement: {error!r}") from error
-    if not whole or set(found) != _MEMBERS or found["format"] != FORMAT:
+        raise IntegrityError(f"not a statement: {error!r}") from error
+    if not is_canonical or set(stated) != _MEMBERS or stated["format"] != FORMAT:
         raise IntegrityError(
-            f"this is no statement of format {FORMAT}, or it was written again in another form; expected the very "
-            "bytes that `tokenlake prove` wrote"
+            f"not a statement of format {FORMAT}, or rewritten in another form; expected exactly the bytes that "
+            "`tokenlake prove` wrote"
         )
-    if stated != public_key.hex():
-        raise IntegrityError(f"the statement is signed by the key {stated}; expected {public_key.hex()}")
-    message = canonical_json({name: value for name, value in found.items() if name != "signature"})
-    if not verified(public_key, message, signature):
-        raise IntegrityError(
-            "the signature is not that of this statement: it was changed after it was signed"
-        )
-    return found
-
-
-_MEMBERS: Final = {
-    "format", "state", "steps", "datasets", "deliveries", "sources", "takedown", "overlap", "public_key", "signature"
-}  # fmt: skip
+    if stated_key != public_key.hex():
+        raise IntegrityError(f"the statement is signed by the key {stated_key}; expected {public_key.hex()}")
+    signed = {name: value for name, value in stated.items() if name != "signature"}
+    if not verified(public_key, canonical_json(signed), signature):
+        raise IntegrityError("the signature does not match: the statement was changed after it was signed")
+    return stated
 
 
 def claims_of(
@@ -167,65 +191,113 @@ def claims_of(
     evaluation: Mapping[str, EvaluationSet],
     ngram: int,
 ) -> Statement:
-    """Return what a statement says, but its key and its signature; arguments and errors as of :func:`prove_state`."""
-    plan, place = restored(state, open_dataset)
-    deliveries, names = deliveries_of(plan, first_step, place.step), list(plan.datasets)
+    """Return the claims of a statement: everything but its key and its signature.
+
+    Arguments and errors are those of :func:`prove_state`.
+    """
+    plan, position = restored(state, open_dataset)
+    end_step = position.step
+    deliveries = deliveries_of(plan, first_step, end_step)
     contents = [RowContents.of(dataset, takedown) for dataset in plan.datasets.values()]
-    datasets, sources = dict[str, Any](), dict[str, Any]()
-    for number, (name, found) in enumerate(plan.datasets.items()):
-        own = {"name": found.name, "manifest": found.manifest.sha256}
-        datasets[name] = own | {"kind": found.kind, "rows": len(found)}
-        # Ids are those that are stored, before a loader cuts rows.
-        mine = [each for each in deliveries if each.source == number]
-        rows, of = sum(each.rows for each in mine), plan.sources[number].rows
-        sums = contents[number].sums
-        tokens = {source: sum(each.total(before) for each in mine) for source, before in sums.items()}
-        told = {"rows": rows, "repetitions": {"whole": rows // of, "rest": rows % of, "of": of}}
-        sources[name] = told | {"tokens": sum(tokens.values()), "tokens_by_source": tokens}
-    overlap = None
-    if evaluation:
-        times = [np.zeros(source.rows, np.int64) for source in plan.sources]
-        for each in deliveries:
-            times[each.source] += each.times()
-        found = overlap_of(evaluation, list(zip(plan.datasets.values(), times, strict=True)), ngram)
-        read = sum(int((each > 0).sum()) for each in times)
-        overlap = {"n": ngram, "method": METHOD, "rows": read, "sets": found}
+    names = list(plan.datasets)
     return {
         "format": FORMAT,
         "state": json.loads(canonical_json(state)),
-        "steps": [first_step, place.step],
-        "datasets": datasets,
-        "deliveries": [each.to_json(names) for each in deliveries],
-        "sources": sources,
-        "takedown": None
-        if takedown is None
-        else _taken_down(plan, deliveries, first_step, place.step, takedown, contents),
-        "overlap": overlap,
+        "steps": [first_step, end_step],
+        "datasets": _datasets_claim(plan),
+        "deliveries": [delivery.to_json(names) for delivery in deliveries],
+        "sources": _sources_claim(plan, deliveries, contents),
+        "takedown": _takedown_claim(plan, deliveries, first_step, end_step, takedown, contents),
+        "overlap": _overlap_claim(plan, deliveries, evaluation, ngram),
     }
 
 
-def _taken_down(
+def _datasets_claim(plan: BatchPlan) -> dict[str, Any]:
+    """Return the identity of each dataset of a plan."""
+    claim: dict[str, Any] = {}
+    for name, dataset in plan.datasets.items():
+        claim[name] = {
+            "name": dataset.name,
+            "manifest": dataset.manifest.sha256,
+            "kind": dataset.kind,
+            "rows": len(dataset),
+        }
+    return claim
+
+
+def _sources_claim(
+    plan: BatchPlan, deliveries: Sequence[Delivery], contents: Sequence[RowContents]
+) -> dict[str, Any]:
+    """Return the rows, repetitions and ids delivered of each dataset; ids as stored, before a loader cuts rows."""
+    claim: dict[str, Any] = {}
+    for number, name in enumerate(plan.datasets):
+        own_deliveries = [delivery for delivery in deliveries if delivery.source == number]
+        delivered_rows = sum(delivery.rows for delivery in own_deliveries)
+        stored_rows = plan.sources[number].rows
+        tokens_by_source: dict[str, int] = {}
+        for source, sums in contents[number].sums.items():
+            tokens_by_source[source] = sum(delivery.total(sums) for delivery in own_deliveries)
+        claim[name] = {
+            "rows": delivered_rows,
+            "repetitions": {
+                "whole": delivered_rows // stored_rows,
+                "rest": delivered_rows % stored_rows,
+                "of": stored_rows,
+            },
+            "tokens": sum(tokens_by_source.values()),
+            "tokens_by_source": tokens_by_source,
+        }
+    return claim
+
+
+def _overlap_claim(
+    plan: BatchPlan, deliveries: Sequence[Delivery], evaluation: Mapping[str, EvaluationSet], ngram: int
+) -> dict[str, Any] | None:
+    """Return the overlap of evaluation sets and the delivered rows; None without sets."""
+    if not evaluation:
+        return None
+    times = [np.zeros(source.rows, np.int64) for source in plan.sources]
+    for delivery in deliveries:
+        times[delivery.source] += delivery.times()
+    read = list(zip(plan.datasets.values(), times, strict=True))
+    return {
+        "n": ngram,
+        "method": METHOD,
+        "rows": sum(int(np.count_nonzero(row_times)) for row_times in times),
+        "sets": overlap_of(evaluation, read, ngram),
+    }
+
+
+def _takedown_claim(
     plan: BatchPlan,
     deliveries: Sequence[Delivery],
-    first: int,
-    end: int,
-    takedown: Takedown,
+    first_step: int,
+    end_step: int,
+    takedown: Takedown | None,
     contents: Sequence[RowContents],
-) -> dict[str, Any]:
-    """When rows with a piece of the listed documents were delivered, and since when none was."""
-    steps: list[tuple[int, int]] = []
-    for each in deliveries:
-        rows = plan.sources[each.source].group_of(contents[each.source].marked)
-        if found := steps_of_rows(plan, each, *rows):
-            steps.append(found)
-    clear = first if not steps else max(last for _, last in steps) + 1
+) -> dict[str, Any] | None:
+    """Return when rows with a piece of a listed document were delivered, and from which step on none was."""
+    if takedown is None:
+        return None
+    first_steps: list[int] = []
+    last_steps: list[int] = []
+    for delivery in deliveries:
+        group, row = plan.sources[delivery.source].group_of(contents[delivery.source].marked)
+        steps = steps_of_rows(plan, delivery, group, row)
+        if steps is not None:
+            first_steps.append(steps[0])
+            last_steps.append(steps[1])
+    last_step = max(last_steps, default=None)
+    none_from = first_step if last_step is None else last_step + 1
+    stored_documents = frozenset[tuple[int, ...]]().union(*(rows.stored for rows in contents))
+    names = list(plan.datasets)
     return {
         "sha256": takedown.sha256,
         "documents": len(takedown.documents),
-        "stored": len(frozenset().union(*(each.stored for each in contents))),
-        "rows": sum(len(each.marked) for each in contents),
-        "first_step": min(first for first, _ in steps) if steps else None,
-        "last_step": clear - 1 if steps else None,
-        "none_from": clear,
-        "deliveries": [each.to_json([*plan.datasets]) for each in deliveries_of(plan, clear, end)],
+        "stored": len(stored_documents),
+        "rows": sum(len(rows.marked) for rows in contents),
+        "first_step": min(first_steps, default=None),
+        "last_step": last_step,
+        "none_from": none_from,
+        "deliveries": [delivery.to_json(names) for delivery in deliveries_of(plan, none_from, end_step)],
     }

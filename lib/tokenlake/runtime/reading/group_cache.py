@@ -1,4 +1,4 @@
-"""Decoded row groups that are kept in memory, and counts of what was decoded."""
+"""Cache of decoded row groups, and counts of the decoded row groups."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from tokenlake.runtime.reading.version import StoredRows
 K = TypeVar("K")
 T = TypeVar("T", pa.RecordBatch, PackedGroup, PackedGroup | RaggedGroup)
 Group = tuple[StoredRows, int]
-"""A dataset, and the number of a row group."""
+"""Dataset and number of a row group."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a cache has done.
+    """Work of a cache.
 
     Attributes:
-        hits: row groups that were asked for and were there.
-        groups, rows: decoded, once for each time.
-        bytes: of the decoded row groups in memory.
-        seconds: that threads spent on reading and decoding, summed over them.
+        hits: Number of requested row groups that were in the cache.
+        groups: Number of decoded row groups; one that was decoded twice counts twice.
+        rows: Number of rows in them.
+        bytes: Number of bytes in memory that they took.
+        seconds: Time that threads spent on reading and decoding, summed over the threads.
     """
 
     hits: int = 0
@@ -42,22 +43,27 @@ class Decoded:
     seconds: float = field(default=0.0, compare=False)
 
     def __add__(self, other: Decoded) -> Decoded:
-        hits, groups, rows = self.hits + other.hits, self.groups + other.groups, self.rows + other.rows
-        return Decoded(hits, groups, rows, self.bytes + other.bytes, self.seconds + other.seconds)
+        return Decoded(
+            hits=self.hits + other.hits,
+            groups=self.groups + other.groups,
+            rows=self.rows + other.rows,
+            bytes=self.bytes + other.bytes,
+            seconds=self.seconds + other.seconds,
+        )
 
 
 @final
 class GroupCache(Generic[K, T]):
-    """Decoded row groups; may be used by several threads.
+    """Cache of decoded row groups. It may be used by several threads.
 
-    One that two threads ask for at once is decoded by one of them, and the other waits.
+    A row group that two threads request at once is decoded by one of them, and the other waits.
 
     Args:
-        max_bytes: of decoded row groups; the last one stays, however large.
-        decode: makes of a key what is kept.
-        first_out: which of those that are kept goes where there is no room, in the order in which they were used; None:
-            the one that was used longest ago.
-        lock: that `first_out` is called under; None: one of its own.
+        max_bytes: Limit of the decoded row groups in bytes; the last one stays, however large it is.
+        decode: Function that decodes the row group of a key.
+        first_out: Function that chooses the key to remove where space is needed, from the keys in the order of their
+            last use; None to remove the one that was used longest ago.
+        lock: Lock that is held while `first_out` is called; None for a lock of the cache.
     """
 
     def __init__(
@@ -70,44 +76,51 @@ class GroupCache(Generic[K, T]):
     ) -> None:
         self._decode = decode
         self._groups: MemoryCache[K] = MemoryCache(
-            None, max_bytes, size_of=lambda found: measure(found)[1], first_out=first_out, stay=1, lock=lock
+            None, max_bytes, size_of=lambda group: measure(group)[1], first_out=first_out, stay=1, lock=lock
         )
-        self._decoded, self._found, self._counting = Decoded(), 0, Lock()
+        self._decoded = Decoded()
+        self._counted_hits = 0
+        self._counting = Lock()
 
     @property
     def decoded(self) -> Decoded:
-        """What was done so far."""
-        return self._decoded + Decoded(hits=self._groups.stats["hits"] + self._found)
+        """Work of the cache so far."""
+        return self._decoded + Decoded(hits=self._groups.stats["hits"] + self._counted_hits)
 
     @property
     def groups(self) -> MemoryCache[K]:
-        """What is here, and what is being decoded."""
+        """Row groups in the cache, and those that are being decoded."""
         return self._groups
 
     def read(self, key: K) -> T:
-        """Return a row group, decoded before or now; errors are those of decoding it."""
+        """Return a decoded row group; the errors are those of decoding it."""
         return self._groups.compute(key, lambda: self._decode_now(key)).value
 
     def hit(self, count: int) -> None:
-        """Account for row groups that were found in :attr:`groups`; under its lock."""
-        self._found += count
+        """Count row groups that a caller found in :attr:`groups`; it must hold their lock."""
+        self._counted_hits += count
 
     def _decode_now(self, key: K) -> Entry:
-        began = time.perf_counter()
-        found = self._decode(key)
-        rows, size = measure(found)
+        start = time.perf_counter()
+        group = self._decode(key)
+        rows, size = measure(group)
+        seconds = time.perf_counter() - start
         with self._counting:
-            self._decoded += Decoded(0, 1, rows, size, time.perf_counter() - began)
-        return Entry(found)
+            self._decoded += Decoded(groups=1, rows=rows, bytes=size, seconds=seconds)
+        return Entry(group)
 
 
 def batch_cache(max_bytes: int) -> GroupCache[Group, pa.RecordBatch]:
-    """Return a cache of whole rows, all columns as stored."""
+    """Return a cache of row groups with all columns as stored.
+
+    Args:
+        max_bytes: Limit of the decoded row groups in bytes.
+    """
     return GroupCache(max_bytes, lambda key: key[0].read(key[1]))
 
 
-def measure(found: pa.RecordBatch | PackedGroup | RaggedGroup) -> tuple[int, int]:
-    """Return rows and bytes of a decoded row group."""
-    if isinstance(found, PackedGroup | RaggedGroup):
-        return found.rows, found.nbytes
-    return found.num_rows, found.get_total_buffer_size()
+def measure(group: pa.RecordBatch | PackedGroup | RaggedGroup) -> tuple[int, int]:
+    """Return the number of rows and of bytes of a decoded row group."""
+    if isinstance(group, PackedGroup | RaggedGroup):
+        return group.rows, group.nbytes
+    return group.num_rows, group.get_total_buffer_size()

@@ -1,14 +1,15 @@
 """Row groups of datasets whose rows have many lengths: documents, padded or not, and preferences.
 
-A row is made of *runs* of ids: of kind tokens one, without a name; of kind preference the prompt and each answer with
-its prompt before it, whichever way its columns are stored. How long all runs are is known before any row is decoded,
-for batches are made by length: a page of lists begins with its repetition levels, which say for each id whether a row
-begins there. So only the first bytes of a page are decompressed; the rest is read for its checksum alone.
+A row consists of *runs* of ids. A row of kind tokens has one run, without a name. A row of kind preference has the
+prompt, and each answer with its prompt before it, however its columns are stored.
+
+The lengths of all runs are known before any row is decoded, because batches are made by length. A page of lists begins
+with its repetition levels, which state for each id whether a row begins there. Therefore only the first bytes of a page
+are decompressed; the rest is read only for its checksum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol, final
@@ -19,15 +20,24 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Bools, Int32, Int64, offsets_of
 from tokenlake.base.columns import columns_for, parts_of
-from tokenlake.runtime.reading.pages import BLOCKS, Unfamiliar, pages_of, parse_header, stored_body, varint
+from tokenlake.runtime.parquet.page_headers import parse_header
+from tokenlake.runtime.reading.blocks import BLOCKS
+from tokenlake.runtime.reading.levels import Unfamiliar, read_run_head
+from tokenlake.runtime.reading.pages import pages_of, stored_body
 from tokenlake.runtime.store.manifest import Manifest
 
 IDS: Final = "input_ids"
 MASK: Final = "attention_mask"
 LEARNED: Final = "loss_mask"
 LABEL: Final = "label"
+
 Lengths = npt.NDArray[Any]
-_ZEROS: Final = [tuple(bit for bit in range(8) if not byte >> bit & 1) for byte in range(256)]
+"""Lengths of rows, uint16[rows], or uint32[rows] if one is longer."""
+
+_ZERO_BITS: Final = [tuple(bit for bit in range(8) if not byte >> bit & 1) for byte in range(256)]
+"""Places of the zero bits of each byte, the lowest first."""
+
+_MOST_LEVEL_BYTES: Final = 64  # of a page with few values; levels of many take far less than a byte for each
 
 
 @final
@@ -37,9 +47,9 @@ class TokenRun:
 
     Attributes:
         name: ``chosen``, ``rejected``, ``completion`` or ``prompt``; empty for a document.
-        columns: whose ids it is made of, one after the other.
-        prompt: the column as many ids of which come first and bear no loss; None: no such column.
-        bears_loss: whether its ids are targets.
+        columns: Columns whose ids the run consists of, one after the other.
+        prompt: Column of the prompt, whose ids come first and do not count toward the loss; None if there is none.
+        bears_loss: True if ids of the run count toward the loss.
     """
 
     name: str
@@ -49,37 +59,47 @@ class TokenRun:
 
 
 def runs_of(manifest: Manifest) -> tuple[TokenRun, ...]:
-    """Return the runs of an unpacked version's rows: what is answered with first, the prompt last."""
+    """Return the runs of an unpacked version's rows: answers first, the prompt last."""
     if manifest.preference is None:
         return (TokenRun("", (IDS,)),)
+    # Columns of ids by the parts of a row that they hold.
     method, trainer = manifest.preference
     columns: dict[tuple[str, ...], str] = {
         column.parts: column.name for column in columns_for(method, trainer) if column.holds == "ids"
     }
     prompt = columns.get(("prompt",))
-    answers: list[str] = [part for part in parts_of(method) if part != "prompt"]
-    found = [
-        TokenRun(part, (columns["prompt", part],), prompt)
-        if ("prompt", part) in columns
-        else TokenRun(
-            part, (prompt, columns[part,]) if prompt else (columns[part,],), prompt, prompt is not None
-        )
-        for part in answers
-    ]
-    return (*found, *([TokenRun("prompt", (prompt,), None, bears_loss=False)] if prompt else []))
+    runs: list[TokenRun] = []
+    for part in parts_of(method):
+        if part == "prompt":
+            continue
+        if ("prompt", part) in columns:  # one column holds the prompt and the answer
+            runs.append(TokenRun(part, (columns["prompt", part],), prompt))
+        elif prompt is not None:
+            runs.append(TokenRun(part, (prompt, columns[part,]), prompt, bears_loss=True))
+        else:
+            runs.append(TokenRun(part, (columns[part,],), None, bears_loss=False))
+    if prompt is not None:
+        runs.append(TokenRun("prompt", (prompt,), None, bears_loss=False))
+    return tuple(runs)
 
 
 @final
 class RaggedGroup:
-    """A row group of n rows; nothing of it may be written to.
+    """Row group of n rows. Nothing of it may be written to.
+
+    Args:
+        ids: Ids of all rows of each column.
+        offsets: Begin of each row in the ids of each column and end of the last, int64[n + 1].
+        learned: Loss mask of :data:`IDS`; None if it is not stored or was not requested.
+        label: Label of each row, bool[n]; None if rows have none.
 
     Attributes:
-        rows: n.
-        views: column -> the memory of its ids, four bytes each, of all rows.
-        begins: column -> where each row's ids begin, n + 1 numbers, the last being where they end.
-        learned: which ids of :data:`IDS` bear loss, one byte each; None where that is not stored or not asked for.
-        label: whether each answer is good, bool[n]; None where no row says.
-        nbytes: bytes of memory that the row group keeps.
+        rows: Number of rows.
+        views: Memory of the ids of all rows of each column, four bytes each.
+        begins: Begin of each row's ids in each column and end of the last, n + 1 numbers.
+        learned: Loss mask of :data:`IDS`, one byte for each id; None if it is not stored or was not requested.
+        label: True for rows with a good answer, bool[n]; None if rows have no label.
+        nbytes: Number of bytes of memory that the row group keeps.
     """
 
     __slots__ = ("begins", "label", "learned", "nbytes", "rows", "views")
@@ -87,17 +107,26 @@ class RaggedGroup:
     def __init__(
         self, ids: dict[str, Int32], offsets: dict[str, Int64], learned: Bools | None, label: Bools | None
     ) -> None:
-        self.views = {name: values.view(np.uint8).data for name, values in ids.items()}
-        self.begins = {name: each.tolist() for name, each in offsets.items()}
+        self.views = {name: column.view(np.uint8).data for name, column in ids.items()}
+        self.begins = {name: column_offsets.tolist() for name, column_offsets in offsets.items()}
         self.rows = len(next(iter(offsets.values()))) - 1
-        self.learned = None if learned is None else learned.view(np.uint8).data
         self.label = label
-        parts = [*ids.values(), *([] if learned is None else [learned])]
-        self.nbytes = sum(part.nbytes for part in parts) + 16 * self.rows * len(offsets)
+        ids_bytes = sum(column.nbytes for column in ids.values())
+        begins_bytes = 16 * self.rows * len(offsets)  # a list of Python integers, roughly
+        self.nbytes = ids_bytes + begins_bytes
+        self.learned = None
+        if learned is not None:
+            self.learned = learned.view(np.uint8).data
+            self.nbytes += learned.nbytes
 
 
 class ListColumns(Protocol):
-    """What is stored: columns of lists, by row group."""
+    """Stored columns of lists, by row group.
+
+    Attributes:
+        manifest: Manifest of the version.
+        group_rows: Number of rows of each row group, int64[G].
+    """
 
     manifest: Manifest
     group_rows: Int64
@@ -117,199 +146,248 @@ class ListColumns(Protocol):
 
 @final
 class RaggedRows:
-    """The rows of a split, by row group, and their lengths, which are read once; may be used by several threads.
+    """Rows of a split, by row group, and their lengths, which are read once. It may be used by several threads.
 
     Args:
-        stored: its columns.
-        has_loss_mask: whether a column says which ids bear loss.
+        stored: Stored columns.
+        has_loss_mask: True if a column states the ids that count toward the loss.
 
     Attributes:
-        runs: of every row.
+        runs: Runs of every row.
     """
 
     def __init__(self, stored: ListColumns, *, has_loss_mask: bool) -> None:
-        self._stored, self._has_loss_mask = stored, has_loss_mask
+        self._stored = stored
+        self._has_loss_mask = has_loss_mask
         self._first_rows = offsets_of(stored.group_rows)
         self.runs: Final = runs_of(stored.manifest)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Whose ids a row group holds."""
-        return tuple(dict.fromkeys(name for run in self.runs for name in run.columns))
+        """Columns whose ids a row group holds."""
+        names: dict[str, None] = {}
+        for run in self.runs:
+            names.update(dict.fromkeys(run.columns))
+        return tuple(names)
 
     @property
     def has_label(self) -> bool:
-        """Whether rows say if their answer is good."""
+        """True if rows state whether their answer is good."""
         preference = self._stored.manifest.preference
         return preference is not None and any(column.holds == "label" for column in columns_for(*preference))
 
     def lengths(self, column: str) -> Lengths:
-        """Return how many ids of each row a column has, padding not counted: unsigned[rows]."""
-        return self._real[1] if column == IDS and self._padded else self._stored.list_lengths(column)
+        """Return the number of ids of each row in a column without padding, unsigned[rows]."""
+        if column == IDS and self._is_padded:
+            _, lengths = self._begins_and_lengths
+            return lengths
+        return self._stored.list_lengths(column)
 
     def read(self, group: int, *, loss_mask: bool) -> RaggedGroup:
         """Decode a row group.
 
         Args:
-            group: which.
-            loss_mask: whether the stored ``loss_mask`` is read as well, where there is one.
+            group: Number of the row group.
+            loss_mask: True to read the loss mask as well, if there is one.
 
         Raises:
-            IntegrityError: it is damaged.
+            IntegrityError: The row group is damaged.
         """
-        there = slice(int(self._first_rows[group]), int(self._first_rows[group + 1]))
-        offsets = {
-            name: offsets_of(self._stored.list_lengths(name)[there].astype(np.int64)) for name in self.columns
-        }
-        ids = {name: self._stored.list_values(group, name, int(each[-1])) for name, each in offsets.items()}
-        learned = None
+        rows = slice(int(self._first_rows[group]), int(self._first_rows[group + 1]))
+        # Ids and begins of rows, column by column.
+        ids: dict[str, Int32] = {}
+        offsets: dict[str, Int64] = {}
+        for name in self.columns:
+            offsets[name] = offsets_of(self._stored.list_lengths(name)[rows].astype(np.int64))
+            ids[name] = self._stored.list_values(group, name, int(offsets[name][-1]))
+        learned: Bools | None = None
         if loss_mask and self._has_loss_mask:
             learned = self._stored.list_values(group, LEARNED, int(offsets[IDS][-1]))
-        if self._padded:  # what is in front of a row's own ids is passed over
-            offsets[IDS][:-1] += self._real[0][there]
-        return RaggedGroup(
-            ids, offsets, learned, self._stored.flags(group, LABEL) if self.has_label else None
-        )
+        if self._is_padded:  # padding before a row's own ids is skipped
+            begins, _ = self._begins_and_lengths
+            offsets[IDS][:-1] += begins[rows]
+        label: Bools | None = None
+        if self.has_label:
+            label = self._stored.flags(group, LABEL)
+        return RaggedGroup(ids, offsets, learned, label)
 
     @cached_property
-    def _padded(self) -> bool:
-        """Whether rows hold padding, which a column says."""
+    def _is_padded(self) -> bool:
+        """True if rows hold padding, which a column marks."""
         manifest = self._stored.manifest
         return manifest.preference is None and bool(manifest.config.get("build", {}).get("attention_mask"))
 
     @cached_property
-    def _real(self) -> tuple[Lengths, Lengths]:
-        """Of rows with padding: how many ids of it come first, and how many ids are none, unsigned[rows] both."""
-        stored = self._stored.list_lengths(MASK).astype(np.int64)
-        parts: Sequence[tuple[Int64, Int64]] = [
-            self._unpadded(group, stored[self._first_rows[group] : self._first_rows[group + 1]])
-            for group in range(len(self._stored.group_rows))
-        ]
-        begins, lengths = (
-            np.concatenate([np.zeros(0, np.int64), *each]) for each in zip(*parts, strict=True)
-        )
-        return narrowest(begins), narrowest(lengths)
+    def _begins_and_lengths(self) -> tuple[Lengths, Lengths]:
+        """Number of padding ids before each row's own ids, and number of its own ids, unsigned[rows] both."""
+        # Row group by row group: the masks of all rows would be as large as their ids.
+        stored_lengths = self._stored.list_lengths(MASK).astype(np.int64)
+        begins: list[Int64] = [np.zeros(0, np.int64)]
+        lengths: list[Int64] = [np.zeros(0, np.int64)]
+        for group in range(len(self._stored.group_rows)):
+            rows = slice(int(self._first_rows[group]), int(self._first_rows[group + 1]))
+            group_begins, group_lengths = self._without_padding(group, stored_lengths[rows])
+            begins.append(group_begins)
+            lengths.append(group_lengths)
+        return narrowest(np.concatenate(begins)), narrowest(np.concatenate(lengths))
 
-    def _unpadded(self, group: int, stored: Int64) -> tuple[Int64, Int64]:
-        offsets = offsets_of(stored)
-        ones = offsets_of(self._stored.list_values(group, MASK, int(offsets[-1])) != 0)
-        real = np.diff(ones[offsets])
-        # The first id of a row is of the document, or else all padding comes first.
-        first = ones[np.minimum(offsets[:-1] + 1, offsets[-1])] > ones[offsets[:-1]]
-        return np.where(first, 0, stored - real), real
+    def _without_padding(self, group: int, stored_lengths: Int64) -> tuple[Int64, Int64]:
+        """Return the begin of each row's own ids in its stored ids, and their number, int64[rows] both."""
+        offsets = offsets_of(stored_lengths)
+        ids_before = offsets_of(self._stored.list_values(group, MASK, int(offsets[-1])) != 0)
+        own_ids = np.diff(ids_before[offsets])
+        # Padding is at one end: unless the first id of a row is its own, all padding comes first.
+        second = np.minimum(offsets[:-1] + 1, offsets[-1])
+        begins_with_id = ids_before[second] > ids_before[offsets[:-1]]
+        return np.where(begins_with_id, 0, stored_lengths - own_ids), own_ids
 
 
 def list_lengths(chunk: memoryview, values: int) -> Int64:
-    """Return how many values each list of a column chunk has, int64[n]; every page is read against its checksum.
+    """Return the number of values of each list of a column chunk, int64[n]. All checksums of pages are verified.
 
     Args:
-        chunk: the bytes of the column chunk.
-        values: of the column chunk, as the footer counts them.
+        chunk: Bytes of the column chunk.
+        values: Number of values of the column chunk, from the footer.
 
     Raises:
-        Unfamiliar: the pages are laid out in another way than ours, or a list is null or empty.
-        ValueError, OSError: they are damaged.
+        Unfamiliar: The pages have another layout than ours, or a list is null or empty.
+        ValueError, OSError: The pages are damaged.
     """
     starts: list[int] = []
-    at = done = 0
+    at = 0
+    values_before = 0
     while at < len(chunk):
         header = parse_header(chunk, at)
         if not header.ours or header.dictionary:
             raise Unfamiliar("the header of a page has another form")
-        if not 0 < header.values <= values - done:
-            raise ValueError(f"a page of {header.values} values; expected 1 to {values - done}")
-        starts.extend(_starts(stored_body(chunk, header), header.values, done))
+        if not 0 < header.values <= values - values_before:
+            raise ValueError(f"a page of {header.values} values; expected 1 to {values - values_before}")
+        starts.extend(_list_starts(stored_body(chunk, header), header.values, values_before))
         at = header.begin + header.stored
-        done += header.values
-    if done != values or not starts or starts[0]:
-        raise ValueError(f"pages of {done} values; expected {values}, the first of which begins a list")
+        values_before += header.values
+    if values_before != values or not starts or starts[0]:
+        raise ValueError(
+            f"pages of {values_before} values; expected {values}, the first of which begins a list"
+        )
     return np.diff(np.array([*starts, values], np.int64))
 
 
 def list_values(chunk: memoryview, values: int, bits: int, limit: int | None = None) -> npt.NDArray[Any]:
-    """Return the values of all lists of a column chunk, one list after the other; where each begins is known.
+    """Return the values of all lists of a column chunk, one list after the other.
 
     Args:
-        chunk, values: as of :func:`list_lengths`.
-        bits: of a value: 32 for int32, 1 for bool.
-        limit: Values are ids below it; None: any numbers.
+        chunk: Bytes of the column chunk.
+        values: Number of values of the column chunk, from the footer.
+        bits: Bits of a value: 32 for int32, 1 for bool.
+        limit: Upper bound of the values, which are ids from 0 to `limit` - 1; None for any numbers.
 
     Returns:
-        int32[values] or bool[values], which cannot be written to.
+        int32[values] or bool[values], read-only.
 
     Raises:
-        Unfamiliar: the pages are laid out in another way than ours.
-        ValueError, OSError: they are damaged.
+        Unfamiliar: The pages have another layout than ours.
+        ValueError, OSError: The pages are damaged.
     """
-    found = BLOCKS.take(values * 4).view(np.int32) if bits > 1 else BLOCKS.take(values).view(np.bool_)
+    kind: np.dtype[Any] = np.dtype(np.int32)
+    if bits == 1:
+        kind = np.dtype(np.bool_)
+    column: npt.NDArray[Any] = BLOCKS.take(values * kind.itemsize).view(kind)
     at = 0
     for page in pages_of(chunk, values, bits, limit):
-        there = found[at : at + page.values]
+        end = at + page.values
         if bits > 1:
-            there[:] = page.numbers
+            column[at:end] = page.numbers
         else:
-            unpacked = np.unpackbits(np.frombuffer(page.data, np.uint8), count=page.values, bitorder="little")
-            there[:] = unpacked.view(np.bool_)
-        at += page.values
-        del page  # its memory is that of the next one
-    found.flags.writeable = False
-    return found
+            stored_bits = np.frombuffer(page.data, np.uint8)
+            bits_of_page = np.unpackbits(stored_bits, count=page.values, bitorder="little")
+            column[at:end] = bits_of_page.view(np.bool_)
+        at = end
+        del page  # the next page is decompressed to its memory
+    column.flags.writeable = False
+    return column
 
 
-def narrowest(lengths: Int64) -> npt.NDArray[Any]:
-    """Return lengths as uint16[n] where all fit, else as uint32[n]: there may be 10^8 of them."""
-    return lengths.astype(np.uint16 if not len(lengths) or lengths.max() < 1 << 16 else np.uint32)
+def narrowest(lengths: Int64) -> Lengths:
+    """Return lengths as uint16[n] if all fit, otherwise as uint32[n]: there may be 10^8 of them."""
+    if not len(lengths) or lengths.max() < 1 << 16:
+        return lengths.astype(np.uint16)
+    return lengths.astype(np.uint32)
 
 
-def _starts(body: memoryview, count: int, before: int) -> list[int]:
-    """Return which of a page's values begin a list, counted from `before`."""
+def _list_starts(body: memoryview, count: int, values_before: int) -> list[int]:
+    """Return the values of a page that begin a list.
+
+    Args:
+        body: Compressed body of the page.
+        count: Number of values of the page.
+        values_before: Number of values in earlier pages, from which values are counted.
+    """
+    # Only as much as holds the levels is decompressed.
     stream: Any = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(body)), "zstd")
-    repetition, definition = _levels(stream, count), _levels(stream, count)
-    if _zeros(definition, count, 0):
+    repetition = _read_levels(stream, count)
+    definition = _read_levels(stream, count)
+    if _places_of_zeros(definition, count, 0):
         raise Unfamiliar("lists that are null or empty")
-    return _zeros(repetition, count, before)
+    return _places_of_zeros(repetition, count, values_before)
 
 
-def _levels(stream: Any, count: int) -> bytes:
+def _read_levels(stream: Any, count: int) -> bytes:
+    """Read the levels of a page, before which their length stands in four bytes.
+
+    Args:
+        stream: Decompressed body of the page.
+        count: Number of values of the page.
+    """
     size = int.from_bytes(stream.read(4), "little")
-    if size > count + 64:
-        raise Unfamiliar("levels that are longer than what they are of")
+    if size > count + _MOST_LEVEL_BYTES:
+        raise Unfamiliar("more bytes of levels than the values can have")
     levels: bytes = stream.read(size)
     if len(levels) != size:
         raise ValueError(f"levels of {len(levels)} bytes; expected {size}")
     return levels
 
 
-def _zeros(levels: bytes, count: int, before: int) -> list[int]:
-    """Return where `count` levels are 0, counted from `before`.
+def _places_of_zeros(levels: bytes, count: int, first: int) -> list[int]:
+    """Return the places of the levels that are 0.
 
-    They are stored as runs: see :func:`tokenlake.runtime.reading.pages.decode_levels`, which gives all of
-    them, and takes a multiple of the time where rows are long.
+    The form of levels is that of :mod:`tokenlake.runtime.reading.levels`, whose decoder returns all levels and takes a
+    multiple of the time where rows are long.
+
+    Args:
+        levels: Levels as stored.
+        count: Number of levels.
+        first: Place of the first level.
     """
-    found: list[int] = []
-    at, place, end = 0, before, before + count
+    zeros: list[int] = []
+    at = 0
+    place = first
+    end = first + count
     try:
         while place < end:
-            head, at = levels[at], at + 1
-            if head > 0x7F:
-                head, at = varint(levels, at - 1)
+            head = levels[at]
+            at += 1
+            if head > 0x7F:  # a call only for heads of several bytes
+                head, at = read_run_head(levels, at - 1)
             length = head >> 1
             if head & 1:
+                # A run of bits.
                 if not 0 < length <= (end - place + 7) >> 3:
-                    raise Unfamiliar("a run of levels that goes on too long")
+                    raise Unfamiliar("a run of levels that is too long")
                 for byte in levels[at : at + length]:
                     if byte != 0xFF:
-                        found += [place + bit for bit in _ZEROS[byte]]
+                        zeros += [place + bit for bit in _ZERO_BITS[byte]]
                     place += 8
                 at += length
             else:
+                # One level, repeated.
                 if not 0 < length <= end - place or levels[at] > 1:
-                    raise Unfamiliar("a run of levels that goes on too long, or of others than 0 and 1")
-                if not levels[at]:
-                    found += range(place, place + length)
-                place, at = place + length, at + 1
+                    raise Unfamiliar("a run of levels that is too long, or of a level other than 0 and 1")
+                if levels[at] == 0:
+                    zeros += range(place, place + length)
+                place += length
+                at += 1
     except IndexError as error:
         raise Unfamiliar("levels that end too early") from error
-    while found and found[-1] >= end:  # a run of bits is of whole bytes
-        found.pop()
-    return found
+    while zeros and zeros[-1] >= end:  # a run of bits consists of whole bytes
+        zeros.pop()
+    return zeros

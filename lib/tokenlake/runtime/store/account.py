@@ -1,8 +1,8 @@
-"""The account of a unit or a version: a token-by-token audit, whose equations must hold at commit."""
+"""The audit of a unit or a version: counts of rows and tokens, whose equations must hold at commit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self, final
 
@@ -15,7 +15,7 @@ LAWS: Final[dict[str, tuple[str, ...]]] = {
     "tokens": ("content_packed", "dropped"),
     "slots": ("content_packed", "bos", "eos", "pad"),
 }
-"""What each count is the sum of; the last one of packed rows only."""
+"""Equations of the audit: each count is the sum of others. The last equation holds for packed rows only."""
 
 
 @final
@@ -24,23 +24,25 @@ class Account:
     """Counts of one unit, one source or one version. Dictionaries are by reason; all counts are >= 0.
 
     Attributes:
-        rows_read: rows of the input that were looked at.
-        rows_skipped: rows never looked at (``num_rows``, pruned row groups); outside the equations.
-        filtered: rows left out on purpose (``empty``, ``excluded``, ``too_long``, ``nothing_to_learn``).
-        quarantined: bad records set aside.
-        normalized: what was normalized on reading (``bom``, ``crlf``, ``blank_line``), and documents that were cut to
+        rows_read: Rows of the input that were read.
+        rows_skipped: Rows that were never read (``num_rows``, pruned row groups); outside the equations.
+        filtered: Rows left out on purpose (``empty``, ``excluded``, ``too_long``, ``nothing_to_learn``).
+        quarantined: Bad records set aside.
+        normalized: Corrections on reading (``bom``, ``crlf``, ``blank_line``), and documents that were cut to
             `max_length` (``long_documents_truncate``, ``long_documents_split``); outside the equations.
-        kept: rows that became documents.
-        expanded: documents beyond one per row; without packing the further pieces of split documents too.
-        documents: documents that were encoded.
-        tokens: content tokens drawn, those later dropped included.
-        content_packed: content tokens written.
-        dropped: content tokens not written (``truncated``, ``too_long``, ``nothing_to_learn``).
-        bos, eos, pad: slots that hold such a token; ``eos`` counts every EOS that is not content.
-        eos_existing: documents to which no EOS was appended, because one was there.
-        sequences: packed rows.
-        slots: ids in packed rows.
-        special_tokens_in_text: occurrences of special-token strings in documents' own text.
+        kept: Rows that became documents.
+        expanded: Documents beyond one per row; without packing also the further pieces of split documents.
+        documents: Documents that were encoded.
+        tokens: Content tokens drawn, including those dropped later.
+        content_packed: Content tokens written.
+        dropped: Content tokens not written (``truncated``, ``too_long``, ``nothing_to_learn``).
+        bos: Places that hold a BOS token.
+        eos: Places that hold an EOS token that is not content.
+        eos_existing: Documents to which no EOS was appended, because they ended with one.
+        pad: Places that hold padding.
+        sequences: Packed rows.
+        slots: Ids in packed rows.
+        special_tokens_in_text: Occurrences of special-token strings in the documents' own text.
         text_bytes: UTF-8 bytes of the documents.
     """
 
@@ -66,85 +68,99 @@ class Account:
 
     @classmethod
     def total(cls, accounts: Iterable[Self]) -> Self:
-        """Return the sum of any number of accounts, field by field and reason by reason; of none, an empty one."""
-        found = [cls(), *accounts]
+        """Return the sum of any number of audits, field by field and reason by reason; empty for none."""
+        terms = [cls(), *accounts]
         sums: dict[str, Any] = {}
         for name in _NAMES:
-            values: list[Any] = [getattr(account, name) for account in found]
+            values: list[Any] = [getattr(account, name) for account in terms]
             if isinstance(values[0], int):
                 sums[name] = sum(values)
             else:
-                reasons = sorted({reason for value in values for reason in value})
-                sums[name] = {reason: sum(value.get(reason, 0) for value in values) for reason in reasons}
+                sums[name] = _sum_by_reason(values)
         return cls(**sums)
 
     @property
     def of_rows(self) -> Self:
-        """What belongs to packed rows, and to no one source of those that share them."""
+        """The counts of packed rows, which belong to no one of the sources that share them."""
         return type(self)(sequences=self.sequences, slots=self.slots, pad=self.pad)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict with every field."""
+        """Return the JSON-able form, with every field."""
         return asdict(self)
 
     def check(self, width: int | None = None, *, where: str = "account") -> None:
-        """Check that the account closes.
+        """Check that the audit balances.
 
         Args:
-            width: ids of a row of a packed dataset; None or 0 leaves the equations on slots out.
-            where: what the account is of, for messages.
+            width: Ids of a row of a packed dataset; None or 0 leaves out the equations on slots.
+            where: Subject of the audit, for messages.
 
         Raises:
-            AccountError: names the equation, both sides and the figures.
+            AccountError: An equation does not hold; the message names it, both sides and their terms.
         """
         if self.eos_existing > self.documents:
             raise AccountError(
                 f"{where}: eos_existing is {self.eos_existing}; expected <= {self.documents} documents",
                 where=where,
             )
-        equations = [
-            (f"{whole} = {' + '.join(parts)}", self.count(whole), [*map(self.count, parts)])
-            for whole, parts in LAWS.items()
-            if whole != "slots" or width
-        ]
-        if width:
-            equations.insert(-1, (f"slots = sequences * {width}", self.slots, [self.sequences * width]))
-        for equation, left, right in equations:
-            if left != sum(right):
-                terms = " + ".join(str(term) for term in right)
+        # Each equation in words, its left side, and the terms of its right side.
+        equations: list[tuple[str, int, list[int]]] = []
+        for whole, parts in LAWS.items():
+            if whole == "slots":
+                if not width:
+                    continue
+                equations.append((f"slots = sequences * {width}", self.slots, [self.sequences * width]))
+            terms = [self.count(part) for part in parts]
+            equations.append((f"{whole} = {' + '.join(parts)}", self.count(whole), terms))
+        for equation, left, terms in equations:
+            right = sum(terms)
+            if left != right:
+                shown_terms = " + ".join(str(term) for term in terms)
                 raise AccountError(
-                    f"{where}: the account does not close: expected {equation}, got {left} on the left and "
-                    f"{terms} = {sum(right)} on the right. Something was lost or counted twice; "
-                    "rebuild what it covers, and report it if it stays.",
+                    f"{where}: the audit does not balance: expected {equation}, got {left} on the left and "
+                    f"{shown_terms} = {right} on the right. Something was lost or counted twice; rebuild "
+                    "the version, and report it if the error stays.",
                     equation=equation,
                     left=left,
-                    right=sum(right),
+                    right=right,
                     where=where,
                 )
 
     def count(self, name: str) -> int:
-        """Return a count, or the sum of those by reason."""
+        """Return a count; of one by reason the sum."""
         value = getattr(self, name)
-        return value if isinstance(value, int) else sum(value.values())
+        if isinstance(value, int):
+            return value
+        return sum(value.values())
 
 
-_NAMES: Final = tuple(each.name for each in fields(Account))
+def _sum_by_reason(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Add up counts by reason; reasons are sorted."""
+    sums: dict[str, int] = {}
+    for by_reason in counts:
+        for reason, count in by_reason.items():
+            sums[reason] = sums.get(reason, 0) + count
+    return dict(sorted(sums.items()))
+
+
+_NAMES: Final = tuple(field.name for field in fields(Account))
 
 
 def require_equal(whose: str, equations: Iterable[tuple[str, object, object]], where: str) -> None:
-    """Check equations, each with its two sides.
+    """Check equations.
 
     Args:
-        whose: what they are of, and
-        where: the file that says so, for messages.
+        whose: Subject of the equations, for messages.
+        equations: Each equation in words, and its two sides.
+        where: File that states them, for messages.
 
     Raises:
-        AccountError: names the equation and both sides.
+        AccountError: An equation does not hold; the message names it and both sides.
     """
     for equation, left, right in equations:
         if left != right:
             raise AccountError(
-                f"{where}: {whose} does not close: expected {equation}, got {left} and {right}. "
+                f"{where}: {whose} does not balance: expected {equation}, got {left} and {right}. "
                 "Something was lost, counted twice or taken from elsewhere; rebuild the version.",
                 equation=equation,
                 left=left,

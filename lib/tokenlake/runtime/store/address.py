@@ -1,7 +1,7 @@
-"""From an address to a store: local folders and buckets to write, and whatever fsspec reads to read.
+"""From an address to a store: local folders and buckets for writing, and all file systems of fsspec for reading.
 
-An address is a path or a URL with the options of its file system; configurations, jobs and processes hand it on. An
-object store whose address comes without options takes those of the environment.
+An address is a path or a URL with the options of its file system; configurations, jobs and processes pass it on. An
+object store whose address has no options takes those of the environment.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tokenlake.base.sizes import parse_size
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
 from tokenlake.runtime.store.base import ReadStore, Store
 from tokenlake.runtime.store.local import LocalStore
+from tokenlake.runtime.store.scratch import scratch_of
 from tokenlake.runtime.store.shard_cache import DEFAULT_BYTES, ShardCache
 from tokenlake.runtime.store.url import BUCKETS
 
@@ -29,8 +30,8 @@ class StoreAddress:
     """A store that :func:`tokenlake.runtime.store.address.open_store` and ``open_read_store`` open.
 
     Attributes:
-        url: a path or a URL, without credentials.
-        options: of its file system; references (``{"env": NAME}``) stay references, and never show in a repr.
+        url: Path or URL, without credentials.
+        options: Options of its file system. References (``{"env": NAME}``) stay references, and no repr shows them.
     """
 
     url: str
@@ -38,15 +39,17 @@ class StoreAddress:
 
     @classmethod
     def of(cls, where: str | os.PathLike[str] | StoreAddress) -> StoreAddress:
-        """Return an address as it is, a path or URL as one without options."""
-        return where if isinstance(where, StoreAddress) else cls(os.fspath(where))
+        """Return an address unchanged; a path or URL as an address without options."""
+        if isinstance(where, StoreAddress):
+            return where
+        return cls(os.fspath(where))
 
     def __str__(self) -> str:
         return self.url
 
 
 def absolute_address(where: str, options: Mapping[str, Any]) -> StoreAddress:
-    """Return an address whose path, if it is one, does not depend on the current folder."""
+    """Return an address that does not depend on the current folder: a path is made absolute."""
     if where and "://" not in where:
         where = str(Path(where).expanduser().absolute())
     return StoreAddress(where, options)
@@ -59,42 +62,47 @@ OPTIONS_VARIABLE: Final = "TOKENLAKE_STORE_OPTIONS"
 def options_here(
     url: str, given: Mapping[str, Any] | None, environ: Mapping[str, str] = os.environ
 ) -> Mapping[str, Any]:
-    """Return the options that were given, else the environment's for an object store.
+    """Return the given options; without any, those of the environment for an object store.
+
+    Args:
+        url: Path or URL of the store.
+        given: Options that were given.
+        environ: Environment variables.
 
     Raises:
-        ConfigError: the variable holds no JSON object; its value, which may hold secrets, is not shown.
+        ConfigError: The variable holds no JSON object. Its value, which may hold secrets, is not shown.
     """
     if given or url.partition("://")[0].lower() not in BUCKETS:
         return given or {}
     text = environ.get(OPTIONS_VARIABLE)
     if not text:
         return {}
-    found: object = None
+    options: object = None
     with suppress(ValueError):
-        found = json.loads(text)
-    if not isinstance(found, dict):
+        options = json.loads(text)
+    if not isinstance(options, dict):
         raise ConfigError(
             f"{OPTIONS_VARIABLE} is not a JSON object (its value is not shown); expected one such as "
             '{"endpoint_url": "https://...", "key": {"env": "NAME"}, "secret": {"env": "OTHER"}}'
         )
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", options)
 
 
 def open_store(
     where: str | os.PathLike[str] | StoreAddress, *, storage_options: Mapping[str, Any] | None = None
 ) -> Store:
     """Open the store at a path (``artifacts``, ``~/lake``), a ``file://`` URL, or in a bucket (``s3://``, ``gs://``).
-    Nothing is made or asked for yet.
+    Nothing is created or requested yet.
 
     Args:
-        storage_options: instead of those of a :class:`StoreAddress`, as :func:`open_read_store` takes them. None are
-            taken for local stores.
+        where: Path, URL or address.
+        storage_options: Options that replace those of a :class:`StoreAddress`. Local stores take none.
 
     Raises:
-        NotAvailableError: any other scheme; :func:`open_read_store` reads those.
-        ConfigError: options for a local store; the URL holds credentials, or an option is unknown.
-        MissingExtraError: the package for the bucket is missing; the message has the line that installs it.
-        StoreError: an empty address, a ``file://`` URL of another host, or a file where a folder belongs.
+        NotAvailableError: The scheme is another one; :func:`open_read_store` reads those.
+        ConfigError: A local store got options, the URL holds credentials, or an option is unknown.
+        MissingExtraError: The package for the bucket is missing; the message has the line that installs it.
+        StoreError: The address is empty, a ``file://`` URL of another host, or a file instead of a folder.
     """
     place = StoreAddress.of(where)
     address = place.url
@@ -117,9 +125,7 @@ def open_store(
 
 
 def scratch_folder(url: str) -> Path:
-    """Return the folder of this machine for what is on its way into a folder of a bucket."""
-    from tokenlake.runtime.store.object_store import scratch_of  # as above
-
+    """Return the folder of this machine for files on their way into a folder of a bucket."""
     return scratch_of(url).local_path("flat")
 
 
@@ -131,7 +137,7 @@ def open_read_store(
     cache_bytes: int | str | None = None,
 ) -> ReadStore:
     """Open a store for reading: a path, or a URL with ``file``, ``s3``, ``gs``, ``http``, ``https`` or another of
-    fsspec's schemes. Nothing is asked for yet.
+    fsspec's schemes. Nothing is requested yet.
 
     ::
 
@@ -139,16 +145,17 @@ def open_read_store(
                                 cache="/scratch/shards", cache_bytes="200GB")
 
     Args:
-        storage_options: for fsspec's file system; ``{"env": NAME}`` stands for an environment variable. None are
-            taken for local stores.
-        cache: a folder of this machine for copies of whole shards, shared by all processes that name it. Local
-            stores need none and make none.
-        cache_bytes: what the copies may take together, such as ``"100GB"``; 64 GiB by default.
+        url: Path or URL.
+        storage_options: Options of fsspec's file system; ``{"env": NAME}`` stands for an environment variable. Local
+            stores take none.
+        cache: Folder of this machine for copies of whole shards, shared by all processes that name it. Local stores
+            make no copies.
+        cache_bytes: Bytes of all copies together, such as ``"100GB"``; 64 GiB by default.
 
     Raises:
-        ConfigError: the URL holds credentials, a scheme or an option is unknown, or an option has no use.
-        MissingExtraError: the package that reads the scheme is missing; the message has the line that installs it.
-        StoreError: an empty address, or a folder that cannot be used.
+        ConfigError: The URL holds credentials, a scheme or an option is unknown, or an option has no use.
+        MissingExtraError: The package that reads the scheme is missing; the message has the line that installs it.
+        StoreError: The address is empty, or the folder cannot be used.
     """
     address = os.fspath(url)
     if cache is None and cache_bytes is not None:

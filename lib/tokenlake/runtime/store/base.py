@@ -1,7 +1,7 @@
-"""What a store is: named bytes, created once, verified when written, never half visible.
+"""The interface of a store: named objects that are created once, verified when written, and never half visible.
 
-What a disk or an object store holds and what arrives are two things: a bit that flipped on its way is right the next
-time, and no finished work may be thrown away for it. So bytes that are not what they should be are read once more.
+The bytes that arrive may differ from the bytes that are stored: a bit that flipped on its way is right the next time,
+and no finished work may be thrown away for it. So an object with a wrong hash is read once more.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar, final
 
@@ -28,10 +29,10 @@ class ObjectInfo:
     """One listed object.
 
     Attributes:
-        key: of the object.
-        size: in bytes.
-        modified: seconds since the epoch, by the clock of the storage; None where it does not say.
-        token: of its version, of a storage that changes no object in place: its ETag or generation; "" elsewhere.
+        key: Key of the object.
+        size: Size in bytes.
+        modified: Time of the last change by the storage's clock, in seconds since the epoch; None if unknown.
+        token: Token of its version (ETag or generation) in storages that change no object in place; "" in others.
     """
 
     key: str
@@ -43,13 +44,13 @@ class ObjectInfo:
 @final
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something unpublished that lies in a store: a temporary file, an upload in parts. No listing shows it.
+    """Something unpublished in a store: a temporary file, or an upload in parts. No listing shows it.
 
     Attributes:
-        name: what it is called, for people, and what :meth:`Store.remove_leftover` finds it by.
-        bytes: that it takes, as far as is known.
-        modified: seconds since the epoch, by the clock of the storage.
-        dead: the process that made it ran on this machine and is gone.
+        name: Name for people, by which :meth:`Store.remove_leftover` finds it.
+        bytes: Size, as far as it is known.
+        modified: Time of the last change by the storage's clock, in seconds since the epoch.
+        dead: The process that made it ran on this machine and is gone.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Leftover:
 
 
 class ReadStore(ABC):
-    """Objects under one root, to be read. Keys are relative POSIX paths (see :mod:`tokenlake.runtime.store.layout`).
+    """Objects under one root, for reading. Keys are relative POSIX paths (:mod:`tokenlake.runtime.store.layout`).
 
     All methods raise StoreError for an unsafe key or a storage that fails, and may be called from several
     threads and processes at once.
@@ -68,51 +69,58 @@ class ReadStore(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where the store is, as :func:`tokenlake.runtime.store.address.open_read_store` takes it; without
-        credentials."""
+        """Path or URL, as :func:`tokenlake.runtime.store.address.open_read_store` takes it; without credentials."""
 
     @property
     def can_list(self) -> bool:
-        """Whether :meth:`list` and :meth:`list_dirs` work; web servers do not list what they have."""
+        """Whether :meth:`list` and :meth:`list_dirs` work; web servers do not list their files."""
         return True
 
     @abstractmethod
     def read(self, key: str) -> bytes:
-        """Return an object's bytes; NotFoundError if there is none."""
+        """Return the bytes of an object; NotFoundError if it does not exist."""
 
     @abstractmethod
     def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:
-        """Open an object for reading, seekable; NotFoundError if there is none.
+        """Open an object as a seekable file; NotFoundError if it does not exist.
 
-        A remote object of a known size costs no request until it is read, and is missed then. What a remote store
-        opens has ``read_at(offset, size) -> bytes`` as well, for any number of threads at once, or is a file of this
-        machine with a descriptor.
+        A remote object of known size costs no request until it is read; if it is missing, reading fails. A remote
+        file is a file of this machine with a descriptor, or has ``read_at(offset, size) -> bytes``, which any number of
+        threads may call at once.
 
         Args:
-            size: bytes, and
-            sha256: hex, of the object as a manifest states them; they save a remote store requests, and with
-                both it can keep a copy. Local files are opened as they are.
+            key: Key of the object.
+            size: Size in bytes, as a manifest states it. It saves a remote store requests.
+            sha256: Hash, hex, as a manifest states it. With both a remote store can keep a copy. Local files are opened
+                without a check.
         """
 
     def discard(self, key: str) -> bool:
-        """Drop a copy of an object that this store keeps of its own; say whether there was one.
+        """Drop this store's own copy of an object; return whether there was one.
 
-        For a reader that found damage: where there was a copy, opening the object again fetches it again.
+        Meant for a reader that found damage: after a copy was dropped, opening the object fetches it again.
         """
         return False
 
     def digest(self, key: str) -> FileEntry:
-        """Read an object, whole and once, and return its size and hash; NotFoundError if there is none."""
+        """Read a whole object once, and return its size and hash; NotFoundError if it does not exist."""
         target = HashingTarget()
         self._pour(key, target)
         return target.finish()
 
     def download(self, key: str, path: Path) -> FileEntry:
-        """Write an object to a new file of this machine, and return the size and hash of what was written.
+        """Write an object to a new file of this machine.
+
+        Args:
+            key: Key of the object.
+            path: Path of the new file.
+
+        Returns:
+            Size and hash of the bytes written.
 
         Raises:
-            NotFoundError: there is no such object.
-            StoreError: it cannot be read, or the file cannot be written.
+            NotFoundError: The object does not exist.
+            StoreError: It cannot be read, or the file cannot be written.
         """
         try:
             file = path.open("xb")
@@ -135,10 +143,10 @@ class ReadStore(ABC):
 
     @abstractmethod
     def size(self, key: str) -> int | None:
-        """Return an object's size in bytes, or None if there is none."""
+        """Return the size of an object in bytes; None if it does not exist."""
 
     def exists(self, key: str) -> bool:
-        """Say whether there is such an object."""
+        """Return whether an object exists."""
         return self.size(key) is not None
 
     @abstractmethod
@@ -151,13 +159,13 @@ class ReadStore(ABC):
 
 
 class Store(ReadStore):
-    """Objects under one root, to be read and written.
+    """Objects under one root, for reading and writing.
 
-    Publishing is create-only: of two writers of one key exactly one creates it, and the other learns whether
-    the object is what it wanted to write.
+    Publishing is create-only: of two writers of one key exactly one creates it, and the other learns whether the object
+    is equal to its own.
 
     Attributes:
-        at_once: how many objects are worth having under way at a time.
+        at_once: Number of objects that are worth having under way at a time.
     """
 
     at_once: int = 1
@@ -167,24 +175,26 @@ class Store(ReadStore):
         raise StoreError(f"{self.url} is not on this machine: {key} has no path", key=key)
 
     def preflight(self) -> None:
-        """See that the storage keeps what publishing rests on, by a trial; StoreError says what it does not.
+        """Check by a trial that the storage keeps the conditions that publishing relies on; StoreError if not.
 
-        A second create of one key must be refused, and a swap of what is not there any more. Stores whose storage
-        may lack this call it by themselves, once, before they write; file systems do not.
+        It must refuse to create a key twice, and to swap a version that does not exist any more. Stores whose storage
+        may lack this call it themselves, once, before they write. File systems need no trial.
         """
         return
 
     def put_new(self, key: str, data: bytes, *, replace_orphan: Orphan = False) -> Outcome:
-        """Create an object of ``data``.
+        """Create an object.
 
         Args:
-            replace_orphan: as in :meth:`publish`.
+            key: Key of the object.
+            data: Its bytes.
+            replace_orphan: Condition for replacing an unequal object, as in :meth:`publish`.
 
         Returns:
-            ``"created"``; ``"equal"`` if an object of the same bytes is there.
+            ``"created"``; ``"equal"`` if an object of the same bytes exists.
 
         Raises:
-            VersionConflictError: an object of other bytes is there; names both hashes.
+            VersionConflictError: An object of other bytes exists; the message names both hashes.
         """
         return self._put([Put(key=key, data=data, sha256=_sha256(data), orphan=replace_orphan)])[0]
 
@@ -193,55 +203,58 @@ class Store(ReadStore):
         self._put([Put(key=key, data=data, sha256=_sha256(data)) for key, data in objects.items()])
 
     def publish(self, temp: Path, key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
-        """Make a written temporary file the object ``key``, create-only; the temporary name is gone after.
+        """Turn a temporary file into an object, create-only; the temporary name is removed.
 
         Args:
-            temp: a file of :meth:`temp`, written and closed.
-            key: what it becomes.
-            sha256: hex, as computed while writing; the file is read back and compared.
-            replace_orphan: an unequal object that is there is replaced instead of being a conflict. Pass it
-                only for objects of an uncommitted version without a ledger record; a callable is asked again
-                at the last moment, with other replacing writers of this machine locked out.
+            temp: File of :meth:`temp`, written and closed.
+            key: Key of the object.
+            sha256: Hash, hex, as computed while writing; the file is read back and compared.
+            replace_orphan: Replace an unequal object instead of raising a conflict. Pass it only for objects of an
+                uncommitted version without a ledger record. A callable is called again at the last moment, with other
+                replacing writers of this machine locked out.
 
         Raises:
-            VersionConflictError: an unequal object is there; names both hashes.
-            StoreError: what was read back is not what was written.
+            VersionConflictError: An unequal object exists; the message names both hashes.
+            StoreError: The file that was read back has another hash.
         """
         return self._put([Put(key=key, data=temp, sha256=sha256, orphan=replace_orphan)])[0]
 
     def swap(self, key: str, data: bytes, expected: bytes | None) -> Outcome:
-        """Replace a small object, but only if it still is what the caller saw (compare-and-swap).
+        """Replace a small object, but only if it has not changed since the caller saw it (compare-and-swap).
 
-        Readers see the old bytes or the new ones. Of several writers that expect the same, one succeeds.
+        Readers see the old bytes or the new ones. Of several writers that expect the same bytes, one succeeds.
 
         Args:
-            expected: the bytes that are to be replaced; None: there must be no such object.
+            key: Key of the object.
+            data: New bytes.
+            expected: Bytes to replace; None: the object must not exist.
 
         Returns:
-            ``"created"`` or ``"replaced"``; ``"equal"`` if ``data`` is there already, whatever was expected.
+            ``"created"`` or ``"replaced"``; ``"equal"`` if the object has the new bytes already, whatever was expected.
 
         Raises:
-            VersionConflictError: the object is another one, or there is none; changes nothing.
+            VersionConflictError: The object has other bytes, or does not exist; nothing was changed.
         """
         seen = None if expected is None else _sha256(expected)
         return self._put([Put(key=key, data=data, sha256=_sha256(data), expected=seen)])[0]
 
     def replace(self, data: bytes | Path, key: str, sha256: str, found: str | None) -> Outcome:
-        """Put good bytes in the place of a damaged object; nobody but repair replaces committed bytes.
+        """Replace a damaged object by good bytes; only repair replaces committed bytes.
 
-        A reader that has the old object open keeps it. The temporary name is gone after.
+        A reader that has the old object open keeps it. A temporary name is removed.
 
         Args:
-            data: the bytes, or a file of :meth:`temp`, written and closed.
-            sha256: hex, of them; they are read back and compared.
-            found: hex, of the damaged bytes as the caller saw them; None: there was no object.
+            data: Good bytes, or a file of :meth:`temp`, written and closed.
+            key: Key of the object.
+            sha256: Hash of the good bytes, hex; they are read back and compared.
+            found: Hash of the damaged bytes as the caller saw them, hex; None: there was no object.
 
         Returns:
-            ``"created"`` or ``"replaced"``; ``"equal"`` if such bytes are there already.
+            ``"created"`` or ``"replaced"``; ``"equal"`` if the object has the good bytes already.
 
         Raises:
-            VersionConflictError: what is there is neither; nothing was changed.
-            StoreError: what was read back is not what was written.
+            VersionConflictError: The object has neither the good nor the damaged bytes; nothing was changed.
+            StoreError: The bytes that were read back have another hash.
         """
         return self._put([Put(key=key, data=data, sha256=sha256, expected=found)])[0]
 
@@ -249,22 +262,22 @@ class Store(ReadStore):
         """Reuse an object under a second key (hard link, else a copy), after checking its hash.
 
         Raises:
-            NotFoundError: no such source.
-            IntegrityError: the source's bytes do not have ``sha256``, or are not the version that was seen.
-            VersionConflictError: as in :meth:`publish`.
+            NotFoundError: The source does not exist.
+            IntegrityError: The source has another hash, or is not the version that was seen.
+            VersionConflictError: An unequal object exists, as in :meth:`publish`.
         """
         link = Link(source=src_key, target=dst_key, size=0, sha256=sha256, orphan=replace_orphan)
-        [done] = self.link_all([link])
-        if isinstance(done, Exception):
-            raise done
-        return done
+        [result] = self.link_all([link])
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     @abstractmethod
     def link_all(self, links: Sequence[Link]) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
         """Reuse many objects, several at a time; all are durable when it returns.
 
         Returns:
-            For each what became of it, or what is wrong with its source.
+            For each link its outcome, or the error of its source.
         """
 
     @abstractmethod
@@ -273,22 +286,22 @@ class Store(ReadStore):
 
     @abstractmethod
     def _put(self, puts: Sequence[Put]) -> builtins.list[Outcome]:
-        """Make objects, several at a time; all are durable when it returns.
+        """Create or replace objects, several at a time; all are durable when it returns.
 
-        What was written is read back first. A temporary file is gone after, unless it is none of ours.
+        Each is read back before it is published. Temporary files are removed, unless they are not ours.
         """
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Remove an object; NotFoundError if there is none."""
+        """Remove an object; NotFoundError if it does not exist."""
 
     def sweep_temp(self, prefix: str) -> int:
         """Remove temporary files below ``prefix`` left by dead processes of this machine; return how many."""
-        return sum(self.remove_leftover(each) for each in self.leftovers(prefix) if each.dead)
+        return sum(self.remove_leftover(leftover) for leftover in self.leftovers(prefix) if leftover.dead)
 
     @abstractmethod
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
-        """Return what was begun below the folder ``prefix`` ("" = all) and never published, sorted by name.
+        """Return the unpublished things below the folder ``prefix`` ("" = all), sorted by name.
 
         Those that a running build is about to publish are among them: age and ``dead`` tell them apart.
         """
@@ -298,12 +311,12 @@ class Store(ReadStore):
         """Remove one of :meth:`leftovers`; return False if it is gone already."""
 
     def remove_folder(self, prefix: str) -> bool:
-        """Remove a folder that holds nothing; return whether there was one. Only file systems have such."""
+        """Remove an empty folder; return whether it was removed. Only file systems have folders."""
         return False
 
 
 def caught(act: Callable[[], _Made]) -> _Made | NotFoundError | IntegrityError:
-    """Return what an act gives, or that what it rests on is not there or damaged."""
+    """Return the result of a call, or its NotFoundError or IntegrityError."""
     try:
         return act()
     except (NotFoundError, IntegrityError) as error:
@@ -315,7 +328,7 @@ def _sha256(data: bytes) -> str:
 
 
 def looked_twice(read: Callable[[], _Made]) -> _Made:
-    """Return what `read` gives, the second time where it raised IntegrityError the first."""
+    """Return the result of `read`; call it once more if it raises IntegrityError."""
     try:
         return read()
     except IntegrityError:
@@ -323,11 +336,11 @@ def looked_twice(read: Callable[[], _Made]) -> _Made:
 
 
 def require_digest(store: ReadStore, key: str, expected: FileEntry | ShardEntry | QuarantineEntry) -> None:
-    """Read an object and compare it with what it should be.
+    """Read an object and compare its size and hash with an entry.
 
     Raises:
-        NotFoundError: there is none.
-        IntegrityError: it is another one, at the second look too.
+        NotFoundError: The object does not exist.
+        IntegrityError: The object differs, also when it is read again.
     """
 
     def look() -> None:
@@ -345,16 +358,22 @@ def require_digest(store: ReadStore, key: str, expected: FileEntry | ShardEntry 
 
 
 def read_files(store: ReadStore, prefix: str, hashes: Mapping[str, str]) -> dict[str, bytes]:
-    """Return small files below `prefix`, each with the sha256 (hex) that is expected of it.
+    """Return small files by name, after comparing their hashes.
+
+    Args:
+        store: The store.
+        prefix: Folder of the files.
+        hashes: Expected sha256 (hex) of each file, by name.
 
     Raises:
-        NotFoundError: one is not there.
-        IntegrityError: one is another, at the second look too.
+        NotFoundError: A file does not exist.
+        IntegrityError: A file differs, also when it is read again.
     """
 
-    def look(name: str, expected: str) -> bytes:
+    def read(name: str, expected: str) -> bytes:
         data = store.read(f"{prefix}/{name}")
-        if (got := _sha256(data)) != expected:
+        got = _sha256(data)
+        if got != expected:
             raise IntegrityError(
                 f"{prefix}/{name}: its sha256 is {got}, expected {expected}, as the build wrote it. Run the build "
                 "again: it puts the file in its place",
@@ -364,19 +383,22 @@ def read_files(store: ReadStore, prefix: str, hashes: Mapping[str, str]) -> dict
             )
         return data
 
-    return {name: looked_twice(lambda n=name, h=wanted: look(n, h)) for name, wanted in hashes.items()}
+    return {name: looked_twice(partial(read, name, expected)) for name, expected in hashes.items()}
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """An object that is to be had under a second key; see :meth:`Store.link_all`.
+    """An object to reuse under a second key; see :meth:`Store.link_all`.
 
     Attributes:
-        size, sha256: of the source.
-        seen: what a listing says of the source, where the caller knows that this version of it has the hash: where the
-            storage names versions it is not read, and only this version is copied.
-        orphan: as in :class:`Put`.
+        source: Key of the object.
+        target: Its second key.
+        size: Size of the source in bytes.
+        sha256: Hash of the source, hex.
+        seen: Listing of the source, if the caller knows that this version has the hash. A storage with versions then
+            copies only this version, without reading it.
+        orphan: Condition for replacing an unequal object, as in :class:`Put`.
     """
 
     source: str
@@ -387,11 +409,11 @@ class Link:
     orphan: Orphan = field(default=False, compare=False)
 
     def put(self, data: bytes | Path = b"") -> Put:
-        """Return what it puts, as far as a judge looks at it."""
+        """Return the put of the target, for :meth:`Put.judge`."""
         return Put(key=self.target, data=data, sha256=self.sha256, orphan=self.orphan)
 
     def damaged(self, found: str) -> IntegrityError:
-        """Return the error of a source that has another sha256 (hex)."""
+        """Return the error of a source with another sha256 (hex)."""
         return IntegrityError(
             f"cannot reuse {self.source} as {self.target}: its sha256 is {found}, expected {self.sha256}. "
             "Verify the version it belongs to; without reuse the unit is built again.",

@@ -1,26 +1,28 @@
-"""From a store to datasets, versions, tags, manifests and ledgers; claiming the next version.
-
-How people name a version: ``NAME``, ``NAME@v3``, ``NAME@3`` or ``NAME@TAG``.
-"""
+"""From a store to datasets, versions, tags, manifests and ledgers; claiming the next version."""
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 import functools
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeAlias, TypeVar, final, overload
+from typing import Any, Final, TypeAlias, final
 
-from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.runtime.store import claims
+from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.base import ReadStore, Store, looked_twice
+from tokenlake.runtime.store.claims import (
+    Claim,
+    ClaimResult,
+    VersionInfo,
+    is_closing_note,
+    is_committed,
+    state_of,
+)
 from tokenlake.runtime.store.layout import (
     DATASET_NAME,
     LEDGER,
-    TAG_NAME,
     Layout,
     check_dataset_name,
     check_tag_name,
@@ -32,38 +34,12 @@ from tokenlake.runtime.store.layout import (
 )
 from tokenlake.runtime.store.ledger import FileEntry, UnitRecord
 from tokenlake.runtime.store.manifest import Manifest
-
-_REFERENCE: Final = re.compile(
-    rf"(?P<name>[^@]+)(?:@(?:v?(?P<version>[1-9][0-9]{{0,8}})|(?P<tag>{TAG_NAME.pattern})))?"
-)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A dataset, and a version or a tag of it; neither: its newest committed version."""
-
-    dataset: str
-    version: int | None = None
-    tag: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a reference; NotFoundError if it is none."""
-        match = _REFERENCE.fullmatch(text)
-        if match is None or not DATASET_NAME.fullmatch(match["name"]):
-            raise NotFoundError(
-                f"{text!r} names no dataset; expected NAME, NAME@v3, NAME@3 or NAME@TAG, where NAME is 1 to 64 of a-z, "
-                "0-9, '.', '_' and '-', the first of them a letter or a digit"
-            )
-        version = match["version"]
-        return cls(match["name"], None if version is None else int(version), match["tag"])
-
+from tokenlake.runtime.store.references import SHOWN, Reference, not_among, parted
+from tokenlake.runtime.store.tags import Tag, TagChange, read_tags, stored_tag, tagged_manifest
 
 OnUnreadable: TypeAlias = Callable[[Layout, IntegrityError], object]
 """Called for a version that cannot be read, with the reason, which names the file."""
 
-_SHOWN: Final = 20  # versions that a message names
 _REMEDY: Final = "Run `tokenlake verify` for the whole picture, and restore the file."
 _CLAIM_TRIES: Final = 1000  # each lost race means that another build got a version
 
@@ -71,49 +47,57 @@ _CLAIM_TRIES: Final = 1000  # each lost race means that another build got a vers
 @final
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Reads a store by names, and claims versions in it where it can be written."""
+    """Access to a store by names; claims versions in a store that can be written.
+
+    Example::
+
+        from tokenlake.runtime.store import open_store
+
+        catalog = tl.Catalog(open_store("artifacts"))
+        catalog.datasets()
+        catalog.manifest_of("code@prod").totals
+
+    Attributes:
+        store: The store.
+    """
 
     store: ReadStore
 
     @property
     def writable(self) -> Store:
-        """The store, for writing; StoreError where it was opened for reading only."""
+        """The store, for writing; StoreError if it was opened for reading only."""
         if not isinstance(self.store, Store):
             raise StoreError(
                 f"{self.store.url} is open for reading only; expected a local path or a file:// URL to write to"
             )
         return self.store
 
+    # Datasets and versions.
+
     def datasets(self, *, swept: bool = False) -> list[str]:
-        """Return the sorted names of datasets with at least one version, committed or being built.
+        """Return the sorted names of the datasets with at least one version, committed or being built.
 
         Args:
-            swept: also those of which there are only numbers whose build was given up and removed.
+            swept: Include datasets with removed or given up versions only.
         """
-        found = self.store.list_dirs("")
-        return [name for name in found if DATASET_NAME.fullmatch(name) and self._is_there(name, swept)]
+        names = [name for name in self.store.list_dirs("") if DATASET_NAME.fullmatch(name)]
+        return [name for name in names if self._exists(name, swept=swept)]
 
-    def versions(self, dataset: str, *, swept: bool = False) -> list[claims.VersionInfo]:
-        """Return the versions that are committed or being built, ascending; NotFoundError if there are none.
+    def versions(self, dataset: str, *, swept: bool = False) -> list[VersionInfo]:
+        """Return the versions of a dataset that are committed or being built, ascending.
 
         Args:
-            swept: also numbers whose build was given up and removed; they are taken for ever.
+            dataset: Name of the dataset.
+            swept: Include numbers whose version was removed or given up; they are never used again.
+
+        Raises:
+            NotFoundError: There are none.
         """
-        found = [info for info in self._states(check_dataset_name(dataset)) if swept or not info.swept]
-        if not found:
+        states = self._states(check_dataset_name(dataset))
+        infos = [info for info in states if swept or not info.swept]
+        if not infos:
             raise self._no_dataset(dataset)
-        return found
-
-    def readable_manifest(self, layout: Layout, on_unreadable: OnUnreadable) -> Manifest | None:
-        """Return the manifest of a committed version; None, and a word to whoever asked, where it is damaged.
-
-        For what looks at a whole store: one damaged version does not hide the others.
-        """
-        try:
-            return self.manifest(layout.dataset, layout.version)
-        except IntegrityError as error:
-            on_unreadable(layout, error)
-            return None
+        return infos
 
     def committed_versions(self) -> Iterator[Layout]:
         """Yield every committed version of the store."""
@@ -125,9 +109,9 @@ class Catalog:
     def latest(self, dataset: str) -> int:
         """Return the number of the newest committed version; NotFoundError if there is none."""
         for version in reversed(self._numbers(check_dataset_name(dataset))):
-            if claims.is_committed(self.store, Layout(dataset, version)):
+            if is_committed(self.store, Layout(dataset, version)):
                 return version
-        self.versions(dataset)
+        self.versions(dataset)  # raises if there is no such dataset
         raise NotFoundError(
             f"dataset {dataset!r} in {self.store.url} has no committed version, only unfinished builds "
             f"({self._describe(dataset)}). Run its build again: it resumes.",
@@ -135,211 +119,275 @@ class Catalog:
         )
 
     def resolve(self, reference: str) -> tuple[str, int]:
-        """Return (dataset, version) of ``"name"`` (newest committed), ``"name@v3"``, ``"name@3"`` or ``"name@prod"``.
+        """Return the dataset and version of a reference.
+
+        Args:
+            reference: ``"name"`` (newest committed version), ``"name@v3"``, ``"name@3"`` or ``"name@prod"``.
 
         Raises:
-            StoreError: not such a reference.
-            NotFoundError: no such dataset, tag or committed version; names near matches.
-            IntegrityError: a tag is damaged, or its version has another manifest than when it was set.
+            StoreError: The text is no reference.
+            NotFoundError: The dataset, tag or committed version does not exist; the message names near matches.
+            IntegrityError: A tag is damaged, or its version has another manifest than when it was set.
         """
-        found = Reference.parse(reference)
-        if found.tag is not None:
-            tag = self.tag(found.dataset, found.tag)
-            claims.tagged_manifest(tag, self.manifest)
-            return found.dataset, tag.version
-        if found.version is None:
-            return found.dataset, self.latest(found.dataset)
-        self._require_committed(found.dataset, found.version)
-        return found.dataset, found.version
+        parsed = Reference.parse(reference)
+        if parsed.tag is not None:
+            tag = self.tag(parsed.dataset, parsed.tag)
+            tagged_manifest(tag, self.manifest)
+            return parsed.dataset, tag.version
+        if parsed.version is None:
+            return parsed.dataset, self.latest(parsed.dataset)
+        self._require_committed(parsed.dataset, parsed.version)
+        return parsed.dataset, parsed.version
 
-    def manifest_of(self, reference: str) -> Manifest:
-        """Resolve a reference and read its manifest, once; raises as :meth:`resolve` and :meth:`manifest` do."""
-        found = Reference.parse(reference)
-        if found.tag is not None:
-            return claims.tagged_manifest(self.tag(found.dataset, found.tag), self.manifest)
-        return self.manifest(found.dataset, found.version or self.latest(found.dataset))
+    # Tags.
 
-    def tags(self, dataset: str) -> list[claims.Tag]:
+    def tags(self, dataset: str) -> list[Tag]:
         """Return the tags of a dataset by name; NotFoundError if there is no such dataset."""
-        if not self._is_there(check_dataset_name(dataset)):
+        if not self._exists(check_dataset_name(dataset)):
             raise self._no_dataset(dataset)
-        return claims.read_tags(self.store, dataset)
+        return read_tags(self.store, dataset)
 
-    def tag(self, dataset: str, tag: str) -> claims.Tag:
-        """Return a tag as it is stored; NotFoundError if there is none."""
-        found = claims.stored_tag(self.store, check_dataset_name(dataset), tag)
-        if found is None:
+    def tag(self, dataset: str, tag: str) -> Tag:
+        """Return a tag as it is stored; NotFoundError if it does not exist."""
+        stored = stored_tag(self.store, check_dataset_name(dataset), tag)
+        if stored is None:
             raise self._no_tag(dataset, tag)
-        return found[0]
+        return stored[0]
 
-    def set_tag(self, dataset: str, tag: str, version: int) -> claims.TagChange:
-        """Make ``dataset@tag`` mean a committed version, whatever it meant before; the change says what.
+    def set_tag(self, dataset: str, tag: str, version: int) -> TagChange:
+        """Make ``dataset@tag`` mean a committed version, whether or not the tag exists.
+
+        Returns:
+            The tag, and its earlier value.
 
         Raises:
-            StoreError: not a tag's name.
-            NotFoundError: there is no such committed version.
-            VersionConflictError: another process set the tag at the same time; nothing was changed.
-            IntegrityError: the manifest, or the tag that is there, is damaged; :meth:`remove_tag` removes the latter.
+            StoreError: The name is not allowed for a tag.
+            NotFoundError: There is no such committed version.
+            VersionConflictError: Another process set the tag at the same time; nothing was changed.
+            IntegrityError: The manifest or the existing tag is damaged; :meth:`remove_tag` removes the latter.
         """
         check_tag_name(tag)
         seal = self.manifest(check_dataset_name(dataset), version).sha256
-        ours = claims.Tag(dataset=dataset, tag=tag, version=version, manifest_sha256=seal)
-        was, expected = claims.stored_tag(self.store, dataset, tag) or (None, None)
-        outcome = self.writable.swap(tag_key(dataset, tag), ours.to_bytes(), expected)
+        new_tag = Tag(dataset=dataset, tag=tag, version=version, manifest_sha256=seal)
+        stored = stored_tag(self.store, dataset, tag)
+        old_tag, old_data = (None, None) if stored is None else stored
+        outcome = self.writable.swap(tag_key(dataset, tag), new_tag.to_bytes(), old_data)
         self.writable.sweep_temp(tags_prefix(dataset))
-        # Equal: it was so already, or another process did the same just now.
-        return claims.TagChange(ours, ours if outcome == "equal" else was)
+        if outcome == "equal":
+            # The tag was equal before, or another process has just set it to the same version.
+            return TagChange(new_tag, new_tag)
+        return TagChange(new_tag, old_tag)
 
     def remove_tag(self, dataset: str, tag: str) -> int | None:
-        """Remove a tag, also a damaged one; return the version it meant, None where that cannot be read.
+        """Remove a tag, also a damaged one.
+
+        Returns:
+            The version that the tag meant; None if it could not be read.
 
         Raises:
-            NotFoundError: there is no such tag.
+            NotFoundError: The tag does not exist.
         """
+        version: int | None = None
         key = tag_key(dataset, tag)
-        try:
-            found = self.tag(dataset, tag).version
-        except IntegrityError:
-            found = None
+        with contextlib.suppress(IntegrityError):
+            version = self.tag(dataset, tag).version
         try:
             self.writable.delete(key)
-        except NotFoundError:  # somebody else removed it just now
+        except NotFoundError:  # another process has just removed it
             raise self._no_tag(dataset, tag) from None
-        return found
+        return version
+
+    # Manifests and ledgers.
 
     def manifest(self, dataset: str, version: int) -> Manifest:
         """Read the manifest of a committed version.
 
         Raises:
-            NotFoundError: there is no such committed version.
-            IntegrityError: it is damaged, or that of another dataset or version.
+            NotFoundError: There is no such committed version.
+            IntegrityError: The manifest is damaged, or that of another dataset or version.
         """
         layout = Layout(dataset, version)
 
-        def look() -> Manifest:
+        def read() -> Manifest:
             data = self.store.read(layout.manifest)
-            if claims.is_closing_note(data, layout):
+            if is_closing_note(data, layout):
                 self._require_committed(dataset, version)
             return Manifest.from_bytes(data, layout.manifest)
 
         try:
-            found = looked_twice(look)
+            manifest = looked_twice(read)
         except NotFoundError:
             self._require_committed(dataset, version)
             raise
-        _same_place(layout.manifest, (dataset, version), (found.dataset, found.version))
-        return found
+        _require_same_place(layout.manifest, (dataset, version), (manifest.dataset, manifest.version))
+        return manifest
 
-    def read_claim(self, dataset: str, version: int) -> claims.Claim | None:
-        """Return the claim of a version, or None; IntegrityError if it is damaged or misplaced."""
-        found = self.stored_claim(dataset, version)
-        return None if found is None else found[0]
+    def manifest_of(self, reference: str) -> Manifest:
+        """Resolve a reference and read its manifest, once; errors of :meth:`resolve` and :meth:`manifest`."""
+        parsed = Reference.parse(reference)
+        if parsed.tag is not None:
+            return tagged_manifest(self.tag(parsed.dataset, parsed.tag), self.manifest)
+        return self.manifest(parsed.dataset, parsed.version or self.latest(parsed.dataset))
 
-    def stored_claim(self, dataset: str, version: int) -> tuple[claims.Claim, bytes] | None:
-        """Return a claim and the bytes of its file, for who changes it; else as :meth:`read_claim`."""
+    def readable_manifest(self, layout: Layout, on_unreadable: OnUnreadable) -> Manifest | None:
+        """Return the manifest of a committed version; None, after a call of `on_unreadable`, if it is damaged.
+
+        Meant for readers of a whole store: one damaged version does not hide the others.
+        """
+        try:
+            return self.manifest(layout.dataset, layout.version)
+        except IntegrityError as error:
+            on_unreadable(layout, error)
+            return None
+
+    def ledger(
+        self, dataset: str, version: int, *, manifest: Manifest | None = None
+    ) -> dict[int, UnitRecord]:
+        """Return the records of the finished units, by unit.
+
+        Args:
+            dataset: Name of the dataset.
+            version: Number of the version.
+            manifest: Manifest of a committed version, which lists the records. A version that was copied without its
+                ledger has none.
+
+        Raises:
+            IntegrityError: A file is damaged, missing or foreign; the message names it.
+        """
+        layout = Layout(dataset, version)
+        records: dict[int, UnitRecord] = {}
+        for info in self.store.list(layout.key(LEDGER)):
+            unit = ledger_unit(layout.path(info.key))
+            if unit is None:
+                raise IntegrityError(f"{info.key}: no ledger record has this name; remove it", file=info.key)
+            records[unit] = read_record(self.store, layout, unit, manifest)
+        if manifest is not None and records:
+            _require_all_records(layout, records, manifest)
+        return dict(sorted(records.items()))
+
+    # Claims.
+
+    def read_claim(self, dataset: str, version: int) -> Claim | None:
+        """Return the claim of a version; None if there is none.
+
+        Raises:
+            IntegrityError: The claim is damaged, or that of another version.
+        """
+        stored = self.stored_claim(dataset, version)
+        return None if stored is None else stored[0]
+
+    def stored_claim(self, dataset: str, version: int) -> tuple[Claim, bytes] | None:
+        """Return the claim of a version and the bytes of its file, for a swap; None if there is none.
+
+        Raises:
+            IntegrityError: The claim is damaged, or that of another version.
+        """
         key = Layout(dataset, version).claim
         try:
-            data, found = looked_twice(lambda: _claim_of(self.store.read(key), key))
+            data, claim = looked_twice(lambda: _claim_of(self.store.read(key), key))
         except NotFoundError:
             return None
-        _same_place(key, (dataset, version), (found.dataset, found.version))
-        return found, data
+        _require_same_place(key, (dataset, version), (claim.dataset, claim.version))
+        return claim, data
 
     def claim(
         self, dataset: str, fingerprint: str, meta: Mapping[str, Any], *, after: int = 0
-    ) -> claims.ClaimResult:
-        """Find or claim the version that builds ``fingerprint``.
+    ) -> ClaimResult:
+        """Find or claim the version that builds a fingerprint.
 
-        A committed version of an equal fingerprint wins, then a claim of an equal one (resume it), else the
-        next number is claimed, create-only. Whoever loses that race looks again: equal builds end on one
-        version, different ones on different versions. What was swept is never resumed, nor its number used again.
+        1. A committed version of an equal fingerprint wins, the newest first.
+        2. Else the newest claim of an equal fingerprint is resumed.
+        3. Else the next number is claimed, create-only. A build that loses this race begins again at 1: equal builds
+           end on one version, different builds on different versions.
+
+        Swept numbers are never resumed or used again.
 
         Args:
-            after: only versions behind this one count; those before are not found.
+            dataset: Name of the dataset.
+            fingerprint: Fingerprint of the build.
+            meta: Free information for a new claim.
+            after: Only versions above this number are found.
+
+        Raises:
+            VersionConflictError: Other builds won too many races.
         """
         check_dataset_name(dataset)
         for _ in range(_CLAIM_TRIES):
             infos = list(self._states(dataset))
-            later = [info for info in infos if info.version > after]
-            if (found := self._find(dataset, fingerprint, later)) is not None:
-                return found
+            later_infos = [info for info in infos if info.version > after]
+            equal_build = self._find(dataset, fingerprint, later_infos)
+            if equal_build is not None:
+                return equal_build
             version = infos[-1].version + 1 if infos else 1
-            ours = claims.Claim(dataset=dataset, version=version, fingerprint=fingerprint, meta=dict(meta))
+            new_claim = Claim(dataset=dataset, version=version, fingerprint=fingerprint, meta=dict(meta))
             try:
-                outcome = self.writable.put_new(Layout(dataset, version).claim, ours.to_bytes())
+                outcome = self.writable.put_new(Layout(dataset, version).claim, new_claim.to_bytes())
             except VersionConflictError:
                 continue
-            return claims.ClaimResult(version, "new" if outcome == "created" else "resumed")
+            return ClaimResult(version, "new" if outcome == "created" else "resumed")
         raise VersionConflictError(
             f"{dataset}: lost {_CLAIM_TRIES} races for a version number in {self.store.url}. "
             "Other builds claim versions all the time; run again when they are done."
         )
 
     def committed(self, dataset: str, fingerprint: str) -> int | None:
-        """Return the committed version that a build of this fingerprint would end on; None if there is none yet."""
+        """Return the committed version of a fingerprint; None if there is none yet."""
         infos = list(self._states(check_dataset_name(dataset)))
-        found = self._find(dataset, fingerprint, infos)
-        return found.version if found is not None and found.status == "committed" else None
+        equal_build = self._find(dataset, fingerprint, infos)
+        if equal_build is None or equal_build.status != "committed":
+            return None
+        return equal_build.version
 
-    def ledger(
-        self, dataset: str, version: int, *, manifest: Manifest | None = None
-    ) -> dict[int, UnitRecord]:
-        """Return the finished units by index; IntegrityError names a damaged or foreign file.
-
-        Args:
-            manifest: of a committed version, which says what its records are; a version that was copied without its
-                ledger has none.
-        """
-        layout = Layout(dataset, version)
-        found: dict[int, UnitRecord] = {}
-        for info in self.store.list(layout.key(LEDGER)):
-            unit = ledger_unit(layout.path(info.key))
-            if unit is None:
-                raise IntegrityError(f"{info.key}: no ledger record has this name; remove it", file=info.key)
-            found[unit] = read_record(self.store, layout, unit, manifest)
-        for path in manifest.other_files if manifest is not None and found else ():
-            if path.startswith(f"{LEDGER}/") and ledger_unit(path) not in found:
-                key = layout.key(path)
-                raise IntegrityError(f"{key} is missing; the manifest lists it. {_REMEDY}", file=key)
-        return dict(sorted(found.items()))
-
-    def _find(
-        self, dataset: str, fingerprint: str, infos: list[claims.VersionInfo]
-    ) -> claims.ClaimResult | None:
-        there = [info for info in infos if not info.swept]
-        for info in sorted(there, key=lambda info: (info.committed, info.version), reverse=True):
+    def _find(self, dataset: str, fingerprint: str, infos: list[VersionInfo]) -> ClaimResult | None:
+        """Return the version of a fingerprint: a committed one first, then the newest one."""
+        candidates = [info for info in infos if not info.swept]
+        for info in sorted(candidates, key=lambda info: (info.committed, info.version), reverse=True):
             claim = self.read_claim(dataset, info.version)
-            # A version copied without its claim still says what it is.
-            theirs = self.manifest(dataset, info.version) if info.committed and claim is None else claim
-            if theirs is None or theirs.fingerprint != fingerprint:
+            owner: Claim | Manifest | None = claim
+            if claim is None and info.committed:
+                # A version that was copied without its claim has its fingerprint in the manifest.
+                owner = self.manifest(dataset, info.version)
+            if owner is None or owner.fingerprint != fingerprint:
                 continue
-            if not info.committed and claim is not None and claim.state == "swept":  # just now
-                continue
-            return claims.ClaimResult(info.version, "committed" if info.committed else "resumed")
+            was_just_swept = claim is not None and claim.state == "swept"
+            if info.committed or not was_just_swept:
+                return ClaimResult(info.version, "committed" if info.committed else "resumed")
         return None
 
-    def _numbers(self, dataset: str) -> list[int]:
-        """Versions with a folder, ascending; they may hold nothing."""
-        return sorted(filter(None, map(version_number, self.store.list_dirs(dataset))))
+    # Helpers.
 
-    def _states(self, dataset: str) -> Iterator[claims.VersionInfo]:
+    def _numbers(self, dataset: str) -> list[int]:
+        """Return the numbers of the version folders, ascending; a folder may be empty."""
+        numbers: list[int] = []
+        for name in self.store.list_dirs(dataset):
+            number = version_number(name)
+            if number is not None:
+                numbers.append(number)
+        return sorted(numbers)
+
+    def _states(self, dataset: str) -> Iterator[VersionInfo]:
+        """Yield the state of each number that is taken, ascending."""
         for version in self._numbers(dataset):
-            if (info := claims.state_of(self.store, Layout(dataset, version))) is not None:
+            info = state_of(self.store, Layout(dataset, version))
+            if info is not None:
                 yield info
 
-    def _is_there(self, dataset: str, swept: bool = False) -> bool:
+    def _exists(self, dataset: str, *, swept: bool = False) -> bool:
+        """Return whether a dataset has a version; the search ends at the first one."""
         return any(swept or not info.swept for info in self._states(dataset))
 
     def _require_committed(self, dataset: str, version: int) -> None:
-        found = claims.state_of(self.store, Layout(dataset, version))
-        if found is not None and found.committed:
+        """Raise NotFoundError, with the versions that exist, unless a version is committed."""
+        info = state_of(self.store, Layout(dataset, version))
+        if info is not None and info.committed:
             return
-        self.versions(dataset, swept=True)
-        state = "is not committed; run its build again: it resumes"
-        if found is None:
+        self.versions(dataset, swept=True)  # raises if there is no such dataset
+        if info is None:
             state = "does not exist"
-        elif found.swept:
+        elif info.swept:
             state = "was removed, by rm or as an unfinished build by gc; its build makes a new version"
+        else:
+            state = "is not committed; run its build again: it resumes"
         raise NotFoundError(
             f"{dataset}@v{version} in {self.store.url} {state}. There are: {self._describe(dataset)}.",
             dataset=dataset,
@@ -347,61 +395,33 @@ class Catalog:
         )
 
     def _describe(self, dataset: str) -> str:
+        """Return the versions of a dataset for a message."""
         infos = [info for info in self._states(dataset) if not info.swept]
-        more = f"{len(infos) - _SHOWN} older ones, " if len(infos) > _SHOWN else ""
-        return (more + ", ".join(map(str, infos[-_SHOWN:]))) or "none"
+        if not infos:
+            return "none"
+        listed = ", ".join(str(info) for info in infos[-SHOWN:])
+        if len(infos) > SHOWN:
+            return f"{len(infos) - SHOWN} older ones, {listed}"
+        return listed
 
     def _no_dataset(self, dataset: str) -> NotFoundError:
         return not_among(f"no dataset {dataset!r} in {self.store.url}", dataset, self.datasets())
 
     def _no_tag(self, dataset: str, tag: str) -> NotFoundError:
-        if not self._is_there(dataset):
+        if not self._exists(dataset):
             return self._no_dataset(dataset)
-        keys = [info.key for info in self.store.list(tags_prefix(dataset))]
-        what = f"dataset {dataset!r} in {self.store.url} has no tag {tag!r}"
-        more = f" `tokenlake tag {dataset}@vN {tag}` makes it."
-        return not_among(what, tag, [name for name in map(tag_of, keys) if name is not None], more)
+        names = [tag_of(info.key) for info in self.store.list(tags_prefix(dataset))]
+        known = [name for name in names if name is not None]
+        problem = f"dataset {dataset!r} in {self.store.url} has no tag {tag!r}"
+        return not_among(problem, tag, known, f" `tokenlake tag {dataset}@vN {tag}` makes it.")
 
 
-def not_among(what: str, name: str, names: Sequence[str], more: str = "") -> NotFoundError:
-    """Return the error for a name that is none of those there are; it names near matches."""
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    guess = f"did you mean {' or '.join(near)}? There" if near else "there"
-    there = ", ".join(names[:_SHOWN]) or "none"
-    return NotFoundError(f"{what}; {guess} are: {there}.{more}", name=name, near=near, expected=[*names])
-
-
-Opened = TypeVar("Opened")
-
-
-@overload
-def parted(where: str | os.PathLike[str], name: str | None = None) -> tuple[str, str]: ...
-@overload
-def parted(where: Opened | str | os.PathLike[str], name: str | None = None) -> tuple[Opened | str, str]: ...
-def parted(where: Any, name: str | None = None) -> tuple[Any, str]:
-    """``artifacts/code@v3`` -> ``artifacts``, ``code@v3``; ``artifacts/code/v3`` means the same.
-
-    Args:
-        where: or a store, or the address of one.
-        name: of the dataset, where `where` is that of the store alone.
-    """
-    where = os.fspath(where) if isinstance(where, os.PathLike) else where
-    if name is not None:
-        return where, name
-    if not isinstance(where, str):
-        raise ConfigError(
-            "name: got None, must be the name of a dataset in the store: NAME, NAME@v3 or NAME@TAG"
-        )
-    if "://" in where and "?" in where:
-        raise ConfigError(
-            "the URL of a dataset has a query (not shown), and the names of files belong behind it. Write it "
-            "without, and the query as storage_options: {query: {env: VARIABLE}} (web servers)"
-        )
-    store, slash, name = where.rstrip("/").rpartition("/")
-    if slash and name[:1] == "v" and name[1:].isdecimal():
-        store, slash, dataset = store.rpartition("/")
-        name = f"{dataset}@{name}"
-    return store if slash else ".", name
+def _require_all_records(layout: Layout, records: Mapping[int, UnitRecord], manifest: Manifest) -> None:
+    """Raise IntegrityError if the ledger lacks a record that the manifest lists."""
+    for path in manifest.other_files:
+        if path.startswith(f"{LEDGER}/") and ledger_unit(path) not in records:
+            key = layout.key(path)
+            raise IntegrityError(f"{key} is missing; the manifest lists it. {_REMEDY}", file=key)
 
 
 def tag(
@@ -410,28 +430,31 @@ def tag(
     *,
     name: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> claims.TagChange:
-    """Make ``NAME@TAG`` mean a committed version, whatever it meant before; the result says what.
+) -> TagChange:
+    """Make ``NAME@TAG`` mean a committed version, whether or not the tag exists.
 
-    ::
+    Example::
 
         tl.tag("artifacts/code@v3", "prod").changed
 
     Args:
-        where: the version, as :func:`tokenlake.open` takes it; or its store, or the store's address.
-        tag: its name from now on.
-        name: of the version in the store `where`.
-        storage_options: for the store's file system; ``{"env": NAME}`` stands for an environment variable.
+        where: Version, as :func:`tokenlake.open` takes it; or, with `name`, its store or the store's address.
+        tag: Name of the tag.
+        name: Reference of the version in the store `where`.
+        storage_options: Options of the store's file system; ``{"env": NAME}`` stands for an environment variable.
+
+    Returns:
+        The tag, and its earlier value.
 
     Raises:
-        StoreError: not a tag's name.
-        NotFoundError: there is no such committed version.
-        VersionConflictError: another process set the tag at the same time; nothing was changed.
-        IntegrityError: the manifest, or the tag that is there, is damaged.
+        StoreError: The name is not allowed for a tag.
+        NotFoundError: There is no such committed version.
+        VersionConflictError: Another process set the tag at the same time; nothing was changed.
+        IntegrityError: The manifest or the existing tag is damaged.
     """
-    place, named = parted(where, name)
-    catalog = Catalog(open_store(place, storage_options=storage_options))
-    dataset, version = catalog.resolve(named)
+    store, reference = parted(where, name)
+    catalog = Catalog(open_store(store, storage_options=storage_options))
+    dataset, version = catalog.resolve(reference)
     return catalog.set_tag(dataset, tag, version)
 
 
@@ -439,48 +462,59 @@ def read_record(store: ReadStore, layout: Layout, unit: int, manifest: Manifest 
     """Read one ledger record.
 
     Args:
-        manifest: of a committed version; where it lists ledger records, the record must be the one that it lists.
+        store: The store.
+        layout: The version.
+        unit: Number of the unit.
+        manifest: Manifest of a committed version. If it lists ledger records, the record must be the listed one.
 
     Raises:
-        NotFoundError: there is none.
-        IntegrityError: it is damaged, another unit's, or not of this version.
+        NotFoundError: There is no such record.
+        IntegrityError: The record is damaged, or that of another unit or version.
     """
     key = layout.ledger(unit)
 
-    def look() -> UnitRecord:
+    def read() -> UnitRecord:
         data = store.read(key)
-        found = UnitRecord.from_bytes(data, key)
-        if found.unit != unit:
+        record = UnitRecord.from_bytes(data, key)
+        if record.unit != unit:
             raise IntegrityError(
-                f"{key}: unit is {found.unit}; expected {unit}, by its name. Files were swapped; restore them.",
+                f"{key}: unit is {record.unit}; expected {unit}, by its name. Files were swapped; restore them.",
                 file=key,
             )
-        entry, got = manifest and manifest.other_files.get(layout.path(key)), FileEntry.of(data)
-        if manifest is not None and entry != got and (entry is not None or lists_ledger(manifest)):
-            expected = "no such record" if entry is None else f"{entry.sha256} of {entry.bytes} bytes"
-            raise IntegrityError(
-                f"{key}: its sha256 is {got.sha256} of {got.bytes} bytes; the manifest lists {expected}. It is the "
-                "record of another version; restore the right one.",
-                file=key,
-                expected=expected,
-                got=got.sha256,
-            )
-        return found
+        if manifest is not None:
+            _require_listed(layout, key, FileEntry.of(data), manifest)
+        return record
 
-    return looked_twice(look)
+    return looked_twice(read)
 
 
-@functools.lru_cache(maxsize=16)  # the same bytes come for every unit of a build
-def _claim_of(data: bytes, key: str) -> tuple[bytes, claims.Claim]:
-    return data, claims.Claim.from_bytes(data, key)
+def _require_listed(layout: Layout, key: str, got: FileEntry, manifest: Manifest) -> None:
+    """Raise IntegrityError if a manifest lists ledger records, but not this one."""
+    entry = manifest.other_files.get(layout.path(key))
+    if entry == got or (entry is None and not lists_ledger(manifest)):
+        return
+    expected = "no such record" if entry is None else f"{entry.sha256} of {entry.bytes} bytes"
+    raise IntegrityError(
+        f"{key}: its sha256 is {got.sha256} of {got.bytes} bytes; the manifest lists {expected}. It is the "
+        "record of another version; restore the right one.",
+        file=key,
+        expected=expected,
+        got=got.sha256,
+    )
+
+
+@functools.lru_cache(maxsize=16)  # each unit of a build reads the same bytes
+def _claim_of(data: bytes, key: str) -> tuple[bytes, Claim]:
+    return data, Claim.from_bytes(data, key)
 
 
 def lists_ledger(manifest: Manifest) -> bool:
-    """Say whether a manifest lists ledger records; where it does, it lists all of them."""
+    """Return whether a manifest lists ledger records; if it does, it lists all of them."""
     return any(path.startswith(f"{LEDGER}/") for path in manifest.other_files)
 
 
-def _same_place(key: str, expected: tuple[str, int], got: tuple[str, int]) -> None:
+def _require_same_place(key: str, expected: tuple[str, int], got: tuple[str, int]) -> None:
+    """Raise IntegrityError if a document is of another dataset and version than its place."""
     if expected != got:
         raise IntegrityError(
             f"{key}: it is of {got[0]}@v{got[1]}; expected {expected[0]}@v{expected[1]}, by its place. "

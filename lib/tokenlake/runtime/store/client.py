@@ -1,8 +1,9 @@
-"""Requests to a remote storage, sent again where that helps; the errors that people see in the end.
+"""Requests to a remote storage, repeated while their failures are passing ones.
 
-One class for each protocol (S3, GCS, HTTP, other file systems of fsspec) sends its requests, each method with an
-underscore one of them, once. The public methods send them again: which failures are worth another try, and for how
-long.
+One class for each protocol (S3, GCS, HTTP, other file systems of fsspec) sends its requests: each method with an
+underscore sends one of them, once. The public methods repeat them: they decide which failures are worth another try,
+and for how long. Inputs and stores use the same clients with other error classes
+(:class:`tokenlake.runtime.store.failures.Failures`).
 """
 
 from __future__ import annotations
@@ -12,228 +13,108 @@ import os
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar, final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar, final
 
-from tokenlake.base.secrets import scrub
-from tokenlake.errors import ConfigError, NotFoundError, StoreError, TokenlakeError
+from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.runtime.store import objects
-from tokenlake.runtime.store.payload import Payload
+from tokenlake.runtime.store.failures import SECONDS_VARIABLE, Failures, refusal, verdict
 from tokenlake.runtime.store.rates import SlowServerError, answered_in_time
 from tokenlake.runtime.store.url import Url
 from tokenlake.runtime.store.writes import ByteTarget
 
-SECONDS_VARIABLE: Final = "TOKENLAKE_RETRY_SECONDS"
-"""Environment variable: how many seconds without any progress a request is tried again; 120 by default."""
-
-Verdict = Literal["transient", "unreachable", "missing", "denied", "changed", "permanent"]
-
-_TRANSIENT_STATUS: Final = frozenset(
-    {408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524, 529, 598, 599}
-)
-_VERDICTS: Final[dict[int, Verdict]] = {
-    401: "denied",
-    403: "denied",
-    404: "missing",
-    410: "missing",
-    412: "changed",
-}
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Of two writes at once one may be told to come again; a damaged body is sent again.
-_TRANSIENT_CODES: Final = _names(
-    "SlowDown InternalError ServiceUnavailable RequestTimeout ThrottlingException Throttling RequestThrottled "
-    "TooManyRequestsException RequestLimitExceeded BandwidthLimitExceeded EC2ThrottledException "
-    "ConditionalRequestConflict OperationAborted BadDigest IncompleteBody"
-)
-# By name, because their packages are optional: of aiohttp, botocore, aiobotocore, requests, urllib3 and Azure. The last
-# three are of bodies that were damaged or cut on their way down.
-_CLASSES: Final[Mapping[Verdict, frozenset[str]]] = {
-    "permanent": _names("SSLCertVerificationError ClientConnectorCertificateError"),
-    "unreachable": _names("ConnectionRefusedError ClientConnectorError EndpointConnectionError gaierror"),
-    "denied": _names(
-        "PermissionError NoCredentialsError PartialCredentialsError DefaultCredentialsError RefreshError"
-    ),
-    "missing": _names("FileNotFoundError"),
-    "transient": _names(
-        "ConnectionError TimeoutError EOFError ClientPayloadError ClientConnectionError ServerDisconnectedError "
-        "ServerTimeoutError ClientConnectionResetError TransferEncodingError ContentLengthError FSTimeoutError "
-        "ConnectionClosedError ConnectTimeoutError ReadTimeoutError ResponseStreamingError AioReadTimeoutError "
-        "IncompleteReadError HTTPClientError ChunkedEncodingError ReadTimeout ProtocolError ServiceRequestError "
-        "ServiceResponseError IncompleteRead RemoteDisconnected FlexibleChecksumError ResponseParserError "
-        "JSONDecodeError"
-    ),
-}
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
-    """The errors of one kind of user: of inputs, or of stores. The requests are the same, the errors are not.
-
-    Attributes:
-        option: what holds the URL, for messages about the URL itself.
-        failed: the error of an object that cannot be had.
-        missing: the error of an object that is not there.
-        advice: the last words after a failure of the network; a clause.
-    """
-
-    option: str
-    failed: type[TokenlakeError]
-    missing: type[TokenlakeError]
-    advice: str
-
-
-OF_STORES: Final = Failures(
-    option="store",
-    failed=StoreError,
-    missing=NotFoundError,
-    advice="run again: what is finished is kept, and training resumes from its last checkpoint",
-)
-
+_T = TypeVar("_T")
 
 _SECONDS: Final = 120.0
-_TRIES: Final = 30  # without any progress
-_FIRST, _MOST = 0.1, 8.0  # pauses between tries, in seconds; each is up to double the one before
+_TRIES: Final = 30  # tries without any progress
+_FIRST: Final = 0.1  # seconds of the first pause; each pause is up to double the one before
+_MOST: Final = 8.0  # seconds of the longest pause
+_UNREACHED_SHARE: Final = 0.1  # of the patience, for a storage that refuses and has never answered
 
 
 def patience() -> float:
-    """Return the seconds that the environment asks for; ConfigError for something that is no number."""
+    """Return the seconds without progress after which a request is given up, from the environment.
+
+    Raises:
+        ConfigError: The variable holds no number.
+    """
     text = os.environ.get(SECONDS_VARIABLE, "")
+    if not text:
+        return _SECONDS
     try:
-        return max(float(text), 0.0) if text else _SECONDS
+        return max(float(text), 0.0)
     except ValueError:
         raise ConfigError(f"{SECONDS_VARIABLE}: got {text!r}, expected a number of seconds") from None
 
 
 @final
 class Trouble:
-    """The failures of one request so far, since it last made progress.
+    """The failures of one request since it last made progress.
 
     Attributes:
-        tries: how many in all.
+        tries: Number of tries in all.
     """
 
     def __init__(self, seconds: float, *, reached: bool) -> None:
         """
         Args:
-            seconds: without any progress, after which the request is given up.
-            reached: the storage has answered before, so that a refused connection is a passing thing.
+            seconds: Seconds without any progress after which the request is given up.
+            reached: The storage has answered before, so that a refused connection is likely to pass.
         """
-        self._seconds, self._reached = seconds, reached
-        self._since, self._failures = time.monotonic(), 0
+        self._seconds = seconds
+        self._reached = reached
+        self._since = time.monotonic()
+        self._failures = 0
         self.tries = 0
 
     async def wait(self, error: Exception, *, progressed: bool) -> bool:
-        """Wait before another try; return False where none is worth it."""
+        """Wait before another try.
+
+        Args:
+            error: The failure.
+            progressed: The request made progress before it failed.
+
+        Returns:
+            False, at once, if another try is not worth it.
+        """
         self.tries += 1
         if progressed:
-            self._since, self._failures = time.monotonic(), 0
+            self._since = time.monotonic()
+            self._failures = 0
         self._failures += 1
         kind = verdict(error)
         if kind not in ("transient", "unreachable") or self._failures >= _TRIES:
             return False
-        # Jitter: a hundred workers that failed together must not come back together.
-        exponent = min(self._failures - 1, 20)
-        pause = random.uniform(0.5, 1.0) * min(_FIRST * 2**exponent, _MOST)
-        asked = getattr(error, "wait", None)
-        pause = max(pause, min(asked, _MOST)) if isinstance(asked, float) else pause
-        share = 1.0 if kind == "transient" or self._reached else 0.1
-        if time.monotonic() + pause - self._since > self._seconds * share:
+        pause = self._pause(error)
+        allowed = self._seconds
+        if kind == "unreachable" and not self._reached:
+            allowed *= _UNREACHED_SHARE
+        if time.monotonic() + pause - self._since > allowed:
             return False
         await asyncio.sleep(pause)
         return True
 
-
-def verdict(error: BaseException) -> Verdict:
-    """Say what a failure of another library means."""
-    for cause in _chain(error):
-        if found := _of_status(cause):
-            return found
-    for cause in _chain(error):
-        names = {cls.__name__ for cls in type(cause).__mro__}
-        for kind, classes in _CLASSES.items():
-            if names & classes:
-                return kind
-    return "permanent"
-
-
-def told(error: BaseException) -> str:
-    """Return a failure as one line for a message of ours, without secrets."""
-    deepest = next((cause for cause in _chain(error) if _of_status(cause)), error)
-    # Scrubbed before it is cut: a part of a secret would not be known for one.
-    text = scrub(" ".join(str(deepest).split()))[:500]
-    return f"{type(deepest).__name__}: {text}" if text else type(deepest).__name__
-
-
-def refusal(
-    url: object, error: Exception, tries: int, done: str, failures: Failures, credentials: str
-) -> TokenlakeError:
-    """Return the error for people of a request that is not tried again.
-
-    Args:
-        done: what cannot be done to the object; a participle.
-        credentials: sentences on what was tried, and how to give others.
-    """
-    kind, said = verdict(error), told(error)
-    if kind == "missing":
-        return failures.missing(f"{url}: there is no such object ({said}).", url=str(url))
-    if kind == "denied":
-        return failures.failed(f"{url}: access is denied ({said}). {credentials}.", url=str(url))
-    if kind == "permanent":
-        return failures.failed(f"{url}: it cannot be {done}: {said}.", url=str(url))
-    reason = "cannot be reached" if kind == "unreachable" else f"cannot be {done}"
-    times = "once" if tries == 1 else f"{tries} times"
-    return failures.failed(
-        f"{url}: it {reason}: tried {times}, the last failure was {said}. Check the network and the "
-        f"storage and {failures.advice}. {SECONDS_VARIABLE} sets how long is tried.",
-        url=str(url),
-        tries=tries,
-    )
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__
-
-
-def _of_status(error: BaseException) -> Verdict | None:
-    response: Any = getattr(error, "response", None)
-    status: Any = getattr(error, "status", None) or getattr(error, "status_code", None)
-    if isinstance(response, dict):  # botocore's
-        if response.get("Error", {}).get("Code") in _TRANSIENT_CODES:
-            return "transient"
-        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    elif status is None:
-        status = getattr(response, "status_code", None) or getattr(error, "code", None)
-    if not isinstance(status, int):
-        return None
-    return "transient" if status in _TRANSIENT_STATUS else _VERDICTS.get(status)
-
-
-_T = TypeVar("_T")
-
-_SLOWEST: Final = 50_000  # bytes a second, below which a request that sends counts as stuck
-_SLOW: Final = 10_000_000  # bytes a second, for which patience allows
+    def _pause(self, error: Exception) -> float:
+        """Return the seconds to wait: doubled with each failure, or more if the server asks for it."""
+        exponent = min(self._failures - 1, 20)
+        # Jitter: a hundred workers that failed together must not come back together.
+        pause = random.uniform(0.5, 1.0) * min(_FIRST * 2**exponent, _MOST)
+        requested = getattr(error, "wait", None)
+        if isinstance(requested, float):
+            pause = max(pause, min(requested, _MOST))
+        return pause
 
 
 class ObjectClient(ABC):
     """Requests to one storage.
 
     Attributes:
-        pinned: what the tokens begin with that a request can name as its condition.
-        reached: the storage has answered at least once.
-        credentials: sentences for the message of a refusal: what was tried, and how to give others.
-        failures: what errors of this storage are to whoever asks.
-        trials: what a trial before the first write has shown, by what was tried.
-        page_seconds: for a page of a listing; None: as for other small answers.
+        page_seconds: Time limit of a page of a listing; None: that of other small answers.
+        pinned: Beginnings of the tokens that a request can name as its condition.
+        credentials: Sentences for the message of a refusal: credentials that were tried, and how to give others.
+        failures: Error classes of the user of this storage.
+        reached: The storage has answered at least once.
+        trials: Results of trials before the first write, by their subject.
     """
 
     page_seconds: float | None = None
@@ -241,85 +122,102 @@ class ObjectClient(ABC):
     credentials: str = ""
 
     def __init__(self, filesystem: Any, options: Mapping[str, Any], failures: Failures) -> None:
-        """`filesystem`: of fsspec; `options`: resolved."""
-        self._fs, self._options = filesystem, options
+        """
+        Args:
+            filesystem: File system of fsspec.
+            options: Its options, with secrets resolved.
+            failures: Error classes of the user.
+        """
+        self._fs = filesystem
+        self._options = options
         self._session: Any = None
-        self.failures, self.reached = failures, False
+        self.failures = failures
+        self.reached = False
         self.trials: dict[str, bool] = {}
 
     @classmethod
     def arguments(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the file system of the storage is opened with."""
+        """Return the arguments of the file system for the options of a user."""
         return dict(options)
 
     async def session(self) -> Any:
-        """Return the HTTP session, of S3 the client; it is opened by the first use."""
+        """Return the HTTP session, or the S3 client; the first use opens it."""
         self._session = await self._fs.set_session()
         return self._session
 
     async def close(self) -> None:
-        """Close the session; what is asked for later opens another one."""
-        if hasattr(self._session, "meta"):  # a client of botocore ends as a context does
+        """Close the session; a later request opens another one."""
+        if hasattr(self._session, "meta"):  # a client of botocore ends like a context manager
             await self._session.__aexit__(None, None, None)
         elif self._session is not None:
             await self._session.close()
 
     async def stat(self, url: Url) -> objects.RemoteObject:
-        """Return what is known of one object; `failures.missing` where there is none."""
+        """Return the size and version of an object; `failures.missing` if it does not exist."""
 
-        async def once() -> objects.RemoteObject:
+        async def request() -> objects.RemoteObject:
             async with answered_in_time():
                 return await self._stat(url)
 
-        return await self.ask(url, once)
+        return await self.ask(url, request)
 
     async def list(self, url: Url, *, flat: bool, limit: int | None = None) -> list[objects.RemoteObject]:
-        """Return objects whose path begins with that of `url`; only those of its folder if `flat`.
+        """Return the objects whose path begins with that of `url`.
 
         Folders may be among them: their path ends with a slash.
 
         Args:
-            limit: no further page is asked for once there are so many.
+            url: URL with the beginning of the paths.
+            flat: List only the objects of its folder.
+            limit: Number of objects after which no further page is requested.
         """
-        found: list[objects.RemoteObject] = []
+        listed: list[objects.RemoteObject] = []
         mark: str | None = None
 
-        async def page() -> objects.ListPage:
+        async def request() -> objects.ListPage:
             async with answered_in_time(self.page_seconds):
                 return await self._page(url, flat, mark)
 
         while True:
-            some, mark = await self.ask(url, page)
-            found += some
-            if mark is None or (limit is not None and len(found) >= limit):
-                return found
+            page, mark = await self.ask(url, request)
+            listed += page
+            if mark is None or (limit is not None and len(listed) >= limit):
+                return listed
 
     async def fetch(self, url: Url, planned: objects.RemoteObject, start: int, size: int) -> bytearray:
-        """Return `size` bytes from `start` on; after a failure only what is missing is asked for again.
+        """Return a range of an object; after a failure only the missing rest is requested again.
+
+        Args:
+            url: URL of the object.
+            planned: Version that the answer must have.
+            start: Offset of the first byte.
+            size: Number of bytes.
 
         Raises:
-            OtherObjectError: the answer is of another version than `planned`.
-            NoRangesError: see there.
+            OtherObjectError: The answer is of another version than `planned`.
+            NoRangesError: The server sends whole objects only.
         """
         buffer = objects.RangeBuffer(start, size)
         await self.ask(url, lambda: self._fetch(url, buffer, planned), lambda: buffer.got)
         return buffer.data
 
     async def download(self, url: Url, planned: objects.RemoteObject | None, target: ByteTarget) -> None:
-        """Write the whole object to `target` in one request; after a failure from the beginning.
+        """Write a whole object to `target` in one request; after a failure from the beginning.
 
         Args:
-            planned: what it must be; None for whatever is there.
+            url: URL of the object.
+            planned: Version that it must have; None: any.
+            target: Receiver of the bytes.
         """
 
-        async def once() -> None:
+        async def request() -> None:
             target.restart()
             await self._download(url, target.write, planned)
 
-        await self.ask(url, once)
+        await self.ask(url, request)
 
     def pins(self, token: str) -> bool:
-        """Say whether every answer to :meth:`fetch` is checked to be of the version `token`."""
+        """Return whether each answer to :meth:`fetch` is checked to be of the version with this token."""
         return token.startswith(self.pinned)
 
     async def ask(
@@ -331,21 +229,23 @@ class ObjectClient(ABC):
         done: str = "read",
         extra_seconds: float = 0.0,
     ) -> _T:
-        """Return what `request` does, sending it again while its failures are passing ones.
+        """Return the result of a request, sending it again while its failures are passing ones.
 
         Args:
-            progress: bytes that have come so far.
-            done: what cannot be done to the object, for messages; a participle.
-            extra_seconds: of patience.
+            url: URL of the object, for messages.
+            request: Function that sends the request.
+            progress: Function that returns the number of bytes that have come so far.
+            done: Participle of the action, for messages.
+            extra_seconds: Seconds in addition to :func:`patience`.
 
         Raises:
-            failures.missing: there is no such object.
-            failures.failed: it cannot be had, after retries where they may help.
-            OtherObjectError, SourceChangedError, NoRangesError: at once.
+            failures.missing: The object does not exist.
+            failures.failed: The request failed, after retries where they may help.
+            OtherObjectError, SourceChangedError, NoRangesError: At once.
         """
         trouble = Trouble(patience() + extra_seconds, reached=self.reached)
         while True:
-            before = progress()
+            bytes_before = progress()
             try:
                 return await request()
             except (
@@ -358,115 +258,29 @@ class ObjectClient(ABC):
             except Exception as error:
                 if verdict(error) == "changed":
                     raise objects.OtherObjectError("the storage has another version of it now") from None
-                # A server that is too slow would otherwise be tried again for ever.
-                progressed = progress() > before and not isinstance(error, SlowServerError)
-                if not await trouble.wait(error, progressed=progressed):
+                # A server that is too slow makes progress, and would otherwise be tried again for ever.
+                has_progressed = progress() > bytes_before and not isinstance(error, SlowServerError)
+                if not await trouble.wait(error, progressed=has_progressed):
                     raise refusal(url, error, trouble.tries, done, self.failures, self.credentials) from None
 
     @abstractmethod
-    async def _stat(self, url: Url) -> objects.RemoteObject: ...
+    async def _stat(self, url: Url) -> objects.RemoteObject:
+        """Request the size and version of an object."""
 
     @abstractmethod
-    async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage: ...
+    async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
+        """Request a page of a listing.
+
+        Args:
+            url: URL with the beginning of the paths.
+            flat: List only the objects of its folder.
+            mark: Mark of the page; None: the first page.
+        """
 
     @abstractmethod
     async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
-        """Fill what is missing in `buffer`, as far as it goes."""
+        """Request the missing rest of `buffer`, and fill it as far as the answer goes."""
 
     @abstractmethod
-    async def _download(
-        self, url: Url, write: objects.Write, planned: objects.RemoteObject | None
-    ) -> None: ...
-
-
-class BucketClient(ObjectClient):
-    """A storage that keeps conditions on writes. `over`: the token of the version that is replaced; None: there must
-    be no object.
-
-    Everything raises OtherObjectError where another version is there than `over`, or one where none may be. Whoever
-    writes judges what is there then: it may be what an earlier try of theirs has written, whose answer was lost.
-
-    Attributes:
-        in_parts: large objects are sent in parts.
-    """
-
-    in_parts: bool = False
-
-    @abstractmethod
-    async def put(self, url: Url, payload: Payload, over: str | None) -> None:
-        """Make the payload the object at `url`, whole or not at all: a conditional put.
-
-        Raises:
-            failures.missing: `over` is gone, or there is no such bucket.
-        """
-
-    @abstractmethod
-    async def copy(
-        self,
-        source: Url,
-        found: objects.RemoteObject,
-        url: Url,
-        over: str | None,
-        *,
-        whole: bool = True,
-    ) -> None:
-        """Make a copy, inside the storage, of the version `found` of another object of the same bucket.
-
-        Args:
-            whole: a copy in one request keeps conditions, as a trial has shown.
-
-        Raises:
-            SourceChangedError: the source is another one by now.
-        """
-
-    @abstractmethod
-    async def delete(self, url: Url) -> None:
-        """Remove the object, if there is one."""
-
-    @abstractmethod
-    def other_token(self, token: str) -> str:
-        """Return a token that no version of an object has that has this one."""
-
-    async def uploads(self, url: Url) -> list[tuple[objects.RemoteObject, str]]:
-        """Return the unfinished uploads of objects whose path begins with that of `url`; none where none are kept.
-
-        Returns:
-            For each what it was to become, `modified` being when it was begun, and the storage's name for it.
-        """
-        return []
-
-    async def abort(self, url: Url, upload: str) -> bool:
-        """End an unfinished upload to `url`; return False if there is none."""
-        return False
-
-    async def _write(
-        self, url: Url, request: Callable[[], Awaitable[_T]], size: int = 0, done: str = "written"
-    ) -> _T:
-        """Send a request that writes, with `size` bytes, until it is through."""
-
-        async def once() -> _T:
-            async with asyncio.timeout(120 + size / _SLOWEST):
-                return await request()
-
-        # Of what is sent nothing tells how far it came, and a long way is no reason to give up at its end.
-        return await self.ask(url, once, done=done, extra_seconds=size / _SLOW)
-
-    async def _copy(
-        self,
-        source: Url,
-        found: objects.RemoteObject,
-        url: Url,
-        request: Callable[[], Awaitable[_T]],
-    ) -> _T:
-        """Send a request that copies the version `found` of `source`, until it is through."""
-        try:
-            return await self._write(url, request)
-        except (NotFoundError, objects.OtherObjectError):
-            # The same status for the source and for the target: a look at the source tells them apart.
-            try:
-                now = (await self.stat(source)).token
-            except NotFoundError:
-                raise objects.SourceChangedError("it is gone") from None
-            if now != found.token:
-                raise objects.SourceChangedError(f"{now}, read was {found.token}") from None
-            raise
+    async def _download(self, url: Url, write: objects.Write, planned: objects.RemoteObject | None) -> None:
+        """Request a whole object, and hand its bytes to `write`."""

@@ -11,32 +11,35 @@ from typing import Any, Final, Literal, TypeAlias, cast, final
 from tokenlake.base.fingerprint import canonical_text
 from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.address import open_read_store
-from tokenlake.runtime.store.catalog import Catalog, parted
+from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.layout import CARD, CONFIG, LEDGER
 from tokenlake.runtime.store.ledger import InputFileEntry, ShardEntry
 from tokenlake.runtime.store.manifest import Manifest
-
-_IDS: Final = "input_ids"
-_NOTHING: Final = object()
-#: Files that hold the name, the number or the time of a build: they differ between any two versions.
-_OWN: Final = (CARD, CONFIG, LEDGER)
+from tokenlake.runtime.store.references import parted
 
 Side: TypeAlias = Literal["both", "a", "b"]
 Kinship: TypeAlias = Literal["same_bytes", "same_tokens", "different", "only_a", "only_b"]
 
-#: From alike to unlike.
 KINSHIPS: Final[tuple[Kinship, ...]] = ("same_bytes", "same_tokens", "different", "only_a", "only_b")
+"""Kinships of two files, from alike to unlike."""
+
+_IDS: Final = "input_ids"
+_MISSING: Final = object()
+"""Stands for the value of a key that an object does not have."""
+_OWN: Final = (CARD, CONFIG, LEDGER)
+"""Files that hold the name, the number or the time of a build: they differ between any two versions."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A value that is another one in `b`, or is in one of them alone.
+    """A value that differs, or that only one of the two versions has.
 
     Attributes:
-        key: dotted, such as ``build.pack.seq_length``.
-        a, b: the values; None also where there is none.
-        there: which of them has the key.
+        key: Dotted key, such as ``build.pack.seq_length``.
+        a: Value in `a`; None also if `a` has no such key.
+        b: Value in `b`; None also if `b` has no such key.
+        there: Versions that have the key.
     """
 
     key: str
@@ -48,7 +51,13 @@ class Change:
 @final
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A figure of both versions."""
+    """A count of both versions.
+
+    Attributes:
+        name: Name of the count, such as ``filtered.empty``.
+        a: Count of `a`.
+        b: Count of `b`.
+    """
 
     name: str
     a: int
@@ -56,44 +65,62 @@ class Count:
 
     @property
     def more(self) -> int:
-        """How much more `b` has."""
+        """The count of `b` minus that of `a`."""
         return self.b - self.a
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class InputPair:
-    """An input file that is not the same in both: other bytes, or in one of them alone (the other is None)."""
+    """An input file with other bytes in `b`, or in one of the versions alone.
+
+    Attributes:
+        a: The file in `a`; None if `a` does not have it.
+        b: The file in `b`; None if `b` does not have it.
+    """
 
     a: InputFileEntry | None
     b: InputFileEntry | None
 
     @property
     def change(self) -> Literal["added", "removed", "changed"]:
-        return "added" if self.a is None else "removed" if self.b is None else "changed"
+        """What happened to the file from `a` to `b`."""
+        if self.a is None:
+            return "added"
+        if self.b is None:
+            return "removed"
+        return "changed"
 
     @property
     def file(self) -> InputFileEntry:
         """The file as it is in `b`, or was in `a`."""
-        found = self.b or self.a
-        assert found is not None
-        return found
+        entry = self.b or self.a
+        assert entry is not None
+        return entry
 
     def to_json(self) -> dict[str, Any]:
-        sides = {"a": _some(self.a, ("size", "token")), "b": _some(self.b, ("size", "token"))}
-        return {"change": self.change, "source": self.file.source, "path": self.file.path, **sides}
+        """Return the JSON-able form."""
+        return {
+            "change": self.change,
+            "source": self.file.source,
+            "path": self.file.path,
+            "a": _selected(self.a, ("size", "token")),
+            "b": _selected(self.b, ("size", "token")),
+        }
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FilePair:
-    """A shard of `a` and what it is in `b`; a file of equal bytes or tokens under another name is the same file.
+    """A shard of `a` and its counterpart in `b`, which may have another name.
 
     Attributes:
         kinship: ``same_bytes`` (sha256), ``same_tokens`` (logical hashes of the ids), ``different``, ``only_a`` or
             ``only_b``.
-        columns: of a pair that is not ``same_bytes``, the columns whose logical hashes differ; none where the same
-            values are only written otherwise.
+        a: The shard of `a`; None for ``only_b``.
+        b: The shard of `b`; None for ``only_a``.
+        columns: Columns of the pair whose logical hashes differ. Empty for ``same_bytes``, and where equal values are
+            only encoded differently.
     """
 
     kinship: Kinship
@@ -103,23 +130,32 @@ class FilePair:
 
     @property
     def renamed(self) -> bool:
+        """Whether both versions have the file, under different names."""
         return self.a is not None and self.b is not None and self.a.path != self.b.path
-
-    def to_json(self) -> dict[str, Any]:
-        sides = {"a": _some(self.a, _SHARD), "b": _some(self.b, _SHARD)}
-        return {"kinship": self.kinship, **sides, "columns": list(self.columns)}
 
     @property
     def same(self) -> bool:
         """Whether it is the same file under the same name."""
         return self.kinship == "same_bytes" and not self.renamed
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON-able form."""
+        return {
+            "kinship": self.kinship,
+            "a": _selected(self.a, _SHARD),
+            "b": _selected(self.b, _SHARD),
+            "columns": list(self.columns),
+        }
+
 
 _SHARD: Final = ("path", "unit", "bytes", "rows", "tokens", "sha256")
 
 
-def _some(entry: ShardEntry | InputFileEntry | None, names: Iterable[str]) -> dict[str, Any] | None:
-    return None if entry is None else {name: getattr(entry, name) for name in names}
+def _selected(entry: ShardEntry | InputFileEntry | None, names: Iterable[str]) -> dict[str, Any] | None:
+    """Return some fields of an entry; None for no entry."""
+    if entry is None:
+        return None
+    return {name: getattr(entry, name) for name in names}
 
 
 _CHANGES: Final = ("identity", "config", "tokenizer", "others", "mixture", "parents", "produced_by")
@@ -130,20 +166,24 @@ _PARTS: Final = (*_CHANGES[:3], "inputs", "files", "others", "figures", *_CHANGE
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What differs between two versions; what is equal is left out, but for figures.
+    """The difference of two versions. Equal values are left out, except counts and files.
 
     Attributes:
-        a, b: references, ``code@v1``.
-        identity: kind, sequence length and the hashes that say what was to be built.
-        config, tokenizer: of the build; keys of the tokenizer begin with the source.
-        inputs: files that are not the same; `inputs_same` counts the others.
-        files: shards in the order of `a`, then those of `b` alone; also the same ones.
-        units: how many units are of which kinship: that of their least alike file.
-        others: files that are no shards; the card, the ledger and other records of the build itself are left out.
-        totals: rows, tokens, documents, bytes and files.
-        account: figures of the account that are not 0 in both.
-        mixture: of mixed versions: weights, order, and what became of each source.
-        parents, produced_by: what they were made from, and by which releases.
+        a: Reference of the first version, such as ``code@v1``.
+        b: Reference of the second version.
+        identity: Kind, sequence length, and hash of the build.
+        config: Configuration of the build.
+        tokenizer: Tokenizers; keys begin with the source.
+        inputs: Input files that differ.
+        inputs_same: Number of input files that are the same.
+        files: All shards, in the order of `a`, then those of `b` alone.
+        units: Number of units by kinship; a unit has the kinship of its least alike file.
+        others: Files that are not shards, without the card, the ledger and other records of the build itself.
+        totals: Rows, tokens, documents, bytes and files.
+        account: Counts of the audit that are not 0 in both.
+        mixture: Weights, order and draws of mixed versions.
+        parents: Versions that they were made from.
+        produced_by: Releases that made them.
     """
 
     a: str
@@ -164,11 +204,11 @@ class Difference:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of the parts in which they differ; none where one could stand for the other."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in _PARTS if name != "figures"}
-        found["files"] = [pair for pair in self.files if not pair.same]
-        found["figures"] = [count for count in (*self.totals, *self.account) if count.more]
-        return tuple(name for name in _PARTS if found[name])
+        """Names of the parts that differ; empty if one version could replace the other."""
+        differences: dict[str, Any] = {name: getattr(self, name) for name in _PARTS if name != "figures"}
+        differences["files"] = [pair for pair in self.files if not pair.same]
+        differences["figures"] = [count for count in (*self.totals, *self.account) if count.more]
+        return tuple(name for name in _PARTS if differences[name])
 
     @property
     def equal(self) -> bool:
@@ -177,28 +217,37 @@ class Difference:
 
     @property
     def kinships(self) -> dict[Kinship, int]:
-        """How many shards are of which kinship."""
-        found = Counter(pair.kinship for pair in self.files)
-        return {kinship: found[kinship] for kinship in KINSHIPS if found[kinship]}
+        """Number of shards by kinship; kinships without shards are left out."""
+        return _by_kinship(pair.kinship for pair in self.files)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form; of shards that are the same only their number."""
+        changes_json: dict[str, Any] = {}
+        for name in _CHANGES:
+            changes_json[name] = [asdict(change) for change in getattr(self, name)]
+        counts_json: dict[str, Any] = {}
+        for name in _COUNTS:
+            counts_json[name] = [asdict(count) | {"more": count.more} for count in getattr(self, name)]
         return {
             "a": self.a,
             "b": self.b,
             "equal": self.equal,
             "parts": list(self.parts),
-            **{name: [asdict(change) for change in getattr(self, name)] for name in _CHANGES},
+            **changes_json,
             "inputs": {"same": self.inputs_same, "changes": [pair.to_json() for pair in self.inputs]},
             "files": {
                 "count": self.kinships,
                 "units": self.units,
                 "changes": [pair.to_json() for pair in self.files if not pair.same],
             },
-            **{
-                name: [asdict(each) | {"more": each.more} for each in getattr(self, name)] for name in _COUNTS
-            },
+            **counts_json,
         }
+
+
+def _by_kinship(kinships: Iterable[Kinship]) -> dict[Kinship, int]:
+    """Count kinships, from alike to unlike; those that do not occur are left out."""
+    counts = Counter(kinships)
+    return {kinship: counts[kinship] for kinship in KINSHIPS if counts[kinship]}
 
 
 def diff(
@@ -208,47 +257,47 @@ def diff(
     store: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Difference:
-    """Compare two versions; their manifests are read, and nothing else.
+    """Compare two versions. Only their manifests are read.
 
-    ::
+    Example::
 
         tl.diff("code@v1", "code@prod", store="artifacts").config
         tl.diff("artifacts/code@v1", "s3://bucket/artifacts/code@v1").equal
 
     Args:
-        a, b: as :func:`tokenlake.open` takes them; names alone where there is a `store`.
-        store: where both are.
-        storage_options: for fsspec's file system; ``{"env": NAME}`` stands for an environment variable.
+        a: First version, as :func:`tokenlake.open` takes it; a name alone with `store`.
+        b: Second version, likewise.
+        store: Store of both versions.
+        storage_options: Options of fsspec's file system; ``{"env": NAME}`` stands for an environment variable.
 
     Raises:
-        NotFoundError: there is no such version; near matches are named.
-        IntegrityError: a manifest is damaged.
+        NotFoundError: A version does not exist; the message names near matches.
+        IntegrityError: A manifest is damaged.
     """
-    return compare(_manifest(a, store, storage_options), _manifest(b, store, storage_options))
+    return compare(_manifest_at(a, store, storage_options), _manifest_at(b, store, storage_options))
 
 
-def _manifest(
+def _manifest_at(
     where: str | os.PathLike[str],
     store: str | os.PathLike[str] | None,
     storage_options: Mapping[str, Any] | None,
 ) -> Manifest:
-    place, name = parted(os.fspath(where)) if store is None else (os.fspath(store), os.fspath(where))
+    """Read the manifest of a version by its reference."""
+    if store is None:
+        place, name = parted(os.fspath(where))
+    else:
+        place = os.fspath(store)
+        name = os.fspath(where)
     return Catalog(open_read_store(place, storage_options=storage_options)).manifest_of(name)
 
 
 def compare(a: Manifest, b: Manifest) -> Difference:
-    """Compare two versions by what their manifests say; no data is read."""
-    left, right = ({(each.source, each.path): each for each in one.inputs} for one in (a, b))
-    inputs: list[InputPair] = []
-    for key in sorted(left.keys() | right.keys()):
-        before, after = left.get(key), right.get(key)
-        if before is None or after is None or (before.size, before.token) != (after.size, after.token):
-            inputs.append(InputPair(before, after))
+    """Compare two versions by their manifests."""
+    inputs = _input_pairs(a, b)
     pairs = match_shards(a.files, b.files)
-    # Figures in the order of the account's fields, and of reasons by name.
-    order, ours, theirs = [each.name for each in fields(Account)], _figures(a), _figures(b)
-    names = sorted(ours.keys() | theirs.keys(), key=lambda name: (order.index(name.partition(".")[0]), name))
-    counts = [Count(name, ours.get(name, 0), theirs.get(name, 0)) for name in names]
+    totals_b = asdict(b.totals)
+    mixture_a = {} if a.mixture is None else a.mixture.to_json()
+    mixture_b = {} if b.mixture is None else b.mixture.to_json()
     return Difference(
         a=f"{a.dataset}@v{a.version}",
         b=f"{b.dataset}@v{b.version}",
@@ -259,48 +308,107 @@ def compare(a: Manifest, b: Manifest) -> Difference:
         inputs_same=len(b.inputs) - sum(pair.b is not None for pair in inputs),
         files=pairs,
         units=unit_kinships(pairs),
-        others=changes(_others(a), _others(b)),
-        totals=tuple(Count(name, n, getattr(b.totals, name)) for name, n in asdict(a.totals).items()),
-        account=tuple(each for each in counts if each.a or each.b),
-        mixture=changes(*({} if each.mixture is None else each.mixture.to_json() for each in (a, b))),
+        others=changes(_other_files(a), _other_files(b)),
+        totals=tuple(Count(name, value, totals_b[name]) for name, value in asdict(a.totals).items()),
+        account=tuple(_account_counts(a.account, b.account)),
+        mixture=changes(mixture_a, mixture_b),
         parents=changes(_parents(a), _parents(b)),
         produced_by=changes(a.produced_by, b.produced_by),
     )
 
 
+def _input_pairs(a: Manifest, b: Manifest) -> list[InputPair]:
+    """Return the input files that differ, by source and path."""
+    entries_a = {(entry.source, entry.path): entry for entry in a.inputs}
+    entries_b = {(entry.source, entry.path): entry for entry in b.inputs}
+    pairs: list[InputPair] = []
+    for key in sorted(entries_a.keys() | entries_b.keys()):
+        before = entries_a.get(key)
+        after = entries_b.get(key)
+        if before is None or after is None or (before.size, before.token) != (after.size, after.token):
+            pairs.append(InputPair(before, after))
+    return pairs
+
+
+def _account_counts(a: Account, b: Account) -> Iterator[Count]:
+    """Yield the counts of two audits that are not 0 in both, in the order of the fields, reasons by name."""
+    figures_a = _figures(a)
+    figures_b = _figures(b)
+    field_order = [field.name for field in fields(Account)]
+
+    def sort_key(name: str) -> tuple[int, str]:
+        return field_order.index(name.partition(".")[0]), name
+
+    for name in sorted(figures_a.keys() | figures_b.keys(), key=sort_key):
+        count = Count(name, figures_a.get(name, 0), figures_b.get(name, 0))
+        if count.a or count.b:
+            yield count
+
+
+def _figures(account: Account) -> dict[str, int]:
+    """Return the counts of an audit by name; those by reason as ``filtered.empty``."""
+    figures: dict[str, int] = {}
+    for name, value in account.to_json().items():
+        if isinstance(value, int):
+            figures[name] = value
+        else:
+            figures.update({f"{name}.{reason}": count for reason, count in value.items()})
+    return figures
+
+
 def changes(a: object, b: object) -> tuple[Change, ...]:
-    """Return what differs between two JSON values, by dotted keys in the order of their names."""
+    """Return the changes between two JSON values, by dotted keys in the order of their names."""
     return tuple(changes_between("", a, b))
 
 
 def changes_between(key: str, a: object, b: object) -> Iterator[Change]:
-    """Yield what differs between two values as JSON has them, each with its dotted key below `key`."""
-    left, right = _children(a), _children(b)
-    # Lists of unequal lengths have no places to compare; a list and an object neither.
-    mapping = isinstance(a, Mapping)
-    alike = mapping == isinstance(b, Mapping)
-    if left is not None and right is not None and alike and (mapping or len(left) == len(right)):
-        for name in sorted(left.keys() | right.keys()):
-            below = f"{key}.{name}" if key and mapping else f"{key}{name}"
-            yield from changes_between(below, left.get(name, _NOTHING), right.get(name, _NOTHING))
-    elif a is _NOTHING:
+    """Yield the changes between two JSON values, with dotted keys below `key`.
+
+    Objects are compared key by key, and lists of objects of equal length element by element. Everything else is one
+    value.
+    """
+    children = _comparable_children(a, b)
+    if children is not None:
+        children_a, children_b = children
+        separator = "." if key and isinstance(a, Mapping) else ""
+        for name in sorted(children_a.keys() | children_b.keys()):
+            child_a = children_a.get(name, _MISSING)
+            child_b = children_b.get(name, _MISSING)
+            yield from changes_between(f"{key}{separator}{name}", child_a, child_b)
+        return
+    if a is _MISSING:
         yield Change(key, None, b, "b")
-    elif b is _NOTHING:
+    elif b is _MISSING:
         yield Change(key, a, None, "a")
     elif canonical_text(a) != canonical_text(b):  # as JSON: 1 is not true
         yield Change(key, a, b)
 
 
+def _comparable_children(a: object, b: object) -> tuple[Mapping[str, object], Mapping[str, object]] | None:
+    """Return the members of two objects, or the elements of two lists of equal length; None for other values."""
+    children_a = _children(a)
+    children_b = _children(b)
+    is_object = isinstance(a, Mapping)
+    if children_a is None or children_b is None or is_object != isinstance(b, Mapping):
+        return None
+    if not is_object and len(children_a) != len(children_b):
+        return None
+    return children_a, children_b
+
+
 def _children(value: object) -> Mapping[str, object] | None:
-    """Return what is below an object, or below a list of objects; None for any other value."""
+    """Return the members of an object, or the elements of a list of objects; None for any other value."""
     if isinstance(value, Mapping):
         return cast("Mapping[str, object]", value)
-    if isinstance(value, list) and any(isinstance(each, dict) for each in cast("list[Any]", value)):
-        return {f"[{index}]": each for index, each in enumerate(cast("list[Any]", value))}
+    if isinstance(value, list):
+        elements = cast("list[Any]", value)
+        if any(isinstance(element, dict) for element in elements):
+            return {f"[{index}]": element for index, element in enumerate(elements)}
     return None
 
 
 def _identity(manifest: Manifest) -> dict[str, Any]:
+    """Return the values that say what was to be built."""
     return {
         "kind": manifest.kind,
         "seq_length": manifest.seq_length,
@@ -309,77 +417,86 @@ def _identity(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _others(manifest: Manifest) -> dict[str, Any]:
-    found = manifest.other_files.items()
-    return {path: entry.sha256 for path, entry in found if path.partition("/")[0] not in _OWN}
-
-
-def _figures(manifest: Manifest) -> dict[str, int]:
-    """Return the figures of an account, reasons spelled out: ``filtered.empty``."""
-    found: dict[str, int] = {}
-    for name, value in manifest.account.to_json().items():
-        by_reason = {"": value} if isinstance(value, int) else {f".{each}": value[each] for each in value}
-        found |= {name + reason: number for reason, number in by_reason.items()}
-    return found
+def _other_files(manifest: Manifest) -> dict[str, Any]:
+    """Return path -> sha256 of the files that are not shards and no record of the build itself."""
+    hashes: dict[str, Any] = {}
+    for path, entry in manifest.other_files.items():
+        if path.partition("/")[0] not in _OWN:
+            hashes[path] = entry.sha256
+    return hashes
 
 
 def _parents(manifest: Manifest) -> dict[str, Any]:
+    """Return reference -> sha256 of the versions that a version was made from."""
     return {f"{parent.dataset}@v{parent.version}": parent.sha256 for parent in manifest.parents}
 
 
 def match_shards(a: Iterable[ShardEntry], b: Iterable[ShardEntry]) -> tuple[FilePair, ...]:
-    """Pair the shards of two versions, each once; in the order of `a`, then those of `b` alone.
+    """Pair the shards of two versions, each once, in the order of `a`, then those of `b` alone.
 
-    A file that was added to the inputs may move all units after it by one, so names are not enough: of what is not the
-    same under the same name, equal bytes are looked for under any name, then equal tokens.
+    An input file that was added may move all later units by one, so names are not enough. The rounds of ``_ROUNDS`` go
+    from the strictest match to the loosest: the same bytes or tokens under the same name, then under any name, then the
+    same name alone. A shard that is paired in one round takes no part in the next.
     """
-    left, right = list(a), list(b)
-    found: dict[str, FilePair] = {}
+    shards_a = list(a)
+    unpaired_a = list(shards_a)
+    unpaired_b = list(b)
+    pairs: dict[str, FilePair] = {}
     for key, kinship in _ROUNDS:
-        # Those of an equal key, in their order.
-        waiting: defaultdict[Hashable, list[ShardEntry]] = defaultdict(list)
-        for shard in reversed(right):
-            waiting[key(shard)].append(shard)
-        gone: set[str] = set()
-        for shard in left:
-            if same := waiting.get(key(shard)):
-                other = same.pop()
-                gone.add(other.path)
-                names = [] if kinship == "same_bytes" else sorted(shard.logical.keys() | other.logical.keys())
-                unlike = (name for name in names if shard.logical.get(name) != other.logical.get(name))
-                found[shard.path] = FilePair(kinship, shard, other, tuple(unlike))
-        left = [shard for shard in left if shard.path not in found]
-        right = [shard for shard in right if shard.path not in gone]
-    found |= {shard.path: FilePair("only_a", shard, None) for shard in left}
-    only_b = [FilePair("only_b", None, shard) for shard in right]
-    return (*(found[shard.path] for shard in a), *only_b)
+        # Shards of `b` by key. The lists are reversed, so that `pop` takes the first one.
+        candidates: defaultdict[Hashable, list[ShardEntry]] = defaultdict(list)
+        for shard in reversed(unpaired_b):
+            candidates[key(shard)].append(shard)
+        paired_b: set[str] = set()
+        for shard in unpaired_a:
+            same_key = candidates.get(key(shard))
+            if same_key:
+                other = same_key.pop()
+                paired_b.add(other.path)
+                pairs[shard.path] = FilePair(kinship, shard, other, _unlike_columns(kinship, shard, other))
+        unpaired_a = [shard for shard in unpaired_a if shard.path not in pairs]
+        unpaired_b = [shard for shard in unpaired_b if shard.path not in paired_b]
+    for shard in unpaired_a:
+        pairs[shard.path] = FilePair("only_a", shard, None)
+    only_b = [FilePair("only_b", None, shard) for shard in unpaired_b]
+    return (*(pairs[shard.path] for shard in shards_a), *only_b)
 
 
-def unit_kinships(pairs: Iterable[FilePair]) -> dict[Kinship, int]:
-    """Return how many units are of which kinship; a unit is as its least alike file is."""
-    worst: dict[tuple[str, int], int] = {}
-    for pair in pairs:
-        shard, side = (pair.b, "b") if pair.b is not None else (pair.a, "a")
-        assert shard is not None
-        place = (side, shard.unit)
-        worst[place] = max(worst.get(place, 0), KINSHIPS.index(pair.kinship))
-    # A unit of `a` alone that `b` has with other files is not counted twice.
-    units = {unit for side, unit in worst if side == "b"}
-    counts = Counter(
-        KINSHIPS[rank] for (side, unit), rank in worst.items() if side == "b" or unit not in units
-    )
-    return {kinship: counts[kinship] for kinship in KINSHIPS if counts[kinship]}
+def _unlike_columns(kinship: Kinship, shard: ShardEntry, other: ShardEntry) -> tuple[str, ...]:
+    """Return the columns of a pair whose logical hashes differ, by name."""
+    if kinship == "same_bytes":
+        return ()
+    names = sorted(shard.logical.keys() | other.logical.keys())
+    return tuple(name for name in names if shard.logical.get(name) != other.logical.get(name))
 
 
-def _ids(shard: ShardEntry) -> tuple[tuple[str, str], ...]:
-    """Return the hashes of the columns of ids, in the order of their names."""
+def _id_hashes(shard: ShardEntry) -> tuple[tuple[str, str], ...]:
+    """Return the columns of ids and their logical hashes, by name."""
     return tuple(sorted(item for item in shard.logical.items() if item[0].endswith(_IDS)))
 
 
 _ROUNDS: Final[tuple[tuple[Callable[[ShardEntry], Hashable], Kinship], ...]] = (
     (lambda shard: (shard.path, shard.sha256), "same_bytes"),
-    (lambda shard: (shard.path, shard.rows, _ids(shard)), "same_tokens"),
+    (lambda shard: (shard.path, shard.rows, _id_hashes(shard)), "same_tokens"),
     (lambda shard: shard.sha256, "same_bytes"),
-    (lambda shard: (shard.split, shard.rows, _ids(shard)), "same_tokens"),
+    (lambda shard: (shard.split, shard.rows, _id_hashes(shard)), "same_tokens"),
     (lambda shard: shard.path, "different"),
 )
+"""Rounds of :func:`match_shards`: the key that two shards must share, and the kinship of those that do."""
+
+
+def unit_kinships(pairs: Iterable[FilePair]) -> dict[Kinship, int]:
+    """Return the number of units by kinship; a unit has the kinship of its least alike file.
+
+    Units are those of `b`, and those of `a` whose number `b` does not have.
+    """
+    ranks_a: dict[int, int] = {}
+    ranks_b: dict[int, int] = {}
+    for pair in pairs:
+        rank = KINSHIPS.index(pair.kinship)
+        if pair.b is not None:
+            ranks_b[pair.b.unit] = max(ranks_b.get(pair.b.unit, 0), rank)
+        elif pair.a is not None:
+            ranks_a[pair.a.unit] = max(ranks_a.get(pair.a.unit, 0), rank)
+    ranks = {**ranks_a, **ranks_b}
+    return _by_kinship(KINSHIPS[rank] for rank in ranks.values())

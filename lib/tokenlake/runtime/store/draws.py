@@ -1,6 +1,11 @@
-"""What the order of a mixture draws of each source, and the account that has to come to the same.
+"""The rows that the order of a mixture draws of each source, and the audit that compares them with what was counted.
 
-A version is committed, and found whole, only if what was counted is what its order draws.
+A mixed version is committed, and found whole, only if its counts are those that its order draws.
+
+How much of a source is drawn follows from the number of rows that each lane delivered. Example: a source of 7 rows is
+dealt to two lanes, 3 rows to the first and 4 to the second. If the lanes delivered 15 and 14 of its rows, each row of
+the first lane came 5 times, and each row of the second 3 times or 4 times. So the source has 3 full epochs, and no row
+was delivered more than 5 times.
 """
 
 from __future__ import annotations
@@ -18,23 +23,23 @@ from tokenlake.runtime.mixing.lanes import lane_bounds
 from tokenlake.runtime.mixing.mixture import SourceMixture
 from tokenlake.runtime.mixing.schedule import WeightScheduler
 from tokenlake.runtime.store.account import Account, require_equal
-from tokenlake.runtime.store.mixture import MixtureRecord, MixtureSpec
+from tokenlake.runtime.store.mixture import MixedSource, MixtureRecord, MixtureSpec
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class SourceDraw:
-    """What an order draws of one source.
+    """The rows that an order draws of one source.
 
-    Each lane goes through its own rows of the source, and begins anew when they end; where lanes have unequal numbers
-    of rows, one may be an epoch ahead.
+    Each lane goes through its own rows of the source, and begins anew when they end. If lanes have unequal numbers of
+    rows, one may be an epoch ahead of another.
 
     Attributes:
-        rows: drawn.
-        full_epochs: how often each row of the source is drawn at least.
-        epochs: how often one of its rows is drawn at most.
-        unread: rows that are never drawn.
-        asked: share of all rows that the weights ask for.
+        rows: Rows drawn; a row counts once for each time.
+        full_epochs: Lowest number of times that any row of the source is drawn.
+        epochs: Highest number of times that any row of the source is drawn.
+        unread: Rows that are never drawn.
+        asked: Share of all rows that the weights request, from 0 to 1.
     """
 
     rows: int
@@ -45,22 +50,23 @@ class SourceDraw:
 
 
 def schedule_of(spec: MixtureSpec) -> WeightScheduler:
-    """Return how the weights of a mixture move, in the order of its sources."""
-    points = [
-        {"step": point.step, "weights": {name: point.weights[name] for name in spec.lengths}}
-        for point in spec.order.points
-    ]
+    """Return the weights of a mixture over its steps, in the order of its sources."""
+    points: list[dict[str, Any]] = []
+    for point in spec.order.points:
+        weights = {name: point.weights[name] for name in spec.lengths}
+        points.append({"step": point.step, "weights": weights})
     return WeightScheduler(points, spec.order.interpolation)
 
 
 def open_mixture(spec: MixtureSpec, *, to_end: bool = False) -> SourceMixture:
-    """Return a mixture.
+    """Return the mixture that a record describes.
 
     Args:
-        to_end: as far as its sources go, and not to the rows of its order.
+        spec: Lengths of the sources, and the order.
+        to_end: Use all rows of the sources, instead of the number of rows in the order.
 
     Raises:
-        ConfigError: there is no such mixture.
+        ConfigError: The values do not describe a mixture.
     """
     order = spec.order
     return SourceMixture(
@@ -78,38 +84,78 @@ def open_mixture(spec: MixtureSpec, *, to_end: bool = False) -> SourceMixture:
 
 
 def outcomes(mixture: SourceMixture, spec: MixtureSpec) -> dict[str, SourceDraw]:
-    """Return what a mixture that ends draws of each source."""
-    lengths, kept, step_rows = spec.lengths, spec.order.kept, spec.order.step_rows
-    rows, lanes = mixture.rows or 0, mixture.layout.lanes
-    places = mixture.layout.places_before(rows)
-    drawn = np.stack([mixture.drawn(lane, int(place)) for lane, place in enumerate(places)])
-    shares = counts_of(mixture.scheduler, step_rows=step_rows).shares(rows)
-    found: dict[str, SourceDraw] = {}
-    for at, name in enumerate(mixture.names):
-        used: list[int] = np.diff(lane_bounds(kept.get(name, lengths[name]), lanes)).tolist()
-        # Rows drawn and rows used, lane by lane.
-        of_lanes = [(count, each) for count, each in zip(drawn[:, at].tolist(), used, strict=True) if each]
-        left_out = lengths[name] - sum(used)
-        found[name] = SourceDraw(
-            rows=int(drawn[:, at].sum()),
-            full_epochs=0 if left_out else min((count // each for count, each in of_lanes), default=0),
-            epochs=max((-(-count // each) for count, each in of_lanes), default=0),
-            unread=left_out + sum(max(0, each - count) for count, each in of_lanes),
-            asked=float(shares[at] / rows) if rows else 0.0,
-        )
-    return found
+    """Return the rows that a mixture of a known length draws of each source, by name.
+
+    Args:
+        mixture: The mixture of `spec`, from :func:`open_mixture`.
+        spec: Lengths of the sources, and the order.
+    """
+    order = spec.order
+    total_rows = mixture.rows or 0
+    lanes = mixture.layout.lanes
+    # Rows drawn by each lane of each source, int64[lanes, sources].
+    places = mixture.layout.places_before(total_rows)
+    drawn_by_lane = np.stack([mixture.drawn(lane, int(place)) for lane, place in enumerate(places)])
+    asked_rows = counts_of(mixture.scheduler, step_rows=order.step_rows).shares(total_rows)
+
+    draws: dict[str, SourceDraw] = {}
+    for number, name in enumerate(mixture.names):
+        stored_rows = spec.lengths[name]
+        used_rows = np.diff(lane_bounds(order.kept.get(name, stored_rows), lanes))
+        drawn_rows = drawn_by_lane[:, number]
+        asked = float(asked_rows[number] / total_rows) if total_rows else 0.0
+        draws[name] = _source_draw(stored_rows, used_rows.tolist(), drawn_rows.tolist(), asked)
+    return draws
+
+
+def _source_draw(stored_rows: int, used_rows: list[int], drawn_rows: list[int], asked: float) -> SourceDraw:
+    """Return the rows drawn of one source.
+
+    Args:
+        stored_rows: Rows that the source has.
+        used_rows: Rows of the source that each lane uses.
+        drawn_rows: Rows of the source that each lane delivered.
+        asked: Share of all rows that the weights request.
+    """
+    full_epochs: list[int] = []
+    begun_epochs: list[int] = []
+    left_out = stored_rows - sum(used_rows)
+    unread = left_out
+    for used, drawn in zip(used_rows, drawn_rows, strict=True):
+        if used:
+            full_epochs.append(drawn // used)
+            begun_epochs.append(-(-drawn // used))
+            unread += max(0, used - drawn)
+    if left_out:
+        full_epochs.append(0)
+    return SourceDraw(
+        rows=sum(drawn_rows),
+        full_epochs=min(full_epochs, default=0),
+        epochs=max(begun_epochs, default=0),
+        unread=unread,
+        asked=asked,
+    )
 
 
 def token_shares(
     asked: Mapping[str, float], rows: Mapping[str, int], tokens: Mapping[str, int]
 ) -> dict[str, float]:
-    """Return the shares of tokens that shares of rows come to, by the mean tokens of a row of each source."""
-    each = {
-        name: Fraction(part) * tokens[name] / rows[name] if rows[name] else Fraction(0)
-        for name, part in asked.items()
-    }
-    total = sum(each.values())
-    return {name: float(part / total) if total else 0.0 for name, part in each.items()}
+    """Convert shares of rows to shares of tokens, by the mean tokens per row of each source.
+
+    Args:
+        asked: Share of the rows by source.
+        rows: Rows of each source.
+        tokens: Tokens of each source.
+    """
+    weights: dict[str, Fraction] = {}
+    for name, row_share in asked.items():
+        weights[name] = Fraction(0)
+        if rows[name]:
+            weights[name] = Fraction(row_share) * tokens[name] / rows[name]
+    total = sum(weights.values())
+    if not total:
+        return dict.fromkeys(weights, 0.0)
+    return {name: float(weight / total) for name, weight in weights.items()}
 
 
 def check_mixture(
@@ -121,76 +167,99 @@ def check_mixture(
     parents: Set[tuple[str, int]],
     where: str,
 ) -> None:
-    """Check that a mixture's account is what its order draws.
+    """Check that the counts of a mixture are those that its order draws.
 
     Args:
-        packed: whether the version is of kind packed.
-        settings: the key ``mix`` of its configuration.
-        accounts: of its sources.
-        parents: dataset and version of each, by its lineage.
-        where: the manifest's name, for messages.
+        record: Mixture of a manifest.
+        packed: Kind of the version is ``packed``.
+        settings: Value of the key ``mix`` in its configuration.
+        accounts: Audits of its sources, by name.
+        parents: Dataset and version of each parent in its lineage.
+        where: Name of the manifest, for messages.
 
     Raises:
-        AccountError: names the source, the equation and both sides.
+        AccountError: An equation does not hold; the message names the source, the equation and both sides.
     """
+    # The mixture as a whole.
     sources = record.sources
-    named = {(one.dataset, one.version) for one in sources.values()}
-    as_packed = record.level == "sequences" or packed
-    rows, tokens = (
-        sum(getattr(one, key) for one in sources.values()) for key in ("drawn_rows", "drawn_tokens")
-    )
-    whole = (
-        ("kind packed = level sequences, or packed documents", packed, as_packed),
+    source_versions = {(source.dataset, source.version) for source in sources.values()}
+    is_packed_by_level = record.level == "sequences" or packed
+    total_rows = sum(source.drawn_rows for source in sources.values())
+    total_tokens = sum(source.drawn_tokens for source in sources.values())
+    equations = (
+        ("kind packed = level sequences, or packed documents", packed, is_packed_by_level),
         ("sources of the mixture = sources of the accounts", sorted(sources), sorted(accounts)),
         ("order and splits = those of config.mix", settings_of(record), settings),
-        ("sum of drawn_rows = rows of the order", rows, record.order.rows),
-        ("versions of the sources = parents in the lineage", sorted(named), sorted(parents)),
+        ("sum of drawn_rows = rows of the order", total_rows, record.order.rows),
+        ("versions of the sources = parents in the lineage", sorted(source_versions), sorted(parents)),
     )
-    require_equal("the mixture", whole, where)
-    lengths = {name: one.rows for name, one in sources.items()}
+    require_equal("the mixture", equations, where)
+
+    # Each source against the order.
     try:
         draws = outcomes(open_mixture(record.spec), record.spec)
     except ConfigError as error:
-        require_equal("the mixture", [("an order that can be", str(error), "none")], where)
+        require_equal("the mixture", [("a valid order", str(error), "none")], where)
         raise
-    asked_tokens: Mapping[str, float | None] = dict.fromkeys(sources)
-    if record.weights_by == "tokens":
-        asked = {name: draw.asked for name, draw in draws.items()}
-        asked_tokens = token_shares(asked, lengths, {name: one.tokens for name, one in sources.items()})
-    for name, one in sources.items():
-        draw, account = draws[name], accounts[name]
-        low, high = draw.full_epochs * one.tokens, draw.epochs * one.tokens
-        ids = drawn_ids(account, packed_here=record.level == "documents" and packed)
+    packed_here = record.level == "documents" and packed
+    for name, source in sources.items():
+        equations = _source_equations(source, draws[name], accounts[name], packed_here=packed_here)
+        require_equal(f"source {name!r} of the mixture", equations, where)
+
+    # Shares, which follow from the sums over all sources.
+    asked_tokens = _asked_tokens(record, draws)
+    for name, source in sources.items():
+        achieved_rows = share(source.drawn_rows, total_rows)
+        achieved_tokens = share(source.drawn_tokens, total_tokens)
         equations = (
-            ("drawn_rows = the order's closed form", one.drawn_rows, draw.rows),
-            ("full_epochs = the order's", one.full_epochs, draw.full_epochs),
-            ("unread_rows = the order's", one.unread_rows, draw.unread),
-            ("asked = the integral of the weight", one.asked, draw.asked),
-            ("rows_read = drawn_rows", account.rows_read, one.drawn_rows),
-            ("ids of the account = drawn_tokens", ids, one.drawn_tokens),
-            (
-                f"{low} <= drawn_tokens <= {high}, by epochs of {one.tokens} tokens",
-                one.drawn_tokens,
-                min(max(one.drawn_tokens, low), high),
-            ),
+            ("asked_tokens = asked, by tokens", source.asked_tokens, asked_tokens[name]),
+            ("achieved_rows = share of rows", source.achieved_rows, achieved_rows),
+            ("achieved_tokens = share of tokens", source.achieved_tokens, achieved_tokens),
         )
         require_equal(f"source {name!r} of the mixture", equations, where)
-    for name, one in sources.items():
-        shares = (
-            ("asked_tokens = asked, by tokens", one.asked_tokens, asked_tokens[name]),
-            ("achieved_rows = share of rows", one.achieved_rows, share(one.drawn_rows, rows)),
-            ("achieved_tokens = share of tokens", one.achieved_tokens, share(one.drawn_tokens, tokens)),
-        )
-        require_equal(f"source {name!r} of the mixture", shares, where)
+
+
+def _source_equations(
+    source: MixedSource, draw: SourceDraw, account: Account, *, packed_here: bool
+) -> tuple[tuple[str, object, object], ...]:
+    """Return the equations between one source of a mixture, its order and its audit, each with both sides."""
+    ids = drawn_ids(account, packed_here=packed_here)
+    # Rows differ in length: whole epochs bound the tokens from both sides.
+    fewest_tokens = draw.full_epochs * source.tokens
+    most_tokens = draw.epochs * source.tokens
+    possible_tokens = min(max(source.drawn_tokens, fewest_tokens), most_tokens)
+    bounds = f"{fewest_tokens} <= drawn_tokens <= {most_tokens}, by epochs of {source.tokens} tokens"
+    return (
+        ("drawn_rows = the order's closed form", source.drawn_rows, draw.rows),
+        ("full_epochs = the order's", source.full_epochs, draw.full_epochs),
+        ("unread_rows = the order's", source.unread_rows, draw.unread),
+        ("asked = the integral of the weight", source.asked, draw.asked),
+        ("rows_read = drawn_rows", account.rows_read, source.drawn_rows),
+        ("ids of the account = drawn_tokens", ids, source.drawn_tokens),
+        (bounds, source.drawn_tokens, possible_tokens),
+    )
+
+
+def _asked_tokens(record: MixtureRecord, draws: Mapping[str, SourceDraw]) -> Mapping[str, float | None]:
+    """Return the share of tokens that the weights request of each source; None where weights are per row."""
+    if record.weights_by != "tokens":
+        return dict.fromkeys(record.sources)
+    return token_shares(
+        {name: draw.asked for name, draw in draws.items()},
+        {name: source.rows for name, source in record.sources.items()},
+        {name: source.tokens for name, source in record.sources.items()},
+    )
 
 
 def share(part: int, whole: int) -> float:
-    """Return a share, rounded the same everywhere; 0 of nothing."""
-    return float(Fraction(part, whole)) if whole else 0.0
+    """Return part / whole, rounded once, so that every machine gets the same; 0 if `whole` is 0."""
+    if not whole:
+        return 0.0
+    return float(Fraction(part, whole))
 
 
 def settings_of(record: MixtureRecord) -> dict[str, Any]:
-    """Return what the key ``mix`` of the version's configuration says of the same mixture."""
+    """Return the value of the key ``mix`` in the configuration of a version with this mixture."""
     return {
         "level": record.level,
         "weights_by": record.weights_by,
@@ -201,10 +270,14 @@ def settings_of(record: MixtureRecord) -> dict[str, Any]:
 
 
 def drawn_ids(account: Account, *, packed_here: bool) -> int:
-    """Return how many ids of the parent a source's account covers.
+    """Return the number of ids of the parent that the audit of a source covers.
 
     Args:
-        packed_here: whether documents were packed after they were drawn: each that did not end in EOS got one then.
+        account: Audit of the source.
+        packed_here: Documents were packed after they were drawn. Each one that did not end in EOS got an EOS then,
+            which the parent does not have.
     """
-    added = account.documents - account.eos_existing if packed_here else 0
-    return account.tokens + account.bos + account.eos - added
+    added_eos = 0
+    if packed_here:
+        added_eos = account.documents - account.eos_existing
+    return account.tokens + account.bos + account.eos - added_eos

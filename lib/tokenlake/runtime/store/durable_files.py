@@ -15,22 +15,23 @@ from typing import Final, final
 from tokenlake.errors import NotFoundError, StoreError
 from tokenlake.runtime.store.writes import hint_on, write_all
 
-_PIECE: Final = 1 << 20  # bytes that are hashed at a time
+_PIECE: Final = 1 << 20  # bytes hashed at a time
 
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
-"""What a file system says of a call that it does not have."""
+"""Error numbers of file systems that do not have a call."""
 
 PUBLISH = "publish"
 
 
 @final
 class os_errors:  # noqa: N801 - it stands where contextlib's functions stand, at a fifth of their time
-    """Turn OSError into StoreError (NotFoundError where nothing is there) with the key and a hint."""
+    """Turn OSError into StoreError, or NotFoundError for a missing file, with the key and a hint."""
 
     __slots__ = ("_action", "_key")
 
     def __init__(self, action: str, key: str) -> None:
-        self._action, self._key = action, key
+        self._action = action
+        self._key = key
 
     def __enter__(self) -> None:
         return
@@ -65,28 +66,29 @@ def _opened(path: Path) -> tuple[int, int]:
     """Return the descriptor of a regular file, open for reading, and its size in bytes."""
     # O_NONBLOCK: opening a pipe that nobody writes would wait for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise StoreError(f"{path} is not a regular file; the store reads no others")
-    return descriptor, found.st_size
+    return descriptor, status.st_size
 
 
 def hash_regular(path: Path) -> str:
     """Return the sha256 (hex) of a regular file, read in pieces."""
     descriptor, size = _opened(path)
     try:
-        # hashlib.file_digest clears a quarter of a megabyte for every file, and most are smaller than one page of it.
-        found, wanted = hashlib.sha256(), min(size, _PIECE) + 1
-        while piece := os.read(descriptor, wanted):
-            found.update(piece)
-        return found.hexdigest()
+        # hashlib.file_digest clears a quarter of a megabyte for every file; most files are smaller than one page of it.
+        content_hash = hashlib.sha256()
+        piece_size = min(size, _PIECE) + 1
+        while piece := os.read(descriptor, piece_size):
+            content_hash.update(piece)
+        return content_hash.hexdigest()
     finally:
         os.close(descriptor)
 
 
 def fsync_directory(path: Path) -> None:
-    """Make a folder's entries durable; StoreError where its file system cannot."""
+    """Make the entries of a folder durable; StoreError if its file system cannot."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -99,22 +101,22 @@ def fsync_directory(path: Path) -> None:
 
 
 def made_final(temp: Path) -> str:
-    """Make a written file durable and read-only; return the sha256 (hex) of what it holds then."""
+    """Make a written file durable and read-only; return the sha256 (hex) of its content, read back."""
     descriptor = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fchmod(descriptor, 0o444)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return hash_regular(temp)  # opened again: what a network file system keeps elsewhere is asked for
+    return hash_regular(temp)  # opened again, so that a network file system asks its server
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Create a file of `data`, which nobody but its owner may read yet.
+    """Create a file of `data` that only its owner may read yet.
 
     Raises:
-        FileExistsError, FileNotFoundError: there is such a file, or no such folder.
-        StoreError: it cannot be written whole; nothing of it stays.
+        FileExistsError, FileNotFoundError: The file exists, or its folder does not.
+        StoreError: It cannot be written whole; nothing of it stays.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -127,12 +129,13 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def remove_temp(temp: Path) -> None:
-    """Remove a temporary name; where the disk refuses, what was published stands, and a later sweep removes it."""
+    """Remove a temporary name. If the disk refuses, the published object stands, and a later sweep removes the name."""
     with contextlib.suppress(OSError):
         temp.unlink()
 
 
 def unfit_folder(path: Path, call: str, error: OSError) -> StoreError:
+    """Return the error for a folder whose file system lacks a call."""
     return StoreError(
         f"{path}: its file system has no {call} ({error.strerror}), which writing safely needs. Use a folder on a disk "
         "of this machine or on NFS mounted with locks (without `nolock`), or a bucket (s3://, gs://)"

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from typing import Any, Final, final
 
 from tokenlake.runtime.store import objects, rates
-from tokenlake.runtime.store.client import Failures, ObjectClient
+from tokenlake.runtime.store.client import ObjectClient
+from tokenlake.runtime.store.failures import Failures
 from tokenlake.runtime.store.rates import answered_in_time, least_rate
 from tokenlake.runtime.store.url import Url
 
-# Kinds of token, the best first, with what file systems call them.
+# Kinds of token, the best first, with the names that file systems use for them.
 _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "generation": ("generation",),
     "version": ("version_id", "versionId", "VersionId", "version"),
@@ -33,7 +34,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @final
 class FsspecClient(ObjectClient):
-    """Calls of an fsspec file system; tokens are what its `info` has of the names above, else ``size:``."""
+    """Calls of an fsspec file system. Tokens are the first of the names above that its `info` has, else ``size:``."""
 
     page_seconds = float("inf")  # such a file system lists all pages at once
     credentials = (
@@ -50,7 +51,7 @@ class FsspecClient(ObjectClient):
         info = await self._call("info", self._path(url))
         if info["type"] != "file" or info.get("size") is None:
             raise FileNotFoundError(str(url))
-        return _found(url.path, info)
+        return _remote_object(url.path, info)
 
     async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
         folder = Url(url.scheme, url.root, url.path.rpartition("/")[0])
@@ -59,12 +60,16 @@ class FsspecClient(ObjectClient):
             infos = await self._call("ls" if flat else "find", top, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return [], None
-        found: list[objects.RemoteObject] = []
+        page: list[objects.RemoteObject] = []
         for info in infos.values() if isinstance(infos, dict) else infos:
-            rest = str(info["name"]).strip("/").removeprefix(top.strip("/")).lstrip("/")
-            path = f"{folder.path}/{rest}" if folder.path else rest
-            found.append(_found(path + "/" * (info["type"] == "directory"), info))
-        return [one for one in found if one.path.startswith(url.path)], None
+            # Names of the file system may contain a host or a bucket: only the part below the folder counts.
+            name = str(info["name"]).strip("/").removeprefix(top.strip("/")).lstrip("/")
+            path = f"{folder.path}/{name}" if folder.path else name
+            if info["type"] == "directory":
+                path += "/"
+            if path.startswith(url.path):
+                page.append(_remote_object(path, info))
+        return page, None
 
     async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
         async with answered_in_time(_seconds_for(buffer.stop - buffer.at)):
@@ -77,7 +82,8 @@ class FsspecClient(ObjectClient):
         await buffer.fill(read)
 
     async def _download(self, url: Url, write: objects.Write, planned: objects.RemoteObject | None) -> None:
-        async with answered_in_time(_seconds_for(None if planned is None else planned.size)):
+        size = None if planned is None else planned.size
+        async with answered_in_time(_seconds_for(size)):
             data = await self._call("cat_file", self._path(url))
         objects.require_size(len(data), planned)
         write(data)
@@ -97,29 +103,48 @@ class FsspecClient(ObjectClient):
 
 
 def _seconds_for(size: int | None) -> float:
-    """Return how long so many bytes may take, where they come in one piece; None: nobody knows how many."""
+    """Return the time limit of an answer that comes in one piece; infinity if its size is unknown.
+
+    Args:
+        size: Bytes of the answer.
+    """
     rate = least_rate()
     if size is None or not rate:
         return float("inf")
     return rates.ANSWER_SECONDS + size / rate
 
 
-def _found(path: str, info: Mapping[str, Any]) -> objects.RemoteObject:
+def _remote_object(path: str, info: Mapping[str, Any]) -> objects.RemoteObject:
+    """Return an object from the `info` of a file system."""
     size = int(info.get("size") or 0)
+    return objects.RemoteObject(path=path, size=size, token=_token(info) or f"size:{size}")
+
+
+def _token(info: Mapping[str, Any]) -> str:
+    """Return the best token in the `info` of a file system; "" if there is none."""
     for kind, names in _KINDS.items():
-        if value := next((info[name] for name in names if info.get(name)), None):
-            token = _moment(value) if kind in ("modified", "created") else str(value).strip('"')
-            return objects.RemoteObject(path=path, size=size, token=f"{kind}:{token}")
-    return objects.RemoteObject(path=path, size=size, token=f"size:{size}")
+        for name in names:
+            value = info.get(name)
+            if value:
+                is_time = kind in ("modified", "created")
+                text = _moment(value) if is_time else str(value).strip('"')
+                return f"{kind}:{text}"
+    return ""
 
 
 def _moment(value: Any) -> str:
     """Return a time in one spelling: a listing may have it as a number and a single answer as a text."""
+    moment = value
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value)
+            moment = datetime.fromisoformat(value)
         except ValueError:
             return value
-    if isinstance(value, datetime):
-        value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-    return str(round(value * 1_000_000)) if isinstance(value, int | float) else str(value)
+    seconds = moment
+    if isinstance(moment, datetime):
+        if not moment.tzinfo:
+            moment = moment.replace(tzinfo=UTC)
+        seconds = moment.timestamp()
+    if isinstance(seconds, int | float):
+        return str(round(seconds * 1_000_000))
+    return str(seconds)

@@ -1,19 +1,18 @@
-"""Garbage collection: judge everything, then remove what no version, tag or build that goes on needs.
+"""Garbage collection: judge everything, then remove what no version, tag or running build needs.
 
-What goes, once it lay untouched for the grace period:
+Removed, after they lay untouched for the grace period:
 
-- temporary files and uploads in parts that were never published, at once where their process on this machine is dead;
-- unfinished builds under whose version nothing changed: the claim is swept, then all but the claim is deleted. Numbers
-  are never used again;
-- files below a committed version that its manifest, which must be sound, does not list.
+- temporary files and multipart uploads that were never published; at once if their process on this machine is dead;
+- unfinished builds: the claim is swept, then all but the claim is deleted. Numbers are never used again;
+- files below a committed version that its manifest does not list; the manifest must be sound.
 
-What stays, whatever its age: all that a manifest lists, and with it what tags, mixtures and reused units need; tags;
-``runs/`` of versions; whatever is not ours. Ages are by the storage's clock against this machine's: a clock that is
-wrong by hours makes a grace period longer or shorter by as much, and nothing else. What guards a version is no clock
-(see :mod:`tokenlake.etl.commit`).
+Kept, whatever their age: all files that a manifest lists, and with them all that tags, mixtures and reused units need;
+tags; ``runs/`` of versions; files that are not ours. Ages compare the storage's clock with this machine's. A clock that
+is wrong by hours changes a grace period by as much, and nothing else: versions are not guarded by clocks (see
+:mod:`tokenlake.etl.commit`).
 
-A version is looked at as a whole, and once: what it holds, unpublished things included, and when any of it changed
-last. An object whose storage does not say when it changed counts as changed now.
+A version is listed once, as a whole, unpublished things included. An object whose storage does not record its last
+change counts as changed now.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
@@ -32,7 +30,7 @@ from tokenlake.errors import IntegrityError
 from tokenlake.runtime.store import remove
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.base import Leftover, ObjectInfo, Store
-from tokenlake.runtime.store.catalog import Catalog, lists_ledger, not_among
+from tokenlake.runtime.store.catalog import Catalog, lists_ledger
 from tokenlake.runtime.store.claims import is_closing_note
 from tokenlake.runtime.store.layout import (
     CLAIM,
@@ -47,18 +45,21 @@ from tokenlake.runtime.store.layout import (
     check_dataset_name,
     version_number,
 )
+from tokenlake.runtime.store.references import not_among
 from tokenlake.runtime.store.sealed import FORMAT_VERSION
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """A build that was given up: its number stays taken, and its files go.
+    """A build that was given up: its number stays taken, and its files are removed.
 
     Attributes:
-        was: the state of its claim: ``building``, ``committing``, ``damaged``, or ``swept`` where an earlier collection
-            had begun.
-        modified: when anything of it changed last, in seconds since the epoch.
+        dataset: Name of the dataset.
+        version: Number of the version.
+        was: State of its claim: ``building``, ``committing``, ``damaged``, or ``swept`` if an earlier collection began
+            to remove it.
+        modified: Time of its last change, in seconds since the epoch.
     """
 
     dataset: str
@@ -73,12 +74,12 @@ class GcReport:
     """The result of one collection.
 
     Attributes:
-        store: its URL.
-        grace: seconds that something must have lain untouched.
-        dry_run: nothing was changed; the report is the same as without.
-        removed: by name.
-        swept: builds that were given up, also those of which no file was left.
-        kept: unfinished builds that are younger, and what could not be judged or removed.
+        store: URL of the store.
+        grace: Seconds that something must have lain untouched.
+        dry_run: Nothing was changed; the report is the same as without.
+        removed: Removed files, by name.
+        swept: Builds that were given up, also those of which no file was left.
+        kept: Unfinished builds that are younger, and things that could not be judged or removed.
     """
 
     store: str
@@ -90,8 +91,8 @@ class GcReport:
 
     @property
     def bytes(self) -> int:
-        """The sizes of all that was removed."""
-        return sum(each.bytes for each in self.removed)
+        """Sum of the sizes of all removed files."""
+        return sum(file.bytes for file in self.removed)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form, ``bytes`` and ``files`` included."""
@@ -101,59 +102,78 @@ class GcReport:
 @final
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """When it is, and how long something must have lain untouched, in seconds."""
+    """The time of a collection, and its grace period.
+
+    Attributes:
+        now: Seconds since the epoch.
+        grace: Seconds that something must have lain untouched.
+    """
 
     now: float
     grace: float
 
     def is_old(self, modified: float | None) -> bool:
-        """Say whether something was left alone for the whole grace period."""
+        """Return whether something lay untouched for the grace period; False if its last change is unknown."""
         return modified is not None and self.now - modified >= self.grace
 
     def is_over(self, leftover: Leftover) -> bool:
-        """Say whether it will never be published: its process is dead, or nobody touched it for the grace period."""
+        """Return whether an unpublished thing is abandoned: its process is dead, or it is old."""
         return leftover.dead or self.is_old(leftover.modified)
 
 
 def judge(
     store: Store, layout: Layout, leftovers: Sequence[Leftover], clock: Clock
 ) -> remove.Finding | remove.Kept | None:
-    """Judge one version's folder.
+    """Decide what may be removed of one version's folder.
 
     Args:
-        leftovers: the unpublished things of the store.
+        store: The store.
+        layout: The version.
+        leftovers: Unpublished things of the whole store.
+        clock: Time and grace period.
+
+    Returns:
+        Files to remove, or the reason why they are kept; None if there is nothing to remove.
     """
-    leftovers = [each for each in leftovers if each.name.startswith(f"{layout.prefix}/")]
+    own_leftovers = [leftover for leftover in leftovers if leftover.name.startswith(f"{layout.prefix}/")]
     objects = {layout.path(info.key): info for info in store.list(layout.prefix)}
     if MANIFEST in objects:
         return _judge_committed(store, layout, objects, clock)
     if CLAIM in objects:
-        return _judge_claim(store, layout, objects, leftovers, clock)
+        return _judge_claim(store, layout, objects, own_leftovers, clock)
     if objects:
         return remove.Kept(layout.prefix, "it has neither claim nor manifest: not a version of ours")
-    return remove.Finding(layout=layout, empty=True) if all(map(clock.is_over, leftovers)) else None
+    if all(clock.is_over(leftover) for leftover in own_leftovers):
+        return remove.Finding(layout=layout, empty=True)
+    return None
 
 
 def _judge_committed(
     store: Store, layout: Layout, objects: dict[str, ObjectInfo], clock: Clock
 ) -> remove.Finding | remove.Kept | None:
+    """Judge a version that has a manifest, or a closing note in its place."""
     if is_closing_note(store.read(layout.manifest), layout):
-        return _swept(store, remove.closed(store, layout, objects))
+        return _remains_of(store, remove.closed(store, layout, objects))
     try:
         manifest = Catalog(store).manifest(layout.dataset, layout.version)
         manifest.check(layout.manifest)
     except IntegrityError as error:
         return remove.Kept(layout.manifest, f"the version is damaged, so nothing of it was touched: {error}")
-    named = {MANIFEST, CLAIM, *manifest.other_files, *(shard.path for shard in manifest.files)}
-    # Records that are not listed prove themselves, and the bad records that they name.
-    beside = {RUNS} if lists_ledger(manifest) else {RUNS, LEDGER, QUARANTINE}
-    strays = [
-        info
-        for path, info in objects.items()
-        if path not in named and path.partition("/")[0] not in beside and clock.is_old(info.modified)
-    ]
-    files = tuple(remove.Removed.of("stray", info) for info in strays)
-    return remove.Finding(layout=layout, files=files) if files else None
+
+    # Files that the manifest lists, and folders whose files it need not list.
+    listed = {MANIFEST, CLAIM, *manifest.other_files, *(shard.path for shard in manifest.files)}
+    unlisted_folders = {RUNS}
+    if not lists_ledger(manifest):
+        # Ledger records carry their own hash, and those of the bad records that they name.
+        unlisted_folders |= {LEDGER, QUARANTINE}
+    strays: list[remove.Removed] = []
+    for path, info in objects.items():
+        is_known = path in listed or path.partition("/")[0] in unlisted_folders
+        if not is_known and clock.is_old(info.modified):
+            strays.append(remove.Removed.of("stray", info))
+    if not strays:
+        return None
+    return remove.Finding(layout=layout, files=tuple(strays))
 
 
 def _judge_claim(
@@ -163,35 +183,49 @@ def _judge_claim(
     leftovers: Sequence[Leftover],
     clock: Clock,
 ) -> remove.Finding | remove.Kept | None:
+    """Judge a version that has a claim and no manifest."""
     data = remove.claim_bytes(store, layout)
-    if data is None:  # gone since it was listed
+    if data is None:  # removed since it was listed
         return None
     claim = remove.read_claim(data, layout)
     if claim is not None and claim.state == "swept":
-        return _swept(store, remove.abandoned(layout, "swept", data, objects))
-    with suppress(ValueError, RecursionError, TypeError, KeyError):
-        version = json.loads(data)["format_version"]
-        if claim is None and isinstance(version, int) and version > FORMAT_VERSION:
-            return remove.Kept(layout.claim, "a newer release of tokenlake wrote it; upgrade to collect it")
-    changes = [info.modified for info in objects.values()] + [each.modified for each in leftovers]
-    known = [change for change in changes if change is not None]
-    if len(known) < len(changes):
+        return _remains_of(store, remove.abandoned(layout, "swept", data, objects))
+    if claim is None and _is_of_newer_release(data):
+        return remove.Kept(layout.claim, "a newer release of tokenlake wrote it; upgrade to collect it")
+
+    # The build is abandoned if nothing of it changed for the grace period.
+    changes = [info.modified for info in objects.values()]
+    changes += [leftover.modified for leftover in leftovers]
+    known_changes = [change for change in changes if change is not None]
+    if len(known_changes) < len(changes):
         return remove.Kept(layout.prefix, "unfinished, and the storage does not say when it changed last")
-    if not clock.is_old(max(known)):
-        age = numbers.age(max(0.0, clock.now - max(known)))
+    last_change = max(known_changes)
+    if not clock.is_old(last_change):
+        age = numbers.age(max(0.0, clock.now - last_change))
         return remove.Kept(layout.prefix, f"unfinished, and changed {age} ago")
     return remove.abandoned(layout, "damaged" if claim is None else claim.state, data, objects)
 
 
-def _swept(store: Store, found: remove.Finding) -> remove.Finding | None:
-    """Return what an earlier collection left of a swept version; None where it had come to its end."""
-    claim = remove.read_claim(found.claim, found.layout)
-    done = found.claim is None or (claim is not None and claim.state == "swept")
-    return None if done and not found.files and not store.list_dirs(found.layout.prefix) else found
+def _is_of_newer_release(data: bytes) -> bool:
+    """Return whether a claim that cannot be read has a later format."""
+    try:
+        version = json.loads(data)["format_version"]
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return False
+    return isinstance(version, int) and version > FORMAT_VERSION
 
 
-#: How long something must have lain untouched, by default.
+def _remains_of(store: Store, finding: remove.Finding) -> remove.Finding | None:
+    """Return what an earlier collection left of a swept version; None if it removed everything."""
+    claim = remove.read_claim(finding.claim, finding.layout)
+    is_claim_swept = finding.claim is None or (claim is not None and claim.state == "swept")
+    if is_claim_swept and not finding.files and not store.list_dirs(finding.layout.prefix):
+        return None
+    return finding
+
+
 GRACE = "7d"
+"""Default grace period."""
 
 
 def gc(
@@ -202,28 +236,28 @@ def gc(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> GcReport:
-    """Remove from a store what no version, no tag and no build that goes on needs.
+    """Remove from a store what no version, tag or running build needs.
 
-    ::
+    Example::
 
-        tl.gc("artifacts", dry_run=True).bytes  # what would be freed
+        tl.gc("artifacts", dry_run=True).bytes  # bytes that would be freed
         tl.gc("artifacts", ["llama2-2048"], grace="12h")
 
     Args:
-        store: a path, a URL or an address.
-        names: only these datasets; all where there are none.
-        grace: seconds, or a text such as ``"7d"``, ``"12h"``, ``"30m"``, that something must have lain untouched. With
-            0 also what a build is working on is removed: no version suffers, but the build has to begin again.
-        dry_run: change nothing; the report says what would happen.
-        storage_options: for the store's file system; ``{"env": NAME}`` stands for an environment variable.
+        store: Path, URL or address of the store.
+        names: Datasets to collect; empty: all.
+        grace: Seconds, or a text such as ``"7d"``, ``"12h"``, ``"30m"``, that something must have lain untouched. With
+            0 the files of running builds are removed, too: no version suffers, but such a build has to begin again.
+        dry_run: Change nothing; the report says what would happen.
+        storage_options: Options of the store's file system; ``{"env": NAME}`` stands for an environment variable.
 
     Raises:
-        ConfigError: not such a span of time.
-        NotFoundError: there is no such dataset.
-        StoreError: the store cannot be listed.
+        ConfigError: The grace period is not a span of time.
+        NotFoundError: There is no such dataset.
+        StoreError: The store cannot be listed.
     """
-    chosen = open_store(store, storage_options=storage_options)
-    return collect(chosen, list(names), grace=parse_duration(grace), dry_run=dry_run)
+    opened = open_store(store, storage_options=storage_options)
+    return collect(opened, list(names), grace=parse_duration(grace), dry_run=dry_run)
 
 
 def collect(
@@ -235,43 +269,76 @@ def collect(
     now: float | None = None,
     workers: int = 8,
 ) -> GcReport:
-    """Collect in an open store; as :func:`gc`.
+    """Collect garbage in an open store, as :func:`gc` does.
 
     Args:
-        grace: in seconds.
-        now: seconds since the epoch; None: by this machine's clock.
-        workers: threads that delete.
+        store: The store.
+        names: Datasets to collect; empty: all.
+        grace: Seconds that something must have lain untouched.
+        dry_run: Change nothing.
+        now: Seconds since the epoch; None: this machine's clock.
+        workers: Number of threads that delete.
     """
     clock = Clock(time.time() if now is None else now, grace)
-    datasets = [name for name in store.list_dirs("") if DATASET_NAME.fullmatch(name)]
-    for name in map(check_dataset_name, names):
-        if name not in datasets:
-            raise not_among(f"no dataset {name!r} in {store.url}", name, datasets)
-    leftovers = [each for prefix in names or ("",) for each in store.leftovers(prefix) if _is_ours(each.name)]
-    findings: list[remove.Finding | remove.Kept | None] = []
-    for dataset in sorted(set(names)) if names else datasets:
-        numbers_there = filter(None, map(version_number, store.list_dirs(dataset)))
-        findings += [judge(store, Layout(dataset, each), leftovers, clock) for each in sorted(numbers_there)]
-    remover, swept = remove.Remover(store, dry_run=dry_run, workers=workers), list[Swept]()
-    remover.kept += [each for each in findings if isinstance(each, remove.Kept)]
-    remover.remove_leftovers(filter(clock.is_over, leftovers))
-    for found in findings:
-        if isinstance(found, remove.Finding) and remover.remove(found) and found.was is not None:
-            swept.append(Swept(found.layout.dataset, found.layout.version, found.was, found.modified))
+    datasets = _datasets(store, names)
+
+    # Judge everything before anything is removed.
+    leftovers: list[Leftover] = []
+    for prefix in names or ("",):
+        leftovers += [leftover for leftover in store.leftovers(prefix) if _is_ours(leftover.name)]
+    findings: list[remove.Finding] = []
+    remover = remove.Remover(store, dry_run=dry_run, workers=workers)
+    for layout in _version_folders(store, datasets):
+        judgement = judge(store, layout, leftovers, clock)
+        if isinstance(judgement, remove.Kept):
+            remover.kept.append(judgement)
+        elif judgement is not None:
+            findings.append(judgement)
+
+    # Remove.
+    remover.remove_leftovers(leftover for leftover in leftovers if clock.is_over(leftover))
+    swept: list[Swept] = []
+    for finding in findings:
+        is_removed = remover.remove(finding)
+        if is_removed and finding.was is not None:
+            layout = finding.layout
+            swept.append(Swept(layout.dataset, layout.version, finding.was, finding.modified))
     return GcReport(
         store=store.url,
         grace=grace,
         dry_run=dry_run,
-        removed=tuple(sorted(remover.removed, key=lambda each: each.name)),
+        removed=tuple(sorted(remover.removed, key=lambda removed: removed.name)),
         swept=tuple(swept),
-        kept=tuple(sorted(remover.kept, key=lambda each: each.name)),
+        kept=tuple(sorted(remover.kept, key=lambda kept: kept.name)),
     )
 
 
+def _datasets(store: Store, names: Sequence[str]) -> list[str]:
+    """Return the datasets to collect; NotFoundError for one that does not exist."""
+    datasets = [name for name in store.list_dirs("") if DATASET_NAME.fullmatch(name)]
+    if not names:
+        return datasets
+    for name in names:
+        if check_dataset_name(name) not in datasets:
+            raise not_among(f"no dataset {name!r} in {store.url}", name, datasets)
+    return sorted(set(names))
+
+
+def _version_folders(store: Store, datasets: Iterable[str]) -> Iterator[Layout]:
+    """Yield the version folders of datasets, ascending."""
+    for dataset in datasets:
+        versions = [version_number(name) for name in store.list_dirs(dataset)]
+        for version in sorted(version for version in versions if version is not None):
+            yield Layout(dataset, version)
+
+
 def _is_ours(name: str) -> bool:
-    """Say whether an unpublished thing lies where builds and tags put theirs, not in somebody else's folder."""
-    first, slash, rest = name.partition("/")
-    folder, deeper, _ = rest.partition("/")
-    version_or_tags = folder == TAGS or version_number(folder) is not None
-    below = folder.startswith(TEMP_MARK) or (bool(deeper) and version_or_tags)
-    return not slash or (DATASET_NAME.fullmatch(first) is not None and below)
+    """Return whether an unpublished thing lies where builds and tags put theirs, not in a foreign folder."""
+    dataset, slash, rest = name.partition("/")
+    if not slash:
+        return True  # in the root of the store
+    if DATASET_NAME.fullmatch(dataset) is None:
+        return False
+    folder, _, deeper = rest.partition("/")
+    is_version_or_tags = folder == TAGS or version_number(folder) is not None
+    return folder.startswith(TEMP_MARK) or (bool(deeper) and is_version_or_tags)

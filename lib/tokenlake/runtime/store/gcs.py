@@ -21,7 +21,8 @@ import fsspec
 
 from tokenlake.errors import NotFoundError
 from tokenlake.runtime.store import objects
-from tokenlake.runtime.store.client import BucketClient, Failures
+from tokenlake.runtime.store.bucket_client import BucketClient
+from tokenlake.runtime.store.failures import Failures
 from tokenlake.runtime.store.http import REQUEST, require_success, take_range, timeouts, total_size
 from tokenlake.runtime.store.payload import PIECE, Payload
 from tokenlake.runtime.store.rates import answered_in_time
@@ -62,16 +63,19 @@ class GcsClient(BucketClient):
         return self._session
 
     async def _stat(self, url: Url) -> objects.RemoteObject:
-        return _of_item(await self._json("GET", self._api + _object(url), {"fields": _FIELDS}))
+        return _remote_object(await self._json("GET", self._api + _object(url), {"fields": _FIELDS}))
 
     async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
         fields = f"nextPageToken,prefixes,items({_FIELDS})"
-        asked = {"maxResults": "1000", "fields": fields, "prefix": url.path}
-        asked |= {"delimiter": "/"} if flat else {}
-        asked |= {} if mark is None else {"pageToken": mark}
-        answer = await self._json("GET", f"{self._api}b/{url.bucket}/o", asked)
-        folders = [objects.RemoteObject(path=path, size=0, token="") for path in answer.get("prefixes", ())]
-        return [*folders, *map(_of_item, answer.get("items", ()))], answer.get("nextPageToken")
+        query = {"maxResults": "1000", "fields": fields, "prefix": url.path}
+        if flat:
+            query["delimiter"] = "/"
+        if mark is not None:
+            query["pageToken"] = mark
+        answer = await self._json("GET", f"{self._api}b/{url.bucket}/o", query)
+        page = [objects.RemoteObject(path=path, size=0, token="") for path in answer.get("prefixes", ())]
+        page += [_remote_object(item) for item in answer.get("items", ())]
+        return page, answer.get("nextPageToken")
 
     async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
         async with self._media(url, planned, {"Range": buffer.header}) as answer:
@@ -79,19 +83,19 @@ class GcsClient(BucketClient):
 
     async def _download(self, url: Url, write: objects.Write, planned: objects.RemoteObject | None) -> None:
         async with self._media(url, planned, {}) as answer:
-            hashes = ",".join(answer.headers.getall("x-goog-hash", [])).split(",")
-            stated = {name.strip(): value for name, _, value in (each.partition("=") for each in hashes)}
-            crc = _crc32c() if "crc32c" in stated else None
+            expected_crc = _stated_hashes(answer).get("crc32c")
+            checksum = None if expected_crc is None else _crc32c()
 
-            def checked(data: bytes) -> None:
-                if crc is not None:
-                    crc.update(data)
+            def write_checked(data: bytes) -> None:
+                if checksum is not None:
+                    checksum.update(data)
                 write(data)
 
-            await objects.pour(answer.content.read, checked, total_size(answer), planned)
-            got = None if crc is None else base64.b64encode(crc.digest()).decode()
-            if got not in (None, stated.get("crc32c")):
-                raise objects.DamagedBodyError(f"its CRC32C is {got}, the storage says {stated['crc32c']}")
+            await objects.pour(answer.content.read, write_checked, total_size(answer), planned)
+            if checksum is not None:
+                crc = base64.b64encode(checksum.digest()).decode()
+                if crc != expected_crc:
+                    raise objects.DamagedBodyError(f"its CRC32C is {crc}, the storage says {expected_crc}")
 
     async def put(self, url: Url, payload: Payload, over: str | None) -> None:
         mark = secrets.token_hex(16)  # bytes that end the body early would have to hold it
@@ -225,7 +229,18 @@ def _crc32c() -> Any:
     return google_crc32c.Checksum() if google_crc32c.implementation == "c" else None
 
 
+def _stated_hashes(answer: Any) -> dict[str, str]:
+    """Return name -> base64 of the hashes in the headers of an answer."""
+    hashes: dict[str, str] = {}
+    for header in answer.headers.getall("x-goog-hash", []):
+        for part in header.split(","):
+            name, _, value = part.partition("=")
+            hashes[name.strip()] = value
+    return hashes
+
+
 def _object(url: Url) -> str:
+    """Return the path of an object below the interface."""
     return f"b/{url.bucket}/o/{quote(url.path, safe='')}"
 
 
@@ -234,14 +249,19 @@ def _generation(token: str) -> str:
 
 
 def _generation_match(over: str | None) -> dict[str, str]:
+    """Return the condition of a write."""
     return {"ifGenerationMatch": "0" if over is None else _generation(over)}
 
 
-def _of_item(item: dict[str, Any]) -> objects.RemoteObject:
+def _remote_object(item: dict[str, Any]) -> objects.RemoteObject:
+    """Return an object from its JSON resource."""
+    modified: float | None = None
+    if "updated" in item:
+        modified = datetime.fromisoformat(item["updated"]).timestamp()
     return objects.RemoteObject(
         path=item["name"],
         size=int(item.get("size", 0)),
         token=f"generation:{item['generation']}",
         packed=item.get("contentEncoding", ""),
-        modified=datetime.fromisoformat(item["updated"]).timestamp() if "updated" in item else None,
+        modified=modified,
     )

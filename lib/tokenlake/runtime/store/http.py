@@ -117,23 +117,36 @@ class HttpClient(ObjectClient):
 
     @asynccontextmanager
     async def _request(self, method: str, url: Url, headers: Mapping[str, str]) -> AsyncGenerator[Any]:
+        """Send a request, and yield its answer with the body unread."""
         PUBLIC_ONLY.set(False)  # until a redirect leads to another host
-        session, target, query = await self.session(), str(url), self._options.get("query")
-        if isinstance(query, Mapping):
-            path = url.path.partition("?")[0]
-            query = query.get(path) or query.get(path.rpartition("/")[2])
-        if query:
-            target += f"{'&' if '?' in url.path else '?'}{str(query).lstrip('?&')}"
-        given = dict(self._fs.kwargs)
-        sent = {**given.pop("headers", {}), "Accept-Encoding": "identity", **headers}
-        given["timeout"] = timeouts(**({"silence": given["timeout"]} if "timeout" in given else {}))
-        redirects = {"allow_redirects": True, "max_redirects": MOST_REDIRECTS}
-        arguments = {**redirects, **REQUEST, **given, "headers": sent}
+        session = await self.session()
+        options = dict(self._fs.kwargs)
+        sent_headers = {**options.pop("headers", {}), "Accept-Encoding": "identity", **headers}
+        options["timeout"] = timeouts(options["timeout"]) if "timeout" in options else timeouts()
+        arguments = {
+            "allow_redirects": True,
+            "max_redirects": MOST_REDIRECTS,
+            **REQUEST,
+            **options,
+            "headers": sent_headers,
+        }
+        target = self._fs.encode_url(self._with_query(url))
         async with answered_in_time():  # the headers, redirects included
-            answer = await session.request(method, self._fs.encode_url(target), **arguments)
+            answer = await session.request(method, target, **arguments)
         async with answer:
             self.reached = True
             yield answer
+
+    def _with_query(self, url: Url) -> str:
+        """Return a URL with the query of the options, which may be one for all files or one for each."""
+        query = self._options.get("query")
+        if isinstance(query, Mapping):
+            path = url.path.partition("?")[0]
+            query = query.get(path) or query.get(path.rpartition("/")[2])
+        if not query:
+            return str(url)
+        separator = "&" if "?" in url.path else "?"
+        return f"{url}{separator}{str(query).lstrip('?&')}"
 
     async def _get_first(self, url: Url) -> Any:
         """Ask for one byte; the connection is closed without reading more of what may be a large body."""
@@ -145,17 +158,19 @@ class HttpClient(ObjectClient):
             return answer
 
     async def _sampled(self, url: Url, size: int) -> str:
-        found = hashlib.sha256()
-        for start in sorted({0, max(size - _SAMPLE, 0)}) if size else ():
+        """Return a token from the size and the first and last bytes of a file."""
+        sample_hash = hashlib.sha256()
+        starts = sorted({0, max(size - _SAMPLE, 0)}) if size else []
+        for start in starts:
             buffer = objects.RangeBuffer(start, min(_SAMPLE, size - start))
             async with self._request("get", url, {"Range": buffer.header}) as answer:
                 require_success(answer)
                 await buffer.fill(answer.content.read)
-                found.update(buffer.data)
+                sample_hash.update(buffer.data)
                 answer.close()
                 if answer.status != 206:
                     break
-        return f"size:{size},ends:{found.hexdigest()[:32]}"
+        return f"size:{size},ends:{sample_hash.hexdigest()[:32]}"
 
 
 def timeouts(silence: float = 30.0) -> Any:
@@ -207,21 +222,29 @@ def _content_range(answer: Any) -> re.Match[str] | None:
 
 
 def _token(headers: Mapping[str, str]) -> str:
-    etag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
+    """Return the best token in the headers of an answer: a strong ETag, the date of change, or a weak ETag."""
+    etag = headers.get("ETag", "")
+    modified = headers.get("Last-Modified", "")
     if etag and not etag.startswith("W/"):
         return "etag:" + etag.strip('"')
-    return f"modified:{modified}" if modified else f"etag:{etag}" if etag else ""
+    if modified:
+        return f"modified:{modified}"
+    return f"etag:{etag}" if etag else ""
 
 
 def _condition(token: str) -> dict[str, str]:
+    """Return the headers that make a request fail for another version than that of a token."""
     kind, _, value = token.partition(":")
     if kind == "etag" and not value.startswith("W/"):
         return {"If-Match": f'"{value}"'}
-    return {"If-Unmodified-Since": value} if kind == "modified" else {}
+    if kind == "modified":
+        return {"If-Unmodified-Since": value}
+    return {}
 
 
 def _require_version(answer: Any, planned: objects.RemoteObject) -> None:
-    found = _token(answer.headers)
-    same_kind = found.partition(":")[0] == planned.token.partition(":")[0]
-    if found and same_kind and found != planned.token:
-        raise objects.OtherObjectError(f"its version is {found}, expected {planned.token}")
+    """Raise OtherObjectError if an answer states another version than planned."""
+    token = _token(answer.headers)
+    has_same_kind = token.partition(":")[0] == planned.token.partition(":")[0]
+    if token and has_same_kind and token != planned.token:
+        raise objects.OtherObjectError(f"its version is {token}, expected {planned.token}")

@@ -1,9 +1,9 @@
-"""Keys, names and places: what may be called what, where things lie in a version's folder, and how large they may be.
+"""Keys, names and places: allowed names, the places of files in a version's folder, and their largest sizes.
 
 A key is a POSIX path relative to the store's root (``llama2-2048/v1/manifest.json``). A path is the same, relative to
 a version's folder, as manifests hold it (``data/train-00000-00.parquet``). No key ever leaves its root.
 
-Sealed documents are parsed before anything of them can be believed, so their size is judged first.
+Sealed documents are parsed before their seal is checked, so their size is limited first.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Final, final
 from tokenlake.errors import IntegrityError, StoreError
 
 DATASET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-# Never what could be read as a version: ``v3``, ``3``.
+# A tag must not look like a version: ``v3``, ``3``.
 TAG_NAME: Final = re.compile(r"(?!v?[0-9]+\Z)[a-z0-9][a-z0-9._-]{0,63}")
 SPLIT_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-# Nearly all keys are of this form, which has no problem; asking so is ten times as fast as looking for one.
+# Nearly all keys have this form, which has no problem; this check is ten times as fast as the search for a problem.
 _PLAIN_KEY: Final = re.compile(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}(?:/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}){0,31}"
 )
-# Unpublished files; they sit beside what they will become, and no listing shows them.
+# Beginning of the names of unpublished files; they lie beside their objects, and no listing shows them.
 TEMP_MARK: Final = ".tmp-"
 
 
 def key_problem(key: str) -> str | None:
-    """Return why ``key`` is not a safe relative POSIX path, or None."""
+    """Return the reason why a key is not a safe relative POSIX path, as a clause; None if it is one."""
     if _PLAIN_KEY.fullmatch(key):
         return None
     if not key:
@@ -50,9 +50,12 @@ def key_problem(key: str) -> str | None:
 
 def check_key(key: str) -> str:
     """Return ``key`` if it is a safe relative path, else raise StoreError."""
-    if (problem := key_problem(key)) is not None:
-        told = f"the key {key!r} is refused: {problem}. Expected a relative path below the store's root."
-        raise StoreError(told, key=key)
+    problem = key_problem(key)
+    if problem is not None:
+        raise StoreError(
+            f"the key {key!r} is refused: {problem}. Expected a relative path below the store's root.",
+            key=key,
+        )
     return key
 
 

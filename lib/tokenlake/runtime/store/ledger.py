@@ -1,10 +1,10 @@
-"""What units and versions consist of, in numbers: entries of files, accounts, and the ledger record of a unit.
+"""Entries of units and versions: files, inputs, parents, totals, and the ledger record of a unit.
 
-A value of these classes is what its JSON object says. Decoding checks each field by its type; what must hold between
-the fields of an entry is said by its ``problem``. A ledger record (``ledger/00017.json``) is one finished unit of work.
+A value of these classes equals its JSON object. Decoding checks each field by its type; ``problem`` of an entry checks
+the relations between its fields. A ledger record (``ledger/00017.json``) is one finished unit of work.
 
-The account says where every row and every token went. Each unit keeps one, they are summed per source and for the
-version, and they must close at commit::
+The audit (``account``) says where every row and every token went. Each unit keeps one; they are summed per source and
+for the version, and must balance at commit::
 
     rows_read = kept + sum(filtered) + sum(quarantined)
     documents = kept + expanded
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from operator import attrgetter
-from typing import Annotated, Any, Final, Self, final
+from typing import Annotated, Any, Final, NoReturn, Self, final
 
 import msgspec
 from msgspec import Meta
@@ -41,10 +41,10 @@ from tokenlake.runtime.store.sealed import (
 )
 
 _HEX: Final = b"0123456789abcdef"
-_SHARED: Final = 256  # lists of row groups
+_SHARED: Final = 256  # lists of row groups that are kept
 
 Problem = tuple[str, str, object]
-"""Of an entry: the field, what was expected, what is there."""
+"""A wrong field of an entry: its name, the expected value in words, and the value."""
 
 
 @final
@@ -53,14 +53,17 @@ class ShardEntry:
     """One Parquet file of the dataset.
 
     Attributes:
-        path: ``data/train-00017-00.parquet``, relative to the version.
-        split, unit, part: what the path says.
-        bytes, sha256: of the file.
-        rows: rows of the file (packed: sequences; tokens: documents).
-        tokens: ids that are not padding (content, BOS and EOS): the sum of ``segment_lengths``.
-        documents: documents whose first piece (``start == 0``) lies in the file.
-        row_groups: first row of each row group, ascending from 0.
-        logical: column -> hash of its values, independent of encoding and of row groups.
+        path: Path relative to the version, such as ``data/train-00017-00.parquet``.
+        split: Split, as in the path.
+        unit: Number of the unit, as in the path.
+        part: Number of the part, as in the path.
+        bytes: Size of the file.
+        sha256: Hash of the file.
+        rows: Rows of the file (packed: sequences; tokens: documents).
+        tokens: Ids that are not padding (content, BOS and EOS): the sum of ``segment_lengths``.
+        documents: Documents whose first piece (``start == 0``) lies in the file.
+        row_groups: First row of each row group, ascending from 0.
+        logical: For each column the hash of its values, independent of encoding and of row groups.
     """
 
     path: str
@@ -80,29 +83,29 @@ class ShardEntry:
         object.__setattr__(self, "row_groups", _shared(self.row_groups))
 
     def problem(self) -> Problem | None:
-        """Return what no writer of ours would write; None if there is nothing."""
+        """Return the first field that no writer of ours would write; None if all are right."""
         expected = shard_path(self.split, self.unit, self.part)
         if self.path != expected:
             return "path", f"{expected}, by its split, unit and part", self.path
-        starts = self.row_groups
-        if starts[:1] == (0,) and starts[-1] < self.rows and _ascend(starts):
+        first_rows = self.row_groups
+        if first_rows[:1] == (0,) and first_rows[-1] < self.rows and _is_ascending(first_rows):
             return None
-        if not starts and not self.rows:
+        if not first_rows and not self.rows:
             return None
-        return "row_groups", f"ascending first rows from 0, below the {self.rows} rows", list(starts)
+        return "row_groups", f"ascending first rows from 0, below the {self.rows} rows", list(first_rows)
 
     def hash_problem(self) -> Problem | None:
-        """Return what is no hash."""
+        """Return the first hash that is none; None if all are right."""
         if len(self.sha256) != 64 or not _are_hex([self.sha256]):
             return "sha256", "64 digits of lower-case hex", self.sha256
         for column, text in self.logical.items():
             if not text or len(text) % 32 or not _are_hex([text]):
-                return f"logical.{column}", "32 digits of lower-case hex, or several times so many", text
+                return f"logical.{column}", "32 digits of lower-case hex, or a multiple of 32", text
         return None
 
 
 def _are_hex(texts: Iterable[str]) -> bool:
-    """Say whether texts are digits of lower-case hex, all at once: a pattern for each takes ten times as long."""
+    """Return whether texts are digits of lower-case hex, all at once: a pattern for each takes ten times as long."""
     return not "".join(texts).encode().translate(None, _HEX)
 
 
@@ -112,27 +115,40 @@ def _shared(row_groups: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @functools.lru_cache(_SHARED)
-def _ascend(starts: tuple[int, ...]) -> bool:
-    return all(a < b for a, b in pairwise(starts))
+def _is_ascending(first_rows: tuple[int, ...]) -> bool:
+    return all(row < next_row for row, next_row in pairwise(first_rows))
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """Number and sha256 (hex) of the bytes of a file, as a manifest lists those that are no shards, or as just read."""
+    """Size and hash of a file that is not a shard.
+
+    Attributes:
+        bytes: Size of the file.
+        sha256: Hash of the file, hex.
+    """
 
     bytes: Count
     sha256: Sha256
 
     @classmethod
     def of(cls, data: builtins.bytes) -> Self:
+        """Return the entry of a file with this content."""
         return cls(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineEntry:
-    """The bad records of one unit: ``quarantine/00017.parquet``."""
+    """The file of the bad records of one unit.
+
+    Attributes:
+        path: Path relative to the version, such as ``quarantine/00017.parquet``.
+        bytes: Size of the file.
+        sha256: Hash of the file, hex.
+        rows: Number of bad records.
+    """
 
     path: str
     bytes: Positive
@@ -143,7 +159,15 @@ class QuarantineEntry:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Sums over shards: of a version, or of one split of it."""
+    """Sums over the shards of a version, or of one split of it.
+
+    Attributes:
+        files: Number of shards.
+        bytes: Sum of their sizes.
+        rows: Sum of their rows.
+        tokens: Sum of their tokens.
+        documents: Sum of their documents.
+    """
 
     files: int
     bytes: int
@@ -153,22 +177,28 @@ class Totals:
 
     @classmethod
     def of(cls, shards: Iterable[ShardEntry]) -> Self:
-        found = list(shards)
-        sums = {name: sum(map(attrgetter(name), found)) for name in ("bytes", "rows", "tokens", "documents")}
-        return cls(files=len(found), **sums)
+        """Add up shards."""
+        listed = list(shards)
+        return cls(
+            files=len(listed),
+            bytes=sum(map(attrgetter("bytes"), listed)),
+            rows=sum(map(attrgetter("rows"), listed)),
+            tokens=sum(map(attrgetter("tokens"), listed)),
+            documents=sum(map(attrgetter("documents"), listed)),
+        )
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFileEntry:
-    """An input file as identity knows it.
+    """An input file, with the values that identity depends on.
 
     Attributes:
-        source: the configured source's name.
-        path: POSIX, relative to the listing's root.
-        size: bytes.
-        token: version token, ``sha256:<hex>`` for local files.
-        file_id: :func:`tokenlake.base.fingerprint.file_id` of source and path; what provenance columns hold.
+        source: Name of the configured source.
+        path: POSIX path, relative to the root of the listing.
+        size: Size in bytes.
+        token: Version token; ``sha256:<hex>`` for local files.
+        file_id: Result of :func:`tokenlake.base.fingerprint.file_id` for source and path, as in provenance columns.
     """
 
     source: str
@@ -178,7 +208,7 @@ class InputFileEntry:
     file_id: Signed
 
     def problem(self) -> Problem | None:
-        """Return what no writer of ours would write; None if there is nothing."""
+        """Return the first field that no writer of ours would write; None if all are right."""
         expected = file_id(self.source, self.path)
         if self.file_id == expected:
             return None
@@ -188,10 +218,16 @@ class InputFileEntry:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputEntry:
-    """The range of an input file that one unit read: identity as in :class:`InputFileEntry`, and
+    """The range of an input file that one unit read.
 
     Attributes:
-        start, stop: half open, in bytes for line formats, in row groups for Parquet.
+        source: Name of the configured source.
+        path: POSIX path, relative to the root of the listing.
+        size: Size in bytes.
+        token: Version token.
+        file_id: Identity of the file, as in :class:`InputFileEntry`.
+        start: Begin of the range, in bytes for line formats, in row groups for Parquet.
+        stop: End of the range, not included.
     """
 
     source: str
@@ -204,13 +240,13 @@ class InputEntry:
 
     @property
     def file(self) -> InputFileEntry:
-        """The file without the range: the row of the manifest's table."""
+        """The file without the range, as the manifest lists it."""
         return InputFileEntry(
             source=self.source, path=self.path, size=self.size, token=self.token, file_id=self.file_id
         )
 
     def problem(self) -> Problem | None:
-        """Return what no writer of ours would write; None if there is nothing."""
+        """Return the first field that no writer of ours would write; None if all are right."""
         if self.stop < self.start:
             return "stop", f"an integer >= {self.start}", self.stop
         return self.file.problem()
@@ -219,7 +255,13 @@ class InputEntry:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """A version that this one was made from."""
+    """A version that another one was made from.
+
+    Attributes:
+        dataset: Name of the dataset.
+        version: Number of the version.
+        sha256: Seal of its manifest.
+    """
 
     dataset: DatasetName
     version: Positive
@@ -229,7 +271,12 @@ class Parent:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """Where a version comes from: parent versions, and one hash over all input files."""
+    """The origin of a version.
+
+    Attributes:
+        parents: Versions that it was made from.
+        inputs_fingerprint: Hash over all input files.
+    """
 
     parents: tuple[Parent, ...]
     inputs_fingerprint: Sha256
@@ -245,41 +292,67 @@ def check_entries(
     key: str,
     entries: Sequence[ShardEntry] | Sequence[InputFileEntry] | Sequence[InputEntry],
 ) -> None:
-    """Check what must hold inside each entry of a list; IntegrityError names the first that is wrong."""
+    """Check the relations inside each entry of a list.
+
+    Args:
+        document: Document of the list.
+        key: Key of the list.
+        entries: The decoded entries.
+
+    Raises:
+        IntegrityError: An entry is wrong; the message names the first one.
+    """
     shards = [entry for entry in entries if isinstance(entry, ShardEntry)]
-    files = [shard.sha256 for shard in shards]
-    columns = list(chain.from_iterable(shard.logical.values() for shard in shards))
-    sizes = set(map(len, columns))
-    sound = {*map(len, files)} <= {64} and 0 not in sizes and not any(size % 32 for size in sizes)
-    hashes = () if sound and _are_hex(files + columns) else map(ShardEntry.hash_problem, shards)
-    for problems in (hashes, (entry.problem() for entry in entries)):
-        for index, problem in enumerate(problems):
+    if not _have_only_hashes(shards):
+        for index, shard in enumerate(shards):
+            problem = shard.hash_problem()
             if problem is not None:
-                field, expected, got = problem
-                document.fail(f"{key}[{index}].{field}", expected, got)
+                _fail_entry(document, f"{key}[{index}]", problem)
+    for index, entry in enumerate(entries):
+        problem = entry.problem()
+        if problem is not None:
+            _fail_entry(document, f"{key}[{index}]", problem)
 
 
-#: The source of a unit that holds rows of several.
+def _fail_entry(document: SealedDocument, key: str, problem: Problem) -> NoReturn:
+    """Raise the IntegrityError for a wrong field of an entry."""
+    field_name, expected, got = problem
+    document.fail(f"{key}.{field_name}", expected, got)
+
+
+def _have_only_hashes(shards: Sequence[ShardEntry]) -> bool:
+    """Return whether all hashes of all shards are hashes, checked at once: a version may have ten thousand shards."""
+    file_hashes = [shard.sha256 for shard in shards]
+    column_hashes = list(chain.from_iterable(shard.logical.values() for shard in shards))
+    column_sizes = set(map(len, column_hashes))
+    if not set(map(len, file_hashes)) <= {64}:
+        return False
+    if 0 in column_sizes or any(size % 32 for size in column_sizes):
+        return False
+    return _are_hex(file_hashes + column_hashes)
+
+
 MIXED: Final = "*"
+"""Source of a unit that holds rows of several sources."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitRecord(Sealed):
-    """What a unit read and wrote; published after its parts, so that its existence proves theirs.
+    """The inputs and outputs of a finished unit. It is published after its parts, so that its existence proves theirs.
 
     Attributes:
-        unit: index in the plan.
-        fingerprint: of the unit's work (ranges, config, tokenizer, format); what reuse looks for.
-        source: the configured source it reads, or :data:`MIXED`.
-        inputs: ranges read.
-        parts: shards written, possibly none.
-        account: rows and tokens of this unit.
-        shares: of a unit that is :data:`MIXED`, what of the account is each source's: all but the rows that hold
-            documents of several (`sequences`, `slots` and `pad`). Empty for the others.
-        quarantine: the unit's bad records, if any.
-        engine: which tokenizer engine encoded it.
-        produced_by: names and versions of what wrote it; not identity.
+        unit: Number of the unit in the plan.
+        fingerprint: Fingerprint of the unit's work (ranges, config, tokenizer, format), by which reuse finds it.
+        source: Configured source that it reads, or :data:`MIXED`.
+        inputs: Ranges of input files that it read.
+        parts: Shards that it wrote, possibly none.
+        account: Audit of this unit.
+        shares: For a :data:`MIXED` unit the audit of each source: all but the rows that hold documents of several
+            sources (`sequences`, `slots` and `pad`). Empty for the other units.
+        quarantine: File of the unit's bad records; None if it had none.
+        engine: Tokenizer backend that encoded it.
+        produced_by: Names and versions of the software that wrote it; not part of identity.
     """
 
     unit: Annotated[int, Meta(ge=0, le=MAX_UNIT)]
@@ -294,8 +367,10 @@ class UnitRecord(Sealed):
     shares: dict[str, Account] = field(default_factory=dict[str, Account])
 
     def by_source(self) -> dict[str, Account]:
-        """Return source -> account; of a mixed unit the shares, in which no source has sequences."""
-        return self.shares if self.source == MIXED else {self.source: self.account}
+        """Return the audit of each source; in those of a mixed unit no source has sequences."""
+        if self.source == MIXED:
+            return self.shares
+        return {self.source: self.account}
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form; not sealed."""
@@ -305,25 +380,33 @@ class UnitRecord(Sealed):
         check_entries(document, "parts", self.parts)
         check_entries(document, "inputs", self.inputs)
         paths = [part.path for part in self.parts]
-        if any(part.unit != self.unit for part in self.parts) or len(set(paths)) != len(paths):
+        has_foreign_part = any(part.unit != self.unit for part in self.parts)
+        if has_foreign_part or len(set(paths)) != len(paths):
             document.fail("parts", f"each shard of unit {self.unit} once", paths)
         if any(entry.source != self.source for entry in self.inputs):
-            document.fail(
-                "inputs", f"files of source {self.source!r} only", [entry.source for entry in self.inputs]
-            )
-        if ("shares" in document) != (self.source == MIXED) or (self.source == MIXED and not self.shares):
-            document.fail("shares", f"what is each source's, in units of source {MIXED!r} only", self.source)
-        for source, account in self.shares.items():
-            if account != _of_source(account):
-                document.fail(
-                    f"shares.{source}", "no sequences, slots or pad: rows are of no one source", account
-                )
-        whole = _of_source(Account.total([self.account]))
-        if self.shares and Account.total(self.shares.values()) != whole:
-            document.fail("account", "the sum of the shares, and sequences, slots and pad", self.account)
+            sources = [entry.source for entry in self.inputs]
+            document.fail("inputs", f"files of source {self.source!r} only", sources)
+        self._check_shares(document)
         if self.quarantine is not None and self.quarantine.path != quarantine_path(self.unit):
             document.fail("quarantine.path", quarantine_path(self.unit), self.quarantine.path)
 
+    def _check_shares(self, document: SealedDocument) -> None:
+        """Check that mixed units, and only they, have shares, which add up to the audit."""
+        is_mixed = self.source == MIXED
+        if ("shares" in document) != is_mixed or (is_mixed and not self.shares):
+            document.fail(
+                "shares", f"the audit of each source, in units of source {MIXED!r} only", self.source
+            )
+        for source, account in self.shares.items():
+            if account != _without_rows(account):
+                document.fail(
+                    f"shares.{source}", "no sequences, slots or pad: rows are of no one source", account
+                )
+        whole = _without_rows(Account.total([self.account]))
+        if self.shares and Account.total(self.shares.values()) != whole:
+            document.fail("account", "the sum of the shares, and sequences, slots and pad", self.account)
 
-def _of_source(account: Account) -> Account:
+
+def _without_rows(account: Account) -> Account:
+    """Return an audit without the counts of packed rows, which may hold documents of several sources."""
     return replace(account, sequences=0, slots=0, pad=0)

@@ -1,8 +1,13 @@
 """A store in a folder of this machine.
 
-An object is always published by the same steps: a temporary file in the version's folder, fsync, re-read and compare
-the sha256, one create-only ``os.link``, fsync of the folder, unlink of the temporary name. A reader sees nothing or the
-whole object, and of two writers of one key exactly one creates it.
+An object is always published by the same steps:
+
+1. Write a temporary file in the version's folder.
+2. Make it durable (fsync), read it again and compare its sha256.
+3. Give it its name by one create-only ``os.link``.
+4. Make the folder durable, and remove the temporary name.
+
+A reader sees nothing or the whole object, and of two writers of one key exactly one creates it.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,17 +42,17 @@ from tokenlake.runtime.store.file_locks import is_abandoned, locked, new_temp_na
 from tokenlake.runtime.store.layout import TEMP_MARK, check_key, check_size, key_problem
 from tokenlake.runtime.store.writes import Outcome, Put, compare_and_swap
 
-# Hard links that cannot be made: other file system, too many links, none at all, or the name is taken.
+# Errors of hard links that cannot be made: other file system, too many links, none at all, or the name is taken.
 _NO_LINK: Final = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP, errno.EEXIST})
 _SYNCED: Final = 8  # files that wait for the disk at a time
 _HASHED: Final = 4  # files that are hashed at a time
 _LARGE: Final = 16 << 20  # bytes that are worth a thread
-_TRIES: Final = 8  # an object that vanishes between "exists" and read-back is created again, but not for ever
+_TRIES: Final = 8  # tries to create a file in a folder that other processes remove
 
 
 @final
 class LocalStore(Store):
-    """Objects as read-only files below ``root``; symlinks below it are refused, not followed."""
+    """Objects as read-only files below a folder; symlinks below it are refused, not followed."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root).expanduser().resolve()
@@ -61,15 +66,16 @@ class LocalStore(Store):
         return str(self._root)
 
     def local_path(self, key: str) -> Path:
-        above = self._above
-        # The root was resolved; what is below it is looked at, which is faster than resolving all of it again.
+        # The root is resolved already. Checking each part below it is faster than resolving the whole path.
+        path = self._above
         for part in check_key(key).split("/"):
-            above = f"{above}{os.sep}{part}"
-            if _is_symlink(above):
+            path = f"{path}{os.sep}{part}"
+            if _is_symlink(path):
                 real = os.path.realpath(self._root / key)
-                told = f"the key {key!r} is refused: a symlink leads it to {real}. Put the files there."
-                raise StoreError(told, key=key)
-        return Path(above)
+                raise StoreError(
+                    f"the key {key!r} is refused: a symlink leads it to {real}. Put the files there.", key=key
+                )
+        return Path(path)
 
     def read(self, key: str) -> bytes:
         with self.open(key) as stream, os_errors("read", key):
@@ -84,10 +90,10 @@ class LocalStore(Store):
     def size(self, key: str) -> int | None:
         path = self.local_path(key)
         try:
-            found = path.lstat()
+            status = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return found.st_size if stat.S_ISREG(found.st_mode) else None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         for entry in self._entries(prefix):
@@ -96,18 +102,18 @@ class LocalStore(Store):
                 yield from self.list(key)
             elif not entry.name.startswith(TEMP_MARK):
                 with contextlib.suppress(FileNotFoundError):  # removed since the folder was read
-                    found = entry.stat(follow_symlinks=False)
-                    yield ObjectInfo(key, found.st_size, found.st_mtime)
+                    status = entry.stat(follow_symlinks=False)
+                    yield ObjectInfo(key, status.st_size, status.st_mtime)
 
     def list_dirs(self, prefix: str) -> builtins.list[str]:
         return sorted(entry.name for entry in self._entries(prefix) if entry.is_dir(follow_symlinks=False))
 
     def _entries(self, prefix: str) -> builtins.list[os.DirEntry[str]]:
+        """Return the entries of a folder in the order of keys; none if there is no such folder."""
         folder = self.local_path(prefix) if prefix else self._root
         try:
-            with os_errors("list", prefix or self.url), os.scandir(folder) as found:
-                # The order of whole keys, as an object store lists them: "a-b/x" before "a/x".
-                return sorted(found, key=lambda entry: entry.name + "/" * entry.is_dir(follow_symlinks=False))
+            with os_errors("list", prefix or self.url), os.scandir(folder) as entries:
+                return sorted(entries, key=_key_order)
         except NotFoundError:
             return []
 
@@ -117,7 +123,7 @@ class LocalStore(Store):
             return self._new_temp(folder)
 
     def _new_temp(self, folder: Path, data: bytes = b"") -> Path:
-        """Return a new temporary file of `data`."""
+        """Create a temporary file of `data`, and return its path."""
         for _ in range(_TRIES):
             with contextlib.suppress(FileNotFoundError):  # gc removed the folder, which was empty
                 self._make_durable(folder)
@@ -128,45 +134,54 @@ class LocalStore(Store):
 
     def _put(self, puts: Sequence[Put]) -> builtins.list[Outcome]:
         paths = {put.key: self.local_path(put.key) for put in puts}
-        temps = {put.key: put.data for put in puts if isinstance(put.data, Path)}
-        for key, temp in temps.items():
-            self.check_temp(temp, key)
+        temps: dict[str, Path] = {}
+        for put in puts:
+            if isinstance(put.data, Path):
+                self.check_temp(put.data, put.key)
+                temps[put.key] = put.data
 
-        def written(put: Put) -> None:
+        def make_final(put: Put) -> None:
             with os_errors(PUBLISH, put.key):
                 put.require_written(made_final(temps[put.key]))
 
+        outcomes: dict[str, Outcome] = {}
         try:
-            for put in puts:
-                if isinstance(put.data, bytes):
-                    with os_errors(PUBLISH, put.key):
-                        if not _holds(paths[put.key], put):
-                            temps[put.key] = self._new_temp(_temp_folder(paths[put.key], put.key), put.data)
-            left = [put for put in puts if put.key in temps]  # of the others an equal object is there
-            # Waiting for the disk is what takes the time, and it takes many at once in hardly more of it.
-            for _ in in_order(written, left, _SYNCED):
+            self._write_temps(puts, paths, temps)
+            # The puts without a temporary file find an equal object.
+            written = [put for put in puts if put.key in temps]
+            # Waiting for the disk takes the time, and the disk takes many files at once in hardly more of it.
+            for _ in in_order(make_final, written, _SYNCED):
                 pass
-            done: dict[str, Outcome] = {
-                put.key: self._place(paths[put.key], put, temps[put.key]) for put in left
-            }
-            # Also after "equal": the other writer, or we before we lost its answer, may have died before that.
+            for put in written:
+                outcomes[put.key] = self._place(paths[put.key], put, temps[put.key])
+            # Also after "equal": the other writer, or an earlier try of ours, may have died before this step.
             self._sync(paths.values())
         finally:
             for temp in temps.values():
                 remove_temp(temp)
-        return [done.get(put.key, "equal") for put in puts]
+        return [outcomes.get(put.key, "equal") for put in puts]
+
+    def _write_temps(self, puts: Sequence[Put], paths: Mapping[str, Path], temps: dict[str, Path]) -> None:
+        """Write the bytes of puts to temporary files, unless an equal object exists; add the files to `temps`."""
+        for put in puts:
+            if isinstance(put.data, bytes):
+                path = paths[put.key]
+                with os_errors(PUBLISH, put.key):
+                    if not _holds(path, put):
+                        temps[put.key] = self._new_temp(_temp_folder(path, put.key), put.data)
 
     def _sync(self, paths: Iterable[Path]) -> None:
+        """Make the folders of some files durable, with their entries."""
         for folder in sorted({path.parent for path in paths}):
             with os_errors("sync", str(folder)):
                 self._make_durable(folder)
                 fsync_directory(folder)
 
     def _place(self, path: Path, put: Put, temp: Path) -> Outcome:
-        """Name a file that is durable, if what has its name may be replaced.
+        """Give a durable file its name, unless an object with this name may not be replaced.
 
-        Writers that replace or delete in one folder of this machine take turns; who creates an object takes no lock.
-        A reader keeps the inode that it opened.
+        Writers that replace or delete in one folder of this machine take turns; creating an object takes no lock. A
+        reader keeps the inode that it opened.
         """
         with os_errors(PUBLISH, put.key):
             self._make_durable(path.parent)
@@ -174,37 +189,48 @@ class LocalStore(Store):
                 with contextlib.suppress(FileExistsError):
                     os.link(temp, path)
                     return "created"
+
+            def send(token: str | None) -> None:
+                if token is None:
+                    os.link(temp, path)  # create-only, as by writers that take no lock
+                else:
+                    temp.replace(path)  # a new inode
+
             with locked(path.parent):
-                return compare_and_swap(
-                    put,
-                    lambda: _hash_of(path),
-                    # Created by a link, as by those who take no lock; replaced by a new inode.
-                    lambda token: os.link(temp, path) if token is None else temp.replace(path),
-                    FileExistsError,
-                )
+                return compare_and_swap(put, lambda: _hash_of(path), send, FileExistsError)
 
     def link_all(self, links: Sequence[Link]) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
         paths = [self.local_path(link.target) for link in links]
-        # Small files take less time than a thread does to take them over.
+        # Hash the sources. For small files a thread takes more time than it saves.
         threads = min(_HASHED, sum(link.size for link in links) // _LARGE)
-        whole = in_order(lambda link: caught(lambda: self._whole(link)), links, threads)
-        done: builtins.list[Outcome | NotFoundError | IntegrityError] = [
-            found if isinstance(found, Exception) else caught(partial(self._link, link, path, found))
-            for link, path, found in zip(links, paths, whole, strict=True)
-        ]
-        self._sync(path for path, each in zip(paths, done, strict=True) if isinstance(each, str))
-        return done
+        sources = in_order(lambda link: caught(lambda: self._hashed_source(link)), links, threads)
+        results: builtins.list[Outcome | NotFoundError | IntegrityError] = []
+        linked_paths: builtins.list[Path] = []
+        for link, path, source in zip(links, paths, sources, strict=True):
+            if isinstance(source, Exception):
+                results.append(source)
+                continue
+            result = caught(partial(self._link, link, path, source))
+            results.append(result)
+            if isinstance(result, str):
+                linked_paths.append(path)
+        self._sync(linked_paths)
+        return results
 
-    def _whole(self, link: Link) -> os.stat_result:
-        """Return which file the source of a link is; IntegrityError if it has not the hash."""
+    def _hashed_source(self, link: Link) -> os.stat_result:
+        """Return the status of the source file of a link, after its hash was checked.
+
+        Raises:
+            IntegrityError: The file has another hash.
+        """
         with os_errors("reuse", link.source), open_regular(self.local_path(link.source)) as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
-            if found == link.sha256:
+            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            if sha256 == link.sha256:
                 return os.fstat(stream.fileno())
-        raise link.damaged(found)
+        raise link.damaged(sha256)
 
-    def _link(self, link: Link, path: Path, whole: os.stat_result) -> Outcome:
-        """Name a file that was hashed; it was durable before it got its first name."""
+    def _link(self, link: Link, path: Path, hashed: os.stat_result) -> Outcome:
+        """Give a hashed file a second name; it was durable before it got its first one."""
         source = self.local_path(link.source)
         with os_errors("reuse", link.source):
             self._make_durable(path.parent)
@@ -214,12 +240,14 @@ class LocalStore(Store):
                 if error.errno not in _NO_LINK:
                     raise
                 return self._copy(link, source, path)
-            if not os.path.samestat(whole, path.lstat()):  # it was replaced meanwhile, as repair does
-                self._whole(replace(link, source=link.target))
+            if not os.path.samestat(
+                hashed, path.lstat()
+            ):  # the source was replaced meanwhile, as repair does
+                self._hashed_source(replace(link, source=link.target))
             return "created"
 
     def _copy(self, link: Link, source: Path, path: Path) -> Outcome:
-        """Put a copy where no hard link can be made, or an object is there that may be replaced."""
+        """Publish a copy of a file that cannot be linked, or whose target exists and may be replaced."""
         if _holds(path, link.put()):
             return "equal"
         temp = self._new_temp(_temp_folder(path, link.target))
@@ -233,37 +261,40 @@ class LocalStore(Store):
 
     def delete(self, key: str) -> None:
         path = self.local_path(key)
-        # Locked: a swap must not bring back what was deleted between its two looks.
+        # Locked: a swap must not bring back an object that was deleted between its two looks.
         with os_errors("delete", key), locked(path.parent):
             path.unlink()
             fsync_directory(path.parent)
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
-        found: builtins.list[Leftover] = []
+        leftovers: builtins.list[Leftover] = []
         for entry in self._entries(prefix):
             name = f"{prefix}/{entry.name}" if prefix else entry.name
             if entry.is_dir(follow_symlinks=False):
-                found += self.leftovers(name) if key_problem(name) is None else ()
+                if key_problem(name) is None:
+                    leftovers += self.leftovers(name)
             elif entry.name.startswith(TEMP_MARK):
                 with contextlib.suppress(FileNotFoundError):  # published or swept meanwhile
-                    facts = entry.stat(follow_symlinks=False)
-                    found.append(Leftover(name, facts.st_size, facts.st_mtime, is_abandoned(entry.name)))
-        return found
+                    status = entry.stat(follow_symlinks=False)
+                    is_dead = is_abandoned(entry.name)
+                    leftovers.append(Leftover(name, status.st_size, status.st_mtime, is_dead))
+        return leftovers
 
     def remove_leftover(self, leftover: Leftover) -> bool:
         folder, _, name = leftover.name.rpartition("/")
         if not name.startswith(TEMP_MARK):
-            told = f"{leftover.name} is not a temporary file; nothing was removed"
-            raise StoreError(told, key=leftover.name)
-        path = (self.local_path(folder) if folder else self._root) / name
+            raise StoreError(
+                f"{leftover.name} is not a temporary file; nothing was removed", key=leftover.name
+            )
+        folder_path = self.local_path(folder) if folder else self._root
         with contextlib.suppress(NotFoundError), os_errors("remove", leftover.name):
-            path.unlink()
+            (folder_path / name).unlink()
             return True
         return False
 
     def remove_folder(self, prefix: str) -> bool:
         path = self.local_path(prefix)
-        with contextlib.suppress(OSError):  # not empty, not there, or not ours to remove: it is no harm
+        with contextlib.suppress(OSError):  # not empty, missing, or not ours to remove: harmless
             path.rmdir()
             return True
         return False
@@ -276,34 +307,46 @@ class LocalStore(Store):
             )
 
     def _make_durable(self, folder: Path) -> None:
-        """Make a folder and its ancestors, and their entries durable (each once per store object)."""
+        """Create a folder and its ancestors, and make their entries durable; each once per store object."""
         name = str(folder)
-        if name in self._durable and os.path.isdir(name):  # noqa: PTH112 - asked six times for each unit
+        if name in self._durable and os.path.isdir(name):  # noqa: PTH112 - called six times for each unit
             return
         if self._root in folder.parents or not folder.parent.is_dir():
             self._make_durable(folder.parent)
         folder.mkdir(exist_ok=True)
         fsync_directory(folder.parent)
         if folder == self._root:
-            # A file system without locks, or without this fsync, is refused before work is done.
+            # Refuse a file system without locks, or without this fsync, before work is done.
             with locked(folder):
                 fsync_directory(folder)
         self._durable.add(name)
 
 
+def _key_order(entry: os.DirEntry[str]) -> str:
+    """Return the sort key for the order of whole keys, as an object store lists them: "a-b/x" before "a/x"."""
+    if entry.is_dir(follow_symlinks=False):
+        return entry.name + "/"
+    return entry.name
+
+
 def _temp_folder(path: Path, key: str) -> Path:
-    """Return the version's folder (or what there is of it): the same file system as the object's, at `path`."""
+    """Return the folder of the version of an object, which is on the same file system.
+
+    Args:
+        path: Path of the object.
+        key: Key of the object; one with fewer than two folders has no version, and its first folder is returned.
+    """
     return path.parents[max(0, key.count("/") - 2)]
 
 
 def _holds(path: Path, put: Put) -> bool:
-    """Say whether an equal object is there, for which nothing need be written."""
-    found = _hash_of(path)
-    return found is not None and found[0] == put.sha256
+    """Return whether an equal object exists, so that nothing needs to be written."""
+    state = _hash_of(path)
+    return state is not None and state[0] == put.sha256
 
 
 def _hash_of(path: Path) -> tuple[str, str] | None:
-    """Return the hash of a file, and a token for it; None where there is none."""
+    """Return the hash of a file, and an empty token; None if it does not exist."""
     with contextlib.suppress(FileNotFoundError):
         return hash_regular(path), ""
     return None
@@ -313,4 +356,4 @@ def _is_symlink(path: str) -> bool:
     try:
         return stat.S_ISLNK(os.lstat(path).st_mode)
     except OSError:
-        return False  # nothing is there, or nobody may look; whoever opens it says so
+        return False  # missing, or not accessible: opening it reports that

@@ -50,14 +50,14 @@ class _Build(msgspec.Struct):
 
 
 class _Config(msgspec.Struct):
-    """What readers look for in a configuration, in the form that they rely on."""
+    """The parts of a configuration that readers rely on."""
 
     build: _Build | UnsetType = UNSET
     sources: dict[str, _ConfigSource] = {}
 
 
 class _Tokenizer(msgspec.Struct):
-    """What readers look for in what is said of a tokenizer."""
+    """The facts about a tokenizer that readers rely on."""
 
     files: dict[str, Sha256] = {}
     folder: Annotated[str, Meta(pattern=r"^([0-9a-f]{16})?\Z")] = ""
@@ -72,27 +72,32 @@ class _Tokenizer(msgspec.Struct):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Sealed):
-    """Everything a version is: its files and their hashes, what it was made from, its account.
+    """The complete description of a version: its files and their hashes, its origin, its audit.
 
-    The file is sealed canonical JSON without clock, host, user or run id: equal work gives equal bytes.
-    What follows from the fields (totals, splits, account, lineage, sha256) is computed, written too, and
-    compared on reading.
+    The file is sealed canonical JSON without clock, host, user or run id: equal work gives equal bytes. Totals, splits,
+    account, lineage and sha256 follow from the fields. They are written too, and compared on reading.
+
+    Example::
+
+        manifest = tl.Manifest.from_bytes(Path("artifacts/code/v1/manifest.json").read_bytes())
+        manifest.splits["train"].tokens
 
     Attributes:
-        kind: ``packed`` (fixed-length sequences) or ``tokens`` (a row per document) or ``preference`` (a row per judged
+        kind: ``packed`` (fixed-length sequences), ``tokens`` (a row per document) or ``preference`` (a row per judged
             prompt, in the columns of :attr:`preference`).
-        dataset, version: the name in the store and the number of this version.
-        fingerprint: of the whole build.
-        seq_length: ids per row of a packed dataset, else None.
-        config: the resolved config, as identity sees it.
-        tokenizer: per source: name, file hashes, probe, special ids.
-        files: the shards, in the order that readers number their rows by.
-        other_files: every other file below the version except the manifest, the claim and ``runs/``.
-        inputs: table of the input files; ``file_id`` is what provenance columns hold.
-        accounts: per source.
-        parents: versions that this one was made from.
-        produced_by: names and versions of what wrote it; not identity.
-        mixture: of a version whose rows are a mixture: the order, and what became of each source.
+        dataset: Name of the dataset.
+        version: Number of the version.
+        fingerprint: Fingerprint of the whole build.
+        seq_length: Ids per row of a packed dataset; None for the other kinds.
+        config: Resolved configuration, as identity sees it.
+        tokenizer: For each source the name, file hashes, probe and special ids of its tokenizer.
+        files: Shards, in the order in which readers number their rows.
+        other_files: All other files below the version except the manifest, the claim and ``runs/``, by path.
+        inputs: Input files; provenance columns hold their ``file_id``.
+        accounts: Audit of each source.
+        parents: Versions that this one was made from.
+        produced_by: Names and versions of the software that wrote it; not part of identity.
+        mixture: Order and draws of a version whose rows are a mixture; None for the others.
     """
 
     FREE: ClassVar = ("config", "tokenizer", "mixture")
@@ -118,14 +123,14 @@ class Manifest(Sealed):
 
     @cached_property
     def preference(self) -> tuple[Method, Trainer] | None:
-        """Which trainer's columns the rows of kind ``preference`` have; None for the other kinds."""
+        """Method and trainer whose columns the rows of kind ``preference`` have; None for the other kinds."""
         if self.kind != "preference":
             return None
         sources: dict[str, Any] = self.config.get("sources", {})
         for source in sources.values():
-            found = source.get("texts", {}).get("preference", {})
-            if found.get("method") in METHODS and found.get("trainer") in TRAINERS:
-                return found["method"], found["trainer"]
+            settings = source.get("texts", {}).get("preference", {})
+            if settings.get("method") in METHODS and settings.get("trainer") in TRAINERS:
+                return settings["method"], settings["trainer"]
         raise IntegrityError(
             f"{self.dataset}@v{self.version}: of kind preference, but its config names no method and trainer"
         )
@@ -137,51 +142,57 @@ class Manifest(Sealed):
 
     @cached_property
     def splits(self) -> dict[str, ledger.Totals]:
-        """Sums per split, by name."""
-        found: dict[str, list[ledger.ShardEntry]] = {}
+        """Sums over the shards of each split, by name."""
+        shards: dict[str, list[ledger.ShardEntry]] = {}
         for shard in self.files:
-            found.setdefault(shard.split, []).append(shard)
-        if len(found) == 1:
-            return dict.fromkeys(found, self.totals)
-        return {name: ledger.Totals.of(found[name]) for name in sorted(found)}
+            shards.setdefault(shard.split, []).append(shard)
+        if len(shards) == 1:
+            return dict.fromkeys(shards, self.totals)
+        return {name: ledger.Totals.of(shards[name]) for name in sorted(shards)}
 
     @cached_property
     def held_out(self) -> dict[str, str]:
-        """The split of the documents that are held out of training, by source; those of sets that have rows here."""
+        """Split of the held-out documents, by source; splits without rows in this version are left out."""
+        splits: dict[str, str] = {}
         sources: dict[str, Any] = self.config.get("sources", {})
-        asked = {name: each["eval"]["split"] for name, each in sources.items() if "eval" in each}
-        return {name: split for name, split in asked.items() if split in self.splits}
+        for name, source in sources.items():
+            split = source["eval"]["split"] if "eval" in source else None
+            if split in self.splits:
+                splits[name] = split
+        return splits
 
     @cached_property
     def account(self) -> Account:
-        """The sum of the sources' accounts, and of a mixture the rows that are of no one source."""
-        rows = () if self.mixture is None else (self.mixture.rows,)
-        return Account.total([*self.accounts.values(), *rows])
+        """Sum of the sources' audits, and of the rows of a mixture that belong to several sources."""
+        accounts = list(self.accounts.values())
+        if self.mixture is not None:
+            accounts.append(self.mixture.rows)
+        return Account.total(accounts)
 
     @cached_property
     def lineage(self) -> ledger.Lineage:
-        """Parents and the hash over the inputs."""
+        """Parents, and the hash over the inputs."""
         return ledger.Lineage(parents=self.parents, inputs_fingerprint=ledger.inputs_fingerprint(self.inputs))
 
     @cached_property
     def sha256(self) -> str:
-        """The manifest's own hash: of the canonical form without this member."""
+        """Seal of the manifest: the hash of its canonical form without this member."""
         return seal_of(self._canonical())
 
     @property
     def width(self) -> int:
-        """Ids of a row of a packed dataset, padding included; 0 where a row is a document."""
+        """Ids of a row of a packed dataset, padding included; 0 for rows that are documents."""
         return self.seq_length or 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the file says."""
+        """Return the content of the file."""
         return json.loads(self.to_bytes())
 
     def __repr__(self) -> str:
-        totals = self.totals
-        told = f"{numbers.plural(totals.rows, 'row')}, {numbers.plural(totals.tokens, 'token')}"
-        name = f"{self.dataset}@v{self.version}"
-        return f"Manifest({name}: {self.kind}, {told} in {numbers.plural(totals.files, 'shard')})"
+        rows = numbers.plural(self.totals.rows, "row")
+        tokens = numbers.plural(self.totals.tokens, "token")
+        shards = numbers.plural(self.totals.files, "shard")
+        return f"Manifest({self.dataset}@v{self.version}: {self.kind}, {rows}, {tokens} in {shards})"
 
     def _repr_html_(self) -> str:
         facts = {
@@ -193,8 +204,10 @@ class Manifest(Sealed):
             "sha256": self.sha256,
         }
         heads = ("split", "rows", "tokens", "documents", "shards", "bytes")
-        figures = {name: (s.rows, s.tokens, s.documents, s.files, s.bytes) for name, s in self.splits.items()}
-        rows = [(name, *(f"{each:,}" for each in of)) for name, of in figures.items()]
+        rows: list[tuple[str, ...]] = []
+        for name, totals in self.splits.items():
+            counts = (totals.rows, totals.tokens, totals.documents, totals.files, totals.bytes)
+            rows.append((name, *(f"{count:,}" for count in counts)))
         return named_facts(f"Manifest {self.dataset}@v{self.version}", facts, heads, rows)
 
     def _members(self) -> dict[str, Any]:
@@ -209,42 +222,33 @@ class Manifest(Sealed):
         _check_config(document)
         document.get("tokenizer", dict[str, _Tokenizer])
         lineage: ledger.Lineage = document.get("lineage", ledger.Lineage)
-        found = cls(
-            **document.values(cls, "parents", "mixture"),
-            parents=lineage.parents,
-            mixture=MixtureRecord.read(document, "mixture") if "mixture" in document else None,
-        )
-        found._check(document)
-        document.end(found)
-        # What unsealing found; computing it again would take as long as all the rest.
-        vars(found)["sha256"] = document.get("sha256", Sha256)
-        return found
+        mixture: MixtureRecord | None = None
+        if "mixture" in document:
+            mixture = MixtureRecord.read(document, "mixture")
+        manifest = cls(**document.values(cls, "parents", "mixture"), parents=lineage.parents, mixture=mixture)
+        manifest._check(document)
+        document.end(manifest)
+        # Keep the seal that was checked: computing it again would take as long as all the rest.
+        vars(manifest)["sha256"] = document.get("sha256", Sha256)
+        return manifest
 
     def check(self, where: str = MANIFEST) -> None:
-        """Check that the accounts close, one by one and against the files; of a mixture also against its order.
+        """Check that the audits balance, one by one and against the files; those of a mixture also against its order.
+
+        Args:
+            where: Name of the manifest, for messages.
 
         Raises:
-            AccountError: names the source, the equation and both sides.
+            AccountError: An equation does not hold; the message names the source, the equation and both sides.
         """
-        own_rows = self.seq_length if self.mixture is None else None
+        # Sources of a mixture share rows: only the whole has slots.
+        width = self.seq_length if self.mixture is None else None
         for source, account in self.accounts.items():
-            account.check(own_rows, where=f"{where}: source {source!r}")
-        total, files = self.account, self.totals
-        total.check(self.seq_length, where=where)
-        name = "sequences" if self.kind == "packed" else "documents"
-        rows = total.count(name)
-        # Rows that were packed elsewhere and are passed on count as one document each.
-        whole_rows = self.mixture is not None and self.mixture.level == "sequences"
-        documents = ("rows", files.rows) if whole_rows else ("documents", files.documents)
-        ids = total.content_packed + total.bos + total.eos
-        equations = (
-            (f"account.{name} = rows of all files", rows, files.rows),
-            (f"account.documents = {documents[0]} of all files", total.documents, documents[1]),
-            ("account.content_packed + bos + eos = tokens of all files", ids, files.tokens),
-        )
-        require_equal("the account of all files", equations, where)
+            account.check(width, where=f"{where}: source {source!r}")
+        self.account.check(self.seq_length, where=where)
+        require_equal("the account of all files", self._file_equations(), where)
         if self.mixture is not None:
-            # It imports numpy, which a list of the versions of a store does not wait for; nor for Arrow's types below.
+            # This imports numpy, which a list of the versions of a store should not wait for.
             from tokenlake.runtime.store.draws import check_mixture
 
             check_mixture(
@@ -256,22 +260,47 @@ class Manifest(Sealed):
                 where=where,
             )
 
+    def _file_equations(self) -> tuple[tuple[str, int, int], ...]:
+        """Return the equations between the audit and the files, each with both sides."""
+        total = self.account
+        files = self.totals
+        count_name = "sequences" if self.kind == "packed" else "documents"
+        counted_rows = total.count(count_name)
+        # Rows that were packed elsewhere and are passed on count as one document each.
+        passes_rows_on = self.mixture is not None and self.mixture.level == "sequences"
+        document_name = "rows" if passes_rows_on else "documents"
+        ids = total.content_packed + total.bos + total.eos
+        return (
+            (f"account.{count_name} = rows of all files", counted_rows, files.rows),
+            (
+                f"account.documents = {document_name} of all files",
+                total.documents,
+                getattr(files, document_name),
+            ),
+            ("account.content_packed + bos + eos = tokens of all files", ids, files.tokens),
+        )
+
     def _check(self, document: SealedDocument) -> None:
         ledger.check_entries(document, "files", self.files)
         ledger.check_entries(document, "inputs", self.inputs)
         if (self.kind == "packed") != (self.seq_length is not None):
             document.fail("seq_length", "a length for kind packed, else null", self.seq_length)
-        _ = self.preference  # one that is none is an error here, and not when rows are read
+        _ = self.preference  # raises now, and not when rows are read
+
+        # Nothing is listed twice.
         paths = [shard.path for shard in self.files]
         if len(set(paths)) != len(paths):
             repeated = [path for path, times in Counter(paths).items() if times > 1]
             document.fail("files", "each path once", repeated)
-        ids = [entry.file_id for entry in self.inputs]
-        if len(set(ids)) != len(ids):
-            document.fail("inputs", "each file_id once", f"{len(ids) - len(set(ids))} repeated")
+        file_ids = [entry.file_id for entry in self.inputs]
+        if len(set(file_ids)) != len(file_ids):
+            repetitions = len(file_ids) - len(set(file_ids))
+            document.fail("inputs", "each file_id once", f"{repetitions} repeated")
+
         for path in self.other_files:
             problem = key_problem(path)
-            if problem is not None or path.split("/")[0] in (DATA, RUNS, MANIFEST, CLAIM):
+            is_reserved = path.split("/")[0] in (DATA, RUNS, MANIFEST, CLAIM)
+            if problem is not None or is_reserved:
                 document.fail(
                     "other_files", f"paths of other files below the version ({problem or 'reserved'})", path
                 )
@@ -284,13 +313,16 @@ _PLAIN: Final = frozenset(
 
 
 def _check_config(document: SealedDocument) -> None:
-    shape: _Config = document.get("config", _Config)
-    for index, (_, kind) in enumerate(() if shape.build is UNSET else shape.build.kept):
-        if isinstance(kind, str) and kind in _PLAIN:
+    """Check the parts of a configuration that readers rely on."""
+    config: _Config = document.get("config", _Config)
+    if config.build is UNSET:
+        return
+    for index, (_, type_name) in enumerate(config.build.kept):
+        if isinstance(type_name, str) and type_name in _PLAIN:
             continue
-        from tokenlake.runtime.schema import arrow_type
+        from tokenlake.runtime.column_types import arrow_type
 
         try:
-            arrow_type(kind)
+            arrow_type(type_name)
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
-            document.fail(f"config.build.kept[{index}]", "a name and a type", kind)
+            document.fail(f"config.build.kept[{index}]", "a name and a type", type_name)

@@ -1,7 +1,7 @@
-"""What a mixed version is a mixture of: the order of its rows, and what became of each source, as it is recorded.
+"""The record of a mixture in a manifest: the order of its rows, and the rows drawn of each source.
 
-The order is a function, so that nobody needs to have seen the rows to know how many of them are of each source, and how
-often each source was gone through: ``store/draws.py``.
+The order is a function. So the number of rows of each source, and its number of epochs, can be computed without the
+rows: ``store/draws.py``.
 """
 
 from __future__ import annotations
@@ -26,23 +26,29 @@ from tokenlake.runtime.store.sealed import (
 )
 
 Level = Literal["documents", "sequences"]
-"""What was mixed: documents, which may be packed after they are mixed, or packed rows."""
+"""Unit of mixing: documents, which may be packed after they are mixed, or packed rows."""
 
 Interpolation = Literal["step", "linear", "cosine"]
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
 WeightsBy = Literal["rows", "tokens"]
 
-#: More would cost a reader memory for nothing; a manifest that says so is damaged or hostile.
+# More would cost a reader memory for nothing; a manifest with more is damaged or hostile.
 MOST_LANES: Final = 1 << 16
 MOST_BLOCK: Final = 1 << 24
 
 FIRST_ORDER: Final = 2
+"""Version of the first order; manifests do not write it."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class WeightPoint:
-    """The weight per row of each source from a step on."""
+    """The weights from a step on.
+
+    Attributes:
+        step: First step of these weights.
+        weights: Weight per row of each source.
+    """
 
     step: Count
     weights: Mapping[str, Share]
@@ -51,15 +57,20 @@ class WeightPoint:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOrder:
-    """The arguments of :class:`tokenlake.runtime.mixing.mixture.SourceMixture`, but for the lengths of the sources.
+    """The arguments of :class:`tokenlake.runtime.mixing.mixture.SourceMixture`, without the lengths of the sources.
 
     Attributes:
-        lanes, batch_size, block_size, step_rows, seed, stop: of the order.
-        rows: of the whole stream.
-        points: of the weights, steps ascending.
-        interpolation: between points.
-        version: of the order; manifests of the first ones, which are of version 2, do not name it.
-        kept: how many rows are used of the sources of which not all are; named only where there are any.
+        lanes: Number of lanes.
+        batch_size: Rows of a batch.
+        block_size: Rows after which the weights hold exactly.
+        step_rows: Rows of a step, by which weights move.
+        seed: Random seed of the order.
+        stop: End of the stream: ``restart``, ``first_exhausted`` or ``all_exhausted``.
+        rows: Rows of the whole stream.
+        points: Weights, steps ascending.
+        interpolation: Interpolation of the weights between points.
+        version: Version of the order; 2 is not written.
+        kept: Number of rows used, for the sources of which not all rows are used; empty is not written.
     """
 
     lanes: Annotated[int, Meta(ge=1, le=MOST_LANES)]
@@ -75,17 +86,32 @@ class MixtureOrder:
     kept: Mapping[str, Positive] = field(default_factory=dict[str, int])
 
     def to_json(self) -> dict[str, Any]:
-        data = msgspec.to_builtins(self)
-        usual = (("version", FIRST_ORDER), ("kept", {}))
-        return {key: value for key, value in data.items() if (key, value) not in usual}
+        """Return the JSON-able form; a default `version` and `kept` are left out."""
+        members = msgspec.to_builtins(self)
+        if self.version == FIRST_ORDER:
+            del members["version"]
+        if not self.kept:
+            del members["kept"]
+        return members
 
     def identity(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return JSON of all but where it ends, for sources of these names: their order counts, and canonical JSON
-        sorts keys."""
-        listed = list(names)
-        points = [[point.step, [point.weights[name] for name in listed]] for point in self.points]
-        found = self.to_json() | {"names": listed, "points": points}
-        return {key: value for key, value in found.items() if key != "rows"}
+        """Return the part of a fingerprint for this order: all but the number of rows.
+
+        The order of sources matters, and canonical JSON sorts keys. So names and weights are lists.
+
+        Args:
+            names: Names of the sources, in the order of the mixture.
+        """
+        source_names = list(names)
+        points = [_listed_point(point, source_names) for point in self.points]
+        members = self.to_json() | {"names": source_names, "points": points}
+        del members["rows"]
+        return members
+
+
+def _listed_point(point: WeightPoint, names: Iterable[str]) -> list[Any]:
+    """Return the step of a point and its weights, in the order of the names."""
+    return [point.step, [point.weights[name] for name in names]]
 
 
 @final
@@ -94,8 +120,8 @@ class MixtureSpec:
     """A mixture in plain values.
 
     Attributes:
-        lengths: source -> rows, in the order of the mixture.
-        order: of its rows; its `rows` are 0 as long as nobody knows how many are asked for.
+        lengths: Rows of each source, in the order of the mixture.
+        order: Order of the rows; its `rows` are 0 until their number is known.
     """
 
     lengths: Mapping[str, int]
@@ -105,22 +131,26 @@ class MixtureSpec:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedSource:
-    """One source of a mixture: the split of a parent, and what was drawn of it.
+    """One source of a mixture: the split of a parent, and the rows drawn of it.
 
-    Rows of a source are dealt to lanes, whose epochs begin and end each for itself: where lanes have unequal numbers of
-    rows, one may be an epoch ahead of another.
+    Rows of a source are dealt to lanes, whose epochs are independent: if lanes have unequal numbers of rows, one may be
+    an epoch ahead of another.
 
     Attributes:
-        dataset, version, split: of the parent; its hash is in the manifest's lineage.
-        window: rows inside which the order of an epoch shuffles, in the mean.
-        rows, tokens: of the split, whatever share of it is used; tokens are ids that are not padding.
-        drawn_rows: rows of the mixture that are of this source.
-        drawn_tokens: ids of the parent that these rows hold, padding apart.
-        full_epochs: how often each of its rows was drawn at least.
-        unread_rows: rows that were never drawn.
-        asked: share of the mixture's rows that the weights ask for, over the whole run.
-        asked_tokens: the same of its tokens, where weights are per token; else None.
-        achieved_rows, achieved_tokens: shares of the rows and of the ids that were drawn.
+        dataset: Dataset of the parent; its hash is in the manifest's lineage.
+        version: Version of the parent.
+        split: Split of the parent.
+        window: Mean number of rows inside which an epoch is shuffled.
+        rows: Rows of the whole split.
+        tokens: Ids of the whole split that are not padding.
+        drawn_rows: Rows of the mixture that are of this source.
+        drawn_tokens: Ids of the parent in these rows, without padding.
+        full_epochs: Lowest number of times that any of its rows was drawn.
+        unread_rows: Rows that were never drawn.
+        asked: Share of the mixture's rows that the weights request, over the whole run.
+        asked_tokens: Requested share of its tokens, if weights are per token; else None.
+        achieved_rows: Share of the drawn rows.
+        achieved_tokens: Share of the drawn ids.
     """
 
     dataset: DatasetName
@@ -149,6 +179,7 @@ class MixedSource:
         return self.drawn_tokens - self.full_epochs * self.tokens
 
     def to_json(self) -> dict[str, Any]:
+        """Return the JSON-able form, partial epochs included."""
         partial = {"partial_rows": self.partial_rows, "partial_tokens": self.partial_tokens}
         return asdict(self) | partial
 
@@ -159,11 +190,11 @@ class MixtureRecord:
     """The key ``mixture`` of a mixed version's manifest.
 
     Attributes:
-        level: what was mixed.
-        weights_by: what the weights of the configuration are shares of; those of `order` are per row.
-        order: of the rows.
-        rows: of the account, what belongs to no source: `sequences`, `slots` and `pad`.
-        sources: by name, in the order of the mixture.
+        level: Unit of mixing.
+        weights_by: Unit of the weights in the configuration; those of `order` are per row.
+        order: Order of the rows.
+        rows: Counts of the audit that belong to no one source: `sequences`, `slots` and `pad`.
+        sources: Sources by name, in the order of the mixture.
     """
 
     level: Level
@@ -173,47 +204,50 @@ class MixtureRecord:
     sources: dict[str, MixedSource]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the JSON-able form."""
         return {
             "level": self.level,
             "weights_by": self.weights_by,
             "order": self.order.to_json(),
             "rows": {"sequences": self.rows.sequences, "slots": self.rows.slots, "pad": self.rows.pad},
-            # Names apart: their order counts, and canonical JSON sorts keys.
+            # Names are a list: their order matters, and canonical JSON sorts keys.
             "names": list(self.sources),
             "sources": {name: source.to_json() for name, source in self.sources.items()},
         }
 
     @property
     def spec(self) -> MixtureSpec:
-        """The mixture."""
-        return MixtureSpec(
-            lengths={name: source.rows for name, source in self.sources.items()}, order=self.order
-        )
+        """The mixture in plain values."""
+        lengths = {name: source.rows for name, source in self.sources.items()}
+        return MixtureSpec(lengths=lengths, order=self.order)
 
     @classmethod
     def read(cls, document: SealedDocument, key: str) -> Self:
-        """Read a member of a manifest; IntegrityError for what no writer of ours would write."""
+        """Read a member of a manifest.
+
+        Args:
+            document: The manifest.
+            key: Key of the member.
+
+        Raises:
+            IntegrityError: A value is one that no writer of ours would write.
+        """
         stored: _Stored = document.get(key, _Stored)
-        order, names, sources = stored.order, stored.names, stored.sources
-        if sorted(names) != sorted(sources):
-            document.fail(f"{key}.names", f"each of {sorted(sources)} once", list(names))
-        steps = [point.step for point in order.points]
-        if not steps or any(after <= before for before, after in pairwise(steps)):
-            document.fail(f"{key}.order.points", "at least one, steps ascending", steps)
-        for point in order.points:
-            if set(point.weights) != set(names):
-                document.fail(f"{key}.order.points", f"weights of {sorted(names)}", dict(point.weights))
-        for name, rows in order.kept.items():
-            if name not in sources or rows >= sources[name].rows:
-                document.fail(f"{key}.order.kept", "fewer rows of a source than it has", {name: rows})
-        ordered = {name: sources[name] for name in names}
+        names = stored.names
+        if sorted(names) != sorted(stored.sources):
+            document.fail(f"{key}.names", f"each of {sorted(stored.sources)} once", list(names))
+        _check_order(document, f"{key}.order", stored)
         return cls(
-            level=stored.level, weights_by=stored.weights_by, order=order, rows=stored.rows, sources=ordered
+            level=stored.level,
+            weights_by=stored.weights_by,
+            order=stored.order,
+            rows=stored.rows,
+            sources={name: stored.sources[name] for name in names},
         )
 
 
 class _Stored(msgspec.Struct):
-    """A record as it is stored: names apart, since their order counts and canonical JSON sorts keys."""
+    """A record as it is stored: with a list of names, because their order matters and canonical JSON sorts keys."""
 
     level: Level
     weights_by: WeightsBy
@@ -221,3 +255,17 @@ class _Stored(msgspec.Struct):
     rows: Account
     names: tuple[str, ...]
     sources: dict[str, MixedSource]
+
+
+def _check_order(document: SealedDocument, key: str, stored: _Stored) -> None:
+    """Check the order of a stored mixture against its sources."""
+    order = stored.order
+    steps = [point.step for point in order.points]
+    if not steps or any(step >= next_step for step, next_step in pairwise(steps)):
+        document.fail(f"{key}.points", "at least one, steps ascending", steps)
+    for point in order.points:
+        if set(point.weights) != set(stored.names):
+            document.fail(f"{key}.points", f"weights of {sorted(stored.names)}", dict(point.weights))
+    for name, rows in order.kept.items():
+        if name not in stored.sources or rows >= stored.sources[name].rows:
+            document.fail(f"{key}.kept", "fewer rows of a source than it has", {name: rows})

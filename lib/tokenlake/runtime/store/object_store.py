@@ -1,23 +1,19 @@
 """A store in a bucket: S3 and Google Cloud Storage.
 
-Publishing, always the same: temporary file on this machine, re-read and compare sha256, one create-only put with
-checksums, which the service carries out whole or not at all. Where there is an object already, or the answer
-was lost and the second try is refused, it is read back: equal is success. What is replaced is replaced by
-compare-and-swap of the version that was read.
+Publishing is always the same: write a temporary file on this machine, read it again and compare its sha256, then send
+one create-only put with checksums, which the service carries out whole or not at all. If there is an object already, or
+the answer was lost and the second try is refused, the object is read back: equal bytes are success. An object is
+replaced by compare-and-swap of the version that was read.
 
-Some services take the conditions of a request and ignore them. There two builds could overwrite one another in silence;
-so each process tries once, with an object of its own, before it writes.
+Some services accept the conditions of a request and ignore them. There two builds could overwrite one another in
+silence. So each process tries conditional writes once, with an object of its own, before it writes
+(``preflight.py``).
 """
 
 from __future__ import annotations
 
 import builtins
 import contextlib
-import hashlib
-import os
-import secrets
-import stat
-import tempfile
 import threading
 from collections.abc import Generator, Sequence
 from functools import partial
@@ -28,37 +24,30 @@ from tokenlake.base.threads import in_order
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.runtime.store import objects
 from tokenlake.runtime.store.base import Leftover, Link, Store, caught, looked_twice
-from tokenlake.runtime.store.client import BucketClient
+from tokenlake.runtime.store.bucket_client import BucketClient
+from tokenlake.runtime.store.downloads import read_version
 from tokenlake.runtime.store.durable_files import os_errors, remove_temp
-from tokenlake.runtime.store.local import LocalStore
 from tokenlake.runtime.store.payload import LARGE, Payload
-from tokenlake.runtime.store.remote import (
-    PROBE,
-    MemoryTarget,
-    RemoteStore,
-    on_loop,
-    on_loop_to_its_end,
-    read_version,
-)
-from tokenlake.runtime.store.url import Url, folder_of, url_of
+from tokenlake.runtime.store.preflight import keeps_copies, try_out
+from tokenlake.runtime.store.remote import PROBE, RemoteStore
+from tokenlake.runtime.store.scratch import scratch_of
+from tokenlake.runtime.store.sessions import on_loop, on_loop_to_its_end
+from tokenlake.runtime.store.url import folder_of
 from tokenlake.runtime.store.writes import HashingTarget, Outcome, Put, compare_and_swap
 
 _TRYING: Final = threading.Lock()
+
+# Kinds of leftovers, which begin their names.
 _SCRATCH: Final = "scratch"
 _UPLOAD: Final = "upload"
 _TRIAL: Final = "trial"
-_ADVICE: Final = (
-    "Two builds could overwrite one another there in silence, so nothing is written. Use a storage with conditional "
-    "writes (AWS S3, Google Cloud Storage, a recent MinIO or R2; with s3fs, a recent botocore), or build into a local "
-    "folder and copy it"
-)
 
 
 @final
 class ObjectStore(RemoteStore, Store):
     """Objects below a URL of a bucket, read as :class:`RemoteStore` does and written with conditions.
 
-    The first write of a process tries out whether the storage keeps conditions (:meth:`preflight`).
+    The first write of a process checks that the storage keeps conditions (:meth:`preflight`).
     """
 
     at_once = 32
@@ -71,23 +60,28 @@ class ObjectStore(RemoteStore, Store):
         return scratch_of(self.url).temp(prefix)
 
     def _put(self, puts: Sequence[Put]) -> builtins.list[Outcome]:
-        def one(put: Put) -> Outcome:
-            with os_errors("publish", put.key), self._payload(put) as payload:
-                # Before much is sent a look says whether it need be.
-                large = isinstance(put.data, Path) and payload.size >= LARGE
+        return list(in_order(self._put_one, puts, self.at_once))
 
-                def send(over: str | None) -> None:
-                    on_loop_to_its_end(self._bucket().put(self._at(put.key), payload, over))
+    def _put_one(self, put: Put) -> Outcome:
+        """Write one object, with its condition."""
+        with os_errors("publish", put.key), self._payload(put) as payload:
 
-                look_first = put.expected is not None or large
-                seen = partial(self._seen, put.key)
-                return compare_and_swap(put, seen, send, objects.OtherObjectError, look_first=look_first)
+            def send(over: str | None) -> None:
+                on_loop_to_its_end(self._bucket().put(self._at(put.key), payload, over))
 
-        return list(in_order(one, puts, self.at_once))
+            # A look before a large upload may find that the object is there.
+            is_large = isinstance(put.data, Path) and payload.size >= LARGE
+            return compare_and_swap(
+                put,
+                partial(self._seen, put.key),
+                send,
+                objects.OtherObjectError,
+                look_first=put.expected is not None or is_large,
+            )
 
     @contextlib.contextmanager
     def _payload(self, put: Put) -> Generator[Payload]:
-        """Read back what is sent; a temporary file is gone after."""
+        """Open the bytes to send, read back and compared with their hash; a temporary file is removed at the end."""
         if isinstance(put.data, bytes):
             payload = Payload.of(put.data)
             put.require_written(payload.sha256)
@@ -105,26 +99,24 @@ class ObjectStore(RemoteStore, Store):
         return list(in_order(lambda link: caught(lambda: self._copied(link)), links, self.at_once))
 
     def _copied(self, link: Link) -> Outcome:
-        source, target, seen = self._at(link.source), self._at(link.target), link.seen
-        if seen is not None and seen.token:
-            found = objects.RemoteObject(path=seen.key, size=seen.size, token=seen.token)
+        """Copy one object inside the storage."""
+        source = self._at(link.source)
+        target = self._at(link.target)
+        if link.seen is not None and link.seen.token:
+            version = objects.RemoteObject(path=link.seen.key, size=link.seen.size, token=link.seen.token)
         else:
-            found = self._source(link)
+            version = self._source(link)
 
         def look() -> tuple[str, str] | None:
             with contextlib.suppress(NotFoundError):
-                # On S3 a copy has the token of its source.
-                if on_loop(self._client().stat(target)).token == found.token:
-                    return link.sha256, found.token
+                # On S3 a copy has the token of its source: then its bytes need not be read.
+                if on_loop(self._client().stat(target)).token == version.token:
+                    return link.sha256, version.token
             return self._seen(link.target)
 
         def send(over: str | None) -> None:
-            client, name = self._bucket(), f"{self._root} copies"
-            with _TRYING:  # whether copies in one request keep conditions
-                if client.in_parts and name not in client.trials:
-                    client.trials[name] = keeps_copies(client, self._root)
-            whole = client.trials.get(name, True)
-            on_loop_to_its_end(client.copy(source, found, target, over, whole=whole))
+            copy = self._bucket().copy(source, version, target, over, whole=self._keeps_copies())
+            on_loop_to_its_end(copy)
 
         try:
             return compare_and_swap(link.put(), look, send, objects.OtherObjectError, look_first=False)
@@ -134,6 +126,15 @@ class ObjectStore(RemoteStore, Store):
                 "was made. Verify the version it belongs to.",
                 file=link.source,
             ) from None
+
+    def _keeps_copies(self) -> bool:
+        """Return whether copies in one request keep conditions; the first call of a process tries it."""
+        client = self._bucket()
+        name = f"{self._root} copies"
+        with _TRYING:
+            if client.in_parts and name not in client.trials:
+                client.trials[name] = keeps_copies(client, self._root)
+        return client.trials.get(name, True)
 
     def delete(self, key: str) -> None:
         url = self._at(key)
@@ -145,23 +146,21 @@ class ObjectStore(RemoteStore, Store):
         return scratch_of(self.url).sweep_temp(prefix)
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
-        uploads = on_loop(self._storage().uploads(folder_of(self._root, prefix)))
-        found = [
-            Leftover(f"{_UPLOAD}:{upload}:{self._key(one.path)}", 0, one.modified or 0.0, dead=False)
-            for one, upload in uploads
+        leftovers: builtins.list[Leftover] = []
+        for remote, upload in on_loop(self._storage().uploads(folder_of(self._root, prefix))):
+            name = f"{_UPLOAD}:{upload}:{self._key(remote.path)}"
+            leftovers.append(Leftover(name, 0, remote.modified or 0.0, dead=False))
+        if not prefix:
+            # Objects of preflights whose process died.
+            for remote in on_loop(self._client().list(self._at(PROBE), flat=True)):
+                if not remote.path.endswith("/"):
+                    name = f"{_TRIAL}:{self._key(remote.path)}"
+                    leftovers.append(Leftover(name, remote.size, remote.modified or 0.0, dead=False))
+        leftovers += [
+            Leftover(f"{_SCRATCH}:{local.name}", local.bytes, local.modified, local.dead)
+            for local in scratch_of(self.url).leftovers(prefix)
         ]
-        # What preflights left behind whose process died.
-        trials = [] if prefix else on_loop(self._client().list(self._at(PROBE), flat=True))
-        found += [
-            Leftover(f"{_TRIAL}:{self._key(one.path)}", one.size, one.modified or 0.0, dead=False)
-            for one in trials
-            if not one.path.endswith("/")
-        ]
-        found += [
-            Leftover(f"{_SCRATCH}:{one.name}", one.bytes, one.modified, one.dead)
-            for one in scratch_of(self.url).leftovers(prefix)
-        ]
-        return sorted(found, key=lambda one: one.name)
+        return sorted(leftovers, key=lambda leftover: leftover.name)
 
     def remove_leftover(self, leftover: Leftover) -> bool:
         kind, _, name = leftover.name.partition(":")
@@ -171,151 +170,40 @@ class ObjectStore(RemoteStore, Store):
             upload, _, key = name.partition(":")
             return on_loop(self._storage().abort(self._at(key), upload))
         if kind == _TRIAL and name.startswith(PROBE):
-            there = self.size(name) is not None
+            exists = self.size(name) is not None
             on_loop(self._storage().delete(self._at(name)))
-            return there
-        told = f"{leftover.name} is neither an upload nor a temporary file; nothing was removed"
-        raise StoreError(told, key=leftover.name)
+            return exists
+        raise StoreError(
+            f"{leftover.name} is neither an upload nor a temporary file; nothing was removed",
+            key=leftover.name,
+        )
 
     def _storage(self) -> BucketClient:
         return cast("BucketClient", self._client())
 
     def _bucket(self) -> BucketClient:
-        """Return the storage to write to, which this process has tried out."""
+        """Return the storage for writing, after a preflight by this process."""
         if str(self._root) not in self._storage().trials:
             self.preflight()
         return self._storage()
 
     def _source(self, link: Link) -> objects.RemoteObject:
-        """Return which version of the source of a link has its hash."""
+        """Return the version of the source of a link, whose bytes have its hash."""
 
-        def look() -> objects.RemoteObject:
+        def read() -> objects.RemoteObject:
             target = HashingTarget()
-            found = read_version(self._client(), self._at(link.source), target)
-            if (got := target.finish().sha256) != link.sha256:
-                raise link.damaged(got)
-            return found
+            version = read_version(self._client(), self._at(link.source), target)
+            sha256 = target.finish().sha256
+            if sha256 != link.sha256:
+                raise link.damaged(sha256)
+            return version
 
-        return looked_twice(look)  # a damaged answer must not look like a damaged object
+        return looked_twice(read)  # a damaged answer must not look like a damaged object
 
     def _seen(self, key: str) -> tuple[str, str] | None:
-        """Return the hash of what is there and the token of its version; None where there is nothing."""
+        """Return the sha256 of an object and the token of its version; None if it does not exist."""
         target = HashingTarget()
         with contextlib.suppress(NotFoundError):
-            token = read_version(self._client(), self._at(key), target).token
-            return target.finish().sha256, token
+            version = read_version(self._client(), self._at(key), target)
+            return target.finish().sha256, version.token
         return None
-
-
-FOLDER_VARIABLE: Final = "TOKENLAKE_SCRATCH"
-"""Environment variable: the folder for temporary files of remote stores; by default the system's temporary one."""
-
-
-def scratch_of(url: str) -> LocalStore:
-    """Return the folder for the store at `url`, where the environment of this process says.
-
-    Raises:
-        StoreError: it is another user's, is no folder, or cannot be written.
-    """
-    base = Path(os.environ.get(FOLDER_VARIABLE) or tempfile.gettempdir()).expanduser().resolve()
-    ours = base / f"tokenlake-{os.geteuid()}"
-    use = "temporary files of remote stores are written there"
-    try:
-        base.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            ours.mkdir(mode=0o700)
-        found = ours.lstat()
-    except OSError as error:
-        how = f"Set {FOLDER_VARIABLE} to a folder of your own."
-        raise StoreError(f"{ours} cannot be made: {error.strerror}; {use}. {how}") from error
-    # It must be of this user alone.
-    problem = ""
-    if not stat.S_ISDIR(found.st_mode):
-        problem = "is not a folder (a symlink, or a file)"
-    elif found.st_uid != os.geteuid():
-        problem = f"belongs to user {found.st_uid}, not to {os.geteuid()}"
-    elif found.st_mode & 0o077:
-        problem = f"may be used by others (mode {stat.S_IMODE(found.st_mode):o}, expected 700)"
-    if problem:
-        how = f"Remove it, or set {FOLDER_VARIABLE} to a folder of your own."
-        raise StoreError(f"{ours} {problem}; {use}. {how}")
-    return LocalStore(ours / hashlib.sha256(url.encode()).hexdigest()[:16])
-
-
-def try_out(client: BucketClient, root: Url) -> None:
-    """See that a second create of a key is refused, and a swap of what is not there any more.
-
-    Raises:
-        StoreError: it is not, or the storage cannot be written to.
-    """
-    url = url_of(root, f"{PROBE}{secrets.token_hex(8)}")
-    first, second, third = (f"{word} {url.path}\n".encode() for word in ("first", "second", "third"))
-    try:
-        _put(client, url, first, None)
-        _refused(client, url, Payload.of(second), None, "create-only put of a key that exists")
-        if client.in_parts:
-            parts = Payload.of(second, in_parts=True)
-            _refused(client, url, parts, None, "create-only upload in parts to a key that exists")
-        token = read_version(client, url, MemoryTarget()).token
-        other = client.other_token(token)
-        _refused(client, url, Payload.of(second), other, "swap of a version that does not exist")
-        _put(client, url, third, token)
-    except objects.OtherObjectError:
-        raise StoreError(
-            f"{root}: it refused to swap the very version that is there. {_ADVICE}.", url=str(root)
-        ) from None
-    except NotFoundError as error:
-        raise StoreError(f"{root}: it cannot be written to: {error}", url=str(root)) from None
-    finally:
-        _tidy(client, url)
-
-
-def keeps_copies(client: BucketClient, root: Url) -> bool:
-    """Say whether a create-only copy in one request is refused where there is an object, by a trial.
-
-    Not all services that take the condition keep it; where they do not, or it cannot be tried, copies are uploads in
-    parts.
-    """
-    source, copy = (url_of(root, f"{PROBE}{secrets.token_hex(8)}") for _ in range(2))
-    try:
-        _put(client, source, b"original", None)
-        found = read_version(client, source, MemoryTarget())
-        on_loop(client.copy(source, found, copy, None))
-        on_loop(client.copy(source, found, copy, None))
-    except objects.OtherObjectError:
-        return True
-    except (objects.SourceChangedError, StoreError):
-        return False
-    finally:
-        _tidy(client, source)
-        _tidy(client, copy)
-    return False
-
-
-def _put(client: BucketClient, url: Url, data: bytes, over: str | None) -> None:
-    try:
-        on_loop(client.put(url, Payload.of(data), over))
-    except objects.OtherObjectError:
-        # Refused may mean that an earlier try went through and its answer was lost.
-        found = MemoryTarget()
-        read_version(client, url, found)
-        if found.data != data:
-            raise
-
-
-def _refused(client: BucketClient, url: Url, payload: Payload, over: str | None, what: str) -> None:
-    try:
-        on_loop(client.put(url, payload, over))
-    except objects.OtherObjectError:
-        return
-    raise StoreError(
-        f"{url.root}: the storage ignores conditional writes: it accepted a {what}; expected a refusal "
-        f"(412). {_ADVICE}.",
-        url=url.root,
-    )
-
-
-def _tidy(client: BucketClient, url: Url) -> None:
-    """Remove the trial's object; where that fails, gc finds it."""
-    with contextlib.suppress(StoreError):
-        on_loop(client.delete(url))

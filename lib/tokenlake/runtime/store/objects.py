@@ -16,14 +16,14 @@ Write = Callable[[bytes], object]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteObject:
-    """An object that is there.
+    """One version of an object in a storage.
 
     Attributes:
-        path: as in :class:`Url`, of which `root` is the same for all that are listed together.
-        size: bytes as they are stored.
-        token: of its version.
-        packed: compression that the storage itself names (``Content-Encoding``), "" if none.
-        modified: seconds since the epoch, by the storage's clock; None where it does not say.
+        path: Path, as in :class:`Url`; objects that are listed together have the same root.
+        size: Stored bytes.
+        token: Token of the version.
+        packed: Compression that the storage states (``Content-Encoding``); "" if none.
+        modified: Time of the last change by the storage's clock, in seconds since the epoch; None if unknown.
     """
 
     path: str
@@ -34,32 +34,35 @@ class RemoteObject:
 
 
 ListPage: TypeAlias = tuple[list[RemoteObject], str | None]
-"""Some objects of a listing, and the mark of the page that follows, None after the last one."""
+"""Objects of one page of a listing, and the mark of the next page; None after the last one."""
 
 
 class OtherObjectError(Exception):
-    """The object is not the planned one; the message says how it differs."""
+    """The object has another version than planned; the message says how it differs."""
 
 
 class SourceChangedError(Exception):
-    """What is copied is not any more what it was."""
+    """The source of a copy has another version by now."""
 
 
 class NoRangesError(Exception):
-    """The server sends the whole object whatever range is asked for."""
+    """The server ignores ranges, and sends the whole object."""
 
 
 @final
 class RangeBuffer:
-    """Where a range of bytes goes, piece by piece.
+    """A range of an object that is filled piece by piece.
 
     Attributes:
-        start: of the range in the object.
-        data: the range, its first `got` bytes filled.
+        start: Offset of the range in the object.
+        data: The range; its first `got` bytes are filled.
+        got: Number of bytes filled.
     """
 
     def __init__(self, start: int, size: int) -> None:
-        self.start, self.data, self.got = start, bytearray(size), 0
+        self.start = start
+        self.data = bytearray(size)
+        self.got = 0
 
     @property
     def at(self) -> int:
@@ -73,15 +76,19 @@ class RangeBuffer:
 
     @property
     def header(self) -> str:
-        """The value of ``Range`` that asks for what is missing."""
+        """Value of the header ``Range`` for the missing rest."""
         return f"bytes={self.at}-{self.stop - 1}"
 
     async def fill(self, read: Callable[[int], Awaitable[bytes]], stop: int | None = None) -> None:
-        """Take the bytes of a body up to `stop`, all that are missing by default; what is too much is dropped.
+        """Read a body into the buffer; surplus bytes are dropped.
+
+        Args:
+            read: Function that returns the next bytes of the body.
+            stop: Offset at which to stop; None: the end of the range.
 
         Raises:
-            ShortBodyError: it ended early.
-            SlowServerError: it comes too slowly.
+            ShortBodyError: The body ended early.
+            SlowServerError: The body comes too slowly.
         """
         stop = self.stop if stop is None else stop
         floor = RateFloor()
@@ -96,15 +103,22 @@ class RangeBuffer:
 async def pour(
     read: Callable[[int], Awaitable[bytes]], write: Write, stated: int | None, planned: RemoteObject | None
 ) -> None:
-    """Hand a body to `write`, piece by piece; it must be as long as its answer stated and as was planned.
+    """Hand a body to `write`, piece by piece, and check its length.
+
+    Args:
+        read: Function that returns the next bytes of the body.
+        write: Receiver of the bytes.
+        stated: Length that the answer states; None if it states none.
+        planned: Version that the object must have; None: any.
 
     Raises:
-        OtherObjectError: it has another length than planned.
-        ShortBodyError: it ended early.
-        SlowServerError: it comes too slowly.
+        OtherObjectError: The body has another length than planned.
+        ShortBodyError: The body ended early.
+        SlowServerError: The body comes too slowly.
     """
     require_size(stated, planned)
-    size, got = stated if planned is None else planned.size, 0
+    size = stated if planned is None else planned.size
+    got = 0
     floor = RateFloor()
     while chunk := await floor.read(read, CHUNK):
         got += len(chunk)
@@ -116,7 +130,7 @@ async def pour(
 
 
 def require_size(stated: int | None, planned: RemoteObject | None) -> None:
-    """Raise OtherObjectError if an answer speaks of an object of another size than planned."""
+    """Raise OtherObjectError if an answer states another size than planned."""
     if planned is not None and stated not in (None, planned.size):
         raise OtherObjectError(f"it has {stated} bytes, expected {planned.size}")
 
@@ -125,13 +139,14 @@ class HttpStatusError(Exception):
     """An answer with a status of 400 or more.
 
     Attributes:
-        status: of the answer.
-        wait: seconds that the server asks to wait, None if it does not.
+        status: Status of the answer.
+        wait: Seconds that the server asks to wait; None if it does not ask.
     """
 
     def __init__(self, status: int, reason: str, wait: float | None = None) -> None:
         super().__init__(f"HTTP status {status} {reason}".rstrip())
-        self.status, self.wait = status, wait
+        self.status = status
+        self.wait = wait
 
 
 class ShortBodyError(ConnectionError):

@@ -28,28 +28,35 @@ class Payload:
     """Bytes that are to be sent.
 
     Attributes:
-        size: of all of them.
-        sha256: hex, of all of them.
-        in_parts: whether it is sent in parts where the storage has such.
-        part_bytes: what is sent at once; the last part may be shorter.
-        md5s: base64, of each part.
+        size: Number of all bytes.
+        sha256: Hash of all bytes, hex.
+        in_parts: The bytes are sent in parts, if the storage has parts.
+        part_bytes: Bytes of a part; the last part may be shorter.
+        md5s: MD5 of each part, base64.
     """
 
     def __init__(self, source: bytes | int, size: int, *, in_parts: bool = False) -> None:
         """`source`: the bytes, or the descriptor of a file, which must stay open."""
-        self._source, self.size, self.in_parts = source, size, in_parts
-        self.part_bytes = max(PIECE, -(-size // _MOST_PARTS)) if in_parts else max(size, 1)
-        whole = hashlib.sha256()
-        parts: list[str] = []
-        for start in range(0, max(size, 1), self.part_bytes):
-            part = hashlib.md5(usedforsecurity=False)
-            for at in range(start, min(start + self.part_bytes, size), _READ):
-                piece = self.read(at, min(_READ, start + self.part_bytes - at))
-                whole.update(piece)
-                part.update(piece)
-            parts.append(base64.b64encode(part.digest()).decode())
-        self.sha256: str = whole.hexdigest()
-        self.md5s: tuple[str, ...] = tuple(parts)
+        self._source = source
+        self.size = size
+        self.in_parts = in_parts
+        self.part_bytes = max(size, 1)  # one part, also of an empty object
+        if in_parts:
+            self.part_bytes = max(PIECE, -(-size // _MOST_PARTS))
+
+        # Read everything once for both hashes.
+        whole_hash = hashlib.sha256()
+        md5s: list[str] = []
+        for part_start in range(0, max(size, 1), self.part_bytes):
+            part_stop = min(part_start + self.part_bytes, size)
+            part_hash = hashlib.md5(usedforsecurity=False)
+            for start in range(part_start, part_stop, _READ):
+                piece = self.read(start, min(_READ, part_stop - start))
+                whole_hash.update(piece)
+                part_hash.update(piece)
+            md5s.append(base64.b64encode(part_hash.digest()).decode())
+        self.sha256: str = whole_hash.hexdigest()
+        self.md5s: tuple[str, ...] = tuple(md5s)
 
     @classmethod
     @contextmanager

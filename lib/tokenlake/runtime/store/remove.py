@@ -1,9 +1,9 @@
-"""Removing versions: a committed one that nobody needs, and what is left of a number that is closed.
+"""Removing versions: a committed one that nobody needs, and the remains of a number that is closed.
 
-First a swap, after which nobody can need what goes: a closing note takes the place of the manifest, or the claim of a
+First a swap, after which nobody can need the files: a closing note takes the place of the manifest, or the claim of a
 build that was given up becomes ``swept``. From then on no reader finds the version, and its number stays taken. Then
-the files. Every step may be the last one: a process that dies leaves a store in which all versions are whole, and the
-next ``gc`` goes on where it ended.
+the files are removed. A process may die after any step: all other versions stay whole, and the next ``gc`` continues
+where it ended.
 """
 
 from __future__ import annotations
@@ -18,27 +18,30 @@ from tokenlake.base.threads import in_order
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.base import Leftover, ObjectInfo, Store
-from tokenlake.runtime.store.catalog import Catalog, Reference, parted
-from tokenlake.runtime.store.claims import Claim, closing_note, is_closing_note, read_tags
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.claims import Claim, closing_note, is_closing_note
 from tokenlake.runtime.store.layout import CLAIM, LEDGER, MANIFEST, Layout, version_number
+from tokenlake.runtime.store.references import Reference, parted
+from tokenlake.runtime.store.tags import read_tags
 
 _THREADS: Final = 8
-_NOBODY: Final = "0" * 64  # the fingerprint of a claim that could not be read any more
+_NOBODY: Final = "0" * 64  # fingerprint of a claim that could not be read
 
 Kind: TypeAlias = Literal["temporary", "abandoned", "stray"]
+WasState: TypeAlias = Literal["building", "committing", "damaged", "swept"]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """One file, or one upload that never ended.
+    """One removed file, or one multipart upload that never ended.
 
     Attributes:
         kind: ``temporary`` (never published), ``abandoned`` (of a build that was given up) or ``stray`` (below a
-            committed version whose manifest does not name it).
-        name: key in the store.
-        bytes: its size. Of a file with other hard links, as reuse makes them, removing it frees nothing.
-        modified: seconds since the epoch, by the storage's clock; None where it does not say.
+            committed version whose manifest does not list it).
+        name: Key in the store.
+        bytes: Size. Removing a file with other hard links, as reuse makes them, frees nothing.
+        modified: Time of the last change by the storage's clock, in seconds since the epoch; None if unknown.
     """
 
     kind: Kind
@@ -48,11 +51,12 @@ class Removed:
 
     @classmethod
     def of(cls, kind: Kind, info: ObjectInfo) -> Self:
+        """Return the entry of a listed object."""
         return cls(kind, info.key, info.size, info.modified)
 
     @property
     def place(self) -> str:
-        """The version it lay in, as a reference (``code@v3``); its folder where that is no version's."""
+        """The version that it lay in, as a reference (``code@v3``); else its folder."""
         dataset, _, rest = self.name.partition("/")
         version, slash, _ = rest.partition("/")
         if slash and version_number(version) is not None:
@@ -63,27 +67,31 @@ class Removed:
 @final
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Something that was left alone, and why; failed: it should have gone, and the storage refused."""
+    """Something that was not removed.
+
+    Attributes:
+        name: Key or folder in the store.
+        reason: Clause for messages.
+        failed: The storage refused to remove it.
+    """
 
     name: str
     reason: str
     failed: bool = False
 
 
-WasState: TypeAlias = Literal["building", "committing", "damaged", "swept"]
-
-
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What may go of a version.
+    """The parts of a version that may be removed.
 
     Attributes:
-        files: what goes, in the order in which it goes.
-        was: the state of the claim of a version that is swept first; None: of another one.
-        claim: the bytes of that claim as it was judged; None where there is none, of a number that is closed.
-        modified: when anything changed last.
-        empty: the version's folder goes too: nobody claimed it, and it holds nothing.
+        layout: The version.
+        files: Files to remove, in this order.
+        was: State of the claim of a version that is swept first; None: nothing is swept.
+        claim: Bytes of that claim when it was judged; None for a closed number without a claim.
+        modified: Time of the last change, in seconds since the epoch.
+        empty: The folder is removed, too: nobody claimed the version, and it holds nothing.
     """
 
     layout: Layout
@@ -95,7 +103,13 @@ class Finding:
 
 
 def closed(store: Store, layout: Layout, objects: Mapping[str, ObjectInfo] | None = None) -> Finding:
-    """Return what is left of a number whose manifest never will be, or no longer is."""
+    """Return the remains of a number that has a closing note.
+
+    Args:
+        store: The store.
+        layout: The version.
+        objects: Its objects by path; None: list them.
+    """
     if objects is None:
         objects = {layout.path(info.key): info for info in store.list(layout.prefix)}
     return abandoned(layout, "swept", claim_bytes(store, layout), objects)
@@ -104,17 +118,25 @@ def closed(store: Store, layout: Layout, objects: Mapping[str, ObjectInfo] | Non
 def abandoned(
     layout: Layout, was: WasState, claim: bytes | None, objects: Mapping[str, ObjectInfo]
 ) -> Finding:
-    """Return what goes of an unfinished version that may be swept."""
-    # The ledger first: as long as there is a record, its files are there, for who reuses them just now.
+    """Return the files of an unfinished version that may be swept.
+
+    Args:
+        layout: The version.
+        was: State of its claim.
+        claim: Bytes of its claim.
+        objects: Its objects by path.
+    """
+    # Ledger records go first: while a record exists, so do its files, for a build that is reusing them.
     paths = sorted(objects, key=lambda path: (not path.startswith(f"{LEDGER}/"), path))
+    files = [Removed.of("abandoned", objects[path]) for path in paths if path not in (CLAIM, MANIFEST)]
     changes = [info.modified for info in objects.values() if info.modified is not None]
-    files = (Removed.of("abandoned", objects[path]) for path in paths if path not in (CLAIM, MANIFEST))
     return Finding(
         layout=layout, files=tuple(files), was=was, claim=claim, modified=max(changes, default=None)
     )
 
 
 def claim_bytes(store: Store, layout: Layout) -> bytes | None:
+    """Return the bytes of a claim; None if it does not exist."""
     try:
         return store.read(layout.claim)
     except NotFoundError:
@@ -122,82 +144,112 @@ def claim_bytes(store: Store, layout: Layout) -> bytes | None:
 
 
 def read_claim(data: bytes | None, layout: Layout) -> Claim | None:
-    """Return what the bytes of a claim say; None if they cannot be read, or are another version's."""
+    """Return the claim in some bytes; None if they cannot be read, or are another version's claim."""
+    if data is None:
+        return None
     try:
-        found = None if data is None else Claim.from_bytes(data, layout.claim)
+        claim = Claim.from_bytes(data, layout.claim)
     except IntegrityError:
         return None
-    if found is None or (found.dataset, found.version) != (layout.dataset, layout.version):
+    if (claim.dataset, claim.version) != (layout.dataset, layout.version):
         return None
-    return found
+    return claim
 
 
 @final
 class Remover:
-    """Removes what was found, or only notes it, and keeps the lists.
+    """Removes files, or only records them in a dry run.
 
     Attributes:
-        removed: files, in the order of their removal.
-        kept: what was left alone.
+        removed: Removed files, in the order of their removal.
+        kept: Things that were not removed.
     """
 
     def __init__(self, store: Store, *, dry_run: bool, workers: int = _THREADS) -> None:
-        self._store, self._dry, self._workers = store, dry_run, workers
+        """
+        Args:
+            store: The store.
+            dry_run: Change nothing.
+            workers: Number of threads that delete.
+        """
+        self._store = store
+        self._is_dry_run = dry_run
+        self._workers = workers
         self.removed: list[Removed] = []
         self.kept: list[Kept] = []
 
     def remove_leftovers(self, leftovers: Iterable[Leftover]) -> None:
         """Remove unpublished things."""
-        found = [(Removed("temporary", one.name, one.bytes, one.modified), one) for one in leftovers]
-        self._remove((file, partial(self._store.remove_leftover, one)) for file, one in found)
+        actions: list[_Action] = []
+        for leftover in leftovers:
+            file = Removed("temporary", leftover.name, leftover.bytes, leftover.modified)
+            actions.append((file, partial(self._store.remove_leftover, leftover)))
+        self._run(actions)
 
     def remove(self, finding: Finding) -> bool:
-        """Remove what was found; return False where a build that was to be swept goes on."""
-        if finding.was is not None and not self._dry:
+        """Remove the files of a finding; return False if its build resumed meanwhile, which keeps them."""
+        if finding.was is not None and not self._is_dry_run:
             try:
-                self._sweep(finding)
+                self._sweep(finding, finding.was)
             except VersionConflictError:
-                self.kept.append(Kept(finding.layout.prefix, "its build went on just now"))
+                self.kept.append(Kept(finding.layout.prefix, "its build resumed just now"))
                 return False
-        self._remove((file, partial(self._store.delete, file.name)) for file in finding.files)
-        if not self._dry:
-            self._prune(finding.layout.prefix)
+        self._run([(file, partial(self._store.delete, file.name)) for file in finding.files])
+        if not self._is_dry_run:
+            self._remove_empty_folders(finding.layout.prefix)
             if finding.empty:
                 self._store.remove_folder(finding.layout.prefix)
         return True
 
-    def _sweep(self, found: Finding) -> None:
-        """Make sure that an abandoned version never becomes one; VersionConflictError where its build goes on."""
-        layout, ours = found.layout, read_claim(found.claim, found.layout)
-        nobody = Claim(dataset=layout.dataset, version=layout.version, fingerprint=_NOBODY, meta={})
+    def _sweep(self, finding: Finding, was: WasState) -> None:
+        """Make sure that an abandoned version never gets a manifest.
+
+        Raises:
+            VersionConflictError: Its build resumed meanwhile.
+        """
+        layout = finding.layout
         # From "building" a commit has to swap the claim as well. In any other state it may have done so before it fell
         # asleep, and only the manifest's own name can keep it from waking up to publish.
-        if found.was in ("committing", "damaged"):
+        if was in ("committing", "damaged"):
             self._store.put_new(layout.manifest, closing_note(layout))
-        if found.claim is not None and (ours is None or ours.state != "swept"):
-            self._store.swap(layout.claim, (ours or nobody).turned("swept").to_bytes(), found.claim)
+        if finding.claim is None:
+            return
+        claim = read_claim(finding.claim, layout)
+        if claim is None:
+            claim = Claim(dataset=layout.dataset, version=layout.version, fingerprint=_NOBODY, meta={})
+        if claim.state != "swept":
+            self._store.swap(layout.claim, claim.turned("swept").to_bytes(), finding.claim)
 
-    def _remove(self, things: Iterable[tuple[Removed, Callable[[], bool | None]]]) -> None:
-        def remove(thing: tuple[Removed, Callable[[], bool | None]]) -> Removed | Kept | None:
-            file, act = thing
-            try:
-                return file if self._dry or act() is not False else None
-            except NotFoundError:  # another collection was faster
-                return None
-            except StoreError as error:
-                return Kept(file.name, f"it could not be removed: {error}", failed=True)
+    def _run(self, actions: list[_Action]) -> None:
+        """Remove files, several at a time, and record the results."""
+        for result in in_order(self._remove_one, actions, self._workers):
+            if isinstance(result, Kept):
+                self.kept.append(result)
+            elif result is not None:
+                self.removed.append(result)
 
-        for done in in_order(remove, list(things), self._workers):
-            if isinstance(done, Kept):
-                self.kept.append(done)
-            elif done is not None:
-                self.removed.append(done)
+    def _remove_one(self, action: _Action) -> Removed | Kept | None:
+        """Remove one file; None if another process removed it first."""
+        file, delete = action
+        if self._is_dry_run:
+            return file
+        try:
+            is_missing = delete() is False
+        except NotFoundError:
+            return None
+        except StoreError as error:
+            return Kept(file.name, f"it could not be removed: {error}", failed=True)
+        return None if is_missing else file
 
-    def _prune(self, folder: str) -> None:
-        """Remove the empty folders below one, deepest first."""
+    def _remove_empty_folders(self, folder: str) -> None:
+        """Remove the empty folders below a folder, deepest first."""
         for name in self._store.list_dirs(folder):
-            self._prune(f"{folder}/{name}")
+            self._remove_empty_folders(f"{folder}/{name}")
             self._store.remove_folder(f"{folder}/{name}")
+
+
+_Action: TypeAlias = tuple[Removed, Callable[[], bool | None]]
+"""A file, and the call that removes it, which returns False if it is gone already."""
 
 
 @final
@@ -206,9 +258,11 @@ class Removal:
     """A version that was removed, or would be.
 
     Attributes:
-        dry_run: nothing was changed.
-        removed: its files. Those that other versions share by hard links stay theirs, and free nothing here.
-        kept: what the storage refused to remove; `gc` tries again.
+        dataset: Name of the dataset.
+        version: Number of the version.
+        dry_run: Nothing was changed.
+        removed: Files of the version. Files that other versions share by hard links stay, and free nothing here.
+        kept: Files that the storage refused to remove; `gc` tries again.
     """
 
     dataset: str
@@ -219,8 +273,8 @@ class Removal:
 
     @property
     def bytes(self) -> int:
-        """The sizes of all that was removed."""
-        return sum(each.bytes for each in self.removed)
+        """Sum of the sizes of all removed files."""
+        return sum(file.bytes for file in self.removed)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form, ``bytes`` included."""
@@ -236,75 +290,83 @@ def remove_version(
 ) -> Removal:
     """Remove a committed version of a dataset; its number is never used again.
 
-    ::
+    Example::
 
-        tl.remove_version("artifacts/llama2-2048@v3", dry_run=True).bytes  # what would go
+        tl.remove_version("artifacts/llama2-2048@v3", dry_run=True).bytes  # bytes that would be removed
 
     Args:
-        where: the version by its number, as :func:`tokenlake.open` takes it; or its store, or the store's address.
-        name: of the version in the store `where`: ``NAME@vN``; no tag, and not just a name.
-        dry_run: change nothing; the result says what would go.
-        storage_options: for the store's file system; ``{"env": NAME}`` stands for an environment variable.
+        where: Version by its number, as :func:`tokenlake.open` takes it; or, with `name`, its store or the store's
+            address.
+        name: Reference of the version in the store `where`: ``NAME@vN``. Tags and names alone are refused.
+        dry_run: Change nothing; the result says what would be removed.
+        storage_options: Options of the store's file system; ``{"env": NAME}`` stands for an environment variable.
 
     Raises:
-        ConfigError: the reference names no version by its number.
-        NotFoundError: there is no such committed version.
-        StoreError: a tag names it, or another version is made from it; nothing was changed.
-        IntegrityError: a tag, or a version that may be made from it, is damaged; nothing was changed.
-        VersionConflictError: another process changed the manifest just now; nothing was changed.
+        ConfigError: The reference names no version by its number.
+        NotFoundError: There is no such committed version.
+        StoreError: A tag names the version, or another version is made from it; nothing was changed.
+        IntegrityError: A tag, or a version that may be made from it, is damaged; nothing was changed.
+        VersionConflictError: Another process changed the manifest just now; nothing was changed.
     """
     address, name = parted(where, name)
-    asked = Reference.parse(name)
-    if asked.version is None:
+    reference = Reference.parse(name)
+    if reference.version is None:
         raise ConfigError(
-            f"{name!r} names no version by its number; expected NAME@vN, such as {asked.dataset}@v1"
+            f"{name!r} names no version by its number; expected NAME@vN, such as {reference.dataset}@v1"
         )
-    chosen = open_store(address, storage_options=storage_options)
-    return remove(chosen, Layout(asked.dataset, asked.version), dry_run=dry_run)
+    store = open_store(address, storage_options=storage_options)
+    return remove(store, Layout(reference.dataset, reference.version), dry_run=dry_run)
 
 
 def remove(store: Store, layout: Layout, *, dry_run: bool = False) -> Removal:
-    """Remove a version of an open store; as :func:`remove_version`."""
+    """Remove a version of an open store, as :func:`remove_version` does."""
     catalog = Catalog(store)
     try:
         manifest = store.read(layout.manifest)  # it may be damaged
     except NotFoundError:
         manifest = b""
     if not manifest or is_closing_note(manifest, layout):
-        catalog.manifest(layout.dataset, layout.version)  # says what there is instead
+        catalog.manifest(layout.dataset, layout.version)  # raises, with the versions that exist
         raise NotFoundError(f"{layout.prefix} was removed just now", dataset=layout.dataset)
+
+    # Close the number. A tag may be set meanwhile: look again after the swap, and undo it then.
     _require_unused(catalog, layout)
-    note, remover = closing_note(layout), Remover(store, dry_run=dry_run)
+    note = closing_note(layout)
     if not dry_run:
         store.swap(layout.manifest, note, manifest)
         try:
-            _require_unused(catalog, layout)  # a tag may have been set since
+            _require_unused(catalog, layout)
         except BaseException:
             store.swap(layout.manifest, manifest, note)
             raise
+
+    remover = Remover(store, dry_run=dry_run)
     remover.remove(closed(store, layout))
     return Removal(
         dataset=layout.dataset,
         version=layout.version,
         dry_run=dry_run,
-        removed=tuple(sorted(remover.removed, key=lambda each: each.name)),
+        removed=tuple(sorted(remover.removed, key=lambda removed: removed.name)),
         kept=tuple(remover.kept),
     )
 
 
 def _require_unused(catalog: Catalog, layout: Layout) -> None:
+    """Raise StoreError if a tag names a version, or another version is made from it."""
     name = f"{layout.dataset}@v{layout.version}"
-    tags = [tag.tag for tag in read_tags(catalog.store, layout.dataset) if tag.version == layout.version]
-    if tags:
-        raise StoreError(
-            f"{name} is not removed: the tag {tags[0]!r} names it. Move the tag, or remove it first: "
-            f"`tokenlake tag {layout.dataset} {tags[0]} --remove`"
-        )
-    for other in catalog.committed_versions():
-        parents = () if other == layout else catalog.manifest(other.dataset, other.version).parents
-        if any((parent.dataset, parent.version) == (layout.dataset, layout.version) for parent in parents):
-            made = f"{other.dataset}@v{other.version}"
+    for tag in read_tags(catalog.store, layout.dataset):
+        if tag.version == layout.version:
             raise StoreError(
-                f"{name} is not removed: {made} is made from it, and could be neither verified against it nor "
-                f"repaired. Remove that first: `tokenlake rm {made}`"
+                f"{name} is not removed: the tag {tag.tag!r} names it. Move the tag, or remove it first: "
+                f"`tokenlake tag {layout.dataset} {tag.tag} --remove`"
             )
+    for other in catalog.committed_versions():
+        if other == layout:
+            continue
+        for parent in catalog.manifest(other.dataset, other.version).parents:
+            if (parent.dataset, parent.version) == (layout.dataset, layout.version):
+                child = f"{other.dataset}@v{other.version}"
+                raise StoreError(
+                    f"{name} is not removed: {child} is made from it, and could be neither verified against it nor "
+                    f"repaired. Remove that first: `tokenlake rm {child}`"
+                )

@@ -14,14 +14,14 @@ from typing import Any, Final, final
 
 from tokenlake.errors import NotFoundError
 from tokenlake.runtime.store import objects
-from tokenlake.runtime.store.client import BucketClient
+from tokenlake.runtime.store.bucket_client import BucketClient
 from tokenlake.runtime.store.payload import Payload
 from tokenlake.runtime.store.rates import answered_in_time
 from tokenlake.runtime.store.url import Url
 
 _VERSION: Final = "?versionId="
-_COPIED: Final = 1 << 30  # bytes that are copied at once
-# We send each request again ourselves, with a look at what has already come; two layers would multiply.
+_COPIED: Final = 1 << 30  # bytes of a part of a copy
+# Requests are repeated by ObjectClient, which knows their progress; two layers would multiply the tries.
 _CLIENT: Final = {"retries": {"mode": "standard", "total_max_attempts": 1}, "max_pool_connections": 32}
 _AT_ONCE: Final = 4  # parts of one object that are under way at once
 _Part = dict[str, Any]
@@ -29,11 +29,12 @@ _Part = dict[str, Any]
 
 @final
 class S3Client(BucketClient):
-    """Requests to S3. Tokens are ETags, with the version where the URL names one (``?versionId=``).
+    """Requests to S3. Tokens are ETags, with the version if the URL names one (``?versionId=``).
 
-    An ETag changes with the bytes, except for an object put again with the same ones. Large objects are uploads in
-    parts, whose completion has the condition. A copy is one request where the service keeps the create-only condition
-    of CopyObject, which not all do; else, and where it is large or replaces an object, it is an upload in parts too.
+    An ETag changes with the bytes; an object that is written again with the same bytes keeps it. Large objects are
+    uploads in parts, whose completion has the condition. A copy is one request if the service keeps the create-only
+    condition of CopyObject, which not all services do. Otherwise, and if it is large or replaces an object, a copy is
+    an upload in parts, too.
     """
 
     in_parts = True
@@ -51,27 +52,28 @@ class S3Client(BucketClient):
 
     async def _stat(self, url: Url) -> objects.RemoteObject:
         answer = await self._send("head_object", url)
-        return _found(url.path, answer["ContentLength"], _token(answer, url), answer)
+        return _remote_object(url.path, answer["ContentLength"], _token(answer, url), answer)
 
     async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
         options = {"Delimiter": "/"} if flat else {}
         if mark is not None:
             options["ContinuationToken"] = mark
         answer = await self._call("list_objects_v2", Bucket=url.bucket, Prefix=url.path, **options)
-        folders = [
+        page = [
             objects.RemoteObject(path=folder["Prefix"], size=0, token="")
             for folder in answer.get("CommonPrefixes", ())
         ]
-        files = [
-            _found(file["Key"], file["Size"], _etag_token(file.get("ETag")), file)
+        page += [
+            _remote_object(file["Key"], file["Size"], _etag_token(file.get("ETag")), file)
             for file in answer.get("Contents", ())
         ]
-        next_mark = answer["NextContinuationToken"] if answer.get("IsTruncated") else None
-        return folders + files, next_mark
+        if answer.get("IsTruncated"):
+            return page, answer["NextContinuationToken"]
+        return page, None
 
     async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
         async with answered_in_time():
-            answer = await self._send("get_object", url, Range=buffer.header, **_planned(planned))
+            answer = await self._send("get_object", url, Range=buffer.header, **_if_planned(planned))
         with contextlib.closing(answer["Body"]) as body:
             _require_version(answer, url, planned)
             span, _, total = answer.get("ContentRange", "").rpartition("/")
@@ -81,8 +83,9 @@ class S3Client(BucketClient):
             await buffer.fill(body.read)
 
     async def _download(self, url: Url, write: objects.Write, planned: objects.RemoteObject | None) -> None:
+        condition = {} if planned is None else _if_planned(planned)
         async with answered_in_time():
-            answer = await self._send("get_object", url, **({} if planned is None else _planned(planned)))
+            answer = await self._send("get_object", url, **condition)
         with contextlib.closing(answer["Body"]) as body:
             if planned is not None:
                 _require_version(answer, url, planned)
@@ -125,20 +128,21 @@ class S3Client(BucketClient):
         return "etag:" + ("0" * 32 if token != "etag:" + "0" * 32 else "1" * 32)
 
     async def uploads(self, url: Url) -> list[tuple[objects.RemoteObject, str]]:
-        found: list[tuple[objects.RemoteObject, str]] = []
+        uploads: list[tuple[objects.RemoteObject, str]] = []
         marks: dict[str, str] = {}
         while True:
-            asked = {"Bucket": url.bucket, "Prefix": url.path, **marks}
-            request = partial(self._call, "list_multipart_uploads", **asked)
+            arguments = {"Bucket": url.bucket, "Prefix": url.path, **marks}
+            request = partial(self._call, "list_multipart_uploads", **arguments)
             answer = await self._write(url, request, done="listed")
-            found += (
-                (_found(one["Key"], 0, "", {"LastModified": one["Initiated"]}), one["UploadId"])
-                for one in answer.get("Uploads", ())
-            )
+            for upload in answer.get("Uploads", ()):
+                begun = {"LastModified": upload["Initiated"]}
+                uploads.append((_remote_object(upload["Key"], 0, "", begun), upload["UploadId"]))
             if not answer.get("IsTruncated"):
-                return found
-            upload = answer.get("NextUploadIdMarker", "")
-            marks = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": upload}
+                return uploads
+            marks = {
+                "KeyMarker": answer["NextKeyMarker"],
+                "UploadIdMarker": answer.get("NextUploadIdMarker", ""),
+            }
 
     async def abort(self, url: Url, upload: str) -> bool:
         request = partial(self._send, "abort_multipart_upload", url, UploadId=upload)
@@ -150,7 +154,14 @@ class S3Client(BucketClient):
     async def _in_parts(
         self, url: Url, over: str | None, count: int, send: Callable[[str, int], Awaitable[_Part]]
     ) -> None:
-        """Upload parts, several at once; whatever happens, nothing of them stays unless all became the object."""
+        """Upload parts, several at once. If anything fails, the upload is aborted and no part stays.
+
+        Args:
+            url: URL of the object.
+            over: Token of the version that is replaced.
+            count: Number of parts.
+            send: Function of the upload and the index of a part, which sends that part.
+        """
         upload = (await self._write(url, partial(self._send, "create_multipart_upload", url)))["UploadId"]
 
         async def complete(given: dict[str, Any]) -> None:
@@ -159,12 +170,12 @@ class S3Client(BucketClient):
             except Exception as error:
                 response: dict[str, Any] = getattr(error, "response", None) or {}
                 if response.get("Error", {}).get("Code") == "ConditionalRequestConflict":
-                    # S3 asks for all parts again then, after a look at what is there.
+                    # S3 wants all parts again then; first the writer looks at the object that is there.
                     raise objects.OtherObjectError("another write was under way") from None
                 raise
 
         async def give_up() -> None:
-            # What is under way is the better message, and gc sweeps the upload.
+            # The first error is the better message, and gc sweeps the upload.
             with contextlib.suppress(Exception):
                 await self.abort(url, upload)
 
@@ -174,11 +185,11 @@ class S3Client(BucketClient):
             try:
                 await self._write(url, partial(complete, given))
             except NotFoundError:
-                # The upload is gone: an earlier try has made the object of it and its answer was lost, or
-                # somebody aborted it. What is there says which.
+                # An earlier try made the object of the upload and its answer was lost, or somebody aborted it. The
+                # object that is there says which.
                 raise objects.OtherObjectError("its upload is gone") from None
         except BaseException:
-            # Shielded: also when whoever waits for us was interrupted.
+            # Shielded: the abort must also run when the caller was interrupted.
             await asyncio.shield(give_up())
             raise
 
@@ -204,10 +215,10 @@ class S3Client(BucketClient):
         await self.session()
         client = await self._fs.get_s3(given["Bucket"])
         operation = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[method])
-        # What storage_options say of all requests, such as who pays, where the operation knows it.
-        usual = {**self._fs.s3_additional_kwargs, **self._fs.req_kw}
-        known = {name: value for name, value in usual.items() if name in operation.input_shape.members}
-        answer = await getattr(client, method)(**known, **given)
+        # Arguments of storage_options for all requests, such as the payer, if the operation has them.
+        common = {**self._fs.s3_additional_kwargs, **self._fs.req_kw}
+        common = {name: value for name, value in common.items() if name in operation.input_shape.members}
+        answer = await getattr(client, method)(**common, **given)
         self.reached = True
         status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 200)
         if not 200 <= status < 300:
@@ -216,7 +227,7 @@ class S3Client(BucketClient):
 
 
 async def _together(requests: list[Callable[[], Awaitable[_Part]]]) -> list[_Part]:
-    """Return what all requests give, in their order; after a failure none is under way any more."""
+    """Return the results of all requests, in their order; after a failure the others are cancelled."""
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def one(request: Callable[[], Awaitable[_Part]]) -> _Part:
@@ -232,40 +243,55 @@ async def _together(requests: list[Callable[[], Awaitable[_Part]]]) -> list[_Par
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _found(path: str, size: int, token: str, answer: dict[str, Any]) -> objects.RemoteObject:
-    time: datetime | None = answer.get("LastModified")
-    return objects.RemoteObject(path=path, size=size, token=token, modified=time and time.timestamp())
+def _remote_object(path: str, size: int, token: str, answer: dict[str, Any]) -> objects.RemoteObject:
+    """Return an object; `answer` has its time of change."""
+    modified: datetime | None = answer.get("LastModified")
+    seconds = None if modified is None else modified.timestamp()
+    return objects.RemoteObject(path=path, size=size, token=token, modified=seconds)
 
 
 def _etag_token(etag: str | None) -> str:
-    return "etag:" + etag.strip('"') if etag else ""
+    if not etag:
+        return ""
+    return "etag:" + etag.strip('"')
 
 
 def _token(answer: dict[str, Any], url: Url) -> str:
+    """Return the token of an answer: its ETag, and the version that the URL names."""
+    token = _etag_token(answer.get("ETag"))
     version = url.path.partition(_VERSION)[2]
-    return _etag_token(answer.get("ETag")) + (f",version:{version}" if version else "")
+    return f"{token},version:{version}" if version else token
 
 
-def _quoted(token: str) -> str:
-    return f'"{token.partition(",version:")[0].removeprefix("etag:")}"'
+def _quoted_etag(token: str) -> str:
+    etag = token.partition(",version:")[0].removeprefix("etag:")
+    return f'"{etag}"'
 
 
-def _planned(planned: objects.RemoteObject) -> dict[str, str]:
-    return {"IfMatch": _quoted(planned.token)} if planned.token.startswith("etag:") else {}
+def _if_planned(planned: objects.RemoteObject) -> dict[str, str]:
+    """Return the condition of a request for a planned version."""
+    if not planned.token.startswith("etag:"):
+        return {}
+    return {"IfMatch": _quoted_etag(planned.token)}
 
 
 def _condition(over: str | None) -> dict[str, str]:
-    return {"IfNoneMatch": "*"} if over is None else {"IfMatch": _quoted(over)}
+    """Return the condition of a write."""
+    if over is None:
+        return {"IfNoneMatch": "*"}
+    return {"IfMatch": _quoted_etag(over)}
 
 
 def _copied(source: Url, found: objects.RemoteObject) -> dict[str, Any]:
+    """Return the arguments that name one version of the source of a copy."""
     return {
         "CopySource": {"Bucket": source.bucket, "Key": source.path},
-        "CopySourceIfMatch": _quoted(found.token),
+        "CopySourceIfMatch": _quoted_etag(found.token),
     }
 
 
 def _require_version(answer: dict[str, Any], url: Url, planned: objects.RemoteObject) -> None:
+    """Raise OtherObjectError if an answer is of another version than planned."""
     token = _token(answer, url)
     if planned.token.startswith("etag:") and token != planned.token:
         raise objects.OtherObjectError(f"its version is {token}, expected {planned.token}")

@@ -4,6 +4,14 @@ Manifests, ledger records, claims and tags are sealed. A document is the canonic
 that of the same object without that member, so any changed bit is found without a second file. Reading trusts nothing:
 each member is decoded to its type, and what was decoded must be written as the very bytes that were read. A missing,
 unknown, repeated, mistyped or absurd value is an :class:`IntegrityError` that names the file and the key.
+
+Reading takes these steps:
+
+1. Split the object into its members, each still undecoded.
+2. Compare the hash of the other members with the member ``sha256``.
+3. Decode each member to the type of its field.
+4. Check the relations between members (``_check``).
+5. Write the result again, and compare it with the bytes that were read (:meth:`SealedDocument.end`).
 """
 
 from __future__ import annotations
@@ -13,7 +21,7 @@ import gc
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from typing import Annotated, Any, ClassVar, Final, NoReturn, Self, final, get_type_hints
 
 import msgspec
@@ -25,9 +33,10 @@ from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.runtime.store.layout import DATASET_NAME, SPLIT_NAME, TAG_NAME
 
 FORMAT_VERSION: Final = 1
-MAX_COUNT: Final = 1 << 60  # more rows, tokens or bytes than any store will hold: a hostile or damaged number
+MAX_COUNT: Final = 1 << 60
+"""Largest count: more rows, tokens or bytes than any store holds, so that a larger number is damaged or hostile."""
 
-# What a member may be. Patterns are searched for, hence the anchors.
+# Types of members. msgspec searches for patterns anywhere in a text, so they have anchors.
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Positive = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Signed = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -40,98 +49,116 @@ TagName = Annotated[str, Meta(pattern=rf"^(?:{TAG_NAME.pattern})\Z")]
 _ENTRIES: Final = msgspec.json.Encoder(order="sorted")
 _AT: Final = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(.+)`")
-_LARGE: Final = 1 << 20  # bytes of a document that is worth it
-_SHOWN: Final = 80  # characters on both sides of a difference
+_LARGE: Final = 1 << 20  # bytes of a document from which on garbage collection is paused
+_SHOWN: Final = 80  # characters on both sides of a difference in a message
+_MOST_TEXT: Final = 200  # characters of a value in a message
 _DAMAGED: Final = "The file is damaged or was not written by tokenlake: restore it, or rebuild the version."
 
 
 def seal(members: Mapping[str, Any]) -> bytes:
-    """Return the document's bytes: canonical JSON of ``members``, which are plain JSON, with their seal."""
-    return seal_members(canonical_members({key: value for key, value in members.items() if key != "sha256"}))
+    """Return the bytes of a document.
+
+    Args:
+        members: Members of the document, plain JSON; a member ``sha256`` is replaced.
+    """
+    content = {key: value for key, value in members.items() if key != "sha256"}
+    return seal_members(canonical_members(content))
 
 
 def seal_members(members: Mapping[str, bytes]) -> bytes:
-    """Return the document's bytes, made of the canonical form of its members."""
+    """Return the bytes of a document from the canonical form of its members."""
     return joined({**members, "sha256": f'"{seal_of(members)}"'.encode()})
 
 
 def seal_of(members: Mapping[str, bytes]) -> str:
-    """Return the sha256 (hex) of a document, made of the canonical form of its other members."""
+    """Return the sha256 (hex) of a document from the canonical form of its other members."""
     return hashlib.sha256(joined(members)).hexdigest()
 
 
 class Sealed:
-    """A dataclass that a sealed document says: its fields are the members, those that have their default left out."""
+    """A dataclass whose fields are the members of a sealed document; fields with their default value are left out."""
 
     __slots__ = ()
 
     FREE: ClassVar[tuple[str, ...]] = ()
-    """Members that may hold floats, which are written in another way."""
+    """Members that may hold floats or free JSON, which need the slower canonical writer."""
 
     def to_bytes(self) -> bytes:
-        """Return the file's bytes: sealed canonical JSON."""
+        """Return the bytes of the file: sealed canonical JSON."""
         return seal_members(self._canonical())
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "document") -> Self:
-        """Read a file; any change after it was written, or impossible value, is an IntegrityError.
+        """Read a file.
 
         Args:
-            where: the file's name, for messages.
+            data: Bytes of the file.
+            where: Name of the file, for messages.
+
+        Raises:
+            IntegrityError: The file was changed after it was written, or holds an impossible value.
         """
-        # No cyclic garbage collection: a large document is all of new objects, and no cycle is among them.
-        collects = len(data) > _LARGE and gc.isenabled()
-        if collects:
+        # Pause cyclic garbage collection: a large document makes many objects, and no cycles.
+        is_paused = len(data) > _LARGE and gc.isenabled()
+        if is_paused:
             gc.disable()
         try:
             document = SealedDocument(data, where)
             stated: str = document.get("sha256", Sha256)
-            if (real := _content_hash(data, stated)) != stated:
+            computed = _content_hash(data, stated)
+            if computed != stated:
                 got = f"{stated}; the file was changed after it was written"
-                document.fail("sha256", f"{real}, the hash of the content", got)
+                document.fail("sha256", f"{computed}, the hash of the content", got)
             return cls._read(document)
         finally:
-            if collects:
+            if is_paused:
                 gc.enable()
 
     @classmethod
     def _read(cls, document: SealedDocument) -> Self:
-        found = cls(**document.values(cls))
-        found._check(document)
-        document.end(found)
-        return found
+        """Return the value of a document whose seal is right."""
+        sealed = cls(**document.values(cls))
+        sealed._check(document)
+        document.end(sealed)
+        return sealed
 
     def _members(self) -> dict[str, Any]:
+        """Return the members of the document, without the seal."""
         members: dict[str, Any] = {"format_version": FORMAT_VERSION}
         for name, (_, default) in _fields_of(type(self)).items():
-            if (value := getattr(self, name)) != default:
+            value = getattr(self, name)
+            if value != default:
                 members[name] = value
         return members
 
     def _canonical(self) -> dict[str, bytes]:
         """Return the canonical form of all members but the seal."""
         members = self._members()
-        free = {name: members.pop(name) for name in self.FREE if name in members}
-        # Entries of ours are written as objects, in a tenth of the time that floats need.
+        free_members = {name: members.pop(name) for name in self.FREE if name in members}
+        # Entries of ours are encoded as objects, in a tenth of the time that free JSON needs.
         try:
-            found = {key: _ENTRIES.encode(value) for key, value in members.items()}
+            canonical = {key: _ENTRIES.encode(value) for key, value in members.items()}
         except UnicodeEncodeError as error:
             raise ConfigError(f"a name is not valid UTF-8: {error}") from error
-        return found | (canonical_members(free) if free else {})
+        if free_members:
+            canonical |= canonical_members(free_members)
+        return canonical
 
     def _check(self, document: SealedDocument) -> None:
-        """Check what must hold between members; see :meth:`SealedDocument.fail`."""
+        """Check the relations between members; call :meth:`SealedDocument.fail` for a wrong one."""
 
 
 @functools.cache
 def _fields_of(kind: type[Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the type and the default of each field of a dataclass."""
-    kinds = get_type_hints(kind, include_extras=True)
-
-    def default(each: Field[Any]) -> Any:
-        return each.default if each.default_factory is MISSING else each.default_factory()
-
-    return {each.name: (kinds[each.name], default(each)) for each in fields(kind)}
+    """Return name -> (type, default) of the fields of a dataclass; the default is ``MISSING`` if there is none."""
+    types = get_type_hints(kind, include_extras=True)
+    types_and_defaults: dict[str, tuple[Any, Any]] = {}
+    for field in fields(kind):
+        default = field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        types_and_defaults[field.name] = (types[field.name], default)
+    return types_and_defaults
 
 
 @final
@@ -139,12 +166,16 @@ class SealedDocument:
     """A JSON object that is decoded member by member.
 
     Args:
-        data: canonical JSON.
-        where: the file's name, for messages.
+        data: Canonical JSON.
+        where: Name of the file, for messages.
+
+    Raises:
+        IntegrityError: The bytes are not a JSON object, or of another format version.
     """
 
     def __init__(self, data: bytes, where: str) -> None:
-        self._data, self._where = data, where
+        self._data = data
+        self._where = where
         try:
             self._members: dict[str, msgspec.Raw] = decoder(dict[str, msgspec.Raw]).decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -161,56 +192,84 @@ class SealedDocument:
         return key in self._members
 
     def get(self, key: str, kind: Any) -> Any:
-        """Return a member as a value of a type; IntegrityError where it is none."""
+        """Return a member, decoded to a type.
+
+        Raises:
+            IntegrityError: The member is missing, or not of this type.
+        """
         if key not in self._members:
             self._fail(key, f"is missing. {_DAMAGED}")
         try:
             return decoder(kind).decode(self._members[key])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            found = _AT.fullmatch(str(error))
-            what, path = found.groups() if found else (str(error), "")
-            if missing := _MISSING.fullmatch(what):
-                self._fail(f"{key}{path}.{missing[1]}", f"is missing. {_DAMAGED}")
-            got = "wrong" if path else _short(bytes(self._members[key]).decode("utf-8", "backslashreplace"))
-            self._fail(f"{key}{path}", f"is {got}: {what}. {_DAMAGED}")
+            self._fail_decoding(key, str(error))
+
+    def _fail_decoding(self, key: str, message: str) -> NoReturn:
+        """Raise the IntegrityError for a member that msgspec could not decode."""
+        # msgspec appends the path inside the member: "Expected `int`, got `str` - at `$[0].rows`".
+        problem = message
+        path = ""
+        match = _AT.fullmatch(message)
+        if match is not None:
+            problem, path = match.groups()
+        missing = _MISSING.fullmatch(problem)
+        if missing is not None:
+            self._fail(f"{key}{path}.{missing[1]}", f"is missing. {_DAMAGED}")
+        got = "wrong" if path else _short(_text(self._members[key]))
+        self._fail(f"{key}{path}", f"is {got}: {problem}. {_DAMAGED}")
 
     def values(self, kind: type[Any], *left_out: str) -> dict[str, Any]:
-        """Return the members that the fields of a dataclass name; a field with a default may be missing."""
-        wanted = {name: each for name, each in _fields_of(kind).items() if name not in left_out}
-        return {
-            name: self.get(name, hint)
-            for name, (hint, default) in wanted.items()
-            if default is MISSING or name in self
-        }
+        """Return the members for the fields of a dataclass; one whose field has a default may be missing.
+
+        Args:
+            kind: The dataclass.
+            left_out: Names of fields that are not read.
+        """
+        values: dict[str, Any] = {}
+        for name, (member_type, default) in _fields_of(kind).items():
+            is_required = default is MISSING
+            if name not in left_out and (is_required or name in self):
+                values[name] = self.get(name, member_type)
+        return values
 
     def fail(self, key: str, expected: str, got: object) -> NoReturn:
-        """Raise the IntegrityError about a member, or what is inside one."""
+        """Raise the IntegrityError about a member, or a value inside one.
+
+        Args:
+            key: Dotted key.
+            expected: Clause that describes a right value.
+            got: The value.
+        """
         self._fail(key, f"is {_short(got)}; expected {expected}. {_DAMAGED}")
 
     def end(self, sealed: Sealed) -> None:
-        """Check that the document is what would be written for what was read of it.
+        """Check that the document has exactly the bytes that would be written for a value.
 
         Args:
-            sealed: What was read.
+            sealed: The value that was read from the document.
+
+        Raises:
+            IntegrityError: The bytes differ; the message names the member and shows both.
         """
         try:
             members = sealed._canonical()  # pyright: ignore[reportPrivateUsage] - of this file
-        except ConfigError as error:  # a text that is no UTF-8, or a number that is none
+        except ConfigError as error:  # text that is not UTF-8, or a number that JSON does not have
             raise IntegrityError(f"{self._where}: {error} {_DAMAGED}", file=self._where) from None
-        seal = self._members.get("sha256")
-        wanted = {**members, **({} if seal is None else {"sha256": bytes(seal)})}
-        if joined(wanted) == self._data:
+        if "sha256" in self._members:
+            members["sha256"] = bytes(self._members["sha256"])
+        if joined(members) == self._data:
             return
-        written = {key: text.decode() for key, text in wanted.items()}
-        there = {key: bytes(raw).decode("utf-8", "backslashreplace") for key, raw in self._members.items()}
-        for key in sorted(written.keys() ^ there.keys()):
-            self._fail(key, f"is {'missing' if key in written else 'no known key'}. {_DAMAGED}")
-        for key, expected in sorted(written.items()):
-            if (got := there[key]) != expected:
-                same = (at for at, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b)
-                start = max(next(same, 0) - _SHOWN, 0)
-                got, expected = (f"...{text[start : start + 2 * _SHOWN]}..." for text in (got, expected))
-                what = f"is {got}; expected {expected}, the canonical form of what all members say"
+
+        # Name the member that differs.
+        expected_texts = {key: data.decode() for key, data in members.items()}
+        got_texts = {key: _text(raw) for key, raw in self._members.items()}
+        for key in sorted(expected_texts.keys() ^ got_texts.keys()):
+            state = "missing" if key in expected_texts else "no known key"
+            self._fail(key, f"is {state}. {_DAMAGED}")
+        for key, expected in sorted(expected_texts.items()):
+            if got_texts[key] != expected:
+                got_excerpt, expected_excerpt = _excerpts(got_texts[key], expected)
+                what = f"is {got_excerpt}; expected {expected_excerpt}, the canonical form of what all members say"
                 self._fail(key, f"{what}. {_DAMAGED}")
         raise IntegrityError(
             f"{self._where}: the bytes are not the canonical form of their content; the file was edited. "
@@ -222,23 +281,43 @@ class SealedDocument:
         raise IntegrityError(f"{self._where}: {key} {what}", file=self._where, key=key)
 
 
+def _excerpts(got: str, expected: str) -> tuple[str, str]:
+    """Return both texts around their first difference."""
+    first_difference = 0
+    for index, (got_character, expected_character) in enumerate(zip(got, expected, strict=False)):
+        if got_character != expected_character:
+            first_difference = index
+            break
+    start = max(first_difference - _SHOWN, 0)
+    stop = start + 2 * _SHOWN
+    return f"...{got[start:stop]}...", f"...{expected[start:stop]}..."
+
+
+def _text(raw: msgspec.Raw) -> str:
+    """Return an undecoded member as text."""
+    return bytes(raw).decode("utf-8", "backslashreplace")
+
+
 def _content_hash(data: bytes, seal: str) -> str | None:
-    """Return the sha256 (hex) of a document without its member ``sha256``; None where that is not this one."""
-    field = f'"sha256":"{seal}"'.encode()
-    start = data.find(field)
-    stop = start + len(field)
+    """Return the sha256 (hex) of a document without its member ``sha256``; None if that has another value."""
+    member = f'"sha256":"{seal}"'.encode()
+    start = data.find(member)
     if start < 0:
         return None
-    # With the member goes the comma that parts it from the next one, or from the one before if it is the last.
+    stop = start + len(member)
+    # With the member goes the comma behind it, or the one before it if it is the last.
     if data[stop : stop + 1] == b",":
         stop += 1
     elif data[start - 1 : start] == b",":
         start -= 1
-    real = hashlib.sha256(memoryview(data)[:start])
-    real.update(memoryview(data)[stop:])
-    return real.hexdigest()
+    content_hash = hashlib.sha256(memoryview(data)[:start])
+    content_hash.update(memoryview(data)[stop:])
+    return content_hash.hexdigest()
 
 
 def _short(value: object) -> str:
+    """Return a value for a message."""
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= 200 else text[:200] + "..."
+    if len(text) <= _MOST_TEXT:
+        return text
+    return text[:_MOST_TEXT] + "..."

@@ -1,19 +1,18 @@
 """Copies of remote shards in a folder of this machine: bounded, verified, shared by all its processes.
 
-A copy is a file named after its sha256. It is written under a temporary name and gets its own by a rename, so
-that what has the name is whole. All that processes must agree on is a lock on a file, which the kernel takes
-back from a process that dies, however it dies:
+A copy is a file named after its sha256. It is written under a temporary name and then renamed, so that a file with the
+final name is whole. Processes agree by locks on files, which the kernel releases when a process dies, however it dies:
 
-- Whoever fetches a shard holds the temporary file exclusively. Others look again until the copy is there, or
-  until they get that lock themselves, because the fetching process failed or died.
-- Whoever reads a copy holds it shared. Making room removes the copies that were not opened for the longest
-  time, of those that nobody holds: removing an open one would free no byte. (It would harm nobody either: a
-  file without a name stays readable to those who have it open. So a damaged copy is dropped at once.)
-- Whoever makes room, and takes it for a shard, holds the folder, as does whoever renames a file. The temporary
-  file has its full size from then on, so that the sizes of all files are what the cache takes or will take.
+- The process that fetches a shard locks the temporary file exclusively. Other processes wait until the copy exists, or
+  until they get that lock themselves because the fetching process failed or died.
+- A process that reads a copy locks it shared. Making room removes the least recently opened copies that nobody has
+  locked: removing an open one would free no byte. (It would harm nobody either: a file without a name stays readable to
+  those who have it open. So a damaged copy is dropped at once.)
+- A process that makes room and reserves it for a shard locks the folder, and so does one that renames a file. The
+  temporary file has its full size from then on, so that the sum of all file sizes is what the cache takes or will take.
 
-Bytes are compared with their sha256 when they are fetched. A copy that is opened later is looked at for its
-size; pages have checksums, and a reader that finds a wrong one has the copy discarded.
+Bytes are compared with their sha256 when they are fetched. When a copy is opened later, only its size is checked: pages
+have checksums, and a reader that finds a wrong one discards the copy.
 """
 
 from __future__ import annotations
@@ -39,24 +38,33 @@ COPY_NAME: Final = re.compile(r"[0-9a-f]{64}")
 PART: Final = ".part-"
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# File systems that cannot set space aside; a write says then that the disk is full.
+# Errors of file systems that cannot reserve space; a later write says then that the disk is full.
 _NO_RESERVE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
 
 
 def open_copy(copy: Path, size: int) -> BinaryIO | None:
-    """Open a copy, held shared, and note that it is in use; one of a wrong size is dropped."""
+    """Open a copy, lock it shared, and record its use; drop one of a wrong size.
+
+    Args:
+        copy: Path of the copy.
+        size: Size that it must have.
+
+    Returns:
+        None if there is no such copy.
+    """
     try:
         descriptor = os.open(copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     try:
-        # Where another process is about to remove it, it does: we have it open, and it stays readable to us.
-        _hold(descriptor, fcntl.LOCK_SH, copy)
-        there = os.fstat(descriptor)
-        if stat.S_ISREG(there.st_mode) and there.st_size == size:
+        # Another process may have it locked to remove it: it is open here, and stays readable.
+        _try_lock(descriptor, fcntl.LOCK_SH, copy)
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_size == size:
             with contextlib.suppress(PermissionError):  # another user's copy
                 os.utime(descriptor)
-            stream, descriptor = os.fdopen(descriptor, "rb"), -1
+            stream = os.fdopen(descriptor, "rb")
+            descriptor = -1  # the stream closes it
             return stream
         copy.unlink(missing_ok=True)
         return None
@@ -66,42 +74,66 @@ def open_copy(copy: Path, size: int) -> BinaryIO | None:
 
 
 def holds_alone(descriptor: int, path: Path) -> bool:
-    """Lock a file exclusively, if nobody holds it, and if it still is the one at `path` when it is locked."""
-    return _hold(descriptor, fcntl.LOCK_EX, path) and is_still(descriptor, path)
+    """Lock a file exclusively without waiting; return whether it is locked and is still the file at `path`."""
+    return _try_lock(descriptor, fcntl.LOCK_EX, path) and is_still(descriptor, path)
 
 
 def take_room(folder: Path, part_fd: int, size: int, max_bytes: int) -> str | None:
-    """Give the temporary file its size, removing old copies for it; return why that cannot be, or None."""
+    """Reserve the full size of a temporary file, removing old copies for it.
+
+    Args:
+        folder: Folder of the cache.
+        part_fd: Descriptor of the temporary file.
+        size: Bytes to reserve.
+        max_bytes: Bytes of all files of the cache together.
+
+    Returns:
+        The reason why there is no room, for a message; None if the size is reserved.
+    """
     if size > max_bytes:
         return f"it has {size} bytes, and cache_bytes is {max_bytes}"
-    os.ftruncate(part_fd, 0)  # of what a dead process left in it, it would be counted as well
+    os.ftruncate(part_fd, 0)  # bytes that a dead process left in it would be counted
     with locked(folder):
-        # Copies and what is being fetched, each with its time (ns) and bytes, the least recently opened first; what
-        # dead processes left is swept.
-        kept: list[tuple[int, int, Path]] = []
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                part = entry.name.startswith(PART)
-                if _removed(Path(entry.path)) if part else not COPY_NAME.fullmatch(entry.name):
-                    continue
-                with contextlib.suppress(FileNotFoundError):
-                    there = entry.stat(follow_symlinks=False)
-                    kept.append((there.st_mtime_ns, there.st_size, Path(entry.path)))
-        kept.sort()
-        used, fits = sum(bytes_ for _, bytes_, _ in kept), False
-        for _, bytes_, path in [*kept, (0, 0, None)]:
+        files = _cache_files(folder)
+        used = sum(file_size for _, file_size, _ in files)
+        fits = used + size <= max_bytes
+        if fits and _reserved(part_fd, size):
+            return None
+        # The least recently opened copies go first, until the size fits in the cache and on the disk.
+        for _, file_size, path in files:
+            if _removed(path):
+                used -= file_size
             fits = used + size <= max_bytes
             if fits and _reserved(part_fd, size):
                 return None
-            if path is not None and _removed(path):
-                used -= bytes_
     if fits:
         return "the disk is full"
     return f"the {max_bytes} bytes of cache_bytes are taken by shards that are open"
 
 
-def _hold(descriptor: int, kind: int, path: Path) -> bool:
-    """Lock an open file without waiting; say whether that went."""
+def _cache_files(folder: Path) -> list[tuple[int, int, Path]]:
+    """Return the copies and the files being fetched, and remove temporary files of dead processes.
+
+    Returns:
+        Time of the last use (ns), size and path of each file, the least recently used first.
+    """
+    files: list[tuple[int, int, Path]] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = Path(entry.path)
+            is_part = entry.name.startswith(PART)
+            if is_part and _removed(path):
+                continue
+            if not is_part and not COPY_NAME.fullmatch(entry.name):
+                continue  # not ours
+            with contextlib.suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                files.append((status.st_mtime_ns, status.st_size, path))
+    return sorted(files)
+
+
+def _try_lock(descriptor: int, kind: int, path: Path) -> bool:
+    """Lock an open file without waiting; return whether it is locked."""
     with contextlib.suppress(BlockingIOError):
         lock(descriptor, kind | fcntl.LOCK_NB, path)
         return True
@@ -109,7 +141,7 @@ def _hold(descriptor: int, kind: int, path: Path) -> bool:
 
 
 def _removed(path: Path) -> bool:
-    """Remove a file that nobody holds; say whether it is gone."""
+    """Remove a file that nobody has locked; return whether it is gone."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -125,7 +157,11 @@ def _removed(path: Path) -> bool:
 
 
 def _reserved(descriptor: int, size: int) -> bool:
-    """Give an empty file its size, on the disk where the file system can; say whether there is room."""
+    """Give an empty file its size, with space on the disk if the file system can reserve it.
+
+    Returns:
+        False if the disk has no room.
+    """
     try:
         if size and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, size)
@@ -143,27 +179,29 @@ def _reserved(descriptor: int, size: int) -> bool:
 
 
 DEFAULT_BYTES: Final = 64 << 30
-STALL_SECONDS: Final = 300.0  # above the time that a failing request is tried again
+"""Default bound of a cache."""
+STALL_SECONDS: Final = 300.0
+"""Seconds without progress of another process after which its shard is read remotely; more than the time for which a
+failing request is repeated."""
 
-_LOOK_SECONDS: Final = (
-    0.005,
-    0.1,
-)  # between looks at another process's work, the first and the longest pause
+_FIRST_PAUSE: Final = 0.005  # seconds between looks at another process's progress; doubled each time
+_LONGEST_PAUSE: Final = 0.1
 _TRIES: Final = 2
 
 
 @final
 class ShardCache:
-    """Copies of shards, by their sha256; threads and processes may share the folder, and use it at once.
+    """Copies of shards by their sha256. Threads and processes may share the folder, and use it at once.
 
     Args:
-        folder: is made where it is missing; other files in it are left alone.
-        max_bytes: of all copies together. Processes should agree: each keeps to its own when it adds a copy.
-        stall_seconds: after which a shard is read without a copy because the process that fetches it does not
-            go on.
+        folder: Folder of the copies; it is created if it is missing. Other files in it are left alone.
+        max_bytes: Bytes of all copies together. Processes should agree: each keeps to its own bound when it adds a
+            copy.
+        stall_seconds: Seconds without progress of the process that fetches a shard, after which the shard is read
+            without a copy.
 
     Raises:
-        StoreError: the folder cannot be made or written to.
+        StoreError: The folder cannot be created or written to.
     """
 
     def __init__(
@@ -174,8 +212,9 @@ class ShardCache:
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
         self._folder = Path(folder).expanduser().resolve()
-        self._max_bytes, self._stall_seconds = max_bytes, stall_seconds
-        self._warned = False
+        self._max_bytes = max_bytes
+        self._stall_seconds = stall_seconds
+        self._has_warned = False
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -184,71 +223,99 @@ class ShardCache:
             raise StoreError(f"the cache folder {self._folder} cannot be written to; give another as `cache`")
 
     def open(self, sha256: str, size: int, fetch: Callable[[ByteTarget], None], what: str) -> BinaryIO | None:
-        """Open the copy of a shard, fetching it where there is none; None where none can be kept.
-
-        The first None gives a RuntimeWarning that says why.
+        """Open the copy of a shard; fetch it first if there is none.
 
         Args:
-            sha256, size: of the shard, as its manifest states them; hex, bytes.
-            fetch: writes the shard to a target; what it raises is passed on, and leaves nothing behind.
-            what: the shard's name for messages.
+            sha256: Hash of the shard, hex, as its manifest states it.
+            size: Size of the shard in bytes, as its manifest states it.
+            fetch: Function that writes the shard to a target. Its errors are passed on, and leave no file behind.
+            what: Name of the shard, for messages.
+
+        Returns:
+            None if no copy can be kept; the first time with a RuntimeWarning that gives the reason.
 
         Raises:
-            IntegrityError: what was fetched has another sha256, twice.
+            IntegrityError: The fetched bytes have another sha256, twice.
         """
         copy = self._folder / _checked(sha256, what)
         try:
-            return open_copy(copy, size) or self._made(copy, size, fetch, what)
+            stream = open_copy(copy, size)
+            if stream is None:
+                stream = self._fetched(copy, size, fetch, what)
         except CopyError as error:
             return self._without(what, str(error))
         except OSError as error:
             return self._without(what, error.strerror or str(error))
+        return stream
 
     def discard(self, sha256: str) -> bool:
-        """Drop a copy that is damaged, and say whether there was one; who has it open keeps what it has."""
+        """Drop a damaged copy; readers that have it open keep their file.
+
+        Returns:
+            False if there was no such copy.
+        """
         with contextlib.suppress(OSError):
             (self._folder / _checked(sha256, "a copy")).unlink()
             return True
         return False
 
-    def _made(self, copy: Path, size: int, fetch: Callable[[ByteTarget], None], what: str) -> BinaryIO | None:
-        """Fetch a copy, or wait for the process or thread that does."""
-        part, pause = self._folder / f"{PART}{copy.name}", _LOOK_SECONDS[0]
-        seen, since = None, time.monotonic()
+    def _fetched(
+        self, copy: Path, size: int, fetch: Callable[[ByteTarget], None], what: str
+    ) -> BinaryIO | None:
+        """Fetch a copy, or wait for the process or thread that fetches it.
+
+        Repeat until the copy can be opened:
+
+        1. Try to lock the temporary file. With the lock, fetch the shard.
+        2. Else another process fetches it. If its file has not changed for too long, give up.
+        3. Pause, and look for the copy.
+        """
+        part = self._folder / f"{PART}{copy.name}"
+        pause = _FIRST_PAUSE
+        last_state: tuple[int, int] | None = None
+        last_change = time.monotonic()
         while True:
             descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
             if holds_alone(descriptor, part):
-                return self._filled(descriptor, part, copy, size, fetch, what)
+                return self._fill(descriptor, part, copy, size, fetch, what)
             try:
-                there = os.fstat(descriptor)
+                status = os.fstat(descriptor)
             finally:
                 os.close(descriptor)
-            if seen != (there.st_ino, there.st_mtime_ns):
-                seen, since = (there.st_ino, there.st_mtime_ns), time.monotonic()
-            if time.monotonic() - since > self._stall_seconds:
+            state = (status.st_ino, status.st_mtime_ns)
+            if state != last_state:
+                last_state = state
+                last_change = time.monotonic()
+            if time.monotonic() - last_change > self._stall_seconds:
                 return self._without(
                     what, f"the process that fetches it has made no progress for {self._stall_seconds:g} s"
                 )
             time.sleep(pause)
-            pause = min(2 * pause, _LOOK_SECONDS[1])
-            if (found := open_copy(copy, size)) is not None:
-                return found
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            stream = open_copy(copy, size)
+            if stream is not None:
+                return stream
 
-    def _filled(
+    def _fill(
         self, part_fd: int, part: Path, copy: Path, size: int, fetch: Callable[[ByteTarget], None], what: str
     ) -> BinaryIO | None:
-        """Fetch into a temporary file that this thread holds, and publish it; closes the descriptor or returns it."""
+        """Fetch a shard into a temporary file that this thread has locked, and publish it as the copy.
+
+        The descriptor is closed, or belongs to the stream that is returned.
+        """
         stream: BinaryIO | None = None
         try:
-            if (found := open_copy(copy, size)) is not None:
-                return found  # published after we looked and before we held its next temporary file
-            if (problem := take_room(self._folder, part_fd, size, self._max_bytes)) is not None:
+            published = open_copy(copy, size)
+            if published is not None:
+                return published  # published after we looked, and before we locked its next temporary file
+            problem = take_room(self._folder, part_fd, size, self._max_bytes)
+            if problem is not None:
                 return self._without(what, problem)
             with os.fdopen(part_fd, "r+b", buffering=0, closefd=False) as file:
                 _fetch(file, FileEntry(bytes=size, sha256=copy.name), fetch, what)
             os.fsync(part_fd)
             os.fchmod(part_fd, 0o444)
-            with locked(self._folder):  # who counts must not miss it between two names
+            with locked(self._folder):  # a process that counts must not miss the file between its two names
                 part.rename(copy)
             fcntl.flock(part_fd, fcntl.LOCK_SH)
             stream = os.fdopen(part_fd, "rb")
@@ -260,8 +327,9 @@ class ShardCache:
                 os.close(part_fd)
 
     def _without(self, what: str, problem: str) -> None:
-        if not self._warned:
-            self._warned = True
+        """Warn, the first time, that a shard is read without a copy."""
+        if not self._has_warned:
+            self._has_warned = True
             warnings.warn(
                 f"{what}: the cache {self._folder} keeps no copy: {problem}. Where that is so, shards are read from "
                 "where they are stored, piece by piece; this warning is shown once.",
@@ -271,17 +339,20 @@ class ShardCache:
 
 
 def _checked(sha256: str, what: str) -> str:
+    """Return a sha256; StoreError for another text, which would be a path."""
     if not COPY_NAME.fullmatch(sha256):
         raise StoreError(f"{what}: {sha256!r} is not a sha256; expected 64 of 0-9 and a-f")
     return sha256
 
 
 def _fetch(file: BinaryIO, wanted: FileEntry, fetch: Callable[[ByteTarget], None], what: str) -> None:
+    """Fetch a shard into a file, once more if its hash is wrong; IntegrityError if it stays wrong."""
     got = FileEntry.of(b"")
     for _ in range(_TRIES):
         target = HashingTarget(file)
         fetch(target)
-        if (got := target.finish()) == wanted:
+        got = target.finish()
+        if got == wanted:
             return
     raise IntegrityError(
         f"{what}: fetched {_TRIES} times, and its sha256 is {got.sha256}; expected {wanted.sha256}, as its manifest "

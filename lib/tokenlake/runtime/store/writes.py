@@ -1,8 +1,8 @@
-"""What is written: bytes that are hashed on their way, and how they become an object.
+"""Writing: bytes that are hashed on their way, and the compare-and-swap that makes an object of them.
 
-Compare-and-swap is the one way in which an object is made or changed, a file or an object in a bucket. Objects are
-judged by their hash, whatever the storage: what is there ends it, may be replaced, or is a conflict. Writers hash while
-they write, so that publishing needs one more pass over the bytes (the re-read), not two.
+Compare-and-swap is the one way in which an object is created or changed, as a file or in a bucket. Objects are compared
+by their hash in every storage: the existing object is equal, may be replaced, or is a conflict. Writers hash while they
+write, so that publishing needs one more pass over the bytes (reading them back), not two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Outcome: TypeAlias = Literal["created", "equal", "replaced"]
 
 Orphan: TypeAlias = bool | Callable[[], bool]
-"""Whether an unequal object that is there may be replaced; see :meth:`tokenlake.runtime.store.base.Store.publish`."""
+"""Condition for replacing an unequal object; see :meth:`tokenlake.runtime.store.base.Store.publish`."""
 
 _TRIES: Final = 8  # an object that vanishes between "exists" and read-back is created again, but not for ever
 
@@ -35,13 +35,14 @@ _TRIES: Final = 8  # an object that vanishes between "exists" and read-back is c
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """What is to become an object, and what it may take the place of.
+    """An object to write, and the object that it may replace.
 
     Attributes:
-        data: the bytes, or a written temporary file of :meth:`Store.temp`, whose name is gone after.
-        sha256: hex, of the bytes.
-        expected: hex, of the bytes that it replaces; None: there must be no object.
-        orphan: an unequal object that is there is replaced all the same.
+        key: Key of the object.
+        data: Bytes, or a written temporary file of :meth:`Store.temp`, whose name is removed.
+        sha256: Hash of the bytes, hex.
+        expected: Hash of the bytes that it replaces, hex; None: the object must not exist.
+        orphan: Replace an unequal object, too.
     """
 
     key: str
@@ -51,10 +52,16 @@ class Put:
     orphan: Orphan = False
 
     def judge(self, found: str | None) -> Outcome | None:
-        """Judge what is there, by its hash (None: nothing): None where it may be replaced.
+        """Compare the existing object with this one.
+
+        Args:
+            found: Hash of the existing object, hex; None: it does not exist.
+
+        Returns:
+            ``"equal"``; None if it may be replaced or created.
 
         Raises:
-            VersionConflictError: it may not; names both hashes.
+            VersionConflictError: It may not be replaced; the message names both hashes.
         """
         if found == self.sha256:
             return "equal"
@@ -74,7 +81,7 @@ class Put:
         )
 
     def require_written(self, found: str) -> None:
-        """Raise StoreError unless what was read back has the sha256 (hex) of what was written."""
+        """Raise StoreError unless the bytes that were read back have the right sha256 (hex)."""
         if found != self.sha256:
             raise StoreError(
                 f"{self.key}: read back is not what was written: sha256 {found}, expected {self.sha256}. "
@@ -91,30 +98,41 @@ def compare_and_swap(
     *,
     look_first: bool = True,
 ) -> Outcome:
-    """Make or change an object until that is through, or until what is there says that it need not or must not be.
+    """Create or replace an object.
 
-    A conflict is believed when two looks agree: a damaged answer must not look like another object.
+    Repeat these steps until one of them ends it:
+
+    1. Look at the existing object. An equal one is success.
+    2. An object that may not be replaced is a conflict, if two looks agree: a damaged answer must not look like another
+       object.
+    3. Send the object, with the condition that the version has not changed since the look. If it is refused, repeat.
 
     Args:
-        look: reads what is there: its hash, and the token of its version; None where there is nothing.
-        send: puts it in the place of the version of a token, or of none.
-        refused: what `send` raises where there is another version than it was to replace.
-        look_first: before the first try; else that is one to create.
+        put: The object.
+        look: Function that reads the existing object, and returns its hash and the token of its version; None if it
+            does not exist.
+        send: Function that writes the object over the version of a token; None: create-only.
+        refused: Error class that `send` raises if the storage has another version.
+        look_first: Look before the first try; otherwise the first try creates.
 
     Raises:
-        VersionConflictError: as :meth:`Put.judge` says.
-        StoreError: it appears and vanishes, or the storage fails.
+        VersionConflictError: The existing object may not be replaced.
+        StoreError: The object appears and vanishes, or the storage fails.
     """
-    doubted: list[str | None] = []
+    doubted_hashes: list[str | None] = []
     for attempt in range(_TRIES):
-        there = look() if look_first or attempt else None
-        found, token = (None, None) if there is None else there
+        existing_hash: str | None = None
+        token: str | None = None
+        if look_first or attempt:
+            existing = look()
+            if existing is not None:
+                existing_hash, token = existing
         try:
-            outcome = put.judge(found)
+            outcome = put.judge(existing_hash)
         except VersionConflictError:
-            if found in doubted:
+            if existing_hash in doubted_hashes:
                 raise
-            doubted.append(found)
+            doubted_hashes.append(existing_hash)
             continue
         if outcome is not None:
             return outcome
@@ -132,10 +150,10 @@ def compare_and_swap(
 
 
 class ByteTarget(Protocol):
-    """Takes the bytes of one object, piece by piece and in order."""
+    """Receiver of the bytes of one object, piece by piece and in order."""
 
     def restart(self) -> None:
-        """Forget what came: the object comes again, from its beginning."""
+        """Forget the bytes so far: the object is sent again from its beginning."""
         ...
 
     def write(self, data: bytes | bytearray, /) -> object:
@@ -149,7 +167,7 @@ class CopyError(StoreError):
 
 @final
 class HashingTarget:
-    """Hashes the bytes of an object that come in pieces, and writes them to a file where there is one."""
+    """A target that hashes the bytes of an object, and writes them to a file if one is given."""
 
     def __init__(self, file: BinaryIO | None = None) -> None:
         self._file = file
@@ -170,7 +188,7 @@ class HashingTarget:
         self._bytes += len(view)
 
     def finish(self) -> FileEntry:
-        """Return what came since the last start; the file holds that and nothing else."""
+        """Return size and hash of the bytes since the last restart; the file holds exactly these bytes."""
         if self._file is not None:
             with self._writing():
                 self._file.flush()
@@ -199,12 +217,22 @@ _HINTS = {
 
 
 def hint_on(error: OSError) -> str:
-    """Return a sentence on what can be done, with a space before it; "" where none is known."""
+    """Return a sentence on the remedy of an error, with a space before it; "" if none is known."""
     return _HINTS.get(error.errno or 0, "")
 
 
 def write_all(descriptor: int, view: memoryview, path: str, before: int = 0) -> None:
-    """Write all bytes of `view` to an open file that has got so many before; StoreError says how far it came."""
+    """Write all bytes of a view to an open file.
+
+    Args:
+        descriptor: Descriptor of the file.
+        view: The bytes.
+        path: Path of the file, for messages.
+        before: Bytes written before, for messages.
+
+    Raises:
+        StoreError: The file cannot be written; the message says after how many bytes.
+    """
     done = 0
     try:
         while done < view.nbytes:  # one call may write less: at most 2 GiB, or up to a limit

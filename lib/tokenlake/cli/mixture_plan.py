@@ -1,0 +1,348 @@
+"""The plan of a mixture, or of a build of stored datasets, as `tokenlake plan` shows it.
+
+A mixture of text takes two steps: each source becomes a dataset of tokens, and the mixture draws rows of these. Rows
+can be planned only once the tokens exist. Until then the first step is planned, and the second one is estimated:
+
+    1. rows and tokens of a source   ~ the estimates of its build x the share of its split
+    2. rows that the mixture draws   = those of a mixture in one lane over these sizes
+
+With web (~1,000 rows, weight 0.75), code (~500 rows, weight 0.25) and `total_rows: 400` the guess is 300 rows of web
+(0.30 epochs) and 100 of code (0.20 epochs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, final
+
+from tokenlake.base import numbers
+from tokenlake.cli.text_plan import SOURCE_COLUMNS, TextPlan, approximately, committed_version, plan_text
+from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
+from tokenlake.config.resolve import first_steps, last_step
+from tokenlake.config.resolved import ResolvedBuild
+from tokenlake.errors import ConfigError
+from tokenlake.etl import planner
+from tokenlake.etl.observability.build import RunProgress
+from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
+from tokenlake.etl.plan.plan import Plan
+from tokenlake.etl.plan.stored import foresee, how_to_read_others
+from tokenlake.etl.reports import Column, Table, facts, label, number
+from tokenlake.etl.reports.dataset import STOPS, share, weights_in_words
+from tokenlake.etl.same_tokens import under_their_name
+from tokenlake.runtime.store.draws import open_mixture
+
+
+def plan_mixture(config: PipelineConfig, progress: RunProgress) -> MixturePlan:
+    """Plan the builds of tokens of a mixture, and the mixture itself if these tokens exist.
+
+    Args:
+        config: Configuration that mixes sources, or packs or copies stored datasets.
+        progress: Display of the steps.
+
+    Raises:
+        ConfigError: Any of the builds is wrong, the last one too.
+    """
+    steps = first_steps(config)
+    # Errors of the last step are found before inputs are read for the first ones.
+    build = foresee(config)
+
+    text_plans: list[TextPlan] = []
+    existing: dict[str, str] = {}  # source -> version that holds its tokens
+    for source, step in steps.items():
+        text_plan = plan_text(source, under_their_name(step, source), progress)
+        text_plans.append(text_plan)
+        if text_plan.version is not None:
+            existing[source] = f"{text_plan.plan.dataset}@v{text_plan.version}"
+
+    last_plan = None
+    if len(existing) == len(steps):
+        progress.doing("planning the mixture")
+        last_plan = planner.plan(last_step(config, existing), progress)
+    return MixturePlan(build, text_plans, last_plan)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MixturePlan:
+    """The plans of all builds that a mixture consists of; of the last one as far as it can be known.
+
+    Attributes:
+        build: Resolved configuration of the last build. Its parents may not exist yet.
+        text_plans: Plan of the tokens of each source that is text.
+        last_plan: Plan of the last build; None while some tokens do not exist.
+    """
+
+    build: ResolvedBuild
+    text_plans: list[TextPlan]
+    last_plan: Plan | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record that ``--json`` prints."""
+        steps: list[dict[str, Any]] = []
+        for text_plan in self.text_plans:
+            step = {"source": text_plan.source, "version": text_plan.version}
+            steps.append(step | text_plan.to_json())
+        record: dict[str, Any] = {"name": self.build.name, "store": self.build.store, "steps": steps}
+        plan = self.last_plan
+        if plan is None:
+            return record | {"mixture": None, "guess": self._guess(), "notes": list(self.build.notes)}
+        record["mixture"] = {
+            "version": committed_version(plan),
+            "fingerprint": plan.fingerprint,
+            "units": len(plan.units),
+            "input_bytes": plan.input_bytes,
+            "estimate": None if plan.forecast is None else plan.forecast.to_json(),
+            "notes": list(plan.notes),
+        }
+        return record
+
+    def notes(self) -> list[str]:
+        """Return the notes on the builds of tokens and on the mixture, a line each."""
+        lines: list[str] = []
+        for text_plan in self.text_plans:
+            lines += text_plan.notes()
+        if self.last_plan is not None:
+            return lines + [f"note: {note}" for note in self.last_plan.notes]
+        lines += [f"note: {note}" for note in self.build.notes]
+        lines += [f"note: {note}" for note in self._notes_on_splits()]
+        lines += [f"note: about, {note}" for note in self._notes_on_repetition()]
+        absent = ", ".join(text_plan.source for text_plan in self.text_plans if text_plan.version is None)
+        lines.append(
+            f"The mixture is planned row by row once the tokens of {absent} exist; a run builds them."
+        )
+        return lines
+
+    def tables(self) -> list[Table]:
+        """Return the table of the builds of tokens, and those of the mixture."""
+        tables: list[Table] = []
+        records: list[dict[str, Any]] = []
+        for text_plan in self.text_plans:
+            records += text_plan.table_records()
+        if records:
+            columns = [label("source"), label("dataset"), label("state"), *SOURCE_COLUMNS]
+            tables.append(Table.of(columns, records, "Tokens first"))
+        if self.last_plan is not None:
+            return tables + self._tables_of_plan(self.last_plan)
+        return tables + self._tables_of_guess()
+
+    def _tables_of_guess(self) -> list[Table]:
+        """Return the tables about a mixture whose parents do not exist yet."""
+        mixture = self.build.mixture
+        if mixture is None:
+            return []
+        tables: list[Table] = []
+        guess = self._guess()
+        if guess:
+            tables.append(_guess_table(guess))
+        rows = [("weights", _weights_in_words(mixture)), ("end", _end_in_words(mixture))]
+        if self.build.pack:
+            rows.append(("packed", _packing(self.build)))
+        tables.append(facts(rows, "Expected"))
+        return tables
+
+    def _tables_of_plan(self, plan: Plan) -> list[Table]:
+        """Return the tables about a last build that is planned."""
+        version = committed_version(plan)
+        units = numbers.plural(len(plan.units), "unit")
+        about_units = [
+            ("units", f"{units}, {numbers.size(plan.input_bytes)} to read"),
+            ("version", "to be built" if version is None else f"v{version} exists, nothing to do"),
+            ("fingerprint", plan.fingerprint),
+        ]
+        mixture = self.build.mixture
+        forecast = plan.forecast
+        if forecast is None or mixture is None:
+            # Stored datasets that are packed, or tokenized again, without a mixture.
+            outcome = [("from", ", ".join(parent.reference for parent in plan.parents))]
+            if self.build.pack:
+                outcome.append(("rows", _packing(self.build)))
+            return [facts([*outcome, *about_units], "Expected")]
+
+        if self.build.pack:
+            rows = f"{approximately(forecast.sequences)} {_packing(self.build)}"
+        else:
+            rows = f"{numbers.count(forecast.sequences)} {forecast.level}"
+        end = f"after {numbers.count(forecast.rows)} {forecast.level}; {STOPS[mixture.stop_strategy]}"
+        lanes = numbers.plural(forecast.lanes, "lane")
+        outcome = [
+            ("tokens", approximately(forecast.tokens)),
+            ("rows", rows),
+            ("weights", _weights_in_words(mixture)),
+            ("end", end),
+            ("order", f"{lanes}, batches of {numbers.count(forecast.batch_size)}"),
+        ]
+        records: list[dict[str, Any]] = []
+        for source, draw in forecast.to_json()["sources"].items():
+            weight = draw["asked"] if draw["asked_tokens"] is None else draw["asked_tokens"]
+            records.append(draw | {"source": source, "asked": weight})
+        draws = _draws_table(records, mixture.weights_by)
+        return [draws, facts([*outcome, *about_units], "Expected")]
+
+    def _notes_on_splits(self) -> list[str]:
+        """Return notes on splits of the token datasets that the mixture does not read."""
+        if self.build.mixture is None:
+            return []
+        mixed_splits = {parent.name: parent.split for parent in self.build.parents}
+        notes: list[str] = []
+        for text_plan in self.text_plans:
+            mixed_split = mixed_splits[text_plan.source]
+            dataset = text_plan.plan.build.name
+            unread: dict[str, float] = {}  # split -> its share of the documents
+            for source in text_plan.plan.build.sources:
+                unread.update(source.splits)
+            unread.pop(mixed_split, None)
+            if not unread:
+                continue
+            shares = [
+                f"{split} ({numbers.percent(part, 1.0)} of its documents)" for split, part in unread.items()
+            ]
+            remedy = how_to_read_others(self.build.store, dataset, next(iter(unread)))
+            notes.append(
+                f"{text_plan.source}: of {dataset} only {mixed_split} is mixed, not {', '.join(shares)}; {remedy}"
+            )
+        return notes
+
+    def _notes_on_repetition(self) -> list[str]:
+        """Return a note for each source that the mixture probably repeats more often than it may."""
+        mixture = self.build.mixture
+        guess = self._guess()
+        if mixture is None or not guess:
+            return []
+        available = {record["source"]: (record["rows"], record["tokens"]) for record in guess}
+        drawn_rows = {record["source"]: record["drawn_rows"] for record in guess}
+        return missing(mixture, available, drawn_rows)
+
+    def _guess(self) -> list[dict[str, Any]]:
+        """Return about how many rows the mixture draws of each source, a record each.
+
+        The list is empty where some sources are stored already, or are too small for an estimate.
+        """
+        mixture = self.build.mixture
+        sizes = self._estimated_sizes()
+        is_estimated = all(rows > 0 and tokens > 0 for rows, tokens in sizes.values())
+        if mixture is None or not is_estimated:
+            return []
+        try:
+            drawn_rows = self._guessed_rows(mixture, sizes)
+        except ConfigError:
+            # Such as too few tokens for `total_tokens`: a guess alone must not refuse a plan.
+            return []
+        records: list[dict[str, Any]] = []
+        for source, (rows, tokens) in sizes.items():
+            row_count = drawn_rows[source]
+            records.append(
+                {
+                    "source": source,
+                    "rows": rows,
+                    "tokens": tokens,
+                    "drawn_rows": row_count,
+                    "drawn_tokens": round(Fraction(row_count * tokens, rows)),
+                    "epochs": row_count / rows,
+                }
+            )
+        return records
+
+    def _estimated_sizes(self) -> dict[str, tuple[int, int]]:
+        """Return source -> about its number of rows and of tokens in the split that is mixed; 0 if it is stored."""
+        sizes: dict[str, tuple[int, int]] = {}
+        splits: dict[str, str] = {}
+        for parent in self.build.parents:
+            sizes[parent.name or ""] = (0, 0)
+            splits[parent.name or ""] = parent.split
+        for text_plan in self.text_plans:
+            split = splits[text_plan.source]
+            rows = 0.0
+            tokens = 0.0
+            # A stored version that is tokenized again may have several sources.
+            for source in text_plan.plan.build.sources:
+                part = dict(source.splits).get(split, 0.0)
+                expected = text_plan.estimates[source.name]
+                rows += expected.documents * part
+                tokens += expected.tokens * part
+            sizes[text_plan.source] = (round(rows), round(tokens))
+        return sizes
+
+    def _guessed_rows(self, mixture: MixStageConfig, sizes: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+        """Return source -> number of rows that a mixture in one lane draws; more lanes change it by a few rows.
+
+        Raises:
+            ConfigError: The sources end before the mixture does.
+        """
+        # Packing adds an end-of-sequence token to each document.
+        added_tokens = 0 if self.build.pack is None else 1
+        tokens_per_row = [Fraction(tokens, rows) + added_tokens for rows, tokens in sizes.values()]
+        opened = open_mixture(spec_of(mixture, sizes), to_end=True)
+        total_rows = rows_of(mixture, opened, epoch_rows(mixture, sizes), tokens_per_row, None)
+        if opened.rows is not None:
+            total_rows = min(total_rows, opened.rows)
+        counts = opened.drawn_before(total_rows)
+        return {source: int(count) for source, count in zip(sizes, counts, strict=True)}
+
+
+def _draws_table(records: list[dict[str, Any]], weights_by: str) -> Table:
+    """Return the table of the rows that a planned mixture draws of each source.
+
+    Args:
+        records: Draws of each source, by name.
+        weights_by: Unit of the weights: rows or tokens.
+    """
+    columns = [
+        label("source"),
+        label("parent", "from"),
+        number("asked", f"weight by {weights_by}", share),
+        number("epochs", "epochs", lambda epochs: f"{epochs:.2f}"),
+        number("rows", "rows available", numbers.count),
+        number("drawn_rows", "rows drawn", numbers.count),
+        number("unread_rows", "never drawn"),
+        number("tokens", "tokens available", numbers.count),
+        number("drawn_tokens", "tokens drawn", approximately),
+    ]
+    return Table.of(columns, records, "Mixture")
+
+
+def _guess_table(records: list[dict[str, Any]]) -> Table:
+    """Return the table of the rows that a mixture will probably draw of each source."""
+    columns: list[Column] = [
+        label("source"),
+        number("epochs", "epochs", lambda epochs: f"~{epochs:.2f}"),
+        number("rows", "rows available", approximately),
+        number("drawn_rows", "rows drawn", approximately),
+        number("tokens", "tokens available", approximately),
+        number("drawn_tokens", "tokens drawn", approximately),
+    ]
+    return Table.of(columns, records, "Mixture")
+
+
+def _weights_in_words(mixture: MixStageConfig) -> str:
+    """Return the weights of a mixture, or their schedule, as text."""
+    if isinstance(mixture.epochs, Mapping):
+        return "as the epochs of each source say"
+    step_rows = mixture.step_rows or mixture.batch_size
+    return weights_in_words(mixture.points, mixture.weight_schedule_type, step_rows, mixture.weights_by)
+
+
+def _end_in_words(mixture: MixStageConfig) -> str:
+    """Return when a mixture ends, and what happens to a source that is exhausted before."""
+    stop = STOPS[mixture.stop_strategy]
+    if mixture.total_rows is not None:
+        return f"after {numbers.count(mixture.total_rows)} rows; {stop}"
+    if mixture.total_tokens is not None:
+        return f"after about {numbers.short(mixture.total_tokens)} tokens; {stop}"
+    if isinstance(mixture.epochs, Mapping):
+        ends: list[str] = []
+        for source, epochs in mixture.epochs.items():
+            noun = "epoch" if epochs == 1 else "epochs"
+            ends.append(f"{epochs:g} {noun} of {source}")
+        return f"after {', '.join(ends)}; {stop}"
+    if mixture.epochs is not None:
+        factor = "" if mixture.epochs == 1 else f"{mixture.epochs:g} times "
+        return f"after {factor}as many rows as all sources have; {stop}"
+    return stop
+
+
+def _packing(build: ResolvedBuild) -> str:
+    """Return the width and the strategy of packed rows, such as ``of 2,048 tokens, greedy``."""
+    assert build.pack is not None
+    return f"of {numbers.count(build.width)} tokens, {build.pack.strategy}"

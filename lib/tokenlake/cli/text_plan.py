@@ -1,0 +1,244 @@
+"""The plan of a build of text as `tokenlake plan` shows it: inputs, long documents, and the expected output."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+from tokenlake.base import numbers
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.resolved import ResolvedBuild
+from tokenlake.etl import planner
+from tokenlake.etl.observability.build import RunProgress
+from tokenlake.etl.plan.estimates import Estimate, estimate, total
+from tokenlake.etl.plan.plan import Plan, TextUnit
+from tokenlake.etl.reports import Table, facts, label, number
+from tokenlake.etl.reports.dataset import expected_lengths, length_policy
+from tokenlake.etl.reports.terminal import near
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.free_space import free_bytes
+from tokenlake.runtime.store.schemes import is_local
+
+SOURCE_COLUMNS: Final = (
+    number("files"),
+    number("units"),
+    number("bytes", "size", numbers.size),
+    number("about_documents", "documents", str),
+    number("about_tokens", "tokens", str),
+    label("long", "long documents"),
+    label("tokenizer"),
+)
+"""Columns of a table of sources, after the name of the source."""
+
+
+def plan_text(source: str, config: PipelineConfig, progress: RunProgress) -> TextPlan:
+    """Plan a build of text, and estimate its output from a sample.
+
+    Args:
+        source: Source of a mixture whose tokens the build makes; empty for a build by itself.
+        config: Configuration of the build.
+        progress: Display of the steps.
+    """
+    plan = planner.plan(config, progress)
+    subject = f"{source} from a sample" if source else "from a sample"
+    progress.doing(f"estimating {subject}")
+    return TextPlan(source, committed_version(plan), plan, estimate(plan))
+
+
+def committed_version(plan: Plan) -> int | None:
+    """Return the version with the fingerprint of a plan, None if there is none yet."""
+    catalog = Catalog(open_store(plan.store))
+    return catalog.committed(plan.build.name, plan.fingerprint)
+
+
+def approximately(value: float, margin: float | None = None) -> str:
+    """Return an estimate as text: ``~1.23 M``, or ``~1.23 M ±8%`` where its margin is known.
+
+    Args:
+        value: Estimate.
+        margin: Half of the range that probably holds the true number; None where it is not known.
+    """
+    text = f"~{numbers.short(value)}"
+    if not margin or value <= 0:
+        return text
+    percent = max(1, round(100 * margin / value))
+    return f"{text} ±{percent}%"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TextPlan:
+    """The plan of one build of text, with its estimates.
+
+    Attributes:
+        source: Source of a mixture whose tokens the build makes; empty for a build by itself.
+        version: Committed version that a run would find, None if it would build one.
+        plan: Inputs and units of the build.
+        estimates: Source -> its expected size.
+    """
+
+    source: str
+    version: int | None
+    plan: Plan
+    estimates: dict[str, Estimate]
+
+    @property
+    def build(self) -> ResolvedBuild:
+        """The resolved configuration of the build."""
+        return self.plan.build
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record that ``--json`` prints."""
+        return {
+            "name": self.build.name,
+            "store": self.build.store,
+            "fingerprint": self.plan.fingerprint,
+            "units": len(self.plan.units),
+            "input_bytes": self.plan.input_bytes,
+            "sources": self._source_records(),
+            "estimate": total(self.estimates).to_json(),
+            "notes": list(self.plan.notes),
+        }
+
+    def tables(self) -> list[Table]:
+        """Return the tables of the inputs, of the policy for long documents, and of the expected output."""
+        policies: list[tuple[str, str]] = []
+        for source in self.build.sources:
+            expected = self.estimates[source.name]
+            policy = expected_lengths(
+                source.tokenizer,
+                expected.documents,
+                expected.long_documents,
+                expected.tokens + expected.dropped_tokens,
+                expected.dropped_tokens,
+                masked=source.texts.masked,
+            )
+            policies.append((source.name, policy))
+        return [
+            Table.of([label("source"), *SOURCE_COLUMNS], self.table_records(), "Inputs"),
+            facts(policies, "Long documents"),
+            facts(self._expected_output(), "Expected"),
+        ]
+
+    def table_records(self) -> list[dict[str, Any]]:
+        """Return a record for each source, with the keys of :data:`SOURCE_COLUMNS` and more."""
+        state = "to be built" if self.version is None else f"v{self.version} exists"
+        records: list[dict[str, Any]] = []
+        for record, source in zip(self._source_records(), self.build.sources, strict=True):
+            expected = self.estimates[source.name]
+            as_text = {
+                "long": length_policy(source.tokenizer),
+                "tokenizer": near(record["tokenizer"]),
+                "about_documents": _approximate_documents(expected),
+                "about_tokens": approximately(expected.tokens, expected.tokens_margin),
+                "dataset": self.build.name,
+                "state": state,
+            }
+            records.append(record | as_text)
+        return records
+
+    def notes(self) -> list[str]:
+        """Return the notes of the plan, and a warning if the disk is too small, a line each."""
+        lines = list(self.plan.notes)
+        lines += _notes_on_disk(self.build.store, total(self.estimates).output_bytes)
+        prefix = f"{self.source}: " if self.source else ""
+        return [f"note: {prefix}{line}" for line in lines]
+
+    def _source_records(self) -> list[dict[str, Any]]:
+        """Return a record for each source: its inputs, and the expected numbers of documents and tokens."""
+        unit_counts = Counter(unit.source for unit in self.plan.units)
+        file_counts = Counter(file.source for file in self.plan.inputs)
+        records: list[dict[str, Any]] = []
+        for source in self.build.sources:
+            name = source.name
+            expected = self.estimates[name]
+            tokenizer = source.tokenizer
+            # Options that the policy does not use are null.
+            keeps = tokenizer.long_documents == "keep"
+            truncates = tokenizer.long_documents == "truncate"
+            long_documents = {
+                "policy": tokenizer.long_documents,
+                "max_length": None if keeps else tokenizer.max_length,
+                "strategy": tokenizer.truncation_strategy if truncates else None,
+                "side": tokenizer.truncation_side if truncates else None,
+                "documents": expected.long_documents,
+                "dropped_tokens": expected.dropped_tokens,
+            }
+            records.append(
+                {
+                    "source": name,
+                    "files": file_counts[name],
+                    "units": unit_counts[name],
+                    "bytes": self.plan.source_bytes[name],
+                    "documents": expected.documents,
+                    "tokens": expected.tokens,
+                    "long_documents": long_documents,
+                    "tokenizer": tokenizer.name_or_path,
+                }
+            )
+        return records
+
+    def _expected_output(self) -> list[tuple[str, str]]:
+        """Return names and values about the whole version that the build makes."""
+        build = self.build
+        expected = total(self.estimates)
+        units = numbers.plural(len(self.plan.units), "unit")
+        return [
+            ("tokens", approximately(expected.tokens, expected.tokens_margin)),
+            ("sequences" if build.pack else "rows", self._expected_rows(expected)),
+            ("splits", ", ".join(self._splits())),
+            ("output", f"~{numbers.size(expected.output_bytes)} in {self._expected_files(expected)}"),
+            ("units", f"{units} of {numbers.size(build.unit_size or 0)} or less"),
+            ("fingerprint", self.plan.fingerprint),
+        ]
+
+    def _expected_rows(self, expected: Estimate) -> str:
+        """Return the number and the form of the rows, such as ``~12.3 k of 2,048 tokens``."""
+        preference = self.build.preference
+        if preference is not None:
+            documents = approximately(expected.documents)
+            return f"{documents} for {preference.method}, in the columns of {preference.trainer}"
+        if self.build.width:
+            return f"{approximately(expected.sequences)} of {self.build.width:,} tokens"
+        return "one per document"
+
+    def _splits(self) -> list[str]:
+        """Return each split with its share of the documents, and the splits of held-out documents."""
+        shares: dict[str, float] = {}
+        held_out: list[str] = []
+        for source in self.build.sources:
+            shares.update(source.splits)
+            if source.held_out:
+                held_out.append(f"{source.held_out.split} (held out)")
+        return [f"{split} {numbers.percent(share, 1)}" for split, share in shares.items()] + held_out
+
+    def _expected_files(self, expected: Estimate) -> str:
+        """Return the number of files; a text unit whose number is not fixed writes at most so many."""
+        files = numbers.plural(expected.files, "file")
+        for unit in self.plan.units:
+            if isinstance(unit, TextUnit) and unit.files is None:
+                return f"at most {files}"
+        return files
+
+
+def _approximate_documents(expected: Estimate) -> str:
+    """Return the number of documents as text: without a ``~`` where all of them were counted."""
+    if expected.documents_margin == 0:
+        return numbers.short(expected.documents)
+    return approximately(expected.documents, expected.documents_margin)
+
+
+def _notes_on_disk(store: str, output_bytes: int) -> list[str]:
+    """Return a note where the disk of a local store has less room than a build is expected to write."""
+    if not is_local(store):
+        return []
+    free = free_bytes(Path(store))
+    if free >= output_bytes:
+        return []
+    return [
+        f"{near(store)} is on a disk with {numbers.size(free)} free; the build is expected to write about "
+        f"{numbers.size(output_bytes)}. Free some space, or name another store with --store"
+    ]

@@ -1,0 +1,72 @@
+"""The rows of a version with the columns of a flat directory."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.base.arrays import cells, offsets_of
+from tokenlake.runtime.column_types import is_list
+
+_ARROW: Final[Any] = pa
+
+_PROVENANCE: Final = frozenset({"file", "position", "documents"})
+"""Columns that say which input each document comes from."""
+
+_DERIVED: Final = frozenset({"segment_lengths"})
+"""Columns that no export has."""
+
+
+def as_exported(rows: pa.RecordBatch, *, attention_mask: bool, provenance: bool) -> pa.RecordBatch:
+    """Return rows of a version with the columns of a flat directory.
+
+    Args:
+        rows: Rows as they are stored.
+        attention_mask: True to add an attention mask if the rows have none.
+        provenance: True to keep the columns that say which input each document comes from.
+    """
+    names = rows.schema.names
+    left_out = _DERIVED if provenance else _DERIVED | _PROVENANCE
+    columns: list[Any] = []
+    fields: list[Any] = []
+    for name, column in zip(names, rows.columns, strict=True):
+        if name not in left_out:
+            if is_list(column.type):
+                column = column.cast(_with_named_items(column.type))
+            columns.append(column)
+            fields.append(pa.field(name, column.type, rows.schema.field(name).nullable))
+        if name == "input_ids" and attention_mask and "attention_mask" not in names:
+            mask = _attention_mask(rows)
+            columns.append(mask)
+            fields.append(pa.field("attention_mask", mask.type, nullable=False))
+    return _ARROW.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _attention_mask(rows: pa.RecordBatch) -> Any:
+    """Return 1 for ids of documents and 0 for padding. Rows that are not packed and have no mask have no padding."""
+    input_ids: Any = rows.column("input_ids")
+    mask_type = _with_named_items(input_ids.type)
+    if "segment_lengths" not in rows.schema.names:
+        ones = _ARROW.array(np.ones(len(input_ids.flatten()), np.int32))
+        offsets = _ARROW.array(_offsets_from_zero(input_ids))
+        return _ARROW.ListArray.from_arrays(offsets, ones, type=mask_type)
+    segments: Any = rows.column("segment_lengths")
+    tokens_before = offsets_of(segments.flatten().to_numpy())
+    row_lengths = np.diff(tokens_before[_offsets_from_zero(segments)])
+    mask = cells(row_lengths, input_ids.type.list_size, left=False).astype(np.int32).reshape(-1)
+    return _ARROW.FixedSizeListArray.from_arrays(_ARROW.array(mask), type=mask_type)
+
+
+def _offsets_from_zero(column: Any) -> Any:
+    """Return the offsets of a list column, which may be a slice of a larger one, from 0."""
+    return column.offsets.to_numpy() - column.offsets[0].as_py()
+
+
+def _with_named_items(kind: Any) -> Any:
+    """Return a list type whose values are called ``item``, as Arrow calls them; Parquet returns them as ``element``."""
+    size = -1
+    if _ARROW.types.is_fixed_size_list(kind):
+        size = kind.list_size
+    return pa.list_(pa.field("item", kind.value_type, kind.value_field.nullable), size)

@@ -1,0 +1,193 @@
+"""One data file while it is written: Parquet, Arrow IPC or JSON Lines."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self, final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenlake.etl.export.file_mode import file_mode
+from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
+from tokenlake.etl.export.row_batches import text_of
+from tokenlake.runtime.column_types import is_list
+from tokenlake.runtime.schema import open_writer
+from tokenlake.runtime.store.writes import HashingFile
+
+_ARROW: Final[Any] = pa
+_COMPUTE: Final[Any] = pc
+_GZIP_LEVEL: Final = 6
+
+# Upper bounds of the bytes that a file's end takes.
+_FOOTER_BYTES: Final = 1024
+_ARROW_BLOCK_BYTES: Final = 64
+"""Bytes of a record batch in the footer of an Arrow file."""
+_PARQUET_CHUNK_BYTES: Final = 256
+"""Bytes of a column chunk in the footer of a Parquet file: place, sizes, counts."""
+_STATISTIC_BYTES: Final = 4096
+"""Bytes of the least or the largest text of a column chunk, at most."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writer of one format.
+
+    Attributes:
+        write: Function that writes a batch.
+        flush: Function that writes the bytes that a compression holds back.
+        close: Function that writes the end of the file.
+    """
+
+    write: Callable[[pa.RecordBatch], object]
+    flush: Callable[[], object]
+    close: Callable[[], object]
+
+
+@final
+class OpenFile:
+    """One file while it is written: each batch is a row group, a record batch, or lines.
+
+    Args:
+        path: Path of the file.
+        form: Format of the file.
+        schema: Schema of its rows.
+        tight: True if the file is to end before a size so small that the bytes of its end count.
+    """
+
+    def __init__(self, path: Path, form: FileFormat, schema: pa.Schema, *, tight: bool = False) -> None:
+        self._path = path
+        self._is_tight = tight
+        self._format = form.format
+        self._sink = HashingFile(path)
+        self._writer = _WRITERS[form.format](form.compression, self._sink, schema)
+        self._rows = 0
+        self._largest_batch = 0  # in bytes, as written
+        self._end_bytes = 0
+        if form.format != "jsonl":
+            self._end_bytes = _FOOTER_BYTES + 2 * schema.serialize().size
+
+    def is_full(self, limit: int, following: pa.RecordBatch) -> bool:
+        """Return True if another batch could exceed a size.
+
+        Args:
+            limit: Largest size of the file in bytes.
+            following: The batch.
+        """
+        if not self._is_tight:
+            return self._sink.bytes + self._largest_batch > limit
+        end_bytes = self._end_bytes + self._end_bytes_of(following)
+        batch_bytes = max(self._largest_batch, following.nbytes)
+        return self._sink.bytes + end_bytes + batch_bytes > limit
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a batch."""
+        bytes_before = self._sink.bytes
+        self._writer.write(batch)
+        if self._is_tight:
+            self._writer.flush()
+            self._end_bytes += self._end_bytes_of(batch)
+        self._largest_batch = max(self._largest_batch, self._sink.bytes - bytes_before)
+        self._rows += len(batch)
+
+    def close(self) -> FlatFile:
+        """Write the end of the file and return its entry, without a split."""
+        self._writer.close()
+        self._sink.close()
+        self._path.chmod(file_mode(self._path.parent))
+        return FlatFile(
+            path=self._path.name,
+            split="",
+            bytes=self._sink.bytes,
+            sha256=self._sink.sha256,
+            rows=self._rows,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file if an error left it open."""
+        with suppress(Exception):  # the disk may be full; the file is removed anyway
+            if not self._sink.closed:
+                self._writer.close()
+        self._sink.close()
+
+    def _end_bytes_of(self, batch: pa.RecordBatch) -> int:
+        """Return the bytes that a batch takes at most at the file's end."""
+        if self._format == "jsonl":
+            return 0
+        if self._format == "arrow":
+            return _ARROW_BLOCK_BYTES
+        end_bytes = 0
+        for field in batch.schema:
+            end_bytes += _PARQUET_CHUNK_BYTES * len(_leaves(field.name, field.type))
+        # The least and the largest text of a column are part of the footer.
+        for column in batch.columns:
+            if column.type in (pa.string(), pa.large_string()):
+                longest_text = _COMPUTE.max(_COMPUTE.binary_length(column)).as_py() or 0
+                end_bytes += 2 * min(_STATISTIC_BYTES, longest_text)
+        return end_bytes
+
+
+def _nothing() -> None:
+    """Write nothing: the format holds back no bytes, or has no end."""
+
+
+def _parquet_writer(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
+    # Dictionaries of lists of int32 (ids, labels, masks) would cost size and time.
+    encoded_columns: list[str] = []
+    for field in schema:
+        is_int32_list = is_list(field.type) and field.type.value_type == pa.int32()
+        if not is_int32_list:
+            encoded_columns += _leaves(field.name, field.type)
+    writer: Any = open_writer(sink, schema, compression, encoded_columns)
+
+    def write(batch: pa.RecordBatch) -> None:
+        writer.write_batch(batch, row_group_size=max(1, len(batch)))
+
+    return _Writer(write, _nothing, writer.close)
+
+
+def _arrow_writer(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
+    # The file format: any batch can be read alone, and memory-mapped if it is not compressed.
+    codec = None if compression == "none" else compression
+    options = _ARROW.ipc.IpcWriteOptions(compression=codec)
+    writer = _ARROW.ipc.new_file(sink, schema, options=options)
+    return _Writer(writer.write_batch, _nothing, writer.close)
+
+
+def _json_lines_writer(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
+    if compression == "none":
+        return _Writer(lambda batch: sink.write(text_of(batch)), _nothing, _nothing)
+    stream: Any
+    if compression == "gzip":
+        # Neither name nor clock in gzip's header: equal rows make equal bytes.
+        stream = gzip.GzipFile("", "wb", _GZIP_LEVEL, sink, mtime=0)
+    else:
+        stream = _ARROW.CompressedOutputStream(_ARROW.PythonFile(sink, "w"), compression)
+    return _Writer(lambda batch: stream.write(text_of(batch)), stream.flush, stream.close)
+
+
+_WRITERS: Final = {"parquet": _parquet_writer, "arrow": _arrow_writer, "jsonl": _json_lines_writer}
+
+
+def _leaves(path: str, kind: Any) -> list[str]:
+    """Return the paths of a field's columns as Parquet names them."""
+    types = _ARROW.types
+    if types.is_struct(kind):
+        leaves: list[str] = []
+        for child in kind:
+            leaves += _leaves(f"{path}.{child.name}", child.type)
+        return leaves
+    if types.is_map(kind):
+        keys = _leaves(f"{path}.key_value.key", kind.key_type)
+        return keys + _leaves(f"{path}.key_value.value", kind.item_type)
+    if is_list(kind):
+        return _leaves(f"{path}.list.element", kind.value_type)
+    return [path]

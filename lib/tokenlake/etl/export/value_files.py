@@ -1,0 +1,122 @@
+"""Files of a split that are divided by the values of a column: ``train-lang=en-00000-of-00001.parquet``."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, final
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenlake.base.arrays import STRINGS
+from tokenlake.base.checks import expected
+from tokenlake.errors import ConfigError
+from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
+from tokenlake.etl.export.shard_files import ShardFiles
+
+_ARROW: Final[Any] = pa
+_COMPUTE: Final[Any] = pc
+
+_MOST_VALUES: Final = 256
+"""Largest number of values: each has an open file, and rows that wait for it."""
+
+_LONGEST_VALUE: Final = 128
+"""Bytes of a value in the name of a file, for which file systems allow 255 bytes."""
+
+
+@final
+class FilesByValue:
+    """Files of one split while they are written, each with the rows of one value of a column.
+
+    In names a value is percent-encoded, and null is ``~null``.
+
+    Args:
+        folder: Folder to write into.
+        split: Name of the split.
+        form: Format of the files.
+        schema: Schema of the rows.
+        column: Name of the column.
+        max_bytes: Largest size of a file; None: no limit.
+
+    Raises:
+        ConfigError: There is no such column, or it is not one of text, whole numbers or truth values. Later also: it
+            has more than 256 values, or one too long for a name.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        form: FileFormat,
+        schema: pa.Schema,
+        column: str,
+        *,
+        max_bytes: int | None = None,
+    ) -> None:
+        if column not in schema.names:
+            raise expected("shard_column", column, f"one of {', '.join(schema.names)}")
+        kind: Any = schema.field(column).type
+        if not (kind in STRINGS or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+            raise ConfigError(
+                f"shard_column: {column!r} is a column of {kind}, and has no text, whole numbers or truth values, "
+                "which can stand in the names of files"
+            )
+        self._folder = folder
+        self._split = split
+        self._form = form
+        self._schema = schema
+        self._column = column
+        self._max_bytes = max_bytes
+        self._files: dict[str, ShardFiles] = {}
+        self._stack = ExitStack()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        values: Any = _COMPUTE.dictionary_encode(batch.column(self._column), null_encoding="encode")
+        codes = values.indices.to_numpy()
+        for code, value in enumerate(values.dictionary.to_pylist()):
+            rows = _ARROW.array(np.flatnonzero(codes == code))
+            self._file_of(value).add(batch.take(rows))
+
+    def finish(self, naming: str) -> list[FlatFile]:
+        """Close all files, name them, and return them by value; at least one, even without rows."""
+        all_files = [self._files[name] for name in sorted(self._files)]
+        if not all_files:
+            all_files = [self._opened(self._split)]
+        finished: list[FlatFile] = []
+        for files in all_files:
+            for file in files.finish(naming):
+                finished.append(replace(file, split=self._split))  # noqa: PERF401
+        return finished
+
+    def __enter__(self) -> FilesByValue:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close what is open after an error; the files are for the caller to remove."""
+        self._stack.close()
+
+    def _file_of(self, value: Any) -> ShardFiles:
+        """Return the files of a value, which are opened with its first row."""
+        name = "~null"
+        if value is not None:
+            name = quote(str(value), safe="").replace("~", "%7E")
+        if name in self._files:
+            return self._files[name]
+        if len(name) > _LONGEST_VALUE:
+            raise self._unfit(f"the value {name}")
+        if len(self._files) == _MOST_VALUES:
+            raise self._unfit(f"more than {_MOST_VALUES} values")
+        self._files[name] = self._opened(f"{self._split}-{quote(self._column, safe='')}={name}")
+        return self._files[name]
+
+    def _unfit(self, values: str) -> ConfigError:
+        return ConfigError(f"shard_column: {self._column!r} has {values}; files are cut by a few short ones")
+
+    def _opened(self, split: str) -> ShardFiles:
+        files = ShardFiles(self._folder, split, self._form, self._schema, max_bytes=self._max_bytes)
+        return self._stack.enter_context(files)

@@ -1,0 +1,217 @@
+"""The wanted columns of Arrow batches: their buffers, their memory, and their rows in pieces.
+
+A batch can be much larger than a block. Of a large column of plain strings that is not compressed, the texts are read
+in slices, straight from the file (:func:`_sliced_texts`); any other batch is decoded by pyarrow as a whole, after its
+size in memory was checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+
+from tokenlake.base.arrays import Pread
+from tokenlake.etl.sources import arrow_messages, columnar
+from tokenlake.etl.sources.arrow_messages import BATCH, Message
+from tokenlake.etl.sources.columnar import Piece
+from tokenlake.etl.sources.inputs import InputFile
+from tokenlake.etl.sources.parsed import Want
+from tokenlake.etl.sources.unfolding import plain_type, unfold, unfolded_bytes
+from tokenlake.runtime.reading.unfolding import Bomb, check_unfolded
+
+MAX_BATCH_BYTES: Final = 1 << 30
+"""Largest size in memory of a batch."""
+SLICED_BYTES: Final = 64 << 20
+"""Size of a column of strings above which it is read in slices."""
+
+_SLICE_BYTES: Final = 16 << 20
+_SLICE_ROWS: Final = 1 << 16
+_MAX_TEXT_BYTES: Final = 1 << 30
+_ROW_BYTES: Final = 8
+_ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
+_IPC: Final[Any] = pyarrow.ipc
+
+
+class StoredBatch(NamedTuple):
+    """A record batch of a file or stream that is not decoded yet.
+
+    Attributes:
+        message: Metadata of the batch.
+        size: Number of stored bytes that count as read with it.
+        read: Function of (size, offset) that returns bytes of its body.
+        decode: Function that returns the wanted columns as pyarrow decodes them.
+    """
+
+    message: Message
+    size: int
+    read: Pread
+    decode: Callable[[], pa.RecordBatch]
+
+
+@final
+class WantedColumns:
+    """The columns that are wanted of the batches of one Arrow file or stream.
+
+    Attributes:
+        text: Path of the text, () if none is wanted.
+        names: Names of the columns that are wanted as rows.
+        options: Options for pyarrow's readers, which then decode nothing else.
+    """
+
+    def __init__(self, file: InputFile, schema: pa.Schema, want: Want) -> None:
+        """Choose the columns.
+
+        Raises:
+            DamagedFileError: A wanted column is missing or there twice, or the text does not consist of strings.
+        """
+        all_names: list[str] = schema.names
+        self.names: tuple[str, ...] = want.names(all_names)
+        columnar.check_names(file, all_names, self.names)
+        self.text: tuple[str, ...] = ()
+        if want.text is not None:
+            self.text = columnar.text_path(file, schema, want.text)
+
+        # Top-level columns to decode, by their indices in the schema, and their types as they are handed over.
+        self._schema = schema
+        self._included: list[int] = []
+        plain_fields: list[Any] = []
+        for index, name in enumerate(all_names):
+            if name in self.names or name in self.text[:1]:
+                field: Any = schema.field(index)
+                self._included.append(index)
+                plain_fields.append(pa.field(name, plain_type(field.type), field.nullable))
+        self._plain_schema = pa.schema(plain_fields)
+        self.options = _IPC.IpcReadOptions(included_fields=self._included, use_threads=False)
+        self._stored = 0  # bytes of the wanted part of messages
+        self._unfolded = 0  # bytes of the rows that they became
+
+    @property
+    def nothing(self) -> bool:
+        """Whether records are only counted."""
+        return not self._included
+
+    def check(self, message: Message, read: Pread) -> None:
+        """Check the memory that the wanted part of a message takes.
+
+        Args:
+            message: Metadata of a batch or dictionary.
+            read: Function of (size, offset) that returns bytes of its body.
+
+        Raises:
+            Bomb: The part takes too much.
+        """
+        size = arrow_messages.decoded_bytes(message, self._wanted_buffers(message), read)
+        if size > MAX_BATCH_BYTES:
+            raise Bomb(
+                f"a batch takes {size} bytes in memory, more than {MAX_BATCH_BYTES}; "
+                "write the file with fewer rows in a batch"
+            )
+        check_unfolded(_ROW_BYTES * message.rows, message.body)
+        self._stored += size
+
+    def is_sliceable(self, message: Message) -> bool:
+        """Say whether only a large column of plain strings is wanted of a batch that is not compressed."""
+        if message.compressed or self.names or len(self.text) != 1:
+            return False
+        column_type: Any = self._schema.field(self.text[0]).type
+        is_string = pa.types.is_string(column_type) or pa.types.is_large_string(column_type)
+        size = sum(length for _, length in self._wanted_buffers(message))
+        return is_string and size > SLICED_BYTES
+
+    def slices(self, batch: StoredBatch) -> Iterator[Piece]:
+        """Yield the texts of a batch that is sliceable.
+
+        Raises:
+            ValueError: Offsets descend or leave the data, or the buffers are too short.
+            Bomb: One text has more than 1 GiB.
+        """
+        buffers = self._wanted_buffers(batch.message)
+        has_64_bits = pa.types.is_large_string(self._schema.field(self.text[0]).type)
+        texts = _sliced_texts(batch.read, buffers, batch.message.rows, has_64_bits=has_64_bits)
+        return ((None, text) for text in texts)
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[Piece]:
+        """Yield the rows of a decoded batch in pieces of about 16 MB.
+
+        Raises:
+            Bomb: All rows so far are much more than the messages can account for.
+        """
+        for piece in unfold(batch, self._plain_schema):
+            self._unfolded += unfolded_bytes(piece)
+            check_unfolded(self._unfolded, self._stored)
+            text = None
+            if self.text:
+                text = columnar.as_text(columnar.pick(piece, self.text))
+            columns = None
+            if self.names:
+                columns = piece.select(list(self.names))
+            yield columns, text
+
+    def _wanted_buffers(self, message: Message) -> list[tuple[int, ...]]:
+        """Return (offset, size) of the buffers that are decoded: of a dictionary all."""
+        if message.kind != BATCH:
+            return message.buffers
+        indices_of_columns = arrow_messages.column_buffers(self._schema, message)
+        buffers: list[tuple[int, ...]] = []
+        for column in self._included:
+            buffers += [message.buffers[index] for index in indices_of_columns[column]]
+        return buffers
+
+
+def _sliced_texts(
+    pread: Pread, buffers: list[tuple[int, ...]], rows: int, *, has_64_bits: bool
+) -> Iterator[pa.LargeStringArray]:
+    """Yield the texts of a column of strings in slices of about 16 MB.
+
+    Args:
+        pread: Function of (size, offset) that returns bytes of the batch's body.
+        buffers: (offset, size) of validity, offsets and data.
+        rows: Number of rows.
+        has_64_bits: Whether offsets have 64 bits, not 32.
+
+    Raises:
+        ValueError: Offsets descend or leave the data, or the buffers are too short.
+        Bomb: One text has more than 1 GiB.
+    """
+    width = np.dtype("<i8" if has_64_bits else "<i4")
+    (validity_start, validity_size), (offsets_start, offsets_size), (data_start, data_size) = buffers
+    if offsets_size < width.itemsize * (rows + 1) or 0 < validity_size < (rows + 7) // 8:
+        raise ValueError(f"its buffers are too short for {rows} rows")
+
+    row = 0
+    while row < rows:
+        # 1. The offsets of the next rows. As many rows as fit into a slice are taken, at least one.
+        count = min(_SLICE_ROWS, rows - row)
+        raw_offsets = pread(width.itemsize * (count + 1), offsets_start + width.itemsize * row)
+        offsets = np.frombuffer(raw_offsets, width, count + 1).astype(np.int64)
+        if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > data_size:
+            raise ValueError("an offset descends, or lies outside the data")
+        count = int(np.searchsorted(offsets, offsets[0] + _SLICE_BYTES, side="right")) - 1
+        count = max(1, count)
+        start = int(offsets[0])
+        stop = int(offsets[count])
+        if stop - start > _MAX_TEXT_BYTES:
+            raise Bomb(f"one text has {stop - start} bytes, more than {_MAX_TEXT_BYTES}")
+
+        # 2. Their texts, as an array whose offsets begin at 0.
+        validity = None
+        if validity_size:
+            validity = _validity_of_rows(pread, validity_start, row, count)
+        texts = _ARROW.py_buffer(pread(stop - start, data_start + start))
+        places = _ARROW.py_buffer(offsets[: count + 1] - start)
+        yield _ARROW.LargeStringArray.from_buffers(count, places, texts, validity)
+        del texts  # before the next slice is read
+        row += count
+
+
+def _validity_of_rows(pread: Pread, validity_start: int, row: int, count: int) -> Any:
+    """Return the validity bits of some rows; they begin at a whole byte only by chance, and are packed anew."""
+    bits_before = row % 8
+    size = (bits_before + count + 7) // 8
+    raw = np.frombuffer(pread(size, validity_start + row // 8), np.uint8)
+    bits = np.unpackbits(raw, bitorder="little")[bits_before : bits_before + count]
+    return _ARROW.py_buffer(np.packbits(bits, bitorder="little").tobytes())

@@ -1,0 +1,199 @@
+"""Messages of Arrow streams, and of files that are compressed as a whole, read from the beginning.
+
+pyarrow decodes them, but takes a stream that was cut between two batches for a whole one. The messages are therefore
+read here, up to the marker of the stream's end, and handed to pyarrow one by one.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, final
+
+import pyarrow as pa
+import pyarrow.ipc
+
+from tokenlake.etl.sources import arrow_messages, columnar
+from tokenlake.etl.sources.arrow_columns import MAX_BATCH_BYTES, StoredBatch, WantedColumns
+from tokenlake.etl.sources.arrow_messages import BATCH, DICTIONARY, MAGIC, SCHEMA, Message
+from tokenlake.etl.sources.byte_stream import ByteStream
+from tokenlake.etl.sources.input_bytes import InputBytes
+from tokenlake.etl.sources.inputs import FileRange
+from tokenlake.etl.sources.parsed import Want
+
+_PREFIX_BYTES: Final = 8
+"""Size of the beginning of a message, marker and length of its metadata; the magic of a file has as many bytes."""
+_DRAIN_BYTES: Final = 1 << 20
+_OLD_END: Final = bytes(4)  # end of a stream before Arrow 0.15
+_IPC: Final[Any] = pyarrow.ipc
+
+
+class StreamMessage(NamedTuple):
+    """A message of a stream.
+
+    Attributes:
+        metadata: Bytes of its metadata, including the length in front of them.
+        message: Content of the metadata.
+        body: Bytes of its body.
+        size: Number of stored bytes that count as read with it.
+    """
+
+    metadata: bytes
+    message: Message
+    body: bytes
+    size: int
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Return `size` bytes of the body."""
+        return self.body[offset : offset + size]
+
+
+def open_stream(part: FileRange, data: InputBytes, want: Want) -> tuple[WantedColumns, Iterator[StoredBatch]]:
+    """Return the wanted columns of a stream, or of a file that is compressed as a whole, and its batches.
+
+    Raises:
+        DamagedFileError: The schema cannot be read, or a wanted column is missing.
+    """
+    messages = _read_messages(data)
+    with columnar.reading(part.file, "its schema"):
+        schema = next(messages)
+        columns = WantedColumns(part.file, _IPC.read_schema(pa.py_buffer(schema.metadata)), want)
+    return columns, _batches(schema, messages, columns)
+
+
+def _batches(
+    schema: StreamMessage, messages: Iterator[StreamMessage], columns: WantedColumns
+) -> Iterator[StoredBatch]:
+    """Yield the batches behind a schema; dictionaries are handed to pyarrow as they come."""
+    feed = _Feed()
+    feed.put(schema.metadata)
+    reader = _IPC.open_stream(pa.PythonFile(feed, mode="r"), options=columns.options)
+    for sent in messages:
+        if sent.message.kind == DICTIONARY:
+            columns.check(sent.message, sent.read)
+            feed.put(sent.metadata, sent.body)
+            continue
+
+        def decode(sent: StreamMessage = sent) -> pa.RecordBatch:
+            feed.put(sent.metadata, sent.body)
+            return reader.read_next_batch()
+
+        yield StoredBatch(sent.message, sent.size, sent.read, decode)
+        # Otherwise the body would be kept while the next one is read.
+        del decode
+        del sent
+
+
+def _read_messages(data: InputBytes) -> Iterator[StreamMessage]:
+    """Yield the messages from the beginning of a stream to its end.
+
+    Raises:
+        ValueError: The stream is cut, is none, or something follows its end.
+    """
+    reader = _StreamReader(data)
+    prefix = reader.read(_PREFIX_BYTES)
+    is_file = prefix.startswith(MAGIC)  # a file that is compressed as a whole
+    if is_file:
+        prefix = reader.read(_PREFIX_BYTES)
+
+    # 1. The messages: a schema first, then dictionaries and batches.
+    expected_kinds: tuple[int, ...] = (SCHEMA,)
+    while True:
+        length_size, size = arrow_messages.metadata_size(prefix)
+        if not size:
+            break
+        metadata = prefix + reader.read(size + length_size - _PREFIX_BYTES)
+        message = arrow_messages.parse_message(metadata[length_size:])
+        if message.body > MAX_BATCH_BYTES:
+            raise ValueError(f"a message has {message.body} bytes, more than {MAX_BATCH_BYTES}")
+        if message.kind not in expected_kinds:
+            if expected_kinds == (SCHEMA,):
+                raise ValueError("it does not begin with a schema; expected an Arrow file or stream")
+            raise ValueError("there is another schema, or something unknown, between the batches")
+        expected_kinds = (BATCH, DICTIONARY)
+        body = reader.read(message.body)
+        bytes_read = reader.consumed() if message.kind == BATCH else 0
+        yield StreamMessage(metadata, message, body, bytes_read)
+        del body  # before the next message is read
+        prefix = reader.read(_PREFIX_BYTES, may_end=True)
+
+    # 2. The end: nothing follows a stream, and a footer follows the messages of a file.
+    if expected_kinds == (SCHEMA,):
+        raise ValueError("it ends before there is a schema")
+    with columnar.reading(data.file, "its end"):
+        reader.check_end(is_file=is_file)
+
+
+@final
+class _StreamReader:
+    """Reads exact numbers of bytes; ValueError where the stream ends before."""
+
+    def __init__(self, data: InputBytes) -> None:
+        self._file = data.file
+        self._stream = ByteStream(data)
+        self._offset = 0  # in the decompressed stream
+
+    def read(self, size: int, *, may_end: bool = False) -> bytes:
+        """Return `size` bytes.
+
+        Args:
+            size: Number of bytes.
+            may_end: Whether a stream of old Arrow releases may end here, with four zero bytes.
+
+        Raises:
+            ValueError: The stream is cut.
+        """
+        bytes_left = self._file.size - self._offset
+        if size > bytes_left and not self._file.compression and not may_end:
+            # Checked before the bytes are read: a damaged length may ask for any number of them.
+            raise ValueError(
+                f"{size} bytes are expected at byte {self._offset}, {bytes_left} are there: it is cut"
+            )
+        data = self._stream.read(size)
+        self._offset += len(data)
+        is_old_end = may_end and data == _OLD_END
+        if len(data) < size and not is_old_end:
+            place = "in the middle of a message"
+            if not data:
+                place = "without the marker of a stream's end: it was cut between two batches"
+            raise ValueError(f"it ends at byte {self._offset} {place}")
+        return data.ljust(size, b"\0")
+
+    def consumed(self) -> int:
+        """Return the number of stored bytes read since the last call."""
+        return self._stream.consumed()
+
+    def check_end(self, *, is_file: bool) -> None:
+        """Read to the end of the stream; ValueError if something follows, or a file has no magic at its end."""
+        tail = b""
+        while data := self._stream.read(_DRAIN_BYTES):
+            if not is_file:
+                raise ValueError("other bytes follow the marker of the stream's end")
+            tail = (tail + data)[-len(MAGIC) :]
+        if is_file and tail != MAGIC:
+            raise ValueError("the file does not end with the bytes ARROW1; it is cut or was never finished")
+
+
+@final
+class _Feed(io.RawIOBase):
+    """A stream of messages that are put in one by one, and handed to pyarrow without a copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: deque[memoryview] = deque()
+
+    def put(self, *parts: bytes) -> None:
+        """Append the parts of a message; empty ones would look like the end of the stream."""
+        self._parts.extend(memoryview(part) for part in parts if part)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> Any:
+        if not self._parts:
+            return b""
+        part = self._parts.popleft()
+        if len(part) > size:
+            self._parts.appendleft(part[size:])
+        return part[:size]

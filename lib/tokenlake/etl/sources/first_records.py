@@ -1,0 +1,69 @@
+"""The first records of a source, and the columns of its files, read before a plan is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.base.threads import in_order
+from tokenlake.config.resolved import ResolvedSource
+from tokenlake.etl.sources.inputs import FileRange, InputFile
+from tokenlake.etl.sources.opening import opened
+from tokenlake.etl.sources.records import read_rows
+from tokenlake.etl.sources.rows import Rows
+from tokenlake.etl.sources.splits import split_file
+
+_FILES: Final = 8  # that are opened: empty ones may come first
+_BLOCK_BYTES: Final = 1 << 20  # of lines or elements that are read at a time
+_BLOCKS: Final = 2  # of a file
+_THREADS: Final = 4  # that open files
+
+
+def first_rows(source: ResolvedSource, files: Sequence[InputFile], count: int = 16) -> Rows:
+    """Return up to `count` of the first records that can be read, of the first files; maybe none.
+
+    Raises:
+        SourceError: A file cannot be read.
+    """
+    for file in files[:_FILES]:
+        rows = _first_rows_of_file(source, file, count)
+        if len(rows):
+            return rows
+    return Rows(objects=[])
+
+
+def _first_rows_of_file(source: ResolvedSource, file: InputFile, count: int) -> Rows:
+    """Return up to `count` of the first records of a file that can be read."""
+    lenient = replace(source, on_bad_record="quarantine", where=None)
+    part = FileRange(file=file, start=0, stop=file.size, weight=file.size)
+    if file.has_blocks:
+        part = split_file(file, 1, source.storage_options)[0]
+    batches = read_rows(replace(part, rows=count), lenient, block_bytes=_BLOCK_BYTES)
+    for batch in islice(batches, _BLOCKS):
+        if len(batch.positions):
+            return batch.table.select(np.arange(len(batch.positions)) < count)
+    return Rows(objects=[])
+
+
+def columns_of_files(source: ResolvedSource, files: Sequence[InputFile]) -> list[frozenset[str]]:
+    """Return the names of the columns of each of the files that have columns (Parquet, Arrow).
+
+    Raises:
+        SourceError: A file cannot be read.
+    """
+    from tokenlake.etl.sources.parquet import open_parquet
+
+    def names(file: InputFile) -> frozenset[str]:
+        if file.format == "arrow":
+            return frozenset(_first_rows_of_file(source, file, 1).columns.schema.names)
+        with opened(file, source.storage_options) as data, open_parquet(data) as parquet:
+            schema: pa.Schema = parquet.schema_arrow
+            return frozenset(schema.names)
+
+    files_with_columns = [file for file in files if file.has_blocks]
+    return list(in_order(names, files_with_columns, _THREADS))

@@ -1,0 +1,119 @@
+"""Trials of conditional writes: whether a storage keeps the conditions that publishing relies on.
+
+Each trial uses an object of its own, whose key begins with ``_probe-``, and removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from typing import Final
+
+from tokenlake.errors import NotFoundError, StoreError
+from tokenlake.runtime.store import objects
+from tokenlake.runtime.store.bucket_client import BucketClient
+from tokenlake.runtime.store.downloads import MemoryTarget, read_version
+from tokenlake.runtime.store.payload import Payload
+from tokenlake.runtime.store.remote import PROBE
+from tokenlake.runtime.store.sessions import on_loop
+from tokenlake.runtime.store.url import Url, url_of
+
+_ADVICE: Final = (
+    "Two builds could overwrite one another there in silence, so nothing is written. Use a storage with conditional "
+    "writes (AWS S3, Google Cloud Storage, a recent MinIO or R2; with s3fs, a recent botocore), or build into a local "
+    "folder and copy it"
+)
+
+
+def try_out(client: BucketClient, root: Url) -> None:
+    """Check that a storage keeps the conditions of writes.
+
+    1. Create an object.
+    2. Create it again, in one request and in parts: both must be refused.
+    3. Replace a version that does not exist: it must be refused.
+    4. Replace the version that exists: it must succeed.
+
+    Raises:
+        StoreError: A condition is ignored, or the storage cannot be written to.
+    """
+    url = _probe_url(root)
+    first = f"first {url.path}\n".encode()
+    second = f"second {url.path}\n".encode()
+    third = f"third {url.path}\n".encode()
+    try:
+        _put(client, url, first, None)
+        _require_refusal(client, url, Payload.of(second), None, "create-only put of a key that exists")
+        if client.in_parts:
+            parts = Payload.of(second, in_parts=True)
+            _require_refusal(client, url, parts, None, "create-only upload in parts to a key that exists")
+        token = read_version(client, url, MemoryTarget()).token
+        other = client.other_token(token)
+        _require_refusal(client, url, Payload.of(second), other, "swap of a version that does not exist")
+        _put(client, url, third, token)
+    except objects.OtherObjectError:
+        raise StoreError(
+            f"{root}: it refused to swap the very version that is there. {_ADVICE}.", url=str(root)
+        ) from None
+    except NotFoundError as error:
+        raise StoreError(f"{root}: it cannot be written to: {error}", url=str(root)) from None
+    finally:
+        _remove(client, url)
+
+
+def keeps_copies(client: BucketClient, root: Url) -> bool:
+    """Return whether the storage refuses a create-only copy, in one request, over an existing object.
+
+    Not all services that accept this condition keep it. If they do not, or it cannot be tried, copies are uploads in
+    parts.
+    """
+    source = _probe_url(root)
+    copy = _probe_url(root)
+    try:
+        _put(client, source, b"original", None)
+        version = read_version(client, source, MemoryTarget())
+        on_loop(client.copy(source, version, copy, None))
+        on_loop(client.copy(source, version, copy, None))
+    except objects.OtherObjectError:
+        return True
+    except (objects.SourceChangedError, StoreError):
+        return False
+    finally:
+        _remove(client, source)
+        _remove(client, copy)
+    return False
+
+
+def _probe_url(root: Url) -> Url:
+    """Return the URL of a new trial object."""
+    return url_of(root, f"{PROBE}{secrets.token_hex(8)}")
+
+
+def _put(client: BucketClient, url: Url, data: bytes, over: str | None) -> None:
+    """Write an object that the storage must accept."""
+    try:
+        on_loop(client.put(url, Payload.of(data), over))
+    except objects.OtherObjectError:
+        # An earlier try may have succeeded, and its answer was lost.
+        target = MemoryTarget()
+        read_version(client, url, target)
+        if target.data != data:
+            raise
+
+
+def _require_refusal(client: BucketClient, url: Url, payload: Payload, over: str | None, what: str) -> None:
+    """Write an object that the storage must refuse; StoreError if it accepts it."""
+    try:
+        on_loop(client.put(url, payload, over))
+    except objects.OtherObjectError:
+        return
+    raise StoreError(
+        f"{url.root}: the storage ignores conditional writes: it accepted a {what}; expected a refusal "
+        f"(412). {_ADVICE}.",
+        url=url.root,
+    )
+
+
+def _remove(client: BucketClient, url: Url) -> None:
+    """Remove the object of a trial; if that fails, gc finds it."""
+    with contextlib.suppress(StoreError):
+        on_loop(client.delete(url))

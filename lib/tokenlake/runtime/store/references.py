@@ -1,0 +1,103 @@
+"""References to versions, as people write them: ``NAME``, ``NAME@v3``, ``NAME@3`` or ``NAME@TAG``."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self, TypeVar, final, overload
+
+from tokenlake.errors import ConfigError, NotFoundError
+from tokenlake.runtime.store.layout import DATASET_NAME, TAG_NAME
+
+SHOWN: Final = 20
+"""Most names or versions that a message lists."""
+
+_REFERENCE: Final = re.compile(
+    rf"(?P<name>[^@]+)(?:@(?:v?(?P<version>[1-9][0-9]{{0,8}})|(?P<tag>{TAG_NAME.pattern})))?"
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A dataset, and a version or a tag of it; without both, its newest committed version.
+
+    Attributes:
+        dataset: Name of the dataset.
+        version: Number of the version.
+        tag: Name of the tag.
+    """
+
+    dataset: str
+    version: int | None = None
+    tag: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a reference; NotFoundError if the text is none."""
+        match = _REFERENCE.fullmatch(text)
+        if match is None or not DATASET_NAME.fullmatch(match["name"]):
+            raise NotFoundError(
+                f"{text!r} names no dataset; expected NAME, NAME@v3, NAME@3 or NAME@TAG, where NAME is 1 to 64 of a-z, "
+                "0-9, '.', '_' and '-', the first of them a letter or a digit"
+            )
+        version = None if match["version"] is None else int(match["version"])
+        return cls(match["name"], version, match["tag"])
+
+
+def not_among(what: str, name: str, names: Sequence[str], more: str = "") -> NotFoundError:
+    """Return the error for an unknown name; it lists near matches and the known names.
+
+    Args:
+        what: Clause that says which name is unknown.
+        name: The unknown name.
+        names: The known names.
+        more: Text that follows.
+    """
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    guess = f"did you mean {' or '.join(near)}? There" if near else "there"
+    known = ", ".join(names[:SHOWN]) or "none"
+    return NotFoundError(f"{what}; {guess} are: {known}.{more}", name=name, near=near, expected=[*names])
+
+
+Opened = TypeVar("Opened")
+
+
+@overload
+def parted(where: str | os.PathLike[str], name: str | None = None) -> tuple[str, str]: ...
+@overload
+def parted(where: Opened | str | os.PathLike[str], name: str | None = None) -> tuple[Opened | str, str]: ...
+def parted(where: Any, name: str | None = None) -> tuple[Any, str]:
+    """Split the place of a version into a store and a reference.
+
+    ``artifacts/code@v3`` gives ``artifacts`` and ``code@v3``; so does ``artifacts/code/v3``.
+
+    Args:
+        where: Path or URL of the version; or, with `name`, its store or the store's address.
+        name: Reference in the store `where`.
+
+    Raises:
+        ConfigError: The name is missing, or the URL has a query.
+    """
+    if isinstance(where, os.PathLike):
+        where = os.fspath(where)
+    if name is not None:
+        return where, name
+    if not isinstance(where, str):
+        raise ConfigError(
+            "name: got None, must be the name of a dataset in the store: NAME, NAME@v3 or NAME@TAG"
+        )
+    if "://" in where and "?" in where:
+        raise ConfigError(
+            "the URL of a dataset has a query (not shown), and the names of files belong behind it. Write it "
+            "without, and the query as storage_options: {query: {env: VARIABLE}} (web servers)"
+        )
+    store, slash, name = where.rstrip("/").rpartition("/")
+    is_version_folder = name[:1] == "v" and name[1:].isdecimal()
+    if slash and is_version_folder:
+        store, slash, dataset = store.rpartition("/")
+        name = f"{dataset}@{name}"
+    return store if slash else ".", name
