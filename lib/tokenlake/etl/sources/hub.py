@@ -171,7 +171,10 @@ def _converted_listing(listing: HubListing, reason: str) -> HubListing:
     kinds = Counter(PurePosixPath(path).suffix or PurePosixPath(path).name for path in listing.files)
     content = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common(_SHOWN_KINDS))
     if loader_script(list(listing.files), repo.name):
-        remedy = "Where you trust the script, run it once with an older release of `datasets` and save the result as Parquet"
+        remedy = (
+            "Where you trust the script, run it once with an older release of `datasets` and save the result as "
+            "Parquet"
+        )
     else:
         remedy = (
             f"Name files that can be read (data_files: hf://datasets/{repo.id.repo}/PATTERN), or convert them to "

@@ -209,5 +209,8 @@ def _missing(entry: str, path: Path) -> SourceNotFoundError:
     """
     while not path.parent.is_dir():
         path = path.parent
-    hint = " (A dataset of the Hub is named with `type: hf`; an entry that is no URL is a local file, glob or directory.)"
+    hint = (
+        " (A dataset of the Hub is named with `type: hf`; an entry that is no URL is a local file, glob or "
+        "directory.)"
+    )
     return formats.not_found(entry, str(path.parent), path.name, os.listdir(path.parent), hint)  # noqa: PTH208

@@ -366,8 +366,8 @@ def _no_split(entry: FilesEntry, split: str, entry_splits: EntrySplits) -> Confi
     else:
         remedy = "To read files whatever their names, leave `split` out"
     return ConfigError(
-        f"data_files: {entry.written!r} {problem}; {said_by} it has {counted(entry_splits.splits)}{unnamed}. Set `split` "
-        f"to one of {', '.join(names)}. {remedy}",
+        f"data_files: {entry.written!r} {problem}; {said_by} it has {counted(entry_splits.splits)}{unnamed}. Set "
+        f"`split` to one of {', '.join(names)}. {remedy}",
         got=split,
         splits=names,
     )
@@ -377,7 +377,8 @@ def _partly_named(entry: FilesEntry, split: str, entry_splits: EntrySplits) -> C
     return ConfigError(
         f"data_files: in {entry.written!r} some names say a split ({counted(entry_splits.splits)}), and "
         f"{files_of(len(entry_splits.unnamed))} in no split ({_listed(entry_splits.unnamed)}), so that it is not clear "
-        f"what to read. Write `split: {split}` to read the files of that name alone, name the files of each split, as data_files: "
+        f"what to read. Write `split: {split}` to read the files of that name alone, name the files of each split, as "
+        f"data_files: "
         f"{{train: PATTERN, test: PATTERN}}, or read files whatever their names by a glob: "
         f"{entry.written.rstrip('/')}/**/*.EXTENSION",
         splits=list(entry_splits.splits),
