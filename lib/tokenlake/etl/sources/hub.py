@@ -256,7 +256,7 @@ def listed(names: Iterable[str], limit: int = _SHOWN_NAMES) -> str:
     return shown
 
 
-class _ChosenFiles(NamedTuple):
+class _RepoFiles(NamedTuple):
     """Files of a repository that a source reads.
 
     Attributes:
@@ -314,7 +314,7 @@ def _two_revisions(source: ResolvedSource, name: str) -> ConfigError:
     )
 
 
-def _files_of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_ChosenFiles]:
+def _files_of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_RepoFiles]:
     """Yield the files of each dataset that `data_files` name by id, of the source's subset and split."""
     for entry in source.data_files:
         if entry.startswith((".", "/", "~")) or Path(entry).exists():
@@ -334,10 +334,10 @@ def _files_of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_Chosen
         listing = selection.listing
         files = [listing.files[path] for path in selection.paths]
         note = f"{listing}, subset {selection.subset!r}, split {source.split!r}"
-        yield _ChosenFiles(listing.repo, files, note)
+        yield _RepoFiles(listing.repo, files, note)
 
 
-def _files_of_urls(source: ResolvedSource, client: HubClient, select: Select) -> Iterator[_ChosenFiles]:
+def _files_of_urls(source: ResolvedSource, client: HubClient, select: Select) -> Iterator[_RepoFiles]:
     """Yield the files of each dataset that `data_files` name by URLs."""
     paths_of_dataset: dict[HubId, list[str]] = {}
     for url in source.data_files:
@@ -364,7 +364,7 @@ def _files_of_urls(source: ResolvedSource, client: HubClient, select: Select) ->
         choice_notes = notes_of(choices)
         if choice_notes:
             note = f"{repo} ({choice_notes})"
-        yield _ChosenFiles(repo, [files[path] for path in chosen_paths], note)
+        yield _RepoFiles(repo, [files[path] for path in chosen_paths], note)
 
 
 def _files_entry(
