@@ -80,6 +80,7 @@ def layout_by_card(
         subsets[name] = {split: [prefix + path for path in files] for split, files in splits.items()}
         if name == DEFAULT or entry.get("default") or len(configs) == 1:
             defaults.append(name)
+    # A subset is the default one by its name, by ``default: true``, or because it is the only one.
     if len(defaults) > 1:
         raise _bad_card(repo, f"it has several default subsets: {', '.join(defaults)}", pattern)
     default = defaults[0] if defaults else None
@@ -112,6 +113,7 @@ def _patterns_of_splits(data_files: object, repo: str, pattern: str | None) -> d
     Raises:
         ConfigError: The value has another form, names a split twice, or points outside of the repository.
     """
+    # Patterns without a split are those of train.
     items: list[object] = [data_files]
     if isinstance(data_files, list):
         items = cast("list[object]", data_files)
@@ -119,6 +121,7 @@ def _patterns_of_splits(data_files: object, repo: str, pattern: str | None) -> d
         items = [{"split": TRAIN, "path": items}]
     patterns_of_split: dict[str, list[str]] = {}
     for item in items:
+        # Each item is {split: NAME, path: pattern or list of patterns}.
         mapping: dict[str, object] = {}
         if isinstance(item, dict):
             mapping = cast("dict[str, object]", item)

@@ -168,6 +168,7 @@ def _converted_listing(listing: HubListing, reason: str) -> HubListing:
         if layout.subsets:
             return HubListing(branch, files, layout, because=reason)
 
+    # Nothing can be read: the message names the content of the repository, and a remedy.
     kinds = Counter(PurePosixPath(path).suffix or PurePosixPath(path).name for path in listing.files)
     content = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common(_SHOWN_KINDS))
     if loader_script(list(listing.files), repo.name):
@@ -196,6 +197,7 @@ def _files_of_split(listing: HubListing, subset: str | None, split: str) -> _Sel
         SourceNotFoundError: The split has no files.
     """
     repo = listing.repo
+    # The subset that is meant.
     subsets = listing.layout.subsets
     name = listing.layout.default if subset is None else subset
     if name is None or name not in subsets:
@@ -209,6 +211,7 @@ def _files_of_split(listing: HubListing, subset: str | None, split: str) -> _Sel
             repo=repo.id.repo,
             subsets=list(subsets),
         )
+    # The files of the split.
     splits = subsets[name]
     place = f"{listing}, subset {name!r}"
     pattern = f"data_files: hf://datasets/{repo.id.repo}/PATTERN"
@@ -292,6 +295,7 @@ def list_hub(source: ResolvedSource, select: Select = choose) -> list[InputFile]
         chosen = list(_files_of_ids(source, client))
     else:
         chosen = list(_files_of_urls(source, client, select))
+    # Files of several datasets have the dataset's id in their paths; no file is read at two revisions.
     has_several = len({files.repo.id.repo for files in chosen}) > 1
     inputs: dict[str, InputFile] = {}
     for repo, files, note in chosen:
@@ -324,6 +328,7 @@ def _files_of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_RepoFi
                 f"local file is written hf://datasets/{entry.strip('./~')}.",
                 got=entry,
             )
+    # Each dataset once, at one revision.
     datasets = dict.fromkeys(map(parse_id, source.data_files))
     revisions = Counter(dataset.repo for dataset in datasets)
     for name, count in revisions.items():
@@ -339,6 +344,7 @@ def _files_of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_RepoFi
 
 def _files_of_urls(source: ResolvedSource, client: HubClient, select: Select) -> Iterator[_RepoFiles]:
     """Yield the files of each dataset that `data_files` name by URLs."""
+    # Entries of one dataset at one revision are listed together.
     paths_of_dataset: dict[HubId, list[str]] = {}
     for url in source.data_files:
         dataset, path = parse_url(url)

@@ -112,6 +112,7 @@ class HubClient:
             raise MissingExtraError(
                 "reading datasets of the Hub needs huggingface_hub: pip install 'tokenlake[etl]'"
             ) from error
+        # Options: a token and an endpoint, each with a default of `huggingface_hub`.
         options = resolve_options(options or {})
         unknown = sorted(set(options) - {"token", "endpoint"})
         if unknown:
@@ -151,6 +152,7 @@ class HubClient:
         for attempt in range(self._retries + 1):
             headers: Mapping[str, str] = {}
             try:
+                # An answer that is no passing fault ends the attempts.
                 if _is_offline():
                     raise self._offline
                 answer = self._request(path, span)
@@ -379,6 +381,7 @@ def refusal(
         with_token: Whether the request carried a token.
         near: Function that returns a clause about the revisions that exist.
     """
+    # The codes are more exact than the status: the Hub answers 401 for a dataset that does not exist, too.
     page = f"https://huggingface.co/datasets/{dataset.repo}"
     if error.code == "RevisionNotFound":
         return SourceNotFoundError(

@@ -93,6 +93,7 @@ def list_remote(source: ResolvedSource, select: Select = choose) -> list[InputFi
             objects[remote_object.path] = remote_object
     note = notes_of(choices)
 
+    # Their paths are relative to the deepest folder that all entries are in.
     root = _common_folder([entry.folder for entry in entries])
     files: list[InputFile] = []
     for path in sorted(objects):
@@ -151,6 +152,7 @@ def _choose_objects(
         source: The source.
         select: Function that chooses the files of an entry.
     """
+    # Paths are relative to the folder of the entry.
     prefix = f"{entry.folder}/" if entry.folder else ""
     object_of_path = {remote.path.removeprefix(prefix): remote for remote in entry.objects}
     object_of_name = {remote.path.removeprefix(prefix): remote for remote in entry.every}

@@ -120,6 +120,7 @@ def splits_of(entry: FilesEntry, subset: str | None, *, takes_first: bool = Fals
         ConfigError: The subset does not exist, or the card cannot be used.
     """
     folder_layout = _layout_of(entry)
+    # 1. No file describes the folder: a saved dataset has one split, and in any other folder names tell the splits.
     if folder_layout is None:
         if subset is not None:
             raise _no_subsets(entry, subset)
@@ -132,6 +133,7 @@ def splits_of(entry: FilesEntry, subset: str | None, *, takes_first: bool = Fals
         unnamed = tuple(layout.in_no_split(entry.paths, splits))
         return EntrySplits(splits=splits, unnamed=unnamed, origin="names")
 
+    # 2. The subset that is meant.
     subsets = tuple(folder_layout.subsets)
     name = folder_layout.default if subset is None else subset
     if name is None and takes_first:
@@ -150,6 +152,7 @@ def splits_of(entry: FilesEntry, subset: str | None, *, takes_first: bool = Fals
             got=subset,
             subsets=list(subsets),
         )
+    # 3. Its splits, and the files that are in none of them.
     splits = folder_layout.subsets[name]
     unnamed = tuple(layout.in_no_split(entry.paths, splits))
     is_card = folder_layout.origin == "card"

@@ -209,6 +209,7 @@ def parse(sql: str) -> Expression:
         paths = sorted(set(_paths(tree, frozenset(), sql)))
     except RecursionError as error:
         raise _refused(sql, "it is nested too deeply") from error
+    # It must look at fields, whose names differ in more than case.
     columns = sorted({path[0] for path in paths})
     if not columns:
         raise _refused(sql, "it looks at no field, so it would keep all records or none")
@@ -336,6 +337,7 @@ def _require_pure(node: Node, sql: str) -> None:
     if node["schema"] or node["catalog"]:
         shown = ".".join(part for part in (node["catalog"], node["schema"], name) if part)
         raise _refused(sql, f"{shown}(...) is not allowed; write {name}(...) with the field as its argument")
+    # Only DuckDB's own functions that return the same value for the same arguments are allowed.
     kinds = _kinds().get(name)
     if kinds is None:
         raise _refused(sql, f"{name}(...) is not a function of one record that DuckDB knows")
