@@ -1,7 +1,7 @@
 """Whether the inputs of a source lie where the owner of a worker allows it; see :mod:`tokenlake.runtime.store.allowed`.
 
-The check comes before any listing, so that nothing is asked for that is not allowed. What globs and links lead to is
-checked again when the listing has found it (:mod:`tokenlake.etl.sources.listing`).
+The check comes before any listing, so that no request is made that is not allowed. Files that globs and links lead to
+are checked again when the listing has found them (:mod:`tokenlake.etl.sources.listing`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ def require_allowed_inputs(source: ResolvedSource, places: AllowedPlaces) -> Non
     """Refuse a source if an entry of its `data_files`, or its `exclude`, can stand for a place that is not allowed.
 
     Raises:
-        ConfigError: The entry lies outside, or can lead out.
+        ConfigError: An entry lies outside of the allowed places, or can lead out.
     """
     if not places.is_bounded:
         return
-    what = f"data_files of {source.name!r}"
+    setting = f"data_files of {source.name!r}"
     for entry in source.data_files:
         patterns = expand_braces(entry)
         if is_on_disk(entry) and os.path.exists(os.path.expanduser(path_of(entry))):  # noqa: PTH110, PTH111
-            patterns.append(entry)  # a listing takes it as it is written
+            patterns.append(entry)  # a listing takes the name of an existing file as it is written
         for pattern in patterns:
-            is_dataset = source.type == "hub" and "://" not in pattern
-            places.require_pattern(f"hf://datasets/{pattern}" if is_dataset else pattern, what)
+            if source.type == "hub" and "://" not in pattern:
+                pattern = f"hf://datasets/{pattern}"
+            places.require_pattern(pattern, setting)
     if source.exclude is not None:
         places.require(source.exclude, f"exclude of {source.name!r}")

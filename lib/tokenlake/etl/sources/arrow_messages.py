@@ -111,6 +111,7 @@ class FileBlocks:
 
 def parse_message(metadata: bytes) -> Message:
     """Return the content of metadata without the length in front of it; ValueError if it is not consistent."""
+    # The header of a batch is the batch; that of a dictionary holds it.
     root = FlatTable(metadata)
     kind = root.scalar(_MESSAGE_KIND, "<B")
     body = root.scalar(_MESSAGE_BODY, "<q")
@@ -120,6 +121,7 @@ def parse_message(metadata: bytes) -> Message:
     elif kind != BATCH:
         batch = None
 
+    # Every buffer must lie inside of the body.
     rows = 0
     buffers: list[tuple[int, ...]] = []
     variadic: list[int] = []
@@ -247,6 +249,7 @@ def column_buffers(schema: pa.Schema, message: Message) -> list[list[int]]:
 
 def _count_buffers(column_type: Any, variadic: Iterator[int]) -> int:
     """Return the number of buffers of a column, those of its children included."""
+    # Buffers of the column itself: validity, and for most types data; strings and views of lists have one more.
     types = pa.types
     if isinstance(column_type, pa.BaseExtensionType):
         return _count_buffers(column_type.storage_type, variadic)
@@ -266,6 +269,7 @@ def _count_buffers(column_type: Any, variadic: Iterator[int]) -> int:
     ):
         own_buffers = 3
 
+    # Buffers of its children.
     total = own_buffers
     if types.is_nested(column_type):
         for index in range(column_type.num_fields):

@@ -14,7 +14,7 @@ class Fault:
     """Why a record cannot be used.
 
     Attributes:
-        reason: Stable code.
+        reason: Stable code, such as ``null_text``.
         detail: Sentence for people.
         column: Name of the column or field that the fault is about; "" where it is about no single one.
     """
@@ -25,11 +25,12 @@ class Fault:
 
 
 def too_long(size: int, max_record_bytes: int) -> Fault:
-    """Return the fault of a line that is larger than the limit."""
+    """Return the fault of a line of `size` bytes, which is longer than the limit."""
     return Fault("line_too_long", f"the line has {size} bytes, max_record_bytes is {max_record_bytes}")
 
 
-RAW_LIMIT: Final = 64 << 10  # bytes of a bad record that are kept
+RAW_LIMIT: Final = 64 << 10
+"""Number of bytes that are kept of a bad record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +38,14 @@ class BadRecord:
     """One record that cannot be used, and why.
 
     Attributes:
-        file: path of the input relative to its listing's root.
-        file_id: identity of the input, see :func:`tokenlake.base.fingerprint.file_id`.
-        position: byte offset of the line's start in the decompressed stream for JSON Lines and lines of
-            text; row number in everything else; 0 for a whole text file.
-        line: 1-based line number, None where there are no lines.
-        reason: short stable code such as ``null_text`` or ``invalid_json``.
-        detail: one sentence for people.
-        raw: the first 64 KiB of the record as it stands in the input, empty where it has no bytes.
+        file: Path of the input relative to its listing's root.
+        file_id: Identity of the input, see :func:`tokenlake.base.fingerprint.file_id`.
+        position: Byte offset of the line's start in the decompressed file, from 0, for JSON Lines and lines of text;
+            row index, from 0, in other formats; 0 for a whole text file.
+        line: Line number in the file, from 1; None for formats without lines, and if it was not counted.
+        reason: Stable code such as ``null_text`` or ``invalid_json``.
+        detail: One sentence for people.
+        raw: First 64 KiB of the record as it stands in the input, empty for a record without bytes of its own.
     """
 
     file: str
@@ -57,8 +58,15 @@ class BadRecord:
 
 
 def refuse(record: BadRecord, file: InputFile) -> BadRecordError:
-    """Return the error of the policy ``fail`` for `record`, which is of `file`."""
-    place = f"{file.url}:{record.line}" if record.line is not None else file.url
+    """Return the error of the policy ``fail`` for a bad record.
+
+    Args:
+        record: The record.
+        file: Its file.
+    """
+    place = file.url
+    if record.line is not None:
+        place = f"{file.url}:{record.line}"
     unit = "byte offset" if file.format in ("jsonl", "text") else "row"
     return BadRecordError(
         f"{place}: {record.reason} at {unit} {record.position}: {record.detail}. "
@@ -72,14 +80,14 @@ def refuse(record: BadRecord, file: InputFile) -> BadRecordError:
 
 
 class BadLine(NamedTuple):
-    """A record that cannot be used: where, why, and its first bytes.
+    """A record of a block that cannot be used.
 
     Attributes:
         position: As in :class:`BadRecord`.
         line_index: Index of its line in the block, from 0; None where there are no lines. :class:`BadRecord` has the
             line number in the file, from 1.
-        fault: What is wrong with it.
-        raw: Its first bytes.
+        fault: Reason for which it cannot be used.
+        raw: Its first 64 KiB.
     """
 
     position: int
@@ -89,4 +97,5 @@ class BadLine(NamedTuple):
 
 
 def without_bytes(position: int, fault: Fault) -> BadLine:
+    """Return a bad record that has no line, and no bytes of its own."""
     return BadLine(position, None, fault, b"")

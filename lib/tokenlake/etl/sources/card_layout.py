@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from tokenlake.base.yaml_file import parse_yaml
 from tokenlake.errors import ConfigError
 from tokenlake.etl.sources.layout import CARD, DEFAULT, TRAIN, FolderLayout, Splits, matches
 from tokenlake.etl.sources.split_names import SPLIT_NAME, splits_by_name
 
+_FENCE: Final = "---"
+_SHOWN_CHARACTERS: Final = 200
+
 
 def card_configs(card: str, repo: str, pattern: str | None = None) -> list[dict[str, Any]]:
-    """Return the entries of ``configs:`` in a card's front matter; none without one.
+    """Return the entries of ``configs:`` in a card's front matter; none if there are none.
 
     Args:
-        card: the text of README.md.
-        repo: id of the dataset on the Hub or name of the folder, for messages.
-        pattern: what to write for `data_files` instead, for messages; None: files of the repository.
+        card: Text of README.md.
+        repo: Id of the dataset on the Hub or name of the folder, for messages.
+        pattern: Pattern that could be written for `data_files` instead, for messages; None for files of the repository.
 
     Raises:
-        ConfigError: the front matter is no YAML, or the entries are not of the Hub's form.
+        ConfigError: The front matter is no YAML, or the entries do not have the Hub's form.
     """
     try:
         meta: object = parse_yaml(front_matter(card), CARD).data
     except ConfigError as error:
-        why = " ".join(str(error).split())[:200]
-        raise _bad_card(repo, f"its front matter is no YAML ({why})", pattern) from error
-    entries = cast("dict[str, Any]", meta).get("configs") if isinstance(meta, dict) else None
+        reason = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
+        raise _bad_card(repo, f"its front matter is no YAML ({reason})", pattern) from error
+    if not isinstance(meta, dict):
+        return []
+    entries: object = cast("dict[str, Any]", meta).get("configs")
     if not entries:
         return []
     if not isinstance(entries, list):
@@ -40,12 +45,14 @@ def card_configs(card: str, repo: str, pattern: str | None = None) -> list[dict[
 
 
 def front_matter(card: str) -> str:
-    """Return the YAML between the two ``---`` lines a card begins with; "" without them."""
+    """Return the YAML between the two ``---`` lines that a card begins with; "" if there are none."""
     lines = card.removeprefix("\ufeff").splitlines()
-    if not lines or lines[0].rstrip() != "---":
+    if not lines or lines[0].rstrip() != _FENCE:
         return ""
-    ends = [number for number, line in enumerate(lines[1:], 1) if line.rstrip() == "---"]
-    return "\n".join(lines[1 : ends[0]]) if ends else ""
+    for number, line in enumerate(lines[1:], start=1):
+        if line.rstrip() == _FENCE:
+            return "\n".join(lines[1:number])
+    return ""
 
 
 def layout_by_card(
@@ -54,12 +61,13 @@ def layout_by_card(
     """Return the layout that the entries of a card's ``configs:`` describe.
 
     Args:
-        configs: as :func:`card_configs` returns them.
-        paths: of all data below the card's folder.
-        repo, pattern: as for :func:`card_configs`.
+        configs: Entries as :func:`card_configs` returns them.
+        paths: Paths of all data below the card's folder.
+        repo: Id of the dataset on the Hub or name of the folder, for messages.
+        pattern: Pattern that could be written for `data_files` instead, as for :func:`card_configs`.
 
     Raises:
-        ConfigError: an entry cannot be used.
+        ConfigError: An entry cannot be used.
     """
     subsets: dict[str, Splits] = {}
     defaults: list[str] = []
@@ -67,55 +75,85 @@ def layout_by_card(
         name = str(entry["config_name"])
         folder = str(entry.get("data_dir") or "").removeprefix("./").strip("/")
         prefix = f"{folder}/" if folder else ""
-        inside = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
-        written = entry.get("data_files")
-        if written is None:
-            splits = splits_by_name(matches("**", inside))
-        else:
-            patterns = _written_patterns(written, repo, pattern)
-            splits = {split: _all_matches(globs, inside) for split, globs in patterns.items()}
+        paths_inside = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
+        splits = _splits_of_entry(entry.get("data_files"), paths_inside, repo, pattern)
         subsets[name] = {split: [prefix + path for path in files] for split, files in splits.items()}
         if name == DEFAULT or entry.get("default") or len(configs) == 1:
             defaults.append(name)
+    # A subset is the default one by its name, by ``default: true``, or because it is the only one.
     if len(defaults) > 1:
         raise _bad_card(repo, f"it has several default subsets: {', '.join(defaults)}", pattern)
-    return FolderLayout(subsets, defaults[0] if defaults else None, "card")
+    default = defaults[0] if defaults else None
+    return FolderLayout(subsets, default, "card")
 
 
-def _all_matches(patterns: Iterable[str], paths: Sequence[str]) -> list[str]:
-    """Return the paths of all patterns, once each, sorted."""
-    found: set[str] = set()
-    for pattern in patterns:
-        found.update(matches(pattern, paths))
-    return sorted(found)
-
-
-def _written_patterns(written: object, repo: str, pattern: str | None) -> dict[str, list[str]]:
-    """Read ``data_files`` of a card: a pattern, a list of them, or a list of {split, path}."""
-    items = cast("list[object]", written) if isinstance(written, list) else [written]
-    if all(isinstance(item, str) for item in items):
-        items = [{"split": TRAIN, "path": items}]
+def _splits_of_entry(
+    data_files: object, paths: Sequence[str], repo: str, pattern: str | None
+) -> dict[str, list[str]]:
+    """Return the splits of a subset: by its ``data_files``, or by the names of its files if it has none."""
+    if data_files is None:
+        return splits_by_name(matches("**", paths))
     splits: dict[str, list[str]] = {}
-    for item in items:
-        found = cast("dict[str, object]", item) if isinstance(item, dict) else {}
-        name, path = found.get("split"), found.get("path")
-        every = cast("list[object]", path) if isinstance(path, list) else [path]
-        patterns = [each for each in every if isinstance(each, str)]
-        if not isinstance(name, str) or not SPLIT_NAME.fullmatch(name) or len(patterns) < len(every):
-            raise _bad_card(repo, f"an entry of data_files is not {{split, path}}: {item!r:.200}", pattern)
-        if name in splits:
-            raise _bad_card(repo, f"split {name!r} stands twice in data_files of a subset", pattern)
-        for each in patterns:
-            if "://" in each or ".." in PurePosixPath(each).parts:
-                told = f"it points outside the repository: {each!r}; name those files in data_files"
-                raise _bad_card(repo, told, pattern)
-        splits[name] = patterns
+    for split, globs in _patterns_of_splits(data_files, repo, pattern).items():
+        splits[split] = _all_matches(globs, paths)
     return splits
 
 
-def _bad_card(repo: str, what: str, pattern: str | None) -> ConfigError:
+def _all_matches(patterns: Iterable[str], paths: Sequence[str]) -> list[str]:
+    """Return the paths that any of the patterns matches, once each, sorted."""
+    matching: set[str] = set()
+    for pattern in patterns:
+        matching.update(matches(pattern, paths))
+    return sorted(matching)
+
+
+def _patterns_of_splits(data_files: object, repo: str, pattern: str | None) -> dict[str, list[str]]:
+    """Read ``data_files`` of a card: a pattern, a list of patterns, or a list of {split, path}.
+
+    Raises:
+        ConfigError: The value has another form, names a split twice, or points outside of the repository.
+    """
+    # Patterns without a split are those of train.
+    items: list[object] = [data_files]
+    if isinstance(data_files, list):
+        items = cast("list[object]", data_files)
+    if all(isinstance(item, str) for item in items):
+        items = [{"split": TRAIN, "path": items}]
+    patterns_of_split: dict[str, list[str]] = {}
+    for item in items:
+        # Each item is {split: NAME, path: pattern or list of patterns}.
+        mapping: dict[str, object] = {}
+        if isinstance(item, dict):
+            mapping = cast("dict[str, object]", item)
+        split = mapping.get("split")
+        patterns = _texts_of(mapping.get("path"))
+        if not isinstance(split, str) or not SPLIT_NAME.fullmatch(split) or patterns is None:
+            raise _bad_card(repo, f"an entry of data_files is not {{split, path}}: {item!r:.200}", pattern)
+        if split in patterns_of_split:
+            raise _bad_card(repo, f"split {split!r} stands twice in data_files of a subset", pattern)
+        for path in patterns:
+            if "://" in path or ".." in PurePosixPath(path).parts:
+                problem = f"it points outside the repository: {path!r}; name those files in data_files"
+                raise _bad_card(repo, problem, pattern)
+        patterns_of_split[split] = patterns
+    return patterns_of_split
+
+
+def _texts_of(value: object) -> list[str] | None:
+    """Return a text or a list of texts as a list; None for anything else."""
+    items: list[object] = [value]
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+    texts = [item for item in items if isinstance(item, str)]
+    return texts if len(texts) == len(items) else None
+
+
+def _bad_card(repo: str, problem: str, pattern: str | None) -> ConfigError:
+    """Return the error for a card that cannot be used."""
+    if not pattern:
+        pattern = f"hf://datasets/{repo}/PATTERN"
     return ConfigError(
-        f"dataset {repo!r}: the card (README.md) cannot be used: {what}. Name the files themselves: "
-        f"data_files: {pattern or f'hf://datasets/{repo}/PATTERN'}",
+        f"dataset {repo!r}: the card (README.md) cannot be used: {problem}. Name the files themselves: "
+        f"data_files: {pattern}",
         repo=repo,
     )

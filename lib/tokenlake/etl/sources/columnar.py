@@ -66,6 +66,7 @@ def text_path(file: InputFile, schema: pa.Schema, field: str) -> tuple[str, ...]
         DamagedFileError: The field is missing, or does not hold strings.
     """
     names: list[str] = schema.names
+    # The field, and the type of its values where a dictionary or runs stand for them.
     fields = _fields_at(list(schema), field)
     if not fields:
         raise no_column(file, field, names, " (content_field)")
@@ -94,6 +95,7 @@ def _may_be_text(value_type: Any) -> bool:
 
 def _fields_at(fields: list[Any], path: str) -> list[Any]:
     """Return the fields that a dotted path leads through, [] if it leads nowhere."""
+    # A name that is the whole path comes first.
     for field in fields:
         if field.name == path:
             return [field]
@@ -126,6 +128,7 @@ def as_text(column: Any) -> pa.LargeStringArray:
     offsets = np.frombuffer(offsets_buffer, np.int64, len(text) + 1, 8 * text.offset)
     if text.offset or offsets[0]:
         return pa.concat_arrays([text])
+    # Only the bytes of these texts are kept.
     if data is None:
         data = pa.py_buffer(b"")
     if data.size != offsets[-1]:
@@ -256,6 +259,7 @@ def column_records(
 
 def _unusable_texts(text: pa.LargeStringArray, limit: int) -> Iterator[tuple[int, Fault, bytes]]:
     """Yield the index of each text that cannot be used, its fault and its first bytes."""
+    # Nearly always all texts are usable, which is seen at once. Otherwise suspects are judged one by one.
     is_all_utf8 = all_utf8(text)
     sizes = np.diff(string_buffers(text)[0])
     if is_all_utf8 and not text.null_count and sizes.max(initial=0) <= limit:

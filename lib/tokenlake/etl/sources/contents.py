@@ -1,4 +1,4 @@
-"""Files that are whole, but hold something else than their names say: what they hold, and how to get at it.
+"""Files that are whole, but hold something else than their names say: their content, and the remedy.
 
 A download that failed leaves an HTML page under the name of the data. A repository that was cloned without its large
 files leaves pointers. Spreadsheets write UTF-16. None of these is damage, and each has its own remedy.
@@ -15,7 +15,7 @@ from tokenlake.etl.sources.input_errors import unsuitable
 from tokenlake.etl.sources.inputs import InputFile
 
 HEAD_BYTES: Final = 512
-"""Bytes at the beginning of a file that are looked at."""
+"""Number of bytes at the beginning of a file that are checked."""
 
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 _SPACE: Final = b" \t\r\n"
@@ -30,31 +30,42 @@ _MARKS: Final = (
     (b"\xff\xfe", "UTF-16"),
     (b"\xfe\xff", "UTF-16"),
 )
-_LEAST: Final = 2  # characters of ASCII from which an encoding is told
-_FIRST: Final = 4  # characters that are looked at; JSON and most headers begin with ASCII
+# Encodings without a mark: name, bytes of a character, and the place of the byte of ASCII in it.
+_UNMARKED_ENCODINGS: Final = (
+    ("UTF-32LE", 4, 0),
+    ("UTF-32BE", 4, 3),
+    ("UTF-16LE", 2, 0),
+    ("UTF-16BE", 2, 1),
+)
+_MIN_CHARACTERS: Final = 2  # of ASCII by which an encoding is recognized
+_CHECKED_CHARACTERS: Final = 4  # JSON and most headers begin with ASCII
+_SHOWN_BYTES: Final = 40
 
 
 class Content(NamedTuple):
-    """What a file holds, and what to do about it."""
+    """Content of a file that is none of records.
 
-    what: str
-    how: str
+    Attributes:
+        problem: Clause about the content, and the expected one.
+        remedy: Imperative, such as "convert it".
+    """
+
+    problem: str
+    remedy: str
 
 
 def encoding_of(head: bytes) -> str | None:
-    """Return the name of the encoding of 16 or 32 bits in which a file is written, None for another one.
+    """Return the name of the encoding of 16 or 32 bits in which a file is written, None for another encoding.
 
-    Without a byte order mark it is told by the zero bytes beside characters of ASCII.
+    Without a byte order mark it is recognized by the zero bytes beside characters of ASCII.
+
+    Args:
+        head: First bytes of the file.
     """
     for mark, name in _MARKS:
         if head.startswith(mark):
             return name
-    for name, width, place in (
-        ("UTF-32LE", 4, 0),
-        ("UTF-32BE", 4, 3),
-        ("UTF-16LE", 2, 0),
-        ("UTF-16BE", 2, 1),
-    ):
+    for name, width, place in _UNMARKED_ENCODINGS:
         if _is_encoded(head, width, place):
             return name
     return None
@@ -62,72 +73,78 @@ def encoding_of(head: bytes) -> str | None:
 
 def _is_encoded(head: bytes, width: int, place: int) -> bool:
     """Return whether the first characters, of `width` bytes each, are ASCII with zeros beside the byte at `place`."""
-    count = min(len(head) // width, _FIRST)
-    if count < _LEAST:
+    count = min(len(head) // width, _CHECKED_CHARACTERS)
+    if count < _MIN_CHARACTERS:
         return False
     for start in range(0, count * width, width):
         character = head[start : start + width]
-        others = character[:place] + character[place + 1 :]
-        if not 0 < character[place] < 128 or any(others):
+        other_bytes = character[:place] + character[place + 1 :]
+        if not 0 < character[place] < 128 or any(other_bytes):
             return False
     return True
 
 
 def content_of(head: bytes) -> Content | None:
-    """Return what a file holds that begins with `head`, if it is one of the mistakes that are known."""
-    if encoding := encoding_of(head):
-        how = f"convert it, for example with `iconv -f {encoding} -t UTF-8 OLD > NEW`"
-        return Content(f"it is encoded in {encoding}, expected UTF-8", how)
+    """Return the content of a file that begins with `head`, if it is one of the known mistakes; otherwise None."""
+    encoding = encoding_of(head)
+    if encoding is not None:
+        remedy = f"convert it, for example with `iconv -f {encoding} -t UTF-8 OLD > NEW`"
+        return Content(f"it is encoded in {encoding}, expected UTF-8", remedy)
     text = head.removeprefix(_UTF8_MARK).lstrip(_SPACE)
     if text.startswith(_LFS):
-        how = "fetch the file itself with `git lfs pull`, or download it from the repository's website"
-        return Content("it is a pointer of Git LFS, which stands for the file", how)
+        remedy = "fetch the file itself with `git lfs pull`, or download it from the repository's website"
+        return Content("it is a pointer of Git LFS, which stands for the file", remedy)
     if _ANNEX.match(text):
         return Content(
             "it is a pointer of git-annex, which stands for the file", "fetch it with `git annex get`"
         )
     if _HTML.match(text):
-        how = "open it to see what the server said, and download the file again"
-        return Content("it is an HTML page, such as a website sends in place of a file", how)
+        remedy = "open it to see what the server said, and download the file again"
+        return Content("it is an HTML page, such as a website sends in place of a file", remedy)
     if _XML.match(text):
-        how = "open it to see what it says; a storage answers in XML where a download failed"
-        return Content("it is an XML document", how)
+        remedy = "open it to see what it says; a storage answers in XML where a download failed"
+        return Content("it is an XML document", remedy)
     return None
 
 
 def check_records(file: InputFile, head: bytes) -> None:
-    """Raise UnsuitableFileError where a file of records in text begins like something else that is known.
+    """Raise UnsuitableFileError if a file of records in text begins like one of the known mistakes.
 
     Args:
-        head: the first bytes of it, decompressed.
+        file: The file.
+        head: Its first bytes, decompressed.
     """
-    if file.format == "text":  # where pages and pointers may be documents
+    if file.format == "text":  # whose documents may be pages and pointers
         return
     content = content_of(head[:HEAD_BYTES])
     if content is not None:
-        raise unsuitable(file, content.what, content.how)
+        raise unsuitable(file, content.problem, content.remedy)
 
 
 def wrong_magic(data: InputBytes, magic: bytes, name: str) -> UnsuitableFileError | None:
-    """Return the error of a file that does not begin with the magic bytes of its format, None where it does.
+    """Return the error for a file that does not begin with the magic bytes of its format; None if it does.
 
     Args:
-        name: of the format.
+        data: The open file.
+        magic: Magic bytes.
+        name: Name of the format.
     """
-    file, head = data.file, data.pread(HEAD_BYTES, 0)
+    file = data.file
+    head = data.pread(HEAD_BYTES, 0)
     if magic.startswith(head) or head.startswith(magic):
         return None
     content = content_of(head)
     if content is not None:
-        return unsuitable(file, content.what, content.how)
+        return unsuitable(file, content.problem, content.remedy)
     if _is_text(head):
-        begin = head[:40].decode("utf-8", "replace")
-        told = f"it is text and no {name}: it begins with {begin!r}"
-        return unsuitable(file, told, "give it the extension of what it holds, such as .jsonl or .csv")
+        begin = head[:_SHOWN_BYTES].decode("utf-8", "replace")
+        problem = f"it is text and no {name}: it begins with {begin!r}"
+        return unsuitable(file, problem, "give it the extension of what it holds, such as .jsonl or .csv")
     return None
 
 
 def _is_text(head: bytes) -> bool:
+    """Say whether the first bytes of a file are printable UTF-8."""
     try:
         text = head.decode()
     except UnicodeDecodeError as error:

@@ -37,6 +37,7 @@ def read_header(file: InputFile, block: CsvBlock, want: Want, delimiter: str) ->
     """
     if not block.split.records:
         return ()
+    # 1. The record of the header, which must be a good one.
     record = block.split.records[0]
     line = block.lines_before + block.data.count(b"\n", 0, record.start) + 1
     if record.cells > MAX_COLUMNS:
@@ -51,6 +52,7 @@ def read_header(file: InputFile, block: CsvBlock, want: Want, delimiter: str) ->
         message = f"its header (line {line}) cannot be used: {fault.detail}"
         raise unsuitable(file, message, "correct the header", line=line)
 
+    # 2. Its cells are the names of the columns.
     header = pa.py_buffer(bytes(block.data[: block.split.size]))
     cells = read_cells(header, delimiter, record.cells, range(record.cells))
     names = tuple(str(cell[0]) for cell in cells or ())
@@ -70,6 +72,7 @@ def _check_delimiter(file: InputFile, names: Sequence[str], want: Want, delimite
     """
     if len(names) != 1 or want.delimiter is not None:
         return
+    # The likely delimiter is the one that occurs most often.
     header = names[0]
     likely: str | None = None
     for candidate in _COMMON_DELIMITERS:

@@ -9,13 +9,13 @@ import bz2
 import lzma
 from typing import Final, Literal, Protocol, final
 
-_ASKED_BYTES: Final = 1 << 16  # of compressed bytes at a time
+_READ_BYTES: Final = 1 << 16  # compressed bytes that are read at a time
 _XZ_MEMORY_BYTES: Final = 512 << 20  # of a decompressor: ``xz -9`` needs 65 MiB, the largest dictionary 4 GiB
-_XZ_PADDING_UNIT: Final = 4  # behind a stream may stand a multiple of so many zero bytes
+_XZ_PADDING_UNIT: Final = 4  # the zero bytes behind a stream are a multiple of this number
 
 
 class Readable(Protocol):
-    """What compressed bytes are read from."""
+    """A file of compressed bytes."""
 
     def read(self, size: int, /) -> bytes:
         """Return up to `size` bytes, none at the end."""
@@ -27,17 +27,22 @@ class StreamReader:
     """Reads all streams of a file, one after the other, in bounded memory.
 
     Attributes:
-        errors: what :meth:`read` raises where a file is cut, corrupt, or followed by something else.
+        errors: Exceptions that :meth:`read` raises if a file is cut, corrupt, or followed by something else.
     """
 
     errors: Final = (OSError, EOFError, lzma.LZMAError)
 
     def __init__(self, compressed: Readable, kind: Literal["bzip2", "xz"]) -> None:
-        """Read the file of a compression from its beginning; nothing is read yet."""
+        """Begin before the first byte.
+
+        Args:
+            compressed: The file.
+            kind: Its compression.
+        """
         self._compressed = compressed
         self._kind = kind
         self._stream: bz2.BZ2Decompressor | lzma.LZMADecompressor | None = None
-        self._rest = b""  # compressed bytes that were read, and of which nothing was decompressed
+        self._rest = b""  # compressed bytes that were read, and are not decompressed yet
 
     def read(self, size: int) -> bytes:
         """Return up to `size` bytes, at least one before the end, none there."""
@@ -53,7 +58,7 @@ class StreamReader:
         """Begin the next stream; return whether there is one."""
         if self._kind == "xz":
             self._skip_padding()
-        self._rest = self._rest or self._compressed.read(_ASKED_BYTES)
+        self._rest = self._rest or self._compressed.read(_READ_BYTES)
         if not self._rest:
             return False
         if self._kind == "xz":
@@ -66,7 +71,7 @@ class StreamReader:
         """Pass over the zero bytes behind a stream, which are no data."""
         padding = 0
         while True:
-            self._rest = self._rest or self._compressed.read(_ASKED_BYTES)
+            self._rest = self._rest or self._compressed.read(_READ_BYTES)
             stripped = self._rest.lstrip(b"\0")
             padding += len(self._rest) - len(stripped)
             is_at_end = not self._rest
@@ -86,7 +91,7 @@ class StreamReader:
         compressed = self._rest
         self._rest = b""
         if stream.needs_input and not compressed:
-            compressed = self._compressed.read(_ASKED_BYTES)
+            compressed = self._compressed.read(_READ_BYTES)
             if not compressed:
                 raise EOFError("the file ends within a stream")
         data = stream.decompress(compressed, size)

@@ -12,6 +12,7 @@ from tokenlake.etl.sources.input_errors import damaged, unsuitable
 from tokenlake.etl.sources.inputs import InputFile
 
 SIGNATURE_BYTES: Final = 16
+"""Number of bytes by which a binary format is recognized."""
 _SIGNATURES: Final[dict[str, re.Pattern[bytes]]] = {
     "gzip": re.compile(rb"\x1f\x8b\x08"),
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
@@ -27,7 +28,10 @@ _ENDINGS: Final[dict[str, str]] = {**COMPRESSION_ENDINGS, "Parquet": ".parquet",
 
 def kind_of(head: bytes) -> str | None:
     """Return the binary format that begins with `head` (16 bytes), None for any other."""
-    return next((name for name, signature in _SIGNATURES.items() if signature.match(head)), None)
+    for name, signature in _SIGNATURES.items():
+        if signature.match(head):
+            return name
+    return None
 
 
 def check_plain(data: InputBytes) -> None:
@@ -36,24 +40,33 @@ def check_plain(data: InputBytes) -> None:
     if file.compression is not None or not file.facts.textual:
         return
     head = data.pread(HEAD_BYTES, 0)
-    if kind := kind_of(head):
+    kind = kind_of(head)
+    if kind is not None:
         raise _misnamed(file, kind, f"uncompressed {file.format}")
     check_records(file, head)
 
 
 def check_compressed(file: InputFile, head: bytes) -> None:
     """Raise DamagedFileError unless `head` begins a stream of the compression that the extension says."""
-    kind, named = kind_of(head), str(file.compression)
+    kind = kind_of(head)
+    named = str(file.compression)
     if not head:
         raise damaged(file, f"it is empty, not even an empty {named} stream")
     if kind is None:
-        told = f"it is no {named} stream, though its name says so"
-        raise unsuitable(file, told, "name it without that extension, if it is plain")
+        problem = f"it is no {named} stream, though its name says so"
+        raise unsuitable(file, problem, "name it without that extension, if it is plain")
     if kind != named:
         raise _misnamed(file, kind, named)
 
 
 def _misnamed(file: InputFile, kind: str, named: str) -> Exception:
+    """Return the error for a file of one binary format under the name of another one.
+
+    Args:
+        file: The file.
+        kind: Format of its first bytes.
+        named: Format that its name says.
+    """
     advice = f"decompress it, or compress it with gzip, zstd, lz4, bzip2 or xz: {kind} is not read"
     if kind in _ENDINGS:
         advice = f"name it with {_ENDINGS[kind]} at the end"

@@ -102,6 +102,7 @@ def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
     Raises:
         ConfigError: The extension is unknown and no type is set, or the file is Parquet, compressed as a whole.
     """
+    # The type of the source counts more than the extension, except that a file of type csv may be TSV by its name.
     compression, extension = _parse_ending(_ending(name))
     named_format = _FORMAT_OF_EXTENSION.get(extension)
     file_format = named_format
@@ -183,6 +184,7 @@ def expand_braces(entry: str) -> list[str]:
     Raises:
         ConfigError: A range falls, or the entry stands for more than a million names.
     """
+    # The first braces of all names are alike: they are replaced in all names at once, until no braces are left.
     names = [entry]
     braces = _BRACES.search(entry)
     while braces is not None:

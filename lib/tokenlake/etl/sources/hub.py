@@ -1,11 +1,12 @@
 """Datasets on the Hub: from an id, a subset and a split to files of one commit.
 
-A branch or tag is resolved to a commit once per listing, and everything after that names the commit, so a
-branch that moves while a build runs changes nothing. The tokens are hashes of content: the same file at two
-commits is the same input.
+A branch or tag is resolved to a commit once per listing, and everything after that names the commit, so that a branch
+that moves while a build runs changes nothing. The tokens are hashes of content: the same file at two commits is the
+same input.
 
-A repository may hold any files. Its card (``configs:`` in the front matter of README.md) says what they
-mean; where it does not, their names do, by the rules of the Hub's own viewer and the `datasets` library.
+A repository may hold any files. Its card (``configs:`` in the front matter of README.md) names their subsets and
+splits; without one the names of the files do, by the rules of the Hub's own viewer and the `datasets` library. Files
+that cannot be read here are taken from the branch to which the Hub converts a dataset, as Parquet.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tokenlake.base.checks import did_you_mean
 from tokenlake.errors import ConfigError, SourceNotFoundError
@@ -35,38 +36,48 @@ if TYPE_CHECKING:
 
 
 PARTIAL: Final = "partial-"
-"""Before the name of a split of which the Hub converted only the beginning."""
+"""Prefix of the name of a split of which the Hub converted only the beginning."""
+
+_SHOWN_NAMES: Final = 20
+_SHOWN_FILES: Final = 8
+_SHOWN_KINDS: Final = 6
 
 
 def converted_layout(paths: Sequence[str]) -> FolderLayout:
     """Return the layout of the converted branch: ``SUBSET/SPLIT/0000.parquet``, big splits in ``SPLIT-part0``."""
     subsets: dict[str, dict[str, list[str]]] = {}
     for path in paths:
-        folders = PurePosixPath(path).parts
-        if len(folders) < 3 or not path.endswith(".parquet"):
+        parts = PurePosixPath(path).parts
+        if len(parts) < 3 or not path.endswith(".parquet"):
             continue
-        split = re.sub(r"-part[0-9]+$", "", folders[1])
-        if len(folders) == 4 and folders[1] == PARTIAL.rstrip("-"):  # an older form
-            split = PARTIAL + folders[2]
-        subsets.setdefault(folders[0], {}).setdefault(split, []).append(path)
-    default = next(iter(subsets)) if len(subsets) == 1 else DEFAULT if DEFAULT in subsets else None
+        subset = parts[0]
+        split = re.sub(r"-part[0-9]+$", "", parts[1])
+        if len(parts) == 4 and parts[1] == PARTIAL.rstrip("-"):  # an older form
+            split = PARTIAL + parts[2]
+        subsets.setdefault(subset, {}).setdefault(split, []).append(path)
+    default: str | None = None
+    if len(subsets) == 1:
+        (default,) = subsets
+    elif DEFAULT in subsets:
+        default = DEFAULT
     return FolderLayout(subsets, default, "converted")
 
 
 def loader_script(paths: Sequence[str], name: str) -> str | None:
-    """Return the script that old releases of `datasets` ran to load the dataset, None without one."""
-    return f"{name}.py" if f"{name}.py" in paths else None
+    """Return the script that old releases of `datasets` ran to load the dataset, None if there is none."""
+    script = f"{name}.py"
+    return script if script in paths else None
 
 
 @dataclass(frozen=True, slots=True)
 class HubListing:
-    """A dataset's repository as it is at one commit, and what its files mean.
+    """A dataset's repository at one commit, with the subsets and splits of its files.
 
     Attributes:
-        repo: at the commit that `files` are of.
-        files: path to file.
-        layout: subsets and splits.
-        because: why the converted branch is read though nobody named it, else "".
+        repo: Repository at the commit of the files.
+        files: Path to file.
+        layout: Subsets and splits.
+        because: Reason for which the converted branch is read though nobody named it, "" for none.
     """
 
     repo: HubRepo
@@ -84,146 +95,231 @@ def list_repo(client: HubClient, dataset: HubId) -> HubListing:
     """Resolve a dataset to a commit and find its subsets and splits.
 
     Raises:
-        SourceNotFoundError: no such dataset or revision.
-        ConfigError: the card is of no use, or nothing in the repository can be read.
-        SourceError: the Hub refuses, or cannot be reached.
+        SourceNotFoundError: The dataset or revision does not exist.
+        ConfigError: The card cannot be used, or nothing in the repository can be read.
+        SourceError: The Hub refuses, or cannot be reached.
     """
     repo = HubRepo(client, dataset)
     files = {file.path: file for file in repo.files()}
     paths = list(files)
     if dataset.revision == CONVERTED:
         return HubListing(repo, files, converted_layout(paths))
-    data = without_descriptions(paths, paths, repo.text)
-    layout = saved_layout(data, paths, repo.text)
+    data_paths = without_descriptions(paths, paths, repo.text)
+    layout = saved_layout(data_paths, paths, repo.text)
     if layout is None:
-        layout = layout_of(data, repo.text(CARD) if CARD in files else None, dataset.repo)
+        card = repo.text(CARD) if CARD in files else None
+        layout = layout_of(data_paths, card, dataset.repo)
+
+    # Files beside a script are its inputs, not the dataset.
     script = loader_script(paths, repo.name)
     if layout is None or (script and layout.origin == "names"):
-        # Files beside a script are what the script reads, not what it makes of them.
-        why = f"its loader script {script} is never run" if script else "it holds no data files"
-        return _converted(HubListing(repo, files, FolderLayout({}, None)), why)
+        reason = "it holds no data files"
+        if script:
+            reason = f"its loader script {script} is never run"
+        return _converted_listing(HubListing(repo, files, FolderLayout({}, None)), reason)
     return HubListing(repo, files, layout)
 
 
-def _select(listing: HubListing, subset: str | None, split: str) -> tuple[HubListing, str, list[str]]:
-    """Return the subset that is meant and the paths of a split, in the listing where they can be read.
+class _Selection(NamedTuple):
+    """Files of one split.
 
-    A split of formats that are not read here is taken from the converted branch.
+    Attributes:
+        listing: Listing in which they can be read.
+        subset: Name of the subset.
+        paths: Paths of the files.
     """
-    name, paths = _paths(listing, subset, split)
-    if strange := [path for path in paths if foreign(path)]:
-        listing = _converted(listing, f"files such as {strange[0]} are not read by this release")
-        name, paths = _paths(listing, subset, split)
-    return listing, name, paths
+
+    listing: HubListing
+    subset: str
+    paths: list[str]
 
 
-def _converted(listing: HubListing, why: str) -> HubListing:
-    branch, repo = listing.repo.at(CONVERTED), listing.repo
-    files = {file.path: file for file in branch.files()} if branch else {}
-    layout = converted_layout(list(files))
-    if branch is not None and layout.subsets:
-        return HubListing(branch, files, layout, because=why)
+def _select_split(listing: HubListing, subset: str | None, split: str) -> _Selection:
+    """Return the files of a split; those of formats that are not read here are taken from the converted branch.
+
+    Args:
+        listing: Listing of the dataset.
+        subset: Name of the subset, None for the default one.
+        split: Name of the split.
+    """
+    selection = _files_of_split(listing, subset, split)
+    for path in selection.paths:
+        if foreign(path):
+            converted = _converted_listing(listing, f"files such as {path} are not read by this release")
+            return _files_of_split(converted, subset, split)
+    return selection
+
+
+def _converted_listing(listing: HubListing, reason: str) -> HubListing:
+    """Return the listing of the converted branch.
+
+    Args:
+        listing: Listing of a revision that cannot be read.
+        reason: Clause that says why.
+
+    Raises:
+        ConfigError: The Hub has no conversion of the dataset.
+    """
+    repo = listing.repo
+    branch = repo.at(CONVERTED)
+    if branch is not None:
+        files = {file.path: file for file in branch.files()}
+        layout = converted_layout(list(files))
+        if layout.subsets:
+            return HubListing(branch, files, layout, because=reason)
+
+    # Nothing can be read: the message names the content of the repository, and a remedy.
     kinds = Counter(PurePosixPath(path).suffix or PurePosixPath(path).name for path in listing.files)
-    held = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common(6)) or "nothing"
-    remedy = (
-        "Where you trust the script, run it once with an older release of `datasets` and save the result as Parquet"
-        if loader_script(list(listing.files), repo.name)
-        else f"Name files that can be read (data_files: hf://datasets/{repo.id.repo}/PATTERN), or convert them to "
-        "Parquet or JSON Lines"
-    )
+    content = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common(_SHOWN_KINDS))
+    if loader_script(list(listing.files), repo.name):
+        remedy = (
+            "Where you trust the script, run it once with an older release of `datasets` and save the result as "
+            "Parquet"
+        )
+    else:
+        remedy = (
+            f"Name files that can be read (data_files: hf://datasets/{repo.id.repo}/PATTERN), or convert them to "
+            "Parquet or JSON Lines"
+        )
     raise ConfigError(
-        f"{repo} at commit {repo.commit} cannot be read: {why}, and the Hub has no conversion of it to Parquet "
-        f"({CONVERTED}). The repository holds {held}. {remedy}.",
+        f"{repo} at commit {repo.commit} cannot be read: {reason}, and the Hub has no conversion of it to Parquet "
+        f"({CONVERTED}). The repository holds {content or 'nothing'}. {remedy}.",
         repo=repo.id.repo,
         commit=repo.commit,
     )
 
 
-def _paths(listing: HubListing, subset: str | None, split: str) -> tuple[str, list[str]]:
-    subsets, repo = listing.layout.subsets, listing.repo
+def _files_of_split(listing: HubListing, subset: str | None, split: str) -> _Selection:
+    """Return the files of a split in a listing.
+
+    Raises:
+        ConfigError: The listing has no such subset or split.
+        SourceNotFoundError: The split has no files.
+    """
+    repo = listing.repo
+    # The subset that is meant.
+    subsets = listing.layout.subsets
     name = listing.layout.default if subset is None else subset
     if name is None or name not in subsets:
-        what = "has several subsets and no default one" if subset is None else f"has no subset {subset!r}"
-        hint = "" if subset is None else did_you_mean(subset, subsets)
+        problem = "has several subsets and no default one"
+        hint = ""
+        if subset is not None:
+            problem = f"has no subset {subset!r}"
+            hint = did_you_mean(subset, subsets)
         raise ConfigError(
-            f"{listing} {what}; set `subset` to one of {listed(subsets)}{hint}",
+            f"{listing} {problem}; set `subset` to one of {listed(subsets)}{hint}",
             repo=repo.id.repo,
             subsets=list(subsets),
         )
-    splits, what = subsets[name], f"{listing}, subset {name!r}"
+    # The files of the split.
+    splits = subsets[name]
+    place = f"{listing}, subset {name!r}"
     pattern = f"data_files: hf://datasets/{repo.id.repo}/PATTERN"
     if split not in splits:
-        if "[" in split:
-            told = f"{what}: {split!r} is a slice; write the split's name alone and use num_rows or where"
-        elif PARTIAL + split in splits:
-            told = (
-                f"{what}: of split {split!r} the Hub converted only the beginning. To read just that, set "
-                f"split: {PARTIAL}{split}; for all of it name the files that are not converted: {pattern}"
-            )
-        else:
-            near = did_you_mean(split, splits)
-            told = f"{what} has no split {split!r}; set `split` to one of {listed(splits)}{near}"
-        raise ConfigError(told, repo=repo.id.repo, splits=list(splits))
+        raise _missing_split(repo, place, split, splits, pattern)
     if not splits[split]:
         raise SourceNotFoundError(
-            f"{what}, split {split!r}: the card names files for it, but none of them is in the "
+            f"{place}, split {split!r}: the card names files for it, but none of them is in the "
             f"repository at commit {repo.commit}. Name the files yourself: {pattern}",
             repo=repo.id.repo,
         )
-    return name, list(splits[split])
+    return _Selection(listing, name, list(splits[split]))
 
 
-def listed(names: Iterable[str], limit: int = 20) -> str:
+def _missing_split(repo: HubRepo, place: str, split: str, splits: Iterable[str], pattern: str) -> ConfigError:
+    """Return the error for a split that a subset does not have.
+
+    Args:
+        repo: The repository.
+        place: Repository and subset, for the message.
+        split: Name of the missing split.
+        splits: Names of the splits that exist.
+        pattern: Setting that names files instead.
+    """
+    names = list(splits)
+    if "[" in split:
+        message = f"{place}: {split!r} is a slice; write the split's name alone and use num_rows or where"
+    elif PARTIAL + split in names:
+        message = (
+            f"{place}: of split {split!r} the Hub converted only the beginning. To read just that, set "
+            f"split: {PARTIAL}{split}; for all of it name the files that are not converted: {pattern}"
+        )
+    else:
+        hint = did_you_mean(split, names)
+        message = f"{place} has no split {split!r}; set `split` to one of {listed(names)}{hint}"
+    return ConfigError(message, repo=repo.id.repo, splits=names)
+
+
+def listed(names: Iterable[str], limit: int = _SHOWN_NAMES) -> str:
     """Return names for a message, the first `limit` of them."""
-    all_of_them = list(names)
-    more = f", ... ({len(all_of_them)} in all)" if len(all_of_them) > limit else ""
-    return ", ".join(all_of_them[:limit]) + more
+    all_names = list(names)
+    shown = ", ".join(all_names[:limit])
+    if len(all_names) > limit:
+        shown += f", ... ({len(all_names)} in all)"
+    return shown
+
+
+class _RepoFiles(NamedTuple):
+    """Files of a repository that a source reads.
+
+    Attributes:
+        repo: The repository at one commit.
+        files: The files, at least one, all of them readable.
+        note: Repository, subset and split for a note.
+    """
+
+    repo: HubRepo
+    files: list[HubFile]
+    note: str
 
 
 def list_hub(source: ResolvedSource, select: Select = choose) -> list[InputFile]:
     """List files of datasets on the Hub, sorted by path, at commits that their URLs name.
 
-    Entries of `data_files` are ids (of the type ``hub``), or ``hf://datasets/org/name[@revision]/path`` URLs of
-    files, folders and globs. `path` is the path in the repository, with the dataset's id before it where there are
-    several.
+    Entries of `data_files` are ids (of the type ``hub``), or ``hf://datasets/org/name[@revision]/path`` URLs of files,
+    folders and globs. `path` is the path in the repository, with the dataset's id in front if there are several
+    datasets.
 
     Args:
-        select: says which files of a folder, glob or file are listed; ids have a subset and a split anyway.
+        source: Source whose `data_files` are listed.
+        select: Function that chooses the files of a folder, glob or file; ids have a subset and a split anyway.
 
     Raises:
-        SourceNotFoundError: no such dataset, revision or files.
-        ConfigError: the subset or split is not there, or must be named; the message lists them.
-        SourceError: the dataset is gated, or the Hub cannot be reached.
+        SourceNotFoundError: A dataset, revision or file does not exist.
+        ConfigError: The subset or split does not exist, or must be named; the message lists them.
+        SourceError: The dataset is gated, or the Hub cannot be reached.
         MissingExtraError: `huggingface_hub` is not installed.
     """
     client = HubClient(source.storage_options)
-    chosen = list(_of_ids(source, client) if source.type == "hub" else _of_urls(source, client, select))
-    several = len({repo.id.repo for repo, _, _ in chosen}) > 1
-    found: dict[str, InputFile] = {}
-    for repo, files, what in chosen:
+    if source.type == "hub":
+        chosen = list(_files_of_ids(source, client))
+    else:
+        chosen = list(_files_of_urls(source, client, select))
+    # Files of several datasets have the dataset's id in their paths; no file is read at two revisions.
+    has_several = len({files.repo.id.repo for files in chosen}) > 1
+    inputs: dict[str, InputFile] = {}
+    for repo, files, note in chosen:
         repo.require_access()
-        before = f"{repo.id.repo}/" if several else ""
-        origin = f"{what}: {len(files)} files of commit {repo.commit} ({repo.id.revision})"
+        prefix = f"{repo.id.repo}/" if has_several else ""
+        origin = f"{note}: {len(files)} files of commit {repo.commit} ({repo.id.revision})"
         for file in files:
-            url, size, token = repo.url(file.path), file.size, file.token
-            new = planned(source, before + file.path, url, size=size, token=token, origin=origin)
-            if found.setdefault(new.path, new).token != new.token:
-                raise _two_revisions(source, new.path)
-    return [found[path] for path in sorted(found)]
+            path = prefix + file.path
+            url = repo.url(file.path)
+            input_file = planned(source, path, url, size=file.size, token=file.token, origin=origin)
+            if inputs.setdefault(path, input_file).token != input_file.token:
+                raise _two_revisions(source, path)
+    return [inputs[path] for path in sorted(inputs)]
 
 
-def _two_revisions(source: ResolvedSource, what: str) -> ConfigError:
+def _two_revisions(source: ResolvedSource, name: str) -> ConfigError:
     return ConfigError(
-        f"source {source.name!r}: data_files name {what!r} at two revisions; make them two sources",
+        f"source {source.name!r}: data_files name {name!r} at two revisions; make them two sources",
         source=source.name,
     )
 
 
-_Chosen: TypeAlias = tuple[HubRepo, list[HubFile], str]
-"""Some files of a repository, at least one, all of them readable; and what they are."""
-
-
-def _of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_Chosen]:
+def _files_of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_RepoFiles]:
+    """Yield the files of each dataset that `data_files` name by id, of the source's subset and split."""
     for entry in source.data_files:
         if entry.startswith((".", "/", "~")) or Path(entry).exists():
             raise ConfigError(
@@ -232,74 +328,92 @@ def _of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_Chosen]:
                 f"local file is written hf://datasets/{entry.strip('./~')}.",
                 got=entry,
             )
-    ids = dict.fromkeys(map(parse_id, source.data_files))
-    twice = [name for name, count in Counter(dataset.repo for dataset in ids).items() if count > 1]
-    if twice:
-        raise _two_revisions(source, twice[0])
-    for dataset in ids:
-        listing, subset, paths = _select(list_repo(client, dataset), source.subset, source.split)
-        what = f"{listing}, subset {subset!r}, split {source.split!r}"
-        yield listing.repo, [listing.files[path] for path in paths], what
+    # Each dataset once, at one revision.
+    datasets = dict.fromkeys(map(parse_id, source.data_files))
+    revisions = Counter(dataset.repo for dataset in datasets)
+    for name, count in revisions.items():
+        if count > 1:
+            raise _two_revisions(source, name)
+    for dataset in datasets:
+        selection = _select_split(list_repo(client, dataset), source.subset, source.split)
+        listing = selection.listing
+        files = [listing.files[path] for path in selection.paths]
+        note = f"{listing}, subset {selection.subset!r}, split {source.split!r}"
+        yield _RepoFiles(listing.repo, files, note)
 
 
-def _of_urls(source: ResolvedSource, client: HubClient, select: Select) -> Iterator[_Chosen]:
-    entries = [parse_url(url) for url in source.data_files]
-    for dataset in dict.fromkeys(dataset for dataset, _ in entries):
+def _files_of_urls(source: ResolvedSource, client: HubClient, select: Select) -> Iterator[_RepoFiles]:
+    """Yield the files of each dataset that `data_files` name by URLs."""
+    # Entries of one dataset at one revision are listed together.
+    paths_of_dataset: dict[HubId, list[str]] = {}
+    for url in source.data_files:
+        dataset, path = parse_url(url)
+        paths_of_dataset.setdefault(dataset, []).append(path.strip("/"))
+    for dataset, paths in paths_of_dataset.items():
         repo = HubRepo(client, dataset)
         files = {file.path: file for file in repo.files()}
-        chosen: set[str] = set()
+        chosen_paths: set[str] = set()
         choices: list[Choice] = []
-        for path in (path.strip("/") for where, path in entries if where == dataset):
-            entry, below = _entry_at(repo, files, path, source)
+        for path in paths:
+            entry, prefix = _files_entry(repo, files, path, source)
             if not entry.paths:
                 raise SourceNotFoundError(
                     f"{repo}: nothing matches {path!r} at commit {repo.commit} ({repo.id.revision})"
-                    f"{did_you_mean(path, files)}; it holds {listed(files, 8)}",
+                    f"{did_you_mean(path, files)}; it holds {listed(files, _SHOWN_FILES)}",
                     repo=repo.id.repo,
                     got=path,
                 )
             choice = select(entry, source)
-            chosen.update(below + name for name in choice.paths)
             choices.append(choice)
-        notes = notes_of(choices)
-        what = f"{repo} ({notes})" if notes else str(repo)
-        yield repo, [files[path] for path in chosen], what
+            chosen_paths.update(prefix + name for name in choice.paths)
+        note = str(repo)
+        choice_notes = notes_of(choices)
+        if choice_notes:
+            note = f"{repo} ({choice_notes})"
+        yield _RepoFiles(repo, [files[path] for path in chosen_paths], note)
 
 
-def _entry_at(
+def _files_entry(
     repo: HubRepo, files: Mapping[str, HubFile], path: str, source: ResolvedSource
 ) -> tuple[FilesEntry, str]:
-    """Return what a file, glob or folder of a repository stands for, and the folder's path with a slash behind it."""
-    is_folder = path not in files and not has_wildcard(path)
-    if is_folder:
-        folder = path
-    elif path in files:
-        folder = path.rpartition("/")[0]
-    else:
-        folder = static_folder(path)
-    below = f"{folder}/" if folder else ""
+    """Return the files of an entry, and the prefix of their paths: their folder, with a slash behind it.
+
+    Args:
+        repo: The repository.
+        files: All files of the repository by their paths.
+        path: Path of a file, glob or folder.
+        source: The source.
+    """
+    # 1. A file, a glob, or a folder.
+    is_folder = False
     if path in files:
-        hits = [path]
-    elif not is_folder:
-        hits = matches(path, files)
+        folder = path.rpartition("/")[0]
+        matching = [path]
+    elif has_wildcard(path):
+        folder = static_folder(path)
+        matching = matches(path, files)
     else:
-        every = (name for name in matches("**", files) if name.startswith(below))
-        hits = [name for name in every if belongs(name, source.type)]
-    inside = [name.removeprefix(below) for name in files if name.startswith(below)]
+        is_folder = True
+        folder = path
+        matching = [name for name in matches("**", files) if belongs(name, source.type)]
+    prefix = f"{folder}/" if folder else ""
 
+    # 2. Its data, and everything that the folder holds.
     def read(name: str) -> str:
-        return repo.text(below + name)
+        return repo.text(prefix + name)
 
-    paths = [name.removeprefix(below) for name in hits]
+    paths = [name.removeprefix(prefix) for name in matching if name.startswith(prefix)]
+    names: frozenset[str] = frozenset()
     if is_folder:
-        paths = without_descriptions(paths, inside, read)
+        names = frozenset(name.removeprefix(prefix) for name in files if name.startswith(prefix))
+        paths = without_descriptions(paths, names, read)
     entry = FilesEntry(
         written=repo.id.url(path),
-        base=repo.url(below),
+        base=repo.url(prefix),
         folder_name=folder.rpartition("/")[2],
         paths=paths,
         is_folder=is_folder,
-        names=frozenset(inside) if is_folder else frozenset(),
+        names=names,
         read=read,
     )
-    return entry, below
+    return entry, prefix

@@ -15,8 +15,8 @@ from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.ranged_bytes import ReadAheadBytes
 
 _READ_RETRIES: Final = 7  # about a minute in all
-_FETCHES: Final = 4
-_GONE: Final = frozenset({"RevisionNotFound", "EntryNotFound"})
+_PARALLEL_REQUESTS: Final = 4
+_CODES_OF_GONE: Final = frozenset({"RevisionNotFound", "EntryNotFound"})
 
 
 @final
@@ -24,11 +24,11 @@ class HubBytes(ReadAheadBytes):
     """A file on the Hub. Its commit never changes; every answer is checked against the planned hash all the same."""
 
     def __init__(self, file: InputFile, storage_options: Mapping[str, Any] | None = None) -> None:
-        """Prepare reading, without a request; see :class:`HubClient` for the options and what it raises."""
+        """Prepare reading, without a request; see :class:`HubClient` for the options and errors."""
         self._client = HubClient(storage_options, retries=_READ_RETRIES)
         self._dataset, path = parse_url(file.url)
-        self._where = resolve_path(self._dataset.repo, self._dataset.revision, path)
-        self._threads = ThreadPoolExecutor(_FETCHES, thread_name_prefix="hub")
+        self._path = resolve_path(self._dataset.repo, self._dataset.revision, path)
+        self._threads = ThreadPoolExecutor(_PARALLEL_REQUESTS, thread_name_prefix="hub")
         super().__init__(file, lambda start, size: self._threads.submit(self._fetch, start, start + size))
 
     def close(self) -> None:
@@ -37,26 +37,37 @@ class HubBytes(ReadAheadBytes):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _fetch(self, start: int, stop: int) -> bytes:
-        """Return the bytes ``[start, stop)``, all of them."""
-        file, dataset = self.file, self._dataset
+        """Return the bytes ``[start, stop)``, all of them.
+
+        Raises:
+            InputChangedError: The file is gone, or another one.
+            SourceError: The Hub refuses, or cannot be reached.
+        """
+        file = self.file
+        dataset = self._dataset
         try:
-            answer = self._client.get(self._where, span=(start, stop), what=file.url)
+            answer = self._client.get(self._path, span=(start, stop), what=file.url)
         except Refused as error:
-            if error.code in _GONE:
+            if error.code in _CODES_OF_GONE:
                 raise changed(
                     file,
                     f"commit {dataset.revision} or the file in it is gone from the Hub (the dataset was deleted, "
                     "or its history rewritten)",
                 ) from None
             raise refusal(error, dataset, with_token=self._client.with_token) from None
+
+        # The range of the answer.
         expected = f"bytes {start}-{stop - 1}/{file.size}"
-        got = answer.headers.get("content-range", "")
-        if got != expected or len(answer.body) != stop - start:
-            raise changed(file, f"asked for {expected}, the Hub sent {got!r} ({len(answer.body)} bytes)")
-        known = file.token.partition(":")[2]
+        received = answer.headers.get("content-range", "")
+        if received != expected or len(answer.body) != stop - start:
+            raise changed(file, f"asked for {expected}, the Hub sent {received!r} ({len(answer.body)} bytes)")
+
+        # The hash of the file. A tag that does not look like the planned hash is a storage host's own, and says
+        # nothing.
+        planned_hash = file.token.partition(":")[2]
         etag = answer.headers.get("x-linked-etag") or answer.headers.get("etag", "")
-        found = etag.removeprefix("W/").strip('"')
-        # Only what looks like the hash we know is one: a storage host's own tag says nothing.
-        if re.fullmatch(r"[0-9a-f]+", found) and len(found) == len(known) and found != known:
-            raise changed(file, f"its hash is {found}, planned was {known}")
+        tag = etag.removeprefix("W/").strip('"')
+        is_hash = re.fullmatch(r"[0-9a-f]+", tag) is not None and len(tag) == len(planned_hash)
+        if is_hash and tag != planned_hash:
+            raise changed(file, f"its hash is {tag}, planned was {planned_hash}")
         return answer.body

@@ -37,19 +37,31 @@ from tokenlake.runtime.store.redirects import (
 )
 
 RETRIES: Final = 4
+"""Number of times that a request is tried again."""
 
-_RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
-_FIRST_WAIT: Final = 0.25  # seconds; doubles
-_LONGEST_WAIT: Final = 300.0  # seconds; what an answer may ask for, the length of the Hub's own window
-_SPENT: Final = re.compile(r"\br=0;t=(\d+)")  # nothing remaining, and the seconds until there is again
+_PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
+_FIRST_WAIT: Final = 0.25  # seconds; each wait is twice the one before
+_LONGEST_WAIT: Final = 300.0  # seconds that an answer may ask for, the length of the Hub's own window
+_SPENT: Final = re.compile(r"\br=0;t=(\d+)")  # no request remaining, and the seconds until there is one again
 _TIMEOUT: Final = 30.0  # seconds without a byte
-_KEPT: Final = ("accept", "accept-encoding", "range", "user-agent")  # headers that go along to another host
-_YES: Final = frozenset({"1", "on", "yes", "true"})
+_SAFE_HEADERS: Final = (
+    "accept",
+    "accept-encoding",
+    "range",
+    "user-agent",
+)  # that are sent to another host, too
+_TRUE_VALUES: Final = frozenset({"1", "on", "yes", "true"})
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the Hub answered; names of headers are in lower case."""
+    """Answer of the Hub.
+
+    Attributes:
+        status: HTTP status.
+        headers: Headers, their names in lower case.
+        body: Body.
+    """
 
     status: int
     headers: Mapping[str, str]
@@ -57,16 +69,19 @@ class Answer:
 
 
 class Refused(Exception):
-    """The Hub refused a request; whoever asked knows what that means. Never leaves the library.
+    """The Hub refused a request. The caller knows the meaning; the exception never leaves the library.
 
     Attributes:
-        code: the Hub's own word, such as ``GatedRepo`` or ``RevisionNotFound``; "" where it gave none.
-        said: the Hub's sentence.
+        status: HTTP status.
+        code: Code of the Hub, such as ``GatedRepo`` or ``RevisionNotFound``; "" for none.
+        said: Message of the Hub.
     """
 
     def __init__(self, status: int, code: str, said: str) -> None:
         super().__init__(f"{status} {code} {said}")
-        self.status, self.code, self.said = status, code, said
+        self.status = status
+        self.code = code
+        self.said = said
 
 
 @final
@@ -74,8 +89,8 @@ class HubClient:
     """A Hub, as one user sees it; threads may share it.
 
     Attributes:
-        endpoint: where it is, without a slash at the end.
-        with_token: whether requests carry a token.
+        endpoint: Its URL, without a slash at the end.
+        with_token: Whether requests carry a token.
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None, *, retries: int = RETRIES) -> None:
@@ -84,11 +99,11 @@ class HubClient:
         Args:
             options: `storage_options`: ``token`` (a text, a reference to one, or false for none at all) and
                 ``endpoint``; without them ``HF_ENDPOINT`` and the chain of `huggingface_hub`.
-            retries: how often a request is tried again after a passing fault.
+            retries: Number of times that a request is tried again after a passing fault.
 
         Raises:
             MissingExtraError: `huggingface_hub` is not installed.
-            ConfigError: an option is of no use, or its environment variable is not set.
+            ConfigError: An option cannot be used, or its environment variable is not set.
         """
         try:
             from huggingface_hub import constants, get_session
@@ -97,8 +112,10 @@ class HubClient:
             raise MissingExtraError(
                 "reading datasets of the Hub needs huggingface_hub: pip install 'tokenlake[etl]'"
             ) from error
+        # Options: a token and an endpoint, each with a default of `huggingface_hub`.
         options = resolve_options(options or {})
-        if unknown := sorted(set(options) - {"token", "endpoint"}):
+        unknown = sorted(set(options) - {"token", "endpoint"})
+        if unknown:
             raise ConfigError(
                 f"storage_options: {', '.join(unknown)}: not an option of the Hub; expected token and endpoint"
             )
@@ -120,87 +137,104 @@ class HubClient:
         self._retries = retries
 
     def get(self, path: str, *, what: str, span: tuple[int, int] | None = None) -> Answer:
-        """Ask for `path`, below the endpoint; passing faults are tried again, with growing waits.
+        """Request `path`, below the endpoint; after passing faults again, with growing waits.
 
         Args:
-            what: what is asked for, to begin a message with.
-            span: (first byte, one past the last byte) where only a part is wanted; it must not be empty.
+            path: Path below the endpoint.
+            what: Subject of the request, with which a message begins.
+            span: First byte and end of the part that is wanted, which must not be empty; None for all.
 
         Raises:
-            Refused: the Hub said no (4xx); not a passing fault.
-            SourceError: offline, or still failing after the retries.
+            Refused: The Hub refuses the request (4xx); not a passing fault.
+            SourceError: The Hub is offline, or still fails after the retries.
         """
-        why = ""
+        problem = ""
         for attempt in range(self._retries + 1):
             headers: Mapping[str, str] = {}
             try:
+                # An answer that is no passing fault ends the attempts.
                 if _is_offline():
                     raise self._offline
-                answer = self._once(path, span)
-                headers, why = answer.headers, f"status {answer.status}"
-                if answer.status not in _RETRIED:
-                    if answer.status >= 400:
-                        said = headers.get("x-error-message", "")
-                        raise Refused(answer.status, headers.get("x-error-code", ""), said)
-                    if span and answer.status != 206:
-                        told = "the server ignores requests for a part of a file"
-                        raise Refused(answer.status, "NoRanges", told)
+                answer = self._request(path, span)
+                headers = answer.headers
+                problem = f"status {answer.status}"
+                if answer.status not in _PASSING_STATUS:
+                    _require_success(answer, is_part=span is not None)
                     return answer
             except self._offline as error:
                 raise offline(what) from error
             except RedirectRefusedError as error:
                 raise SourceError(f"{what}: {error}", endpoint=self.endpoint) from None
             except self._faults as error:
-                # Where storage hosts are, queries are signatures.
-                why = scrub(f"{type(error).__name__}: {error}")
+                # In URLs of storage hosts, queries are signatures.
+                problem = scrub(f"{type(error).__name__}: {error}")
             if attempt < self._retries:
                 time.sleep(_wait(attempt, headers))
         raise SourceError(
             f"{what}: the Hub at {self.endpoint} could not be reached or did not serve it, after "
-            f"{self._retries + 1} attempts ({why}). Check the connection and HF_ENDPOINT, and run again later.",
+            f"{self._retries + 1} attempts ({problem}). Check the connection and HF_ENDPOINT, and run again later.",
             endpoint=self.endpoint,
         )
 
-    def _once(self, path: str, span: tuple[int, int] | None) -> Answer:
-        # Ranges are of the bytes as they are stored, not of what a server makes of them on the way.
+    def _request(self, path: str, span: tuple[int, int] | None) -> Answer:
+        """Send a request once, and follow its redirects.
+
+        Raises:
+            RedirectRefusedError: A redirect leads to a place that is not allowed.
+        """
+        # Ranges are those of the stored bytes, not of bytes that a server compresses on the way.
         headers = {**self._headers, "accept-encoding": "identity"}
         if span:
             headers["range"] = f"bytes={span[0]}-{span[1] - 1}"
         url = self.endpoint + path
-        found: dict[str, str] = {}
+        answer_headers: dict[str, str] = {}
         for _ in range(MOST_REDIRECTS + 1):
             request = self._session().stream(
                 "GET", url, headers=headers, timeout=_TIMEOUT, follow_redirects=False
             )
             with _answering(request) as response:
-                # What the Hub says of a file comes with its redirect to where the content is.
-                found |= {name.lower(): value for name, value in response.headers.items()}
+                # The Hub describes a file in the headers of the redirect to its content.
+                for name, value in response.headers.items():
+                    answer_headers[name.lower()] = value
                 if not response.is_redirect:
                     # A server that ignores ranges would send the whole file, however large it is.
-                    whole = span is not None and response.status_code == 200
-                    return Answer(response.status_code, found, b"" if whole else _body(response))
-            target = urljoin(url, found.pop("location", ""))
+                    is_whole_file = span is not None and response.status_code == 200
+                    body = b"" if is_whole_file else _body(response)
+                    return Answer(response.status_code, answer_headers, body)
+            target = urljoin(url, answer_headers.pop("location", ""))
             _require_redirect(url, target)
             if HttpOrigin.of(target) != HttpOrigin.of(url):
-                headers = {name: value for name, value in headers.items() if name.lower() in _KEPT}
+                headers = {name: value for name, value in headers.items() if name.lower() in _SAFE_HEADERS}
             url = target
         raise RedirectRefusedError(f"the server redirects more than {MOST_REDIRECTS} times")
 
     def download(self, dataset: HubId, path: str, cache_dir: str | Path | None) -> Path:
-        """Return a file of a dataset in the cache of `huggingface_hub`, downloaded if it is not there yet.
+        """Return a file of a dataset in the cache of `huggingface_hub`, downloaded if it is not in the cache yet.
+
+        Args:
+            dataset: The dataset.
+            path: Path of the file in it.
+            cache_dir: Folder of the cache, None for the default one.
 
         Raises:
-            SourceError: it is not in the cache and cannot be downloaded.
+            SourceError: The file is not in the cache and cannot be downloaded.
         """
         from huggingface_hub import hf_hub_download
 
         if _is_offline():
             raise offline(f"{dataset}: {path}")
-        where: dict[str, Any] = {"repo_type": "dataset", "revision": dataset.revision, "cache_dir": cache_dir}
+        download: Any = hf_hub_download  # its stub does not know all types of a token
         try:
-            return Path(
-                hf_hub_download(dataset.repo, path, token=self._token, endpoint=self.endpoint, **where)
+            file = download(
+                dataset.repo,
+                path,
+                repo_type="dataset",
+                revision=dataset.revision,
+                cache_dir=cache_dir,
+                token=self._token,
+                endpoint=self.endpoint,
             )
+            return Path(file)
         except self._faults as error:
             raise SourceError(
                 f"{dataset}: {path} cannot be downloaded ({type(error).__name__}: {scrub(str(error))})",
@@ -212,8 +246,8 @@ class HubClient:
 def _answering(request: AbstractContextManager[Any]) -> Generator[Any]:
     """Send a request and yield its response, whose headers must come within :data:`rates.ANSWER_SECONDS`.
 
-    The HTTP library bounds the time without a byte alone. So a thread waits for the headers, and is left behind with
-    the connection of a server that sends them byte by byte.
+    The HTTP library bounds only the time without a byte. A thread therefore waits for the headers, and is left behind
+    with the connection of a server that sends them byte by byte.
     """
     response: Future[Any] = Future()
     given_up = threading.Event()
@@ -240,6 +274,15 @@ def _answering(request: AbstractContextManager[Any]) -> Generator[Any]:
         request.__exit__(None, None, None)
 
 
+def _require_success(answer: Answer, *, is_part: bool) -> None:
+    """Raise Refused unless the Hub sent the file, or the part of it that was requested."""
+    if answer.status >= 400:
+        code = answer.headers.get("x-error-code", "")
+        raise Refused(answer.status, code, answer.headers.get("x-error-message", ""))
+    if is_part and answer.status != 206:
+        raise Refused(answer.status, "NoRanges", "the server ignores requests for a part of a file")
+
+
 def _body(response: Any) -> bytes:
     """Return the body of an answer; SlowServerError where it comes too slowly."""
     body = bytearray()
@@ -258,17 +301,21 @@ def _require_redirect(source: str, target: str) -> None:
 
     The hosts that hold the Hub's files are not in the list of allowed inputs, which names datasets.
     """
-    before, after = HttpOrigin.of(source), HttpOrigin.of(target)
+    before = HttpOrigin.of(source)
+    after = HttpOrigin.of(target)
     if after.scheme not in ("http", "https") or (before.scheme == "https" and after.scheme == "http"):
         raise RedirectRefusedError(f"the server redirects from {before.scheme} to {after.scheme}")
     if before.host == after.host or getproxies():
         return  # a proxy resolves names itself, and guards its network
-    addresses = {origin: _addresses(origin) for origin in (before, after)}
-    if not any(private_kind(address) for address in addresses[before]):
-        require_allowed_addresses(addresses[before], addresses[after], after)
+    addresses_before = _addresses(before)
+    addresses_after = _addresses(after)
+    is_private_hub = any(private_kind(address) for address in addresses_before)
+    if not is_private_hub:
+        require_allowed_addresses(addresses_before, addresses_after, after)
 
 
 def _addresses(origin: HttpOrigin) -> list[str]:
+    """Return the addresses of a host."""
     results = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
     return [str(result[4][0]) for result in results]
 
@@ -283,11 +330,18 @@ def offline(what: str) -> SourceError:
 
 def _is_offline() -> bool:
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    return any(os.environ.get(name, "").lower() in _YES for name in names)
+    return any(os.environ.get(name, "").lower() in _TRUE_VALUES for name in names)
 
 
 def _headers(token: str | bool | None) -> Mapping[str, str]:
-    """Return the headers of every request. `token`: None: the usual chain, False: none."""
+    """Return the headers of every request.
+
+    Args:
+        token: Token; None for the usual chain, False for no token, True for the saved login.
+
+    Raises:
+        ConfigError: The token cannot be used, or no login is saved.
+    """
     from huggingface_hub.utils import build_hf_headers
 
     try:
@@ -301,24 +355,33 @@ def _headers(token: str | bool | None) -> Mapping[str, str]:
 
 
 def _wait(attempt: int, headers: Mapping[str, str]) -> float:
-    asked = headers.get("retry-after", "")
-    if not asked.isdigit():
-        limit = _SPENT.search(headers.get("ratelimit", ""))
-        asked = limit.group(1) if limit else ""
-    if asked:
-        return min(float(asked), _LONGEST_WAIT)
+    """Return the seconds to wait before the next attempt.
+
+    Args:
+        attempt: Number of attempts before this one.
+        headers: Headers of the answer, which may ask for a time.
+    """
+    seconds = headers.get("retry-after", "")
+    if not seconds.isdigit():
+        spent = _SPENT.search(headers.get("ratelimit", ""))
+        seconds = spent.group(1) if spent else ""
+    if seconds:
+        return min(float(seconds), _LONGEST_WAIT)
     return _FIRST_WAIT * 2**attempt * random.uniform(0.75, 1.25)
 
 
 def refusal(
     error: Refused, dataset: HubId, *, with_token: bool, near: Callable[[], str] = lambda: ""
 ) -> SourceError:
-    """Return the error that a refused request stands for.
+    """Return the error for a refused request.
 
     Args:
-        with_token: whether the request carried a token.
-        near: called for a sentence about the revisions that exist.
+        error: The refusal.
+        dataset: Dataset that was requested.
+        with_token: Whether the request carried a token.
+        near: Function that returns a clause about the revisions that exist.
     """
+    # The codes are more exact than the status: the Hub answers 401 for a dataset that does not exist, too.
     page = f"https://huggingface.co/datasets/{dataset.repo}"
     if error.code == "RevisionNotFound":
         return SourceNotFoundError(

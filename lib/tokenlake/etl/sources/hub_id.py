@@ -11,12 +11,12 @@ from tokenlake.errors import ConfigError
 
 PREFIX: Final = "hf://datasets/"
 CONVERTED: Final = "refs/convert/parquet"
-"""Branch to which the Hub converts a dataset, as Parquet, by itself."""
+"""Branch to which the Hub converts a dataset, as Parquet."""
 
 _SHORT: Final = {"~parquet": CONVERTED}
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-# A branch in a URL has its slashes escaped, but the Hub's own references may stand as they are. The oldest
-# datasets have a name alone; in a URL that is clear only where a revision follows.
+# A branch in a URL has its slashes escaped, but the Hub's own references may stand as they are. The oldest datasets
+# have a name alone; in a URL that is clear only if a revision follows.
 _URL: Final = re.compile(
     rf"{PREFIX}([^/@]+/[^/@]+|[^/@]+(?=@))(?:(@)(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL
 )
@@ -24,7 +24,12 @@ _URL: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class HubId:
-    """A dataset of the Hub, at a branch, tag or commit."""
+    """A dataset of the Hub, at a branch, tag or commit.
+
+    Attributes:
+        repo: Id of the dataset, ``org/name`` or ``name``.
+        revision: Branch, tag or commit.
+    """
 
     repo: str
     revision: str = "main"
@@ -33,7 +38,7 @@ class HubId:
         return f"dataset {self.repo!r}"
 
     def url(self, path: str) -> str:
-        """Return the URL of a file of it."""
+        """Return the URL of a file of the dataset."""
         return f"{PREFIX}{self.repo}@{quote(self.revision, safe='')}/{path}"
 
 
@@ -41,12 +46,13 @@ def parse_id(entry: str) -> HubId:
     """Read ``org/name``, ``org/name@revision`` or ``hf://datasets/org/name@revision``.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: The entry has another form.
     """
-    repo, at, revision = entry.removeprefix(PREFIX).rstrip("/").partition("@")
-    revision = unquote(revision) if entry.startswith(PREFIX) else revision
+    repo, at_sign, revision = entry.removeprefix(PREFIX).rstrip("/").partition("@")
+    if entry.startswith(PREFIX):
+        revision = unquote(revision)
     is_revision = bool(revision.strip("/")) and ".." not in revision and revision.isprintable()
-    if not _ID.fullmatch(repo) or (at and not is_revision):
+    if not _ID.fullmatch(repo) or (at_sign and not is_revision):
         raise ConfigError(
             f"data_files: {entry!r} is not the id of a dataset on the Hub; expected org/name or "
             "org/name@revision. Leave `type` out for files of this machine and for URLs.",
@@ -59,16 +65,19 @@ def parse_url(url: str) -> tuple[HubId, str]:
     """Split ``hf://datasets/org/name@revision/path`` into the dataset and the path in it.
 
     Raises:
-        ConfigError: it is no such URL.
+        ConfigError: The URL has another form.
     """
-    found = _URL.fullmatch(url)
-    if found is None:
+    match = _URL.fullmatch(url)
+    if match is None:
         raise ConfigError(
             f"data_files: {url!r}: expected hf://datasets/org/name/path or "
             "hf://datasets/org/name@revision/path (models and spaces hold no datasets)",
             got=url,
         )
-    repo, at, revision, path = found.groups()
+    repo, at_sign, revision, path = match.groups()
     if path and any(part in (".", "..") for part in path.split("/")):
         raise ConfigError(f"data_files: {url!r} has a part '.' or '..'; write the path without it", got=url)
-    return parse_id(f"{repo}@{unquote(revision)}" if at else repo), path or ""
+    entry = repo
+    if at_sign:
+        entry = f"{repo}@{unquote(revision)}"
+    return parse_id(entry), path or ""

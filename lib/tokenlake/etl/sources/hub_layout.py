@@ -14,20 +14,23 @@ def layout_of(paths: Sequence[str], card: str | None, repo: str) -> FolderLayout
     """Find the subsets and splits of a repository on the Hub; None where no file of it is data.
 
     Args:
-        paths: of all files.
-        card: the text of README.md, None without one.
-        repo: id of the dataset, for messages.
+        paths: Paths of all files.
+        card: Text of README.md, None if there is none.
+        repo: Id of the dataset, for messages.
 
     Raises:
-        ConfigError: the card is of no use.
+        ConfigError: The card cannot be used.
     """
-    data = [path for path in paths if format_of(path) is not None or foreign(path)]
+    data_paths = [path for path in paths if format_of(path) is not None or foreign(path)]
     configs = card_configs(card or "", repo)
     if configs:
-        return layout_by_card(configs, data, repo)
-    splits = splits_by_name(matches("**", data))
+        return layout_by_card(configs, data_paths, repo)
+    splits = splits_by_name(matches("**", data_paths))
     if not splits:
         return None
     # Beside tables a text file is a licence or a list of requirements; a card's own pattern may still name it.
-    tables = {name: [path for path in files if format_of(path) != "text"] for name, files in splits.items()}
-    return FolderLayout({DEFAULT: {name: tables[name] or files for name, files in splits.items()}}, DEFAULT)
+    tables_of_split: dict[str, list[str]] = {}
+    for split, files in splits.items():
+        tables = [path for path in files if format_of(path) != "text"]
+        tables_of_split[split] = tables or files
+    return FolderLayout({DEFAULT: tables_of_split}, DEFAULT)

@@ -15,7 +15,8 @@ from tokenlake.etl.sources.hub_client import Answer, HubClient, Refused, refusal
 from tokenlake.etl.sources.hub_id import PREFIX, HubId, parse_url
 from tokenlake.etl.sources.inputs import InputFile
 
-_CARD_LIMIT: Final = 16 << 20  # bytes
+_MAX_TEXT_BYTES: Final = 16 << 20
+_SHOWN_REVISIONS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,9 @@ class HubFile:
     """A file of a repository at one commit.
 
     Attributes:
-        token: ``sha256:<hex>`` of what LFS or Xet hold, ``git:<object id>`` of what git itself holds.
+        path: Path in the repository.
+        size: Number of bytes.
+        token: ``sha256:<hex>`` of a file that LFS or Xet hold, ``git:<object id>`` of a file that git itself holds.
     """
 
     path: str
@@ -32,13 +35,13 @@ class HubFile:
 
 
 def hub_commits(files: Iterable[InputFile]) -> dict[str, dict[str, str]]:
-    """Return source to dataset to the commit it is read at, for the record of a run; no request is made."""
-    found: dict[str, dict[str, str]] = {}
+    """Return source to dataset to the commit at which it is read, for the record of a run; no request is made."""
+    commits: dict[str, dict[str, str]] = {}
     for file in files:
         if file.url.startswith(PREFIX):
             dataset, _ = parse_url(file.url)
-            found.setdefault(file.source, {})[dataset.repo] = dataset.revision
-    return found
+            commits.setdefault(file.source, {})[dataset.repo] = dataset.revision
+    return commits
 
 
 @final
@@ -46,19 +49,20 @@ class HubRepo:
     """One dataset's repository at one commit, to which its branch or tag was resolved once.
 
     Attributes:
-        id: as it was asked for.
-        commit: 40 hexadecimal digits.
-        gated: whether its files are for users who were granted access.
+        id: Dataset and revision, as they were requested.
+        commit: Commit, 40 hexadecimal digits.
+        gated: Whether its files are for users who were granted access.
     """
 
     def __init__(self, client: HubClient, dataset: HubId) -> None:
         """Resolve the revision.
 
         Raises:
-            SourceNotFoundError: there is no such dataset, or no such revision.
-            SourceError: it may not be read, or the Hub cannot be reached.
+            SourceNotFoundError: The dataset or revision does not exist.
+            SourceError: The dataset may not be read, or the Hub cannot be reached.
         """
-        self.id, self._client = dataset, client
+        self.id = dataset
+        self._client = client
         info = self._ask(f"/revision/{quote(dataset.revision, safe='')}")[0]
         self.commit = str(info.get("sha", ""))
         if not re.fullmatch(r"[0-9a-f]{40}", self.commit):
@@ -79,18 +83,13 @@ class HubRepo:
 
     def files(self) -> list[HubFile]:
         """List all files of the commit, sorted by path."""
-        found: list[HubFile] = []
-        for entry in self._tree():
-            if entry.get("type") == "file":
-                lfs = entry.get("lfs")
-                token = f"sha256:{lfs['oid'].removeprefix('sha256:')}" if lfs else f"git:{entry['oid']}"
-                found.append(HubFile(entry["path"], int((lfs or entry)["size"]), token))
-        return sorted(found, key=lambda file: file.path)
+        files = [_hub_file(entry) for entry in self._tree() if entry.get("type") == "file"]
+        return sorted(files, key=lambda file: file.path)
 
     def text(self, path: str) -> str:
         """Return a small text file of the commit."""
         body = self._get(resolve_path(self.id.repo, self.commit, path), f": {path}").body
-        return body[:_CARD_LIMIT].decode("utf-8", errors="replace")
+        return body[:_MAX_TEXT_BYTES].decode("utf-8", errors="replace")
 
     def require_access(self) -> None:
         """Raise SourceError unless the files may be read; the list of a gated dataset's files is public."""
@@ -105,28 +104,33 @@ class HubRepo:
             return None
 
     def _tree(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the entries of the commit's tree, page by page."""
         query = {"recursive": "true", "expand": "false"}
         while True:
             page, headers = self._ask(f"/tree/{self.commit}?{urlencode(query)}")
             yield from page
-            following = re.search(r'<([^>]+)>;\s*rel="next"', headers.get("link", ""))
-            if not following:
+            next_link = re.search(r'<([^>]+)>;\s*rel="next"', headers.get("link", ""))
+            if not next_link:
                 return
-            # Only the cursor is taken from the link: a token never goes where a link points.
-            query = dict(parse_qsl(urlsplit(following.group(1)).query))
+            # Only the cursor is taken from the link: a token is never sent to the place that a link names.
+            query = dict(parse_qsl(urlsplit(next_link.group(1)).query))
 
     def _near(self) -> str:
-        """Name the branches and tags, where the Hub tells them."""
+        """Return a clause with the branches and tags, "" if the Hub does not list them."""
         try:
             refs = self._ask("/refs")[0]
         except SourceError:
             return ""
-        names = [entry["name"] for kind in ("branches", "tags") for entry in refs.get(kind) or []]
-        listed = f"; it has {', '.join(names[:8])}" if names else ""
-        return listed + did_you_mean(self.id.revision, names)
+        names: list[str] = []
+        for kind in ("branches", "tags"):
+            names += [entry["name"] for entry in refs.get(kind) or []]
+        clause = ""
+        if names:
+            clause = f"; it has {', '.join(names[:_SHOWN_REVISIONS])}"
+        return clause + did_you_mean(self.id.revision, names)
 
     def _ask(self, path: str) -> tuple[Any, Mapping[str, str]]:
-        """Return what the Hub's API says of the repository, and the headers of its answer."""
+        """Return the answer of the Hub's API about the repository, and its headers."""
         answer = self._get(f"/api/datasets/{quote(self.id.repo)}{path}")
         try:
             return json.loads(answer.body), answer.headers
@@ -135,13 +139,27 @@ class HubRepo:
                 f"{self}: {self._client.endpoint} does not answer as the Hub does ({error}); check HF_ENDPOINT"
             ) from error
 
-    def _get(self, path: str, what: str = "") -> Answer:
+    def _get(self, path: str, subject: str = "") -> Answer:
+        """Return the Hub's answer.
+
+        Args:
+            path: Path below the endpoint.
+            subject: Text behind the dataset in a message.
+        """
         try:
-            return self._client.get(path, what=f"{self}{what}")
+            return self._client.get(path, what=f"{self}{subject}")
         except Refused as error:
             raise refusal(error, self.id, with_token=self._client.with_token, near=self._near) from None
 
 
+def _hub_file(entry: Mapping[str, Any]) -> HubFile:
+    """Return a file of a tree; git itself holds small files, LFS or Xet large ones."""
+    lfs = entry.get("lfs")
+    if lfs:
+        return HubFile(entry["path"], int(lfs["size"]), f"sha256:{lfs['oid'].removeprefix('sha256:')}")
+    return HubFile(entry["path"], int(entry["size"]), f"git:{entry['oid']}")
+
+
 def resolve_path(repo: str, commit: str, path: str) -> str:
-    """Return where the content of a file is, below the endpoint."""
+    """Return the path of a file's content, below the endpoint."""
     return f"/datasets/{quote(repo)}/resolve/{quote(commit, safe='')}/{quote(path)}"

@@ -17,7 +17,7 @@ from tokenlake.etl.sources.formats import Compression, compression_of, format_fo
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
 
-_LARGEST: Final = 1 << 50  # bytes
+_MAX_FILE_BYTES: Final = 1 << 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,20 +25,21 @@ class InputFile:
     """One input file as it was when the build was planned; JSON-able by ``dataclasses.asdict``.
 
     Attributes:
-        source: name of the source it belongs to.
-        path: relative to the listing's root, with ``/``; identity, together with size and token.
-        url: absolute local path, or a URL with its scheme and without credentials; not identity.
-        size: bytes as they are stored.
-        token: version token: ``sha256:<hex>`` of a local file's bytes, else what the store calls the
-            version, such as ``etag:<value>`` or ``generation:<number>``.
-        stat: (inode, mtime_ns, ctime_ns) of a local file when it was hashed, re-checked by every
-            read; empty for a URL, whose token is.
-        format: what it holds.
-        compression: how its bytes are compressed as a whole, None for plain files and Parquet.
-        file_id: signed 64-bit identity of (source, path), stored as provenance.
-        text_mode: for format ``text``: ``document`` (a file is a document) or ``lines``.
-        origin: what a person should know of where it comes from, such as the Hub's commit, or ""; not identity.
-        kept_bytes: of remote blocks that the reading machine keeps; None: as its environment says; not identity.
+        source: Name of the source that it belongs to.
+        path: Path relative to the listing's root, with ``/``; identity, together with size and token.
+        url: Absolute local path, or a URL with its scheme and without credentials; not identity.
+        size: Number of bytes as they are stored.
+        token: Version token: ``sha256:<hex>`` of a local file's bytes, otherwise the store's version, such as
+            ``etag:<value>`` or ``generation:<number>``.
+        stat: (inode, mtime_ns, ctime_ns) of a local file when it was hashed, checked again by every read; empty for a
+            URL, whose token is checked.
+        format: Format of the content.
+        compression: Compression of the file as a whole, None for plain files and Parquet.
+        file_id: Signed 64-bit identity of (source, path), stored as provenance.
+        text_mode: Mode of the format ``text``: ``document`` (a file is a document) or ``lines``.
+        origin: Note for people on the file's origin, such as the Hub's commit, or ""; not identity.
+        kept_bytes: Size of the remote blocks that the reading machine keeps; None for the size that its environment
+            sets; not identity.
     """
 
     source: str
@@ -61,7 +62,7 @@ class InputFile:
 
     @property
     def facts(self) -> FormatFacts:
-        """What is known of its format."""
+        """Facts about its format."""
         return FORMATS[self.format]
 
     @property
@@ -86,20 +87,27 @@ def planned(
     compression: Compression | None = None,
     origin: str = "",
 ) -> InputFile:
-    """Return an input of `source` as a listing found it; see :class:`InputFile`.
+    """Return a file of `source` as a listing found it; see :class:`InputFile` for the arguments.
 
     Args:
-        compression: what the storage says, where the name says nothing.
+        source: Source that it belongs to.
+        path: Path relative to the listing's root.
+        url: Absolute local path, or URL.
+        size: Number of bytes as they are stored.
+        token: Version token.
+        stat: State of a local file.
+        compression: Compression that the storage states, which counts if the name has no extension of a compression.
+        origin: Note for people on the file's origin.
 
     Raises:
-        ConfigError: neither the extension nor the source's type says what it holds.
-        SourceError: a storage says that it has more bytes than any file.
+        ConfigError: Neither the extension nor the source's type gives the format.
+        SourceError: A storage states more bytes than any file has.
     """
-    if size > _LARGEST:
-        # Planning would cut it into as many pieces as that takes.
+    if size > _MAX_FILE_BYTES:
+        # Planning would cut it into an enormous number of ranges.
         raise SourceError(
             f"{url}: the storage says that the file has {size} bytes, more than any file has; expected at most "
-            f"{_LARGEST}",
+            f"{_MAX_FILE_BYTES}",
             file=path,
             got=size,
         )
@@ -135,14 +143,15 @@ class FileRange:
     """A part of a file.
 
     Attributes:
-        file: the file.
-        start, stop: byte offsets for plain line formats (the range owns the lines that START in
-            ``[start, stop)``); row groups for Parquet; record batches for Arrow files (not streams); 0 and
-            the file's size for everything else.
-        rows: read at most so many records of it, good or bad; None for all.
-        weight: how much there is to read: bytes on disk, for Parquet uncompressed bytes of the row groups.
-        records: how many there are, where the file says so without being read; None where it does not.
-            For planning only: no reader looks at it.
+        file: The file.
+        start: First byte of a plain file of lines (the range owns the lines that START in ``[start, stop)``, with the
+            blank lines among them); first row group of Parquet; first record batch of an Arrow file (not a stream); 0
+            for other files. All count from 0.
+        stop: End of the range, in the same unit: the first byte, row group or batch behind it, or the file's size.
+        weight: Number of bytes to read: on disk, for Parquet uncompressed bytes of the row groups.
+        rows: Largest number of records to read, good or bad; None for all.
+        records: Number of records, if the file states it; None if only reading tells. For planning only: no reader uses
+            it.
     """
 
     file: InputFile

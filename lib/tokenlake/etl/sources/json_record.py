@@ -174,6 +174,7 @@ def _zero_for_number(token: re.Match[bytes]) -> bytes:
 
 def syntax_fault(line: bytes, error: orjson.JSONDecodeError) -> Fault:
     """Return the fault for which orjson refused `line`."""
+    # orjson has one exception for all reasons: they are recognized by the line and by its message.
     message = str(error)[:_SHOWN_CHARACTERS]
     try:
         str(line, "utf-8")
@@ -203,6 +204,7 @@ def text_of(record: Record, line: bytes, name: str) -> str | Fault:
         paths = [list(keys[: depth + 1]) for depth in range(len(keys))]
         if any(member.repeats and member.path in paths for member in members_of(line)):
             return Fault("duplicate_key", f"the field {name!r} is given more than once")
+    # The value at the path, and the reason for which it is no text.
     value: Any = record
     for key in keys:
         if not isinstance(value, dict):
@@ -313,6 +315,7 @@ def _read_exactly(line: bytes, record: Record, want: Want) -> Record | Fault:
     """
     if not any(_is_altered(token) for token in _STRING_OR_NUMBER.finditer(line)):
         return record
+    # Python's own reader is slower, but keeps all digits.
     try:
         exact_record: Record = json.loads(line, parse_int=_integer)
     except RecursionError:

@@ -37,9 +37,9 @@ CARD: Final = "README.md"
 # Files that describe a dataset rather than being a part of it, unless a pattern names them.
 _HUB_DESCRIPTIONS: Final = frozenset({CARD, "config.json", "dummy_data.zip"})
 DESCRIPTIONS: Final = frozenset({"dataset_info.json", "dataset_infos.json", "dataset_dict.json"})
-"""Names of files that describe a dataset, in whatever folder they are."""
+"""Names of files that describe a dataset, in any folder."""
 
-# What the Hub takes for data beside what is read here: such files hold records that would be lost.
+# Extensions that the Hub takes for data, and that are not read here: such files hold records that would be lost.
 _ARCHIVES: Final = r"tar|tgz|zip|7z|rar|xz|bz2|lz4|gz|zst|zstd"
 _TABLES: Final = (
     r"geoparquet|gpq|conllu?|xml|hdf5|h5|eval|lance|tsfile|vortex|sqlite|db|pkl|pickle|np[yz]|pt|mds|tfrecord|avro|orc"
@@ -62,9 +62,9 @@ class FolderLayout:
     """The subsets of a dataset, each with its splits.
 
     Attributes:
-        subsets: subset to split to paths, in the order of the card or of the names.
-        default: the subset that is meant where none is named, None where one must be named.
-        origin: what says so: ``card``, ``saved``, ``names`` or ``converted``.
+        subsets: Subset to split to paths, in the order of the card or of the names.
+        default: Subset that is meant if none is named, None if one must be named.
+        origin: Source of the layout: ``card``, ``saved``, ``names`` or ``converted``.
     """
 
     subsets: Mapping[str, Splits]
@@ -73,38 +73,41 @@ class FolderLayout:
 
 
 def matches(pattern: str, paths: Iterable[str]) -> list[str]:
-    """Return the paths that a pattern stands for, in their order.
+    """Return the paths that a pattern matches, in their order.
 
-    Hidden files and ``__folders__`` match only where the pattern has as many of them.
+    Hidden files and ``__folders__`` match only if the pattern has as many of them.
 
     Raises:
-        ConfigError: it is no pattern.
+        ConfigError: The pattern is not valid.
     """
     pattern = pattern.removeprefix("./").lstrip("/")
     try:
-        fits = compile_glob(pattern)
+        is_match = compile_glob(pattern)
     except ValueError as error:
         raise ConfigError(f"data_files: {pattern!r} is not a valid glob: {error}", got=pattern) from error
-    ignored = (DESCRIPTIONS | _HUB_DESCRIPTIONS) - {pattern.rpartition("/")[2]}
-    special = special_folders(pattern)
-    return [
-        path
-        for path in paths
-        if fits(path) and path.rpartition("/")[2] not in ignored and special_folders(path) == special
-    ]
+    ignored_names = (DESCRIPTIONS | _HUB_DESCRIPTIONS) - {pattern.rpartition("/")[2]}
+    special_count = special_folders(pattern)
+    matching: list[str] = []
+    for path in paths:
+        name = path.rpartition("/")[2]
+        if is_match(path) and name not in ignored_names and special_folders(path) == special_count:
+            matching.append(path)
+    return matching
 
 
 def special_folders(path: str) -> int:
-    """Return how many folders begin with two underscores."""
-    return sum(part.startswith("__") for part in path.split("/")[:-1]) if "__" in path else 0
+    """Return the number of folders of a path that begin with two underscores."""
+    if "__" not in path:
+        return 0
+    return sum(part.startswith("__") for part in path.split("/")[:-1])
 
 
 def describes(name: str, pattern: str) -> bool:
-    """Say whether a file that a glob matches is none that is meant: it describes data, or marks that it is whole.
+    """Say whether a file that a glob matches is no data: it describes data, or marks that a folder is complete.
 
     Args:
-        name: of the file.
-        pattern: the last part of the glob; it may name such a file by its extension or its beginning.
+        name: Name of the file.
+        pattern: Last part of the glob; it may name such a file by its extension or its beginning.
     """
     if name in DESCRIPTIONS:
         return True
@@ -115,5 +118,7 @@ def describes(name: str, pattern: str) -> bool:
 
 def in_no_split(paths: Iterable[str], splits: Splits) -> Iterator[str]:
     """Yield the paths that are in none of the splits."""
-    known = {path for files in splits.values() for path in files}
-    return (path for path in paths if path not in known)
+    paths_in_splits: set[str] = set()
+    for files in splits.values():
+        paths_in_splits.update(files)
+    return (path for path in paths if path not in paths_in_splits)

@@ -78,6 +78,7 @@ def list_inputs(
         )
     if source.type == "hub":
         return _first_files(_list_urls(source, select, is_hub=True), enough)
+    # All entries are URLs, or none is.
     source = replace(source, data_files=tuple(spelled_out(source.data_files)))
     urls = [entry for entry in source.data_files if is_url(entry)]
     if not urls:

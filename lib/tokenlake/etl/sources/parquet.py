@@ -53,6 +53,7 @@ def read_parquet(
         DamagedFileError: The file is empty, cut or corrupt, its row counts disagree, a wanted column is missing, the
             text does not consist of strings, or little would unfold to far too much.
     """
+    # 1. The footer: row groups, schema and the leaves to decode.
     with open_parquet(data) as parquet:
         meta = parquet.metadata
         schema = parquet.schema_arrow
@@ -60,6 +61,7 @@ def read_parquet(
         leaves = wanted_leaves(part, parquet, want)
     row_groups = range(part.start, part.stop)
     _announce_reads(data, meta, row_groups, leaves)
+    # 2. The row groups: ruled out by statistics, only counted, as texts alone, or as rows.
     with open_parquet(data, leaves.dictionaries, meta) as parquet:
         for index in row_groups:
             first_row = starts[index]
@@ -287,6 +289,7 @@ class RowGroup:
         if self._rows_decoded >= self.rows:
             return None
         reader: Any = self._parquet.reader  # unlike ParquetFile, it takes another size for each batch
+        # A new step is as large as the leaf with the largest rows allows.
         if not self._rows_of_step_left:
             rows_left = self.rows - self._rows_decoded
             self._rows_of_step_left = min(rows_left, *(plan.fitting() for plan in self._plans))
@@ -298,6 +301,7 @@ class RowGroup:
                     use_threads=False,
                 )
             reader.set_batch_size(self._rows_of_step_left)
+        # pyarrow may return fewer rows than the step has; the rest comes with the next batches.
         batch = next(self._batches, None)
         if batch is not None:
             self._rows_decoded += batch.num_rows
@@ -312,6 +316,7 @@ class RowGroup:
         schema = self._parquet.metadata.schema.column(leaf)
         is_bytes = schema.physical_type == "BYTE_ARRAY"
         pages = walk_pages(self._data.pread, chunk)
+        # Lists: the beginnings of rows in the pages are not known.
         if schema.max_repetition_level:
             entry_bytes = _INDEX_BYTES if is_bytes else _NUMBER_BYTES
             return ListSteps(pages, entry_bytes, self._max_page, self.rows)

@@ -1,7 +1,7 @@
-"""The contract of a format's reader: it is given a :class:`Want` and returns :class:`Parsed` blocks.
+"""The contract of a format's reader: it takes a :class:`Want` and returns :class:`Parsed` blocks.
 
-A block holds records and faults. After the predicate and the bad-record policy it becomes a batch
-(:class:`RowBatch`, :class:`TextBatch`): records with the place of each, and bad records.
+A block holds records and faults. After the predicate and the bad-record policy it becomes a batch (:class:`RowBatch`,
+:class:`TextBatch`): records with the position of each, and bad records.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.rows import Rows
 
 BLOCK_BYTES: Final = 16 << 20
+"""Default size in bytes of a block that is read and parsed at a time."""
 PLAIN: Final = "text"
+"""Name of the one column of plain text."""
 ALL: Final = None
-"""`Want.columns` for every field there is."""
+"""`Want.columns` for all fields."""
 
 
 def _no_positions() -> npt.NDArray[np.int64]:
@@ -30,18 +32,19 @@ def _no_positions() -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBatch:
-    """Some consecutive records of one file, as rows.
+    """Consecutive records of one file, as rows.
 
     Attributes:
-        positions: int64, one per record, as in :class:`BadRecord`.
-        table: the rows, in the form in which they were read; objects may have more than the wanted fields.
-        all_fields: whether all fields were wanted.
-        bad: records set aside (policy ``quarantine``), in file order.
-        filtered: records left out on purpose, by reason (``where``).
-        left_out: int64, their positions.
-        skipped: records never looked at, by reason (``pruned``: row groups in which `where` holds nowhere).
-        normalized: how often something harmless was repaired: ``bom``, ``crlf``, ``blank_line``.
-        bytes_read: input bytes consumed since the batch before; sums up to the range's weight.
+        file: The file.
+        positions: Position of each of the n records, int64[n], as in :class:`BadRecord`.
+        bytes_read: Number of input bytes read since the batch before; all batches sum up to the range's weight.
+        table: Rows in the form in which they were read; objects may have more than the wanted fields.
+        all_fields: Whether all fields were wanted.
+        bad: Records set aside (policy ``quarantine``), in file order.
+        filtered: Number of records left out on purpose, by reason (``where``).
+        left_out: Positions of these records, int64[m].
+        skipped: Number of records never read, by reason (``pruned``: row groups in which `where` holds nowhere).
+        normalized: Number of harmless repairs, by name: ``bom``, ``crlf``, ``blank_line``.
     """
 
     file: InputFile
@@ -57,23 +60,29 @@ class RowBatch:
 
     @property
     def rows_read(self) -> int:
-        """Records that were looked at: those here, those set aside and those left out."""
+        """Number of records that were read: those of the batch, those set aside and those left out."""
         return len(self.positions) + len(self.bad) + sum(self.filtered.values())
 
     @property
     def rows(self) -> pa.RecordBatch:
-        """The wanted columns. JSON has no schema, so that every batch may have other types."""
+        """Wanted columns. JSON has no schema, so that every batch may have other types."""
         return self.table.columns
 
     @property
     def objects(self) -> list[dict[str, Any]] | None:
-        """The records as they stand in a JSON input, where all fields are wanted; else None."""
-        return self.table.objects if self.all_fields and self.table.has_objects else None
+        """Records as they stand in a JSON input, if all fields are wanted; otherwise None."""
+        if not self.all_fields or not self.table.has_objects:
+            return None
+        return self.table.objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextBatch(RowBatch):
-    """Records as texts, large_string, no nulls, valid UTF-8, offset 0; and as rows of what is wanted beside them."""
+    """Consecutive records of one file, as texts, and as rows of the columns wanted beside them.
+
+    Attributes:
+        text: Text of each record, large_string[n], without nulls, valid UTF-8, offset 0.
+    """
 
     text: pa.LargeStringArray
 
@@ -83,18 +92,18 @@ class Parsed:
     """The records of one block, as asked for by a :class:`Want`.
 
     Attributes:
-        text: large_string of the records, None where no text was wanted; null for those in `doubtful`.
-        rows: the wanted columns of the same records, None where none were wanted. Those of JSON are objects, with
-            all fields, until somebody asks for columns.
-        positions: int64, one per record, as in :class:`BadRecord`.
-        bad: what could not be read as a record, or (where no columns are wanted) has no text; in order.
-        doubtful: records that were read but have no usable text, in order; only where columns are wanted,
-            because a predicate may still leave them out on purpose.
-        normalized: how often something harmless was repaired.
-        skipped: records never looked at, by reason (``pruned``).
-        bytes_read: input bytes consumed since the block before.
-        lines: how many lines the block had, blank ones included.
-        as_bad: makes a bad one of the record at a position, and why it is.
+        text: Text of each of the n records, large_string[n], null for those in `doubtful`; None if no text is wanted.
+        positions: Position of each record, int64[n], as in :class:`BadRecord`.
+        bad: Records that could not be read, or (if no columns are wanted) have no text; in order.
+        bytes_read: Number of input bytes read since the block before.
+        rows: Wanted columns of the same records, None if none are wanted. Rows of JSON are objects with all fields
+            until their columns are used.
+        doubtful: Records that were read but have no usable text, in order; only if columns are wanted, because a
+            predicate may still leave them out on purpose.
+        normalized: Number of harmless repairs, by name.
+        skipped: Number of records never read, by reason (``pruned``).
+        lines: Number of lines of the block. Blank lines count, and belong to the block of the records before them.
+        as_bad: Function that returns the record at a position as a bad one with a fault.
     """
 
     text: pa.LargeStringArray | None
@@ -109,23 +118,23 @@ class Parsed:
     as_bad: Callable[[int, Fault], BadLine] = without_bytes
 
     def __len__(self) -> int:
-        """How many records were read, bad ones left out."""
+        """Return the number of records that were read, bad ones left out."""
         return len(self.positions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """What a reader of a format is asked for.
+    """Wishes to a reader of a format.
 
     Attributes:
-        text: dotted path of the field that holds the text, None where only rows are wanted. A field that
-            bears the whole path as its name comes first: ``a.b`` is the field "a.b", else field "b" of "a".
-        columns: top-level fields wanted beside the text, None for all; () for none.
-        max_record_bytes: a longer record is a bad one.
-        delimiter: between the cells of CSV, None for what the extension says.
-        if_there: columns that an input lacks are left out, instead of being an error.
-        plain: what the one column of plain text is called.
-        block_bytes: how much of a file without row groups or batches is read, and parsed, at a time.
+        text: Dotted path of the field that holds the text, None if only rows are wanted. A field whose name is the
+            whole path comes first: ``a.b`` is the field "a.b", otherwise field "b" of "a".
+        columns: Top-level fields wanted beside the text, None for all; () for none.
+        max_record_bytes: Largest size of a record in bytes; a longer one is a bad record.
+        delimiter: Character between the cells of CSV, None for the one of the extension.
+        if_there: Whether columns that an input lacks are left out, instead of being an error.
+        plain: Name of the one column of plain text.
+        block_bytes: Number of bytes that are read and parsed at a time, of a file without row groups or batches.
     """
 
     text: str | None
@@ -136,11 +145,15 @@ class Want:
     plain: str = PLAIN
     block_bytes: int = BLOCK_BYTES
 
-    def names(self, there: Sequence[str]) -> tuple[str, ...]:
-        """Return the columns to read of an input that has those of `there`."""
+    def names(self, all_names: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of the columns to read of an input.
+
+        Args:
+            all_names: Names of the columns that it has.
+        """
         if self.columns is None:
-            return tuple(there)
+            return tuple(all_names)
         if not self.if_there:
             return self.columns
-        known = frozenset(there)
-        return tuple(name for name in self.columns if name in known)
+        existing = frozenset(all_names)
+        return tuple(name for name in self.columns if name in existing)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import translate
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ from tokenlake.etl.sources.saved_layout import STATE, is_saved, saved_files
 from tokenlake.runtime.store.allowed import has_dots_behind_wildcard
 
 _WILDCARDS: Final = frozenset("*?[")
-_HIDDEN: Final = (".", "_")  # what a search of a directory leaves out
+_HIDDEN: Final = (".", "_")  # first characters of names that a search of a directory leaves out
 _DESCRIPTION_BYTES: Final = 16 << 20
 
 
@@ -27,19 +28,19 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
     """Expand one entry of `data_files`.
 
     Args:
-        entry: a file, a directory (searched recursively for known extensions) or a glob with
-            ``*``, ``**``, ``?`` and ``[0-9]``; an existing name is taken as it is written.
-        wanted: the source's explicit type, or None.
+        entry: File, directory (searched recursively for known extensions) or glob with ``*``, ``**``, ``?`` and
+            ``[0-9]``; the name of an existing file is taken as it is written.
+        wanted: Type that the source sets, None for none.
 
     Returns:
-        The entry's static prefix (a directory, absolute) and the files found (absolute, unsorted, a glob
-        with several ``**`` may name one twice).
+        The entry's static prefix (a directory, absolute) and its files (absolute, unsorted, a glob with several ``**``
+        may name one twice).
 
     Raises:
-        SourceNotFoundError: nothing is there; the message names near matches.
-        SourceError: a folder cannot be read.
+        SourceNotFoundError: Nothing matches; the message names near matches.
+        SourceError: A folder cannot be read.
         ConfigError: ``..`` stands behind a wildcard.
-        NotAvailableError: a URL.
+        NotAvailableError: The entry is a URL.
     """
     path = local_path(entry)
     if os.path.isdir(path):  # noqa: PTH112
@@ -53,19 +54,24 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
         raise _missing(entry, Path(path))
     # ``/a/b/*/c`` is ``/a/b`` and the parts ``*``, ``c``; ``**/**`` is one ``**``.
     parts = path.split("/")
-    first = next(index for index, part in enumerate(parts) if _WILDCARDS & set(part))
-    rest = [part for at, part in enumerate(parts) if at >= first and parts[at - 1 : at + 1] != ["**", "**"]]
-    prefix = "/".join(parts[:first]) or "/"
-    missing = Path(path) if not Path(prefix).is_dir() else Path(prefix, rest[-1])
-    return prefix, _or_raise(_matches(prefix, rest, ()), lambda: _missing(entry, missing))
+    static_parts = list(takewhile(lambda part: not _WILDCARDS & set(part), parts))
+    glob_parts: list[str] = []
+    for part in parts[len(static_parts) :]:
+        if part != "**" or glob_parts[-1:] != ["**"]:
+            glob_parts.append(part)
+    prefix = "/".join(static_parts) or "/"
+    missing = Path(path)
+    if Path(prefix).is_dir():
+        missing = Path(prefix, glob_parts[-1])
+    return prefix, _or_raise(_matches(prefix, glob_parts, ()), lambda: _missing(entry, missing))
 
 
 def local_path(entry: str) -> str:
     """Return an entry of `data_files` as an absolute path, which keeps symbolic links; NotAvailableError if a URL."""
     scheme, separator, rest = entry.partition("://")
     if separator and scheme.lower() != "file":  # only the scheme is repeated: the rest may hold credentials
-        why = f"data_files: got a {scheme} URL, expected a local file, glob or directory"
-        raise NotAvailableError(why, got=f"{scheme}://")
+        message = f"data_files: got a {scheme} URL, expected a local file, glob or directory"
+        raise NotAvailableError(message, got=f"{scheme}://")
     named = rest if separator else entry
     if has_dots_behind_wildcard(named) and not os.path.exists(os.path.expanduser(named)):  # noqa: PTH110, PTH111
         # Taken out of the text, it would also take out the wildcard before it.
@@ -76,16 +82,18 @@ def local_path(entry: str) -> str:
     return os.path.abspath(os.path.expanduser(named))  # noqa: PTH100, PTH111
 
 
-def _or_raise(found: Iterator[str], error: Callable[[], SourceNotFoundError]) -> Iterator[str]:
-    empty = True
-    for path in found:
-        empty = False
+def _or_raise(paths: Iterator[str], make_error: Callable[[], SourceNotFoundError]) -> Iterator[str]:
+    """Yield paths; raise an error if there are none."""
+    is_empty = True
+    for path in paths:
+        is_empty = False
         yield path
-    if empty:
-        raise error()
+    if is_empty:
+        raise make_error()
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder; SourceError if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -98,33 +106,40 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a file, or a link to nothing, which is an error and not a file less."""
+    """Say whether an entry is a file, or a link to nothing, which is an error later and not left out."""
     return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))  # noqa: PTH110
 
 
 def _walk(directory: str, wanted: SourceType | None) -> Iterator[str]:
-    seen: set[tuple[int, int]] = set()  # device, inode
-    todo = [directory]
-    while todo:
-        folder = todo.pop()
-        if (identity := FileStat.of(folder)[:2]) in seen:  # a link back to a folder above
+    """Yield the files of a directory and of all folders below it whose extensions are known.
+
+    Args:
+        directory: The directory.
+        wanted: Type that the source sets, None for none.
+    """
+    seen_folders: set[tuple[int, int]] = set()  # device, inode
+    pending_folders = [directory]
+    while pending_folders:
+        folder = pending_folders.pop()
+        identity = FileStat.of(folder)[:2]
+        if identity in seen_folders:  # a link back to a folder above
             continue
-        seen.add(identity)
+        seen_folders.add(identity)
         folders: list[str] = []
         entries = [entry for entry in _entries(folder) if not entry.name.startswith(_HIDDEN)]
-        rows = _rows_of_saved(folder, entries)
+        row_files = _rows_of_saved(folder, entries)
         for entry in entries:
             if entry.is_dir():
                 folders.append(entry.path)
-            elif rows is not None and entry.name not in rows:
-                continue  # what `datasets` keeps beside the rows that it saved
+            elif row_files is not None and entry.name not in row_files:
+                continue  # a file that `datasets` keeps beside the rows that it saved
             elif entry.name in DESCRIPTIONS or not formats.belongs(entry.name, wanted):
                 continue
             elif entry.name == CARD and front_matter(text_of_entry(entry.path)):
                 continue  # a dataset card, where text is asked for
             elif _is_file(entry):
                 yield entry.path
-        todo += sorted(folders, reverse=True)
+        pending_folders += sorted(folders, reverse=True)
 
 
 def _rows_of_saved(folder: str, entries: Iterable[os.DirEntry[str]]) -> list[str] | None:
@@ -145,14 +160,20 @@ def text_of_entry(path: str) -> str:
 
 
 def _matches(folder: str, parts: list[str], above: tuple[tuple[int, int], ...]) -> Iterator[str]:
-    """Yield the files below `folder` that match the parts of a glob; names with a dot only where it says so.
+    """Yield the files below `folder` that match a glob; hidden names only if the glob names a dot.
 
-    A part ``**`` is this folder and all below it, without going round where a link leads back to one `above`.
+    A part ``**`` stands for this folder and all folders below it.
+
+    Args:
+        folder: The folder.
+        parts: Parts of the glob.
+        above: Device and inode of the folders that ``**`` went through; a link back to one of them is not followed.
     """
     if not os.path.isdir(folder):  # noqa: PTH112
         return
     if parts[0] == "**":
-        if (identity := FileStat.of(folder)[:2]) not in above:
+        identity = FileStat.of(folder)[:2]
+        if identity not in above:
             yield from _matches(folder, parts[1:] or ["*"], above)
             for entry in _entries(folder):
                 if entry.is_dir() and not entry.name.startswith("."):
@@ -164,11 +185,12 @@ def _matches(folder: str, parts: list[str], above: tuple[tuple[int, int], ...]) 
         elif os.path.isfile(path):  # noqa: PTH113
             yield path
     else:
-        fits, hidden = re.compile(translate(parts[0])).match, parts[0].startswith(".")
+        matches_part = re.compile(translate(parts[0])).match
+        takes_hidden = parts[0].startswith(".")
         entries = _entries(folder)
         has_saved = is_saved(entry.name for entry in entries)
         for entry in entries:
-            if not fits(entry.name) or (entry.name.startswith(".") and not hidden):
+            if not matches_part(entry.name) or (entry.name.startswith(".") and not takes_hidden):
                 continue
             if len(parts) == 1:
                 is_state = has_saved and entry.name == STATE
@@ -179,7 +201,16 @@ def _matches(folder: str, parts: list[str], above: tuple[tuple[int, int], ...]) 
 
 
 def _missing(entry: str, path: Path) -> SourceNotFoundError:
+    """Return the error for an entry that nothing matches.
+
+    Args:
+        entry: The entry.
+        path: Path that is missing.
+    """
     while not path.parent.is_dir():
         path = path.parent
-    more = " (A dataset of the Hub is named with `type: hf`; whatever is no URL is a local file, glob or directory.)"
-    return formats.not_found(entry, str(path.parent), path.name, os.listdir(path.parent), more)  # noqa: PTH208
+    hint = (
+        " (A dataset of the Hub is named with `type: hf`; an entry that is no URL is a local file, glob or "
+        "directory.)"
+    )
+    return formats.not_found(entry, str(path.parent), path.name, os.listdir(path.parent), hint)  # noqa: PTH208

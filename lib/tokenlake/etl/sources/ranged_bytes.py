@@ -1,4 +1,14 @@
-"""An object of a remote storage, read by ranges that are fetched ahead of the reader."""
+"""An object of a remote storage, read by ranges that are fetched ahead of the reader.
+
+A *piece* is a stretch of the object that one request fetches. The steps of a read:
+
+1. The pieces that cover it are found, and begun where they are missing (:meth:`ReadAheadBytes._covering`). A piece that
+   continues another one is as long as the run of pieces before it, up to 8 MiB: pieces grow as long as a reader goes on
+   (64 KiB, 128 KiB, 256 KiB, ...). Within stretches that the reader has announced they are large at once.
+2. If the reader goes on, the next two pieces are begun before it asks (:meth:`ReadAheadBytes._look_ahead`), but only as
+   much as was used already: at most as many bytes are fetched in vain as were used.
+3. Pieces beyond 40 MiB are dropped, those first whose last byte was read (:meth:`ReadAheadBytes._evict`).
+"""
 
 from __future__ import annotations
 
@@ -13,155 +23,223 @@ from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.inputs import InputFile
 
 PIECE_BYTES: Final = 8 << 20
-_STRETCH: Final = 16 << 20  # a larger read is done in such steps, so that pieces do not pile up
-_LEAST_BYTES: Final = 64 << 10
+"""Size of the largest piece."""
+
+_STEP_BYTES: Final = 16 << 20  # a larger read is done in these steps, so that pieces do not pile up
+_MIN_PIECE_BYTES: Final = 64 << 10
 _SMALL_BYTES: Final = 256 << 10  # an object up to this size is fetched at once
-_BUDGET: Final = 40 << 20  # of all pieces together, those on their way included
-_AHEAD: Final = 2
-_TURNS: Final = 4  # pieces of a column held while columns take turns, and are looked at ahead of decoding
-_GAP: Final = 64 << 10  # not worth a request of its own
+_BUDGET_BYTES: Final = 40 << 20  # of all pieces together, those on their way included
+_PIECES_AHEAD: Final = 2
+_PIECES_PER_COLUMN: Final = 4  # held while columns take turns, and read ahead of decoding
+_GAP_BYTES: Final = 64 << 10  # not worth a request of its own
 
 Fetch = Callable[[int, int], Future[Any]]
-"""Begins to fetch so many bytes (second) from an offset on (first)."""
+"""Function of (offset, size) that begins to fetch bytes."""
 
 
 @final
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """A stretch of the object, here or on its way."""
+    """A stretch of the object, fetched or on its way.
+
+    Attributes:
+        start: Offset of the first byte.
+        size: Number of bytes.
+        data: The bytes.
+        run: Number of bytes that follow each other without a gap, up to the end of the piece.
+        is_sequential: Whether it continues a piece of an earlier read.
+        is_spent: Whether its last byte was read.
+    """
 
     start: int
     size: int
     data: Future[Any]
-    run: int  # bytes that follow each other without a gap, up to its end
-    sequential: bool  # it continues a piece of an earlier read
-    spent: bool = False  # its last byte was asked for
+    run: int
+    is_sequential: bool
+    is_spent: bool = False
 
     @property
     def stop(self) -> int:
+        """Offset behind the last byte."""
         return self.start + self.size
 
 
 class ReadAheadBytes(InputBytes):
-    """An object that is read by ranges; usable from threads, one read at a time.
-
-    Few large pieces are fetched, the next ones early, in bounded memory. What continues earlier pieces is fetched in
-    pieces that grow with the length of the run, up to 8 MiB; once a reader goes on and on, the next two are on their
-    way before it asks. At most as much is fetched in vain as was used.
-    """
+    """An object that is read by ranges; usable from threads, one read at a time."""
 
     def __init__(self, file: InputFile, fetch: Fetch) -> None:
-        self.file, self._size, self._request = file, file.size, fetch
+        """Prepare reading, without a request.
+
+        Args:
+            file: The planned file.
+            fetch: Function that begins to fetch bytes.
+        """
+        self.file = file
+        self._size = file.size
+        self._request = fetch
         self._pieces: list[_Piece] = []  # the least recently used first
-        self._stretches, self._turn = [(0, 0)], PIECE_BYTES
+        self._stretches: list[tuple[int, int]] = [(0, 0)]  # start and stop of what is announced, in order
+        self._stretch_piece_bytes = PIECE_BYTES  # size of a piece in these stretches
         self._lock = threading.Lock()
 
     def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:
-        """See :meth:`InputBytes.expect`: these are fetched in large pieces at once, and nothing beyond their ends."""
+        """Fetch announced stretches in large pieces at once, and nothing beyond their ends.
+
+        Args:
+            stretches: Start and stop of each stretch in bytes.
+            columns: Number of columns that are read side by side.
+        """
         joined = [(0, 0)]
         for start, stop in sorted(stretches):
-            if start <= joined[-1][1] + _GAP:
-                joined[-1] = joined[-1][0], max(stop, joined[-1][1])
+            last_start, last_stop = joined[-1]
+            if start <= last_stop + _GAP_BYTES:
+                joined[-1] = (last_start, max(stop, last_stop))
             else:
                 joined.append((start, stop))
+        share = _BUDGET_BYTES // (_PIECES_PER_COLUMN * max(columns, 1))
         with self._lock:
             self._stretches = joined
-            self._turn = min(max(_BUDGET // (_TURNS * max(columns, 1)), _SMALL_BYTES), PIECE_BYTES)
+            self._stretch_piece_bytes = min(max(share, _SMALL_BYTES), PIECE_BYTES)
 
     def read_into(self, view: memoryview, offset: int) -> int:
-        at = 0
-        while at < len(view):
-            spans = self.spans(offset + at, min(len(view) - at, _STRETCH))
+        filled = 0
+        while filled < len(view):
+            spans = self.spans(offset + filled, min(len(view) - filled, _STEP_BYTES))
             if not spans:
                 break
             for span in spans:
-                view[at : at + len(span)] = span
-                at += len(span)
-        return at
+                view[filled : filled + len(span)] = span
+                filled += len(span)
+        return filled
 
     def pread(self, size: int, offset: int) -> bytes:
-        return b"".join(self.spans(offset, size)) if size <= _STRETCH else super().pread(size, offset)
+        if size > _STEP_BYTES:
+            return super().pread(size, offset)
+        return b"".join(self.spans(offset, size))
 
     def close(self) -> None:
         with self._lock:
             self._clear()
 
     def spans(self, start: int, size: int) -> list[memoryview]:
-        """Return the bytes from `start` on, in stretches; what fetching raised is raised."""
+        """Return `size` bytes from `start` on, in stretches; errors of fetching are raised."""
         stop = min(start + size, self._size)
         with self._lock:
             pieces = self._covering(start, stop)
             for piece in pieces:
-                piece.spent = piece.spent or piece.stop <= stop
+                if piece.stop <= stop:
+                    piece.is_spent = True
             if pieces:
                 self._look_ahead(pieces[-1], stop)
             self._evict(keep=pieces)
             try:
-                found = [(memoryview(piece.data.result()), piece.start) for piece in pieces]
-                return [data[max(start - first, 0) : stop - first] for data, first in found]
+                spans: list[memoryview] = []
+                for piece in pieces:
+                    data = memoryview(piece.data.result())
+                    spans.append(data[max(start - piece.start, 0) : stop - piece.start])
             except BaseException:
                 self._clear()
                 raise
+        return spans
 
     def _clear(self) -> None:
+        """Drop all pieces."""
         for piece in self._pieces:
             piece.data.cancel()
         self._pieces.clear()
 
-    def _left(self, offset: int) -> int:
-        """Return how much of an expected stretch lies behind `offset`."""
-        _, stop = self._stretches[max(bisect_right(self._stretches, (offset, self._size)) - 1, 0)]
+    def _announced_after(self, offset: int) -> int:
+        """Return the number of bytes behind `offset` in its announced stretch, 0 outside of all stretches."""
+        index = bisect_right(self._stretches, (offset, self._size)) - 1
+        _, stop = self._stretches[max(index, 0)]
         return max(stop - offset, 0)
 
     def _covering(self, start: int, stop: int) -> list[_Piece]:
-        earlier, found, at = set(self._pieces), list[_Piece](), start
-        while at < stop:
-            piece = self._at(at)
+        """Return the pieces that cover the bytes from `start` to `stop`, begun where they are missing."""
+        earlier_pieces = set(self._pieces)
+        covering: list[_Piece] = []
+        position = start
+        while position < stop:
+            piece = self._piece_at(position)
             if piece is None:
-                before = next((one for one in self._pieces if one.stop == at), None)
-                piece = self._begin(at, stop - at, before, sequential=before in earlier)
-            found.append(piece)
-            at = piece.stop
-        for piece in found:  # now the most recently used ones
+                before = self._piece_before(position)
+                is_sequential = before in earlier_pieces
+                piece = self._begin(position, stop - position, before, is_sequential=is_sequential)
+            covering.append(piece)
+            position = piece.stop
+        for piece in covering:  # now the most recently used ones
             self._pieces.remove(piece)
             self._pieces.append(piece)
-        return found
+        return covering
 
-    def _at(self, offset: int) -> _Piece | None:
-        return next((one for one in self._pieces if one.start <= offset < one.stop), None)
+    def _piece_at(self, offset: int) -> _Piece | None:
+        """Return the piece that holds the byte at `offset`."""
+        for piece in self._pieces:
+            if piece.start <= offset < piece.stop:
+                return piece
+        return None
 
-    def _begin(self, start: int, wanted: int, before: _Piece | None, *, sequential: bool) -> _Piece:
-        """Begin a piece, up to the next one that is known."""
+    def _piece_before(self, offset: int) -> _Piece | None:
+        """Return the piece that ends at `offset`."""
+        for piece in self._pieces:
+            if piece.stop == offset:
+                return piece
+        return None
+
+    def _begin(self, start: int, wanted: int, before: _Piece | None, *, is_sequential: bool) -> _Piece:
+        """Begin a piece, which ends at the next one that is known at the latest.
+
+        Args:
+            start: Offset of its first byte.
+            wanted: Number of bytes that the reader wants.
+            before: Piece that it continues.
+            is_sequential: Whether that is a piece of an earlier read.
+        """
         run = before.run if before else 0
         if self._size <= _SMALL_BYTES:
-            start, wanted = 0, self._size
-        later = min((one.start for one in self._pieces if one.start > start), default=self._size)
-        likely = min(self._left(start), self._turn) or max(run, _LEAST_BYTES)
-        size = min(max(wanted, likely), PIECE_BYTES, later - start)
-        piece = _Piece(start, size, self._request(start, size), run + size, sequential)
+            start = 0
+            wanted = self._size
+        later_starts = [piece.start for piece in self._pieces if piece.start > start]
+        room = min(later_starts, default=self._size) - start
+        likely = min(self._announced_after(start), self._stretch_piece_bytes)
+        if not likely:
+            likely = max(run, _MIN_PIECE_BYTES)
+        size = min(max(wanted, likely), PIECE_BYTES, room)
+        piece = _Piece(start, size, self._request(start, size), run + size, is_sequential)
         self._pieces.append(piece)
         return piece
 
     def _look_ahead(self, last: _Piece, used: int) -> None:
-        """Begin the pieces after `last`, which is used up to offset `used`."""
+        """Begin the next pieces, if the reader goes on.
+
+        Args:
+            last: Last piece of the read.
+            used: Offset behind the last byte of the read.
+        """
         limit = used + last.run - (last.stop - used)
-        for _ in range(_AHEAD):
-            if (
-                not last.sequential
-                or (self._left(last.start) and not self._left(last.stop))
-                or last.stop >= self._size
-                or last.stop + min(last.run, PIECE_BYTES) > limit
-            ):
+        for _ in range(_PIECES_AHEAD):
+            ends_stretch = self._announced_after(last.start) > 0 and not self._announced_after(last.stop)
+            is_end = last.stop >= self._size
+            is_too_early = last.stop + min(last.run, PIECE_BYTES) > limit
+            if not last.is_sequential or ends_stretch or is_end or is_too_early:
                 return
-            last = self._at(last.stop) or self._begin(last.stop, 1, last, sequential=True)
+            following = self._piece_at(last.stop)
+            if following is None:
+                following = self._begin(last.stop, 1, last, is_sequential=True)
+            last = following
 
     def _evict(self, keep: list[_Piece]) -> None:
+        """Drop pieces beyond the budget: spent ones first, then the least recently used.
+
+        Args:
+            keep: Pieces of the present read; those that follow them stay, too.
+        """
         total = sum(piece.size for piece in self._pieces)
-        ahead = {piece.stop for piece in keep}
-        for piece in sorted(self._pieces, key=lambda one: not one.spent):  # spent ones first, then by age
-            if total <= _BUDGET:
+        next_starts = {piece.stop for piece in keep}
+        for piece in sorted(self._pieces, key=lambda piece: not piece.is_spent):
+            if total <= _BUDGET_BYTES:
                 return
-            if piece not in keep and piece.start not in ahead:
+            if piece not in keep and piece.start not in next_starts:
                 piece.data.cancel()
                 self._pieces.remove(piece)
                 total -= piece.size

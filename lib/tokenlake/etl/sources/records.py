@@ -170,6 +170,7 @@ def _read(
         blocks = reader_of(part.file.format)(part, data, want, predicate)
         policy = _Policy(part, data, source)
 
+        # The steps of the module's docstring, for one block.
         def next_batch() -> _Batch | None:
             nonlocal rows_left, weight_left
             if rows_left == 0:
@@ -186,6 +187,7 @@ def _read(
 
         # No reference to a block stays here: it can hold a text of 200 MB, which only its consumer keeps alive.
         yield from iter(next_batch, None)
+    # Bytes that belong to no block, such as records behind the limit, count as read with an empty batch.
     if weight_left > 0:
         empty = Parsed(text=None, positions=_NO_POSITIONS, bad=(), bytes_read=weight_left)
         counts = {"file": part.file, "positions": _NO_POSITIONS, "bytes_read": weight_left}
@@ -243,6 +245,7 @@ def _apply_predicate(parsed: Parsed, predicate: Predicate | None) -> tuple[Parse
     """
     if predicate is None or parsed.rows is None or not len(parsed):
         return parsed, _NO_POSITIONS
+    # Records that it cannot judge are doubtful; such a fault replaces one of their text.
     verdicts = predicate.judge(parsed.rows)
     stays = verdicts.mask.copy()
     stays[list(verdicts.faults)] = True

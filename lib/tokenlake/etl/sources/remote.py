@@ -1,4 +1,4 @@
-"""Inputs at URLs (S3, GCS, HTTP(S), and what else fsspec has installed): what is listed, and their bytes.
+"""Inputs at URLs (S3, GCS, HTTP(S), and other schemes for which fsspec has a package): their listing and their bytes.
 
 Requests are those of :mod:`tokenlake.runtime.store.remote`.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, final
 
@@ -38,121 +37,104 @@ if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
 
 
-_AT_ONCE: Final = 16  # requests for single objects under way at a time
+_PARALLEL_REQUESTS: Final = 16  # for single objects
+_NEAR_NAMES: Final = 1000  # of a folder that are compared with a name that is missing
 _DESCRIPTION_BYTES: Final = 16 << 20  # of a file that describes a folder
-_PACKED: Final[dict[str, formats.Compression]] = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
+_COMPRESSION_OF_ENCODING: Final[dict[str, formats.Compression]] = {
+    "gzip": "gzip",
+    "x-gzip": "gzip",
+    "zstd": "zstd",
+}
+
+OF_INPUTS: Final = Failures(
+    option="data_files",
+    failed=SourceError,
+    missing=SourceNotFoundError,
+    advice="run again: finished units are kept",
+)
+"""Errors of a build whose storage fails: those of inputs."""
 
 
 def list_remote(source: ResolvedSource, select: Select = choose) -> list[InputFile]:
     """List the objects that the URLs of a source stand for, sorted by path.
 
-    An entry is an object, a glob, or a folder, which is searched for known extensions below it; names
-    that begin with a dot or an underscore are left out there. Paths are relative to the deepest common
-    folder of all entries. Each folder or glob costs one listing, never a request per object.
+    An entry is an object, a glob, or a folder, which is searched for known extensions below it; names that begin with a
+    dot or an underscore are left out there. Paths are relative to the deepest common folder of all entries. Each folder
+    or glob costs one listing, never a request per object.
 
     Args:
-        source: whose `data_files` to list.
-        select: says which files of an entry are listed.
+        source: Source whose `data_files` are listed.
+        select: Function that chooses the files of an entry.
 
     Raises:
-        SourceNotFoundError: an entry matches nothing; the message names near matches.
-        SourceError: the storage cannot be reached, or refuses access.
-        ConfigError: a URL holds credentials, entries are of several storages, a glob on a web server, or
-            an extension says nothing and no `type` is set.
-        MissingExtraError: the package for a scheme is missing.
+        SourceNotFoundError: An entry matches nothing; the message names near matches.
+        SourceError: The storage cannot be reached, or refuses access.
+        ConfigError: A URL holds credentials, entries are of several storages, a glob is on a web server, or an
+            extension is unknown and no `type` is set.
+        MissingExtraError: The package for a scheme is missing.
     """
     urls = [parse_url(entry) for entry in source.data_files]
-    other = next((url for url in urls if url.root != urls[0].root), None)
-    if other is not None:
-        raise ConfigError(
-            f"source {source.name!r}: data_files are of two storages, {urls[0].root} and {other.root}; make them "
-            "two sources",
-            source=source.name,
-        )
-    finder = _Finder(client_at(urls[0], source.storage_options, OF_INPUTS), source.type)
-    found = on_loop(finder.find_all(urls))
-    # The deepest folder that all are in, with a slash at its end; "" for the top.
-    split = [each.folder.split("/") if each.folder else [] for each in found]
-    common = takewhile(lambda parts: len(set(parts)) == 1, zip(*split, strict=False))
-    root = "".join(f"{parts[0]}/" for parts in common)
+    first_url = urls[0]
+    for url in urls:
+        if url.root != first_url.root:
+            raise ConfigError(
+                f"source {source.name!r}: data_files are of two storages, {first_url.root} and {url.root}; make them "
+                "two sources",
+                source=source.name,
+            )
+    finder = _Finder(client_at(first_url, source.storage_options, OF_INPUTS), source.type)
+    entries = on_loop(finder.find_all(urls))
 
     # Of each entry the files of one split; a file that several entries name once.
     objects: dict[str, RemoteObject] = {}
     choices: list[Choice] = []
-    for url, each in zip(urls, found, strict=True):
-        choice, chosen = _chosen(url, each, source, select)
+    for url, entry in zip(urls, entries, strict=True):
+        choice, chosen_objects = _choose_objects(url, entry, source, select)
         choices.append(choice)
-        objects.update({one.path: one for one in chosen})
+        for remote_object in chosen_objects:
+            objects[remote_object.path] = remote_object
     note = notes_of(choices)
 
-    def as_input(one: RemoteObject) -> InputFile:
-        url, packed = str(Url(urls[0].scheme, urls[0].root, one.path)), _PACKED.get(one.packed)
-        path = one.path[len(root) :]
-        return planned(source, path, url, size=one.size, token=one.token, compression=packed, origin=note)
-
-    return [as_input(objects[path]) for path in sorted(objects)]
-
-
-def _chosen(
-    url: Url, found: _Found, source: ResolvedSource, select: Select
-) -> tuple[Choice, list[RemoteObject]]:
-    """Return which objects of an entry are read: those that are data, of one subset and split."""
-    below = f"{found.folder}/" if found.folder else ""
-    inside = {one.path.removeprefix(below): one for one in found.every}
-
-    def read(name: str) -> str:
-        return _text_of(url, inside[name], source)
-
-    paths = [one.path.removeprefix(below) for one in found.objects]
-    if found.is_folder:
-        paths = without_descriptions(paths, inside, read)
-        if not paths:
-            names = (one.path for one in found.every)
-            raise formats.nothing_known(f"{str(url)!r}", names, source.type, str(url))
-    entry = FilesEntry(
-        written=str(url),
-        base=str(Url(url.scheme, url.root, below)),
-        folder_name=found.folder.rpartition("/")[2],
-        paths=paths,
-        is_folder=found.is_folder,
-        names=frozenset(inside) if found.is_folder else frozenset(),
-        read=read,
-    )
-    choice = select(entry, source)
-    objects = {one.path.removeprefix(below): one for one in found.objects}
-    return choice, [objects[path] for path in choice.paths]
+    # Their paths are relative to the deepest folder that all entries are in.
+    root = _common_folder([entry.folder for entry in entries])
+    files: list[InputFile] = []
+    for path in sorted(objects):
+        remote_object = objects[path]
+        files.append(
+            planned(
+                source,
+                path[len(root) :],
+                str(Url(first_url.scheme, first_url.root, path)),
+                size=remote_object.size,
+                token=remote_object.token,
+                compression=_COMPRESSION_OF_ENCODING.get(remote_object.packed),
+                origin=note,
+            )
+        )
+    return files
 
 
-def _text_of(url: Url, one: RemoteObject, source: ResolvedSource) -> str:
-    """Return the text of a small object that describes a folder."""
-    file = InputFile(
-        source=source.name,
-        path=one.path,
-        url=str(Url(url.scheme, url.root, one.path)),
-        size=one.size,
-        token=one.token,
-        stat=(),
-        format="text",
-        compression=_PACKED.get(one.packed),
-        file_id=0,
-    )
-    data = RemoteBytes(file, source.storage_options)
-    try:
-        text = data.pread(min(one.size, _DESCRIPTION_BYTES), 0)
-    finally:
-        data.close()
-    return text.decode("utf-8", errors="replace")
+def _common_folder(folders: Sequence[str]) -> str:
+    """Return the deepest folder that all folders are in, with a slash at its end; "" for the top."""
+    parts_of_folders = [folder.split("/") if folder else [] for folder in folders]
+    common = ""
+    for parts in zip(*parts_of_folders, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common += f"{parts[0]}/"
+    return common
 
 
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """What an entry stands for.
+class _Entry:
+    """Objects that an entry of `data_files` stands for.
 
     Attributes:
-        folder: the folder that all objects are in, without a slash at its end; "" for the top.
-        objects: the objects whose names say that they are data.
-        is_folder: whether the entry is that folder.
-        every: all objects of the folder; empty unless the entry is a folder.
+        folder: Folder that all objects are in, without a slash at its end; "" for the top.
+        objects: Objects whose names say that they are data.
+        is_folder: Whether the entry is that folder.
+        every: All objects of the folder; empty unless the entry is a folder.
     """
 
     folder: str
@@ -161,114 +143,188 @@ class _Found:
     every: list[RemoteObject] = field(default_factory=list["RemoteObject"])
 
 
+def _choose_objects(
+    url: Url, entry: _Entry, source: ResolvedSource, select: Select
+) -> tuple[Choice, list[RemoteObject]]:
+    """Return the objects of an entry that are read: those that are data, of one subset and split.
+
+    Args:
+        url: The entry.
+        entry: Its objects.
+        source: The source.
+        select: Function that chooses the files of an entry.
+    """
+    # Paths are relative to the folder of the entry.
+    prefix = f"{entry.folder}/" if entry.folder else ""
+    object_of_path = {remote.path.removeprefix(prefix): remote for remote in entry.objects}
+    object_of_name = {remote.path.removeprefix(prefix): remote for remote in entry.every}
+
+    def read(name: str) -> str:
+        return _text_of(url, object_of_name[name], source)
+
+    paths = list(object_of_path)
+    names: frozenset[str] = frozenset()
+    if entry.is_folder:
+        names = frozenset(object_of_name)
+        paths = without_descriptions(paths, object_of_name, read)
+        if not paths:
+            every_path = (remote.path for remote in entry.every)
+            raise formats.nothing_known(f"{str(url)!r}", every_path, source.type, str(url))
+    files_entry = FilesEntry(
+        written=str(url),
+        base=str(Url(url.scheme, url.root, prefix)),
+        folder_name=entry.folder.rpartition("/")[2],
+        paths=paths,
+        is_folder=entry.is_folder,
+        names=names,
+        read=read,
+    )
+    choice = select(files_entry, source)
+    return choice, [object_of_path[path] for path in choice.paths]
+
+
+def _text_of(url: Url, remote: RemoteObject, source: ResolvedSource) -> str:
+    """Return the text of a small object that describes a folder."""
+    file = InputFile(
+        source=source.name,
+        path=remote.path,
+        url=str(Url(url.scheme, url.root, remote.path)),
+        size=remote.size,
+        token=remote.token,
+        stat=(),
+        format="text",
+        compression=_COMPRESSION_OF_ENCODING.get(remote.packed),
+        file_id=0,
+    )
+    data = RemoteBytes(file, source.storage_options)
+    try:
+        text = data.pread(min(remote.size, _DESCRIPTION_BYTES), 0)
+    finally:
+        data.close()
+    return text.decode("utf-8", errors="replace")
+
+
 @final
 class _Finder:
     """Looks for entries on one storage."""
 
     def __init__(self, client: ObjectClient, wanted: SourceType | None) -> None:
+        """Begin.
+
+        Args:
+            client: Client of the storage.
+            wanted: Type that the source sets, None for none.
+        """
         self._client = client
         self._wanted: SourceType | None = wanted
 
-    async def find_all(self, urls: list[Url]) -> list[_Found]:
-        """Return what each entry stands for."""
-        turn = asyncio.Semaphore(_AT_ONCE)
+    async def find_all(self, urls: list[Url]) -> list[_Entry]:
+        """Return the objects of each entry."""
+        semaphore = asyncio.Semaphore(_PARALLEL_REQUESTS)
 
-        async def one(url: Url) -> _Found:
-            async with turn:
+        async def find(url: Url) -> _Entry:
+            async with semaphore:
                 return await self._find(url)
 
-        return await asyncio.gather(*map(one, urls))
+        return await asyncio.gather(*map(find, urls))
 
-    async def _find(self, url: Url) -> _Found:
+    async def _find(self, url: Url) -> _Entry:
+        """Return the objects of an entry: an object, a glob or a folder."""
         if url.is_http:
-            path = url.path.partition("?")[0]
-            folder = not path or path.endswith("/")
-            if folder or re.search(r"[*\[]", path):
-                raise ConfigError(
-                    f"data_files: {url} is a {'folder' if folder else 'glob'}, and web servers do "
-                    "not list what they have; name every file, or a range of them, as data-{0..31}.parquet",
-                    got=str(url),
-                )
-            return _Found(folder=path.rpartition("/")[0], objects=[await self._client.stat(url)])
+            return await self._find_on_web_server(url)
         if formats.has_wildcard(url.path):
             return await self._find_glob(url)
         if url.path and not url.path.endswith("/"):
             with suppress(SourceNotFoundError):
-                found = await self._client.stat(url)
-                return _Found(folder=url.path.rpartition("/")[0], objects=[found])
+                remote = await self._client.stat(url)
+                return _Entry(folder=url.path.rpartition("/")[0], objects=[remote])
         return await self._find_folder(url)
 
-    async def _find_glob(self, url: Url) -> _Found:
+    async def _find_on_web_server(self, url: Url) -> _Entry:
+        """Return the object at a URL; ConfigError for a folder or glob, which web servers do not list."""
+        path = url.path.partition("?")[0]
+        is_folder = not path or path.endswith("/")
+        if is_folder or re.search(r"[*\[]", path):
+            noun = "folder" if is_folder else "glob"
+            raise ConfigError(
+                f"data_files: {url} is a {noun}, and web servers do "
+                "not list what they have; name every file, or a range of them, as data-{0..31}.parquet",
+                got=str(url),
+            )
+        remote = await self._client.stat(url)
+        return _Entry(folder=path.rpartition("/")[0], objects=[remote])
+
+    async def _find_glob(self, url: Url) -> _Entry:
+        """Return the objects that match a glob."""
         try:
-            matches = formats.compile_glob(url.path)
+            is_match = formats.compile_glob(url.path)
         except ValueError as error:
             raise ConfigError(f"data_files: {url} is not a valid glob ({error})", got=str(url)) from None
-        listed = await self._list(url, formats.static_prefix(url.path), flat=formats.is_flat(url.path))
-        last = url.path.rpartition("/")[2]
-        found: list[RemoteObject] = []
-        for one in listed:
-            is_match = matches(one.path) and not describes(one.path.rpartition("/")[2], last)
-            if is_match or one.path == url.path:
-                found.append(one)
-        if not found:
-            raise await self._nothing(url)
-        return _Found(folder=formats.static_folder(url.path), objects=found)
+        listing = await self._list(url, formats.static_prefix(url.path), flat=formats.is_flat(url.path))
+        last_part = url.path.rpartition("/")[2]
+        objects: list[RemoteObject] = []
+        for remote in listing:
+            name = remote.path.rpartition("/")[2]
+            is_data = is_match(remote.path) and not describes(name, last_part)
+            if is_data or remote.path == url.path:
+                objects.append(remote)
+        if not objects:
+            raise await self._not_found(url)
+        return _Entry(folder=formats.static_folder(url.path), objects=objects)
 
-    async def _find_folder(self, url: Url) -> _Found:
+    async def _find_folder(self, url: Url) -> _Entry:
+        """Return the objects of a folder and of all folders below it."""
         folder = url.path.rstrip("/")
+        prefix = f"{folder}/" if folder else ""
+        listing = await self._list(url, prefix, flat=False)
+        objects = [remote for remote in listing if self._is_input(remote.path.removeprefix(prefix))]
+        if listing and not objects:
+            paths = (remote.path for remote in listing)
+            raise formats.nothing_known(f"{str(url)!r}", paths, self._wanted, str(url))
+        if not objects:
+            raise await self._not_found(url)
+        return _Entry(folder=folder, objects=objects, is_folder=True, every=listing)
 
-        def is_input(path: str) -> bool:
-            name = path[len(folder) :].lstrip("/")
-            hidden = any(part.startswith((".", "_")) for part in PurePosixPath(name).parts)
-            return not hidden and formats.belongs(name, self._wanted)
-
-        listed = await self._list(url, f"{folder}/" if folder else "", flat=False)
-        found = [one for one in listed if is_input(one.path)]
-        if listed and not found:
-            raise formats.nothing_known(f"{str(url)!r}", (one.path for one in listed), self._wanted, str(url))
-        if not found:
-            raise await self._nothing(url)
-        return _Found(folder=folder, objects=found, is_folder=True, every=listed)
+    def _is_input(self, name: str) -> bool:
+        """Say whether a search of a folder takes a file; hidden files and folders are left out."""
+        for part in PurePosixPath(name).parts:
+            if part.startswith((".", "_")):
+                return False
+        return formats.belongs(name, self._wanted)
 
     async def _list(self, url: Url, prefix: str, *, flat: bool) -> list[RemoteObject]:
         """Return the objects whose path begins with `prefix`, without the markers of folders."""
-        listed = await self._client.list(Url(url.scheme, url.root, prefix), flat=flat)
-        return [one for one in listed if not one.path.endswith("/")]
+        listing = await self._client.list(Url(url.scheme, url.root, prefix), flat=flat)
+        return [remote for remote in listing if not remote.path.endswith("/")]
 
-    async def _nothing(self, url: Url) -> SourceNotFoundError:
-        """Return the error for an entry that nothing matches, with what is near it."""
+    async def _not_found(self, url: Url) -> SourceNotFoundError:
+        """Return the error for an entry that nothing matches, with similar names."""
         folder = formats.static_folder(url.path.rstrip("/"))
-        place = Url(url.scheme, url.root, f"{folder}/" if folder else "")
-        around = await self._client.list(place, flat=True, limit=1000)
-        paths = (one.path.rstrip("/") for one in around)
-        names = [PurePosixPath(path).name for path in paths if path != folder]
+        prefix = f"{folder}/" if folder else ""
+        listing = await self._client.list(Url(url.scheme, url.root, prefix), flat=True, limit=_NEAR_NAMES)
+        names: list[str] = []
+        for remote in listing:
+            path = remote.path.rstrip("/")
+            if path != folder:
+                names.append(PurePosixPath(path).name)
         name = PurePosixPath(url.path).name
         return formats.not_found(str(url), f"{url.root}/{folder}", name, names)
-
-
-OF_INPUTS: Final = Failures(
-    option="data_files",
-    failed=SourceError,
-    missing=SourceNotFoundError,
-    advice="run again: finished units are kept",
-)
-"""What a failing storage is to a build: the errors of inputs."""
 
 
 @final
 class RemoteBytes(ReadAheadBytes):
     """An object at a URL, read by ranges; usable from threads, one read at a time.
 
-    Every answer must be of the planned version: by a condition on each request where the protocol has
-    one, else by a look before the first read; and by a look after the last one.
+    Every answer must be of the planned version: by a condition on each request if the protocol has one, otherwise by a
+    request before the first read; and by a request after the last one.
     """
 
     def __init__(self, file: InputFile, storage_options: Mapping[str, Any]) -> None:
-        """Open `file`; see :func:`tokenlake.etl.sources.opening.opened` for what it raises."""
+        """Open `file`; see :func:`tokenlake.etl.sources.opening.opened` for the errors."""
         self._url = parse_url(file.url)
         self._planned = RemoteObject(path=self._url.path, size=file.size, token=file.token)
         self._client = client_at(self._url, storage_options, OF_INPUTS)
-        self._spool: BinaryIO | None = None
+        self._spool: BinaryIO | None = None  # the whole object on the local disk
         super().__init__(file, self._fetch)
         if not self._client.pins(file.token):
             self.check_unchanged()
@@ -276,26 +332,26 @@ class RemoteBytes(ReadAheadBytes):
     def check_unchanged(self) -> None:
         """Raise InputChangedError unless the object is still the planned one."""
         try:
-            found = on_loop(self._client.stat(self._url))
+            remote = on_loop(self._client.stat(self._url))
         except SourceNotFoundError:
             raise changed(self.file, "the object is gone") from None
-        if found.size != self.file.size:
-            raise changed(self.file, f"it has {found.size} bytes, expected {self.file.size}")
+        if remote.size != self.file.size:
+            raise changed(self.file, f"it has {remote.size} bytes, expected {self.file.size}")
         # A commit of the Hub is in the URL. Tokens of different kinds cannot be compared.
         expected = self.file.token
-        alike = self._url.scheme != "hf" and found.token.partition(":")[0] == expected.partition(":")[0]
-        if alike and found.token != expected:
-            raise changed(self.file, f"its version is {found.token}, expected {expected}")
+        is_same_kind = remote.token.partition(":")[0] == expected.partition(":")[0]
+        if self._url.scheme != "hf" and is_same_kind and remote.token != expected:
+            raise changed(self.file, f"its version is {remote.token}, expected {expected}")
 
     def close(self) -> None:
-        """Release what is open."""
+        """Release the connections and the file on disk."""
         super().close()
         if self._spool is not None:
             self._spool.close()
 
     def _fetch(self, start: int, size: int) -> Future[bytearray]:
-        work = self._client.fetch(self._url, self._planned, start, size)
-        return asyncio.run_coroutine_threadsafe(work, get_loop())
+        request = self._client.fetch(self._url, self._planned, start, size)
+        return asyncio.run_coroutine_threadsafe(request, get_loop())
 
     def spans(self, start: int, size: int) -> list[memoryview]:
         try:
@@ -303,9 +359,10 @@ class RemoteBytes(ReadAheadBytes):
                 try:
                     return super().spans(start, size)
                 except NoRangesError:
-                    # The server knows no ranges: the whole object goes to a nameless file on the local disk.
+                    # The server knows no ranges: the whole object is downloaded to a nameless file on the local disk.
                     with self._lock:
-                        self._spool = self._spool or spooled(self._client, self._url, self._planned)
+                        if self._spool is None:
+                            self._spool = spooled(self._client, self._url, self._planned)
         except OtherObjectError as error:
             raise changed(self.file, str(error)) from None
         except SourceNotFoundError:

@@ -36,16 +36,16 @@ from tokenlake.base.json_text import dump_json
 Record = dict[str, Any]
 
 MAX_CELLS: Final = 4 << 20
-"""Records times columns of one batch; objects that share no keys would else make an enormous one."""
+"""Largest number of records times columns of one batch; objects without common keys would make an enormous one."""
 
 MAX_DEPTH: Final = 16
-"""Of nested types."""
+"""Largest number of levels of a nested type."""
 
 LARGE_INTEGERS: Final = pa.decimal128(38, 0)
 """Type of a column of integers beyond 64 bits; DuckDB, Polars and Arrow read it from Parquet as exact numbers."""
 
-_EXACT: Final = 1 << 53  # integers up to here are exact as a double
-_BITS: Final = 1 << 63
+_MAX_EXACT: Final = 1 << 53  # integers up to here are exact as a double
+_INT64_LIMIT: Final = 1 << 63
 _DIGITS_38: Final = 10**38
 _ARROW: Final[Any] = pa
 _SCALARS: Final[dict[frozenset[type[Any]], pa.DataType]] = {
@@ -60,62 +60,90 @@ _NESTED: Final = (frozenset[type[Any]]({list}), frozenset[type[Any]]({dict}))
 _NULL: Final[type[Any]] = type(None)
 
 Row = dict[str, Any]
+"""Fields of a record by their names."""
 
 
 def names_in(records: Iterable[Record]) -> tuple[str, ...]:
-    """Return the keys of all records, in the order in which they first come."""
+    """Return the keys of all records, in the order of their first occurrence."""
     return tuple(dict.fromkeys(chain.from_iterable(records)))
 
 
 def columns_of(records: Sequence[Record], names: tuple[str, ...]) -> pa.RecordBatch:
-    """Return the fields `names` of `records`; what a record lacks is null."""
-    arrays = [column_of([record.get(name) for record in records]) for name in names]
-    schema = _ARROW.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
-    if not arrays:  # a batch without columns has no length of its own
-        return _ARROW.RecordBatch.from_struct_array(_ARROW.array([{}] * len(records), pa.struct([])))
-    return _ARROW.RecordBatch.from_arrays(arrays, schema=schema)
+    """Return the fields `names` of `records` as columns; a missing field is null."""
+    if not names:  # a batch without columns has no length of its own
+        empty_rows = _ARROW.array([{}] * len(records), pa.struct([]))
+        return _ARROW.RecordBatch.from_struct_array(empty_rows)
+    arrays: list[Any] = []
+    fields: list[Any] = []
+    for name in names:
+        array = column_of([record.get(name) for record in records])
+        arrays.append(array)
+        fields.append((name, array.type))
+    return _ARROW.RecordBatch.from_arrays(arrays, schema=_ARROW.schema(fields))
 
 
 def column_of(values: Sequence[Any]) -> Any:
     """Return JSON values as an Arrow array, by the rules of this module."""
-    kinds = frozenset[type[Any]](map(type, values)) - {_NULL}
-    kind = _SCALARS.get(kinds)
-    if kind is None:
-        kind = _nested_type(values) if kinds in _NESTED else None
-    elif int in kinds:
+    types = frozenset[type[Any]](map(type, values)) - {_NULL}
+    column_type = _SCALARS.get(types)
+    if types in _NESTED:
+        column_type = _nested_type(values)
+    elif column_type is not None and int in types:
         integers = [value for value in values if type(value) is int]
-        kind = _number_type(min(integers), max(integers), has_floats=float in kinds)
-    if kind is None:
-        texts = [
-            None if value is None else dump_json(value, keeps_infinity=True).decode() for value in values
-        ]
+        column_type = _number_type(min(integers), max(integers), has_floats=float in types)
+    if column_type is None:
+        texts = [_json_text(value) for value in values]
         return _ARROW.array(texts, pa.large_string())
-    return _ARROW.array(values, kind)
+    return _ARROW.array(values, column_type)
+
+
+def _json_text(value: Any) -> str | None:
+    """Return a value as JSON text, None for null."""
+    if value is None:
+        return None
+    return dump_json(value, keeps_infinity=True).decode()
 
 
 def _number_type(low: int, high: int, *, has_floats: bool) -> pa.DataType | None:
-    """Return the type of integers from `low` to `high`, perhaps with floats beside them; None for no type."""
+    """Return the type of a column of numbers, None if no type holds them all.
+
+    Args:
+        low: Smallest integer.
+        high: Largest integer.
+        has_floats: Whether floating-point numbers are among them.
+    """
     if has_floats:
-        return pa.float64() if low >= -_EXACT and high <= _EXACT else None
-    if low >= -_BITS and high < _BITS:
+        is_exact = low >= -_MAX_EXACT and high <= _MAX_EXACT
+        return pa.float64() if is_exact else None
+    if low >= -_INT64_LIMIT and high < _INT64_LIMIT:
         return pa.int64()
-    if low >= 0 and high < 2 * _BITS:
+    if low >= 0 and high < 2 * _INT64_LIMIT:
         return pa.uint64()
-    return LARGE_INTEGERS if low > -_DIGITS_38 and high < _DIGITS_38 else None
+    has_38_digits = low > -_DIGITS_38 and high < _DIGITS_38
+    return LARGE_INTEGERS if has_38_digits else None
 
 
 @dataclass(slots=True)
 class _SeenTypes:
-    """What was seen at one place of nested values."""
+    """Types of the values at one place of nested values.
+
+    Attributes:
+        kinds: Python types of the values.
+        low: Smallest integer, or 0.
+        high: Largest integer, or 0.
+        items: Types of the items of lists; None before the first list.
+        fields: Types of the members of objects, by their keys.
+    """
 
     kinds: set[type[Any]] = field(default_factory=set[type[Any]])
-    low: int = 0  # the least integer, or 0
-    high: int = 0  # the greatest integer, or 0
+    low: int = 0
+    high: int = 0
     items: _SeenTypes | None = None
     fields: dict[str, _SeenTypes] = field(default_factory=dict[str, "_SeenTypes"])
 
     def note(self, value: Any, depth: int) -> int:
-        """Add a value that lies `depth` levels deep; return how many new places it has, a lot if too deep."""
+        """Add a value that lies `depth` levels deep; return the number of its new places, a huge one if it is too
+        deep."""
         kind: type[Any] = type(value)
         if value is None:
             return 0
@@ -128,54 +156,66 @@ class _SeenTypes:
         return 0
 
     def _note_inside(self, value: list[Any] | Record, depth: int) -> int:
+        """Add the items of a list or the members of an object; return the number of new places."""
         if isinstance(value, list):
-            self.items = items = self.items or _SeenTypes()
+            if self.items is None:
+                self.items = _SeenTypes()
+            items = self.items
             return sum(items.note(item, depth) for item in value)
-        new = 0
+        new_places = 0
         for key, item in value.items():
-            shape = self.fields.get(key)
-            if shape is None:
-                shape = self.fields[key] = _SeenTypes()
-                new += 1
-            new += shape.note(item, depth)
-        return new
+            member = self.fields.get(key)
+            if member is None:
+                member = _SeenTypes()
+                self.fields[key] = member
+                new_places += 1
+            new_places += member.note(item, depth)
+        return new_places
 
     def type(self) -> pa.DataType | None:
-        """Return the Arrow type of what was seen, None where no type holds it all."""
+        """Return the Arrow type of the values, None if no type holds them all."""
         if self.kinds == {list} and self.items:
-            inner = self.items.type()
-            return None if inner is None else _ARROW.large_list(inner)
+            item_type = self.items.type()
+            return None if item_type is None else _ARROW.large_list(item_type)
         if self.kinds == {dict} and self.fields:
-            types = {name: shape.type() for name, shape in self.fields.items()}
+            types = {name: member.type() for name, member in self.fields.items()}
             return None if None in types.values() else _ARROW.struct(list(types.items()))
-        kind = _SCALARS.get(frozenset(self.kinds))
-        if kind is not None and int in self.kinds:
+        scalar_type = _SCALARS.get(frozenset(self.kinds))
+        if scalar_type is not None and int in self.kinds:
             return _number_type(self.low, self.high, has_floats=float in self.kinds)
-        return kind
+        return scalar_type
 
 
 def _nested_type(values: Sequence[Any]) -> pa.DataType | None:
-    shape, places = _SeenTypes(), 0
+    """Return the type of a column of lists or objects; None for JSON text."""
+    seen_types = _SeenTypes()
+    places = 0
     for value in values:
-        places += shape.note(value, 0)
+        places += seen_types.note(value, 0)
         if places * len(values) > MAX_CELLS:
             return None
-    return shape.type()
+    return seen_types.type()
 
 
 def is_too_wide(records: Sequence[Record], names: tuple[str, ...] | None) -> bool:
-    """Say whether one batch of these records (None: of all their fields) would be mostly nulls, and enormous."""
-    width = len(names_in(records) if names is None else names)
-    return len(records) * width > MAX_CELLS
+    """Say whether one batch of records would be enormous, and mostly nulls.
+
+    Args:
+        records: The records.
+        names: Fields that become columns, None for all.
+    """
+    if names is None:
+        names = names_in(records)
+    return len(records) * len(names) > MAX_CELLS
 
 
 @final
 class Rows:
     """n rows, never changed in place.
 
-    Columnar inputs come as columns and JSON as objects; a step takes the form it works in, and what nobody asks
-    for is never made. The two forms of JSON rows differ in one thing: a missing key is missing in an object, and
-    null in the columns.
+    Columnar inputs are read as columns and JSON as objects. A step takes the form that it works in, and the other form
+    is made on demand. The two forms of JSON rows differ in one thing: a missing key is missing in an object, and null
+    in the columns.
     """
 
     def __init__(
@@ -184,15 +224,18 @@ class Rows:
         objects: list[Row] | None = None,
         names: tuple[str, ...] | None = None,
     ) -> None:
-        """Give either form, or both of the same rows.
+        """Take either form, or both of the same rows.
 
         Args:
-            names: the fields that columns are made of where only objects are given, None for all; objects may have
-                further ones.
+            columns: Rows as columns.
+            objects: Rows as objects.
+            names: Fields of objects that become columns, None for all; objects may have further fields.
         """
         if columns is None and objects is None:
             raise TypeError("rows need columns or objects")
-        self._columns, self._objects, self._names = columns, objects, names
+        self._columns = columns
+        self._objects = objects
+        self._names = names
 
     def __len__(self) -> int:
         return len(self._objects) if self._objects is not None else len(self.columns)
@@ -202,7 +245,9 @@ class Rows:
         """The rows as columns; made of objects by the rules of this module."""
         if self._columns is None:
             assert self._objects is not None
-            names = names_in(self._objects) if self._names is None else self._names
+            names = self._names
+            if names is None:
+                names = names_in(self._objects)
             self._columns = columns_of(self._objects, names)
         return self._columns
 
@@ -223,29 +268,34 @@ class Rows:
         """Return the rows where `mask` (bool[n]) is true."""
         if mask.all():
             return self
-        columns = None if self._columns is None else self._columns.filter(mask_of(mask))
-        objects = None if self._objects is None else list(compress(self._objects, mask.tolist()))
+        columns = self._columns
+        if columns is not None:
+            columns = columns.filter(mask_of(mask))
+        objects = self._objects
+        if objects is not None:
+            objects = list(compress(objects, mask.tolist()))
         return type(self)(columns, objects, self._names)
 
     def values(self, path: str) -> Sequence[Any]:
-        """Return the field `path` of every row as Python values, None where it is missing.
+        """Return the field `path` of every row as Python values, None for a missing one.
 
-        A field that bears the whole dotted path as its name comes first: ``a.b`` is the field "a.b", else field "b"
-        of "a".
+        A field whose name is the whole dotted path comes first: ``a.b`` is the field "a.b", otherwise field "b" of "a".
         """
         if self._objects is None and self._columns is not None:
-            name = path if path in self._columns.schema.names else path.split(".", 1)[0]
-            if name not in self._columns.schema.names:
+            names: list[str] = self._columns.schema.names
+            if path in names:
+                return self._columns.column(path).to_pylist()
+            name, _, rest = path.partition(".")
+            if name not in names or not rest:
                 return [None] * len(self)
-            values: list[Any] = self._columns.column(name).to_pylist()
-            return values if name == path else [value_at(value, path[len(name) + 1 :]) for value in values]
+            return [value_at(value, rest) for value in self._columns.column(name).to_pylist()]
         if "." not in path:
             return [row.get(path) for row in self.objects]
         return [value_at(row, path) for row in self.objects]
 
 
 def value_at(value: Any, path: str) -> Any:
-    """Return what is at a dotted path of JSON, None where nothing is; a key that is all that is left comes first."""
+    """Return the value at a dotted path of JSON, None if there is none; a key that is the whole rest comes first."""
     while isinstance(value, dict):
         if path in value:
             return value[path]

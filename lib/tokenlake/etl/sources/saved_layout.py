@@ -10,12 +10,12 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.sources.layout import DEFAULT, FolderLayout
 
 STATE: Final = "state.json"
-"""Beside a saved dataset: which files hold its rows, and which split it is."""
+"""Name of the file that lists the files with the rows of a saved dataset, and names its split."""
 _INFO: Final = "dataset_info.json"
 _SPLIT_NAMES: Final = "dataset_dict.json"
 
 ReadText: TypeAlias = Callable[[str], str]
-"""Returns the text of a small file, by its path relative to the folder."""
+"""Function that returns the text of a small file, by its path relative to the folder."""
 
 
 def is_saved(names: Iterable[str]) -> bool:
@@ -26,20 +26,25 @@ def is_saved(names: Iterable[str]) -> bool:
 def saved_files(state: str, shown: str) -> list[str]:
     """Return the names of the files that hold the rows of a saved dataset.
 
-    Other Arrow files of its folder, such as ``cache-*.arrow``, hold results of ``map`` and are no rows of it.
+    Other Arrow files of its folder, such as ``cache-*.arrow``, hold results of ``map``, not its rows.
 
     Args:
-        state: the text of its ``state.json``.
-        shown: path of that file, for messages.
+        state: Text of its ``state.json``.
+        shown: Path of that file, for messages.
 
     Raises:
-        ConfigError: it does not list files, or rows are chosen by an index beside them.
+        ConfigError: The text does not list files, or rows are chosen by an index beside them.
     """
-    entries = _loaded(state, shown).get("_data_files")
-    listed = cast("list[object]", entries) if isinstance(entries, list) else [None]
+    fields = _load_object(state, shown)
+    entries: object = fields.get("_data_files")
+    listed_files: list[object] = [None]
+    if isinstance(entries, list):
+        listed_files = cast("list[object]", entries)
     names: list[str] = []
-    for entry in listed:
-        name = cast("dict[str, object]", entry).get("filename") if isinstance(entry, dict) else None
+    for entry in listed_files:
+        name: object = None
+        if isinstance(entry, dict):
+            name = cast("dict[str, object]", entry).get("filename")
         if not isinstance(name, str) or name in ("", ".", "..") or "/" in name:
             raise ConfigError(
                 f"{shown}: `_data_files` of a saved dataset must be a list of {{filename: NAME}}; got {entry!r:.80}. "
@@ -47,7 +52,7 @@ def saved_files(state: str, shown: str) -> list[str]:
                 file=shown,
             )
         names.append(name)
-    if _loaded(state, shown).get("_indices_files") or _loaded(state, shown).get("_indices_data_files"):
+    if fields.get("_indices_files") or fields.get("_indices_data_files"):
         raise ConfigError(
             f"{shown}: an old release of `datasets` saved this dataset with a list of row indices, which is not read; "
             "load it with `datasets.load_from_disk` and save it again",
@@ -57,18 +62,27 @@ def saved_files(state: str, shown: str) -> list[str]:
 
 
 def saved_split(state: str, shown: str) -> str | None:
-    """Return the split that a saved dataset says it is, None where it says none."""
-    split = _loaded(state, shown).get("_split")
+    """Return the split of a saved dataset, None if its ``state.json`` names none.
+
+    Args:
+        state: Text of ``state.json``.
+        shown: Path of that file, for messages.
+    """
+    split = _load_object(state, shown).get("_split")
     return split.partition("[")[0] if isinstance(split, str) else None
 
 
 def saved_splits(text: str, shown: str) -> list[str]:
     """Return the splits that ``dataset_dict.json`` names, each a folder beside it.
 
+    Args:
+        text: Text of ``dataset_dict.json``.
+        shown: Path of that file, for messages.
+
     Raises:
-        ConfigError: it names none.
+        ConfigError: The file names no splits.
     """
-    names = _loaded(text, shown).get("splits")
+    names = _load_object(text, shown).get("splits")
     splits = [name for name in cast("list[object]", names or []) if isinstance(name, str)]
     if not isinstance(names, list) or not splits or len(splits) < len(cast("list[object]", names)):
         raise ConfigError(
@@ -79,7 +93,8 @@ def saved_splits(text: str, shown: str) -> list[str]:
     return splits
 
 
-def _loaded(text: str, shown: str) -> dict[str, Any]:
+def _load_object(text: str, shown: str) -> dict[str, Any]:
+    """Parse a JSON object; ConfigError if the text is something else."""
     try:
         value: object = json.loads(text)
     except ValueError as error:
@@ -94,7 +109,13 @@ def _loaded(text: str, shown: str) -> dict[str, Any]:
 
 
 def saved_layout(paths: Sequence[str], every: Iterable[str], read: ReadText) -> FolderLayout | None:
-    """Return the layout of a folder that ``DatasetDict.save_to_disk`` wrote; None for any other folder."""
+    """Return the layout of a folder that ``DatasetDict.save_to_disk`` wrote; None for any other folder.
+
+    Args:
+        paths: Paths of data in the folder.
+        every: Paths of all files of the folder.
+        read: Function that returns the text of a small file.
+    """
     if _SPLIT_NAMES not in every:
         return None
     splits: dict[str, list[str]] = {}

@@ -35,16 +35,16 @@ _SHOWN: Final = 3  # names of files in a message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesEntry:
-    """What one entry of `data_files` stands for.
+    """One entry of `data_files`, with the files that it stands for.
 
     Attributes:
-        written: the entry as it was written, for messages; it holds no credentials.
-        base: what stands before a path in the absolute path or URL of its file.
-        folder_name: name of the folder that all paths are in.
-        paths: files, relative to that folder.
-        is_folder: whether the entry names the folder itself, not files by name or glob.
-        names: of what lies directly in the folder; empty unless the entry is a folder.
-        read: returns the text of a small file of the folder.
+        written: Entry as it was written, for messages; it holds no credentials.
+        base: Prefix of a path in the absolute path or URL of its file.
+        folder_name: Name of the folder that all paths are in.
+        paths: Paths of the files, relative to that folder.
+        is_folder: Whether the entry names the folder itself, not files by name or glob.
+        names: Names directly in the folder; empty unless the entry is a folder.
+        read: Function that returns the text of a small file of the folder.
     """
 
     written: str
@@ -61,12 +61,12 @@ class EntrySplits:
     """The splits of an entry.
 
     Attributes:
-        splits: split to paths.
-        unnamed: paths in no split.
-        origin: what says so, as in :class:`tokenlake.etl.sources.layout.FolderLayout`; ``none`` where no
-            name says a split, ``saved dataset`` for a folder that ``Dataset.save_to_disk`` wrote.
-        subset: the subset that the splits are of; None where there are no subsets.
-        subsets: names of all subsets.
+        splits: Split to paths.
+        unnamed: Paths in no split.
+        origin: Source of the splits, as in :class:`tokenlake.etl.sources.layout.FolderLayout`; ``none`` if no name says
+            a split, ``saved dataset`` for a folder that ``Dataset.save_to_disk`` wrote.
+        subset: Subset of the splits; None if there are no subsets.
+        subsets: Names of all subsets.
     """
 
     splits: Splits
@@ -81,9 +81,9 @@ class Choice:
     """Files of an entry.
 
     Attributes:
-        paths: the files to read.
-        note: what was chosen and what is left out, "" where nothing is.
-        refusal: why nothing is read of files that were named; it is raised where nothing of any entry is.
+        paths: Paths of the files to read.
+        note: Note on the files that are read and left out, "" if none is left out.
+        refusal: Reason for which none of the named files is read; it is raised if no file of any entry is read.
     """
 
     paths: Sequence[str]
@@ -92,26 +92,36 @@ class Choice:
 
 
 def notes_of(choices: Iterable[Choice]) -> str:
-    """Return the notes on all entries of a source; ConfigError where nothing of any entry is read."""
-    every = list(choices)
-    refusals = [choice.refusal for choice in every if choice.refusal is not None]
-    if refusals and not any(choice.paths for choice in every):
-        raise refusals[0]
-    return "; ".join(choice.note for choice in every if choice.note)
+    """Return the notes on all entries of a source; ConfigError if no file of any entry is read."""
+    notes: list[str] = []
+    first_refusal: ConfigError | None = None
+    has_paths = False
+    for choice in choices:
+        if choice.paths:
+            has_paths = True
+        if choice.note:
+            notes.append(choice.note)
+        if first_refusal is None:
+            first_refusal = choice.refusal
+    if first_refusal is not None and not has_paths:
+        raise first_refusal
+    return "; ".join(notes)
 
 
 def splits_of(entry: FilesEntry, subset: str | None, *, takes_first: bool = False) -> EntrySplits:
     """Return the splits of an entry: by its card, as a saved dataset, or by its names.
 
     Args:
-        subset: the subset that is asked for, None for the default one.
-        takes_first: where no subset is the default one, take the first one instead of raising.
+        entry: The entry.
+        subset: Name of the subset, None for the default one.
+        takes_first: Whether the first subset is taken if none is the default one, instead of raising.
 
     Raises:
-        ConfigError: there is no such subset, or the card is of no use.
+        ConfigError: The subset does not exist, or the card cannot be used.
     """
-    found = _layout_of(entry)
-    if found is None:
+    folder_layout = _layout_of(entry)
+    # 1. No file describes the folder: a saved dataset has one split, and in any other folder names tell the splits.
+    if folder_layout is None:
         if subset is not None:
             raise _no_subsets(entry, subset)
         if saved_layout.is_saved(entry.names):
@@ -123,47 +133,52 @@ def splits_of(entry: FilesEntry, subset: str | None, *, takes_first: bool = Fals
         unnamed = tuple(layout.in_no_split(entry.paths, splits))
         return EntrySplits(splits=splits, unnamed=unnamed, origin="names")
 
-    subsets = tuple(found.subsets)
-    name = found.default if subset is None else subset
+    # 2. The subset that is meant.
+    subsets = tuple(folder_layout.subsets)
+    name = folder_layout.default if subset is None else subset
     if name is None and takes_first:
         name = subsets[0]
-    if found.origin != "card" and subset is not None:
+    if folder_layout.origin != "card" and subset is not None:
         raise _no_subsets(entry, subset)
-    if name is None or name not in found.subsets:
-        what = "has several subsets and no default one" if subset is None else f"has no subset {subset!r}"
-        hint = "" if subset is None else did_you_mean(subset, subsets)
+    if name is None or name not in folder_layout.subsets:
+        problem = "has several subsets and no default one"
+        hint = ""
+        if subset is not None:
+            problem = f"has no subset {subset!r}"
+            hint = did_you_mean(subset, subsets)
         raise ConfigError(
-            f"data_files: {entry.written!r} {what}; by its {CARD} it has {', '.join(subsets)}: set `subset` to one of "
-            f"them{hint}",
+            f"data_files: {entry.written!r} {problem}; by its {CARD} it has {', '.join(subsets)}: set `subset` to one "
+            f"of them{hint}",
             got=subset,
             subsets=list(subsets),
         )
-    splits = found.subsets[name]
+    # 3. Its splits, and the files that are in none of them.
+    splits = folder_layout.subsets[name]
     unnamed = tuple(layout.in_no_split(entry.paths, splits))
-    is_card = found.origin == "card"
+    is_card = folder_layout.origin == "card"
     return EntrySplits(
         splits=splits,
         unnamed=unnamed,
-        origin=found.origin,
+        origin=folder_layout.origin,
         subset=name if is_card else None,
         subsets=subsets if is_card else (),
     )
 
 
 Select: TypeAlias = Callable[[FilesEntry, "ResolvedSource"], Choice]
-"""What says which files of an entry are listed."""
+"""Function that chooses the files of an entry that are listed."""
 
 
 @final
 class Survey:
-    """Lists all files of a source, and notes the splits and subsets that they have.
+    """Lists all files of a source, and collects the splits and subsets that they have.
 
     Attributes:
-        splits: split to absolute paths or URLs; only splits that names or descriptions say.
-        unnamed: files in no split, where other files of their entry are in one.
-        subsets: names of all subsets.
-        subset: the subset that the splits are of: the one asked for, the default one, else the first.
-        has_folder: whether an entry is a folder.
+        splits: Split to absolute paths or URLs; only splits that names or descriptions say.
+        unnamed: Files in no split, if other files of their entry are in one.
+        subsets: Names of all subsets.
+        subset: Subset of the splits: the source's, otherwise the default one, otherwise the first.
+        has_folder: Whether an entry is a folder.
     """
 
     def __init__(self) -> None:
@@ -176,14 +191,14 @@ class Survey:
     def __call__(self, entry: FilesEntry, source: ResolvedSource) -> Choice:
         """Note the splits of an entry; return all its files."""
         self.has_folder = self.has_folder or entry.is_folder
-        found = splits_of(entry, source.subset, takes_first=True)
-        if found.subset is not None:
-            self.subsets = tuple(found.subsets)
-            self.subset = found.subset
-        if found.origin not in ("none", "saved dataset"):
-            for split, paths in found.splits.items():
+        entry_splits = splits_of(entry, source.subset, takes_first=True)
+        if entry_splits.subset is not None:
+            self.subsets = tuple(entry_splits.subsets)
+            self.subset = entry_splits.subset
+        if entry_splits.origin not in ("none", "saved dataset"):
+            for split, paths in entry_splits.splits.items():
                 self.splits.setdefault(split, []).extend(entry.base + path for path in paths)
-            self.unnamed += [entry.base + path for path in found.unnamed]
+            self.unnamed += [entry.base + path for path in entry_splits.unnamed]
         return Choice(paths=entry.paths)
 
 
@@ -207,46 +222,46 @@ def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
             raise _no_subsets(entry, source.subset)
         named = split_names.splits_named(entry.paths, only_known_shards=True)
         if len(named) > 1 and source.split_from == "default":
-            told = f"all its files are read, of whatever split: {counted(named)}; `split: {split}` reads those of one"
-            return Choice(paths=entry.paths, note=f"{entry.written}: {told}")
+            note = f"all its files are read, of whatever split: {counted(named)}; `split: {split}` reads those of one"
+            return Choice(paths=entry.paths, note=f"{entry.written}: {note}")
         return Choice(paths=entry.paths)
-    found = splits_of(entry, source.subset)
-    if found.origin == "saved dataset" and not is_written:
+    entry_splits = splits_of(entry, source.subset)
+    if entry_splits.origin == "saved dataset" and not is_written:
         return Choice(paths=entry.paths)  # a folder of one dataset, whatever split it was taken from
-    if split not in found.splits and split_names.split_of_word(split) in found.splits:
+    if split not in entry_splits.splits and split_names.split_of_word(split) in entry_splits.splits:
         split = split_names.split_of_word(split)
 
     # 1. No name says a split: all files are train, unless the folder itself is named after the split.
-    if found.origin == "none":
+    if entry_splits.origin == "none":
         is_of_folder = split_names.is_name_of(split, entry.folder_name)
-        others = split_names.paths_of_word(entry.paths, split)
+        paths_of_word = split_names.paths_of_word(entry.paths, split)
         if source.split_from == "mapping" or split == TRAIN or is_of_folder:
             return Choice(paths=entry.paths)
-        if others:
-            return Choice(paths=others, note=_note(entry, split, others, found))
+        if paths_of_word:
+            return Choice(paths=paths_of_word, note=_note(entry, split, paths_of_word, entry_splits))
         refusal = _nothing_says(entry, split)
         if entry.is_folder:
             raise refusal
-        return Choice(paths=(), note=_note(entry, split, (), found), refusal=refusal)
+        return Choice(paths=(), note=_note(entry, split, (), entry_splits), refusal=refusal)
 
     # 2. A file whose name says two splits belongs to neither for certain.
-    if found.origin == "names":
-        _refuse_ambiguous(entry, found.splits)
+    if entry_splits.origin == "names":
+        _refuse_ambiguous(entry, entry_splits.splits)
 
     # 3. The files of the split. Files that were named, and whose names say no split, are of train.
-    paths = list(found.splits.get(split, ()))
+    paths = list(entry_splits.splits.get(split, ()))
     if not entry.is_folder and split == TRAIN:
-        paths += found.unnamed
-    if not paths and found.origin == "names" and is_written:
-        paths = split_names.paths_of_word(found.unnamed, split)
+        paths += entry_splits.unnamed
+    if not paths and entry_splits.origin == "names" and is_written:
+        paths = split_names.paths_of_word(entry_splits.unnamed, split)
     if not paths:
-        refusal = _no_split(entry, split, found)
+        refusal = _no_split(entry, split, entry_splits)
         if entry.is_folder:
             raise refusal
-        return Choice(paths=(), note=_note(entry, split, (), found), refusal=refusal)
-    if entry.is_folder and not is_written and found.origin == "names" and found.unnamed:
-        raise _partly_named(entry, split, found)
-    return Choice(paths=paths, note=_note(entry, split, paths, found))
+        return Choice(paths=(), note=_note(entry, split, (), entry_splits), refusal=refusal)
+    if entry.is_folder and not is_written and entry_splits.origin == "names" and entry_splits.unnamed:
+        raise _partly_named(entry, split, entry_splits)
+    return Choice(paths=paths, note=_note(entry, split, paths, entry_splits))
 
 
 def _layout_of(entry: FilesEntry) -> layout.FolderLayout | None:
@@ -267,7 +282,13 @@ def counted(splits: Mapping[str, Sequence[str]]) -> str:
 
 
 def left_over(splits: Splits, unnamed: Iterable[str], chosen: Collection[str]) -> str:
-    """Return for a message which files are not chosen: ``test (1 file), 2 files in no split``; "" for none."""
+    """Return the files that are not chosen, for a message: ``test (1 file), 2 files in no split``; "" for none.
+
+    Args:
+        splits: Split to paths.
+        unnamed: Paths in no split.
+        chosen: Paths that are chosen.
+    """
     parts: list[str] = []
     for split, paths in splits.items():
         rest = [path for path in paths if path not in chosen]
@@ -285,33 +306,36 @@ def files_of(count: int) -> str:
 
 
 def _listed(paths: Iterable[str]) -> str:
-    every = list(paths)
-    more = f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
-    return ", ".join(every[:_SHOWN]) + more
+    """Return paths for a message, the first three of them."""
+    all_paths = list(paths)
+    shown = ", ".join(all_paths[:_SHOWN])
+    if len(all_paths) > _SHOWN:
+        shown += f" and {len(all_paths) - _SHOWN} more"
+    return shown
 
 
-def _note(entry: FilesEntry, split: str, paths: Sequence[str], found: EntrySplits) -> str:
-    """Return what is read of an entry, and what is left out."""
-    rest = left_over(found.splits, found.unnamed, set(paths))
-    if not rest and len(found.subsets) < 2:
+def _note(entry: FilesEntry, split: str, paths: Sequence[str], entry_splits: EntrySplits) -> str:
+    """Return a note on the files of an entry that are read and left out."""
+    rest = left_over(entry_splits.splits, entry_splits.unnamed, set(paths))
+    if not rest and len(entry_splits.subsets) < 2:
         return ""
-    subset = "" if found.subset is None else f"subset {found.subset!r}, "
-    told = f"{entry.written}: {subset}split {split!r}, {files_of(len(paths))}"
-    return f"{told}; not read: {rest}" if rest else told
+    subset = "" if entry_splits.subset is None else f"subset {entry_splits.subset!r}, "
+    note = f"{entry.written}: {subset}split {split!r}, {files_of(len(paths))}"
+    return f"{note}; not read: {rest}" if rest else note
 
 
 def _no_subsets(entry: FilesEntry, subset: str) -> ConfigError:
     if not entry.is_folder:
-        told = "files that are named one by one or by a glob have no subsets"
+        problem = "files that are named one by one or by a glob have no subsets"
         remedy = "leave `subset` out, or name the folder whose README.md describes it"
     else:
-        told = f"{entry.written!r} has no {CARD} whose `configs:` names subsets"
+        problem = f"{entry.written!r} has no {CARD} whose `configs:` names subsets"
         remedy = "leave `subset` out"
         if any(path.startswith(f"{subset}/") for path in entry.paths):
             remedy = (
                 f"name the folder in data_files, {entry.written.rstrip('/')}/{subset}, and leave `subset` out"
             )
-    return ConfigError(f"data_files: {told}; got subset {subset!r}: {remedy}", got=subset)
+    return ConfigError(f"data_files: {problem}; got subset {subset!r}: {remedy}", got=subset)
 
 
 def _nothing_says(entry: FilesEntry, split: str) -> ConfigError:
@@ -325,17 +349,19 @@ def _nothing_says(entry: FilesEntry, split: str) -> ConfigError:
     )
 
 
-def _no_split(entry: FilesEntry, split: str, found: EntrySplits) -> ConfigError:
+def _no_split(entry: FilesEntry, split: str, entry_splits: EntrySplits) -> ConfigError:
     said_by = {"card": f"by its {CARD}", "names": "by the names of its files"}.get(
-        found.origin, "as it was saved"
+        entry_splits.origin, "as it was saved"
     )
-    names = list(found.splits)
-    if found.splits.get(split) is not None:
-        told = f"has no file of split {split!r} that is read here, though its {CARD} names it"
+    names = list(entry_splits.splits)
+    if entry_splits.splits.get(split) is not None:
+        problem = f"has no file of split {split!r} that is read here, though its {CARD} names it"
     else:
-        told = f"has no split {split!r}{did_you_mean(split, names)}"
+        problem = f"has no split {split!r}{did_you_mean(split, names)}"
     unnamed = (
-        f"; {files_of(len(found.unnamed))} in no split ({_listed(found.unnamed)})" if found.unnamed else ""
+        f"; {files_of(len(entry_splits.unnamed))} in no split ({_listed(entry_splits.unnamed)})"
+        if entry_splits.unnamed
+        else ""
     )
     if entry.is_folder:
         all_of_them = f"{entry.written.rstrip('/')}/**/*.EXTENSION"
@@ -343,21 +369,22 @@ def _no_split(entry: FilesEntry, split: str, found: EntrySplits) -> ConfigError:
     else:
         remedy = "To read files whatever their names, leave `split` out"
     return ConfigError(
-        f"data_files: {entry.written!r} {told}; {said_by} it has {counted(found.splits)}{unnamed}. Set `split` to one "
-        f"of {', '.join(names)}. {remedy}",
+        f"data_files: {entry.written!r} {problem}; {said_by} it has {counted(entry_splits.splits)}{unnamed}. Set "
+        f"`split` to one of {', '.join(names)}. {remedy}",
         got=split,
         splits=names,
     )
 
 
-def _partly_named(entry: FilesEntry, split: str, found: EntrySplits) -> ConfigError:
+def _partly_named(entry: FilesEntry, split: str, entry_splits: EntrySplits) -> ConfigError:
     return ConfigError(
-        f"data_files: in {entry.written!r} some names say a split ({counted(found.splits)}), and "
-        f"{files_of(len(found.unnamed))} in no split ({_listed(found.unnamed)}), so that it is not clear what to read. "
-        f"Write `split: {split}` to read the files of that name alone, name the files of each split, as data_files: "
+        f"data_files: in {entry.written!r} some names say a split ({counted(entry_splits.splits)}), and "
+        f"{files_of(len(entry_splits.unnamed))} in no split ({_listed(entry_splits.unnamed)}), so that it is not clear "
+        f"what to read. Write `split: {split}` to read the files of that name alone, name the files of each split, as "
+        f"data_files: "
         f"{{train: PATTERN, test: PATTERN}}, or read files whatever their names by a glob: "
         f"{entry.written.rstrip('/')}/**/*.EXTENSION",
-        splits=list(found.splits),
+        splits=list(entry_splits.splits),
     )
 
 

@@ -21,7 +21,12 @@ SPLIT_NAME: Final = re.compile(r"\w+(\.\w+)*")
 
 
 def _word_pattern(words: Iterable[str], after: str) -> re.Pattern[str]:
-    """Return a pattern that finds words behind a separator or at the beginning, and before `after`."""
+    """Return a pattern of words behind a separator or at the beginning.
+
+    Args:
+        words: The words.
+        after: Pattern of the text behind a word.
+    """
     choices = "|".join(re.escape(word) for word in words)
     return re.compile(rf"(?:^|{_SEPARATOR})({choices})(?={after})")
 
@@ -37,55 +42,60 @@ def splits_by_name(paths: Iterable[str]) -> dict[str, list[str]]:
     A path whose name says two splits is in both; where some paths say a split, those that say none are in no split.
 
     Args:
-        paths: of data, relative to the folder, with ``/``.
+        paths: Paths of data, relative to the folder, with ``/``.
 
     Returns:
         The splits in the order train, validation, test, others by name; their paths sorted. Empty without a path.
     """
     ordered = sorted(set(paths))
-    found = splits_named(ordered)
-    if found:
-        return found
-    return {TRAIN: ordered} if ordered else {}
+    splits = splits_named(ordered)
+    if not splits and ordered:
+        return {TRAIN: ordered}
+    return splits
 
 
 def splits_named(paths: Sequence[str], *, only_known_shards: bool = False) -> dict[str, list[str]]:
-    """Return split to paths, as :func:`splits_by_name` does; nothing where no name says a split.
+    """Return split to paths, as :func:`splits_by_name` does; empty if no name says a split.
 
     Args:
-        only_known_shards: ``data/NAME-00000-of-00005`` names splits only where one of the names is a usual one:
+        paths: Paths of data, relative to the folder, with ``/``.
+        only_known_shards: Whether ``data/NAME-00000-of-00005`` names splits only if one of the names is a usual one:
             outside of the Hub ``data/part-00000-of-00005`` is a part of the data, not a split ``part``.
     """
-    # 1. Shards. Their names are the splits, whatever they are.
+    # 1. Shards. Their names are the splits, usual or not.
     shards: dict[str, list[str]] = {}
     for path in paths:
         shard = _SHARD.fullmatch(path)
         if shard is not None:
             shards.setdefault(shard[1], []).append(path)
     if shards and (not only_known_shards or shards.keys() & _WORDS.keys()):
-        usual = [name for name in KEYWORDS if name in shards]
-        return {name: shards[name] for name in (*usual, *sorted(shards.keys() - KEYWORDS.keys()))}
+        usual_names = [name for name in KEYWORDS if name in shards]
+        other_names = sorted(shards.keys() - KEYWORDS.keys())
+        return {name: shards[name] for name in (*usual_names, *other_names)}
 
-    # 2. Folders, and where no folder says a split, file names.
+    # 2. Folders, and if no folder says a split, file names.
     for splits_of in (splits_of_folders, splits_of_file):
-        found: dict[str, list[str]] = {}
+        paths_of_split: dict[str, list[str]] = {}
         for path in paths:
             for split in splits_of(path):
-                found.setdefault(split, []).append(path)
-        if found:
-            return {split: found[split] for split in KEYWORDS if split in found}
+                paths_of_split.setdefault(split, []).append(path)
+        if paths_of_split:
+            return {split: paths_of_split[split] for split in KEYWORDS if split in paths_of_split}
     return {}
 
 
 def splits_of_folders(path: str) -> set[str]:
     """Return the splits that the folders of a path name."""
-    folders = path.split("/")[:-1]
-    return {_WORDS[word] for folder in folders for word in _IN_FOLDER.findall(folder)}
+    splits: set[str] = set()
+    for folder in path.split("/")[:-1]:
+        splits.update(_WORDS[word] for word in _IN_FOLDER.findall(folder))
+    return splits
 
 
 def splits_of_file(path: str) -> set[str]:
     """Return the splits that the name of a file says."""
-    return {_WORDS[word] for word in _IN_NAME.findall(path.rpartition("/")[2])}
+    name = path.rpartition("/")[2]
+    return {_WORDS[word] for word in _IN_NAME.findall(name)}
 
 
 def split_of_word(word: str) -> str:
@@ -97,15 +107,15 @@ def paths_of_word(paths: Iterable[str], word: str) -> list[str]:
     """Return the paths that name a split which is no usual word, such as ``holdout``, by the same rules."""
     in_folder = _word_pattern([word], f"{_SEPARATOR}|$")
     in_name = _word_pattern([word], _SEPARATOR)
-    found: list[str] = []
+    matching: list[str] = []
     for path in paths:
         *folders, name = path.split("/")
         if in_name.search(name) or any(in_folder.search(folder) for folder in folders):
-            found.append(path)
-    return found
+            matching.append(path)
+    return matching
 
 
 def is_name_of(split: str, folder: str) -> bool:
     """Say whether the name of a folder says a split."""
-    words = set(_IN_FOLDER.findall(folder))
-    return split in {_WORDS[word] for word in words} or folder == split
+    splits = {_WORDS[word] for word in _IN_FOLDER.findall(folder)}
+    return folder == split or split in splits

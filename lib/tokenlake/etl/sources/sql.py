@@ -26,22 +26,24 @@ CLOSED: Final = {
     # a name must never find a Python variable of ours
     "python_enable_replacements": "false",
 }
-"""Settings of every DuckDB of ours: no code and no data but what it is given."""
+"""Settings of every DuckDB of ours: it runs no code and reads no data that it is not given."""
 
 _SETTINGS: Final = {
     "threads": "1",
-    # of one batch of records; nothing is spilled to a disk
+    # enough for one batch of records; nothing is spilled to a disk
     "memory_limit": "2GB",
     "enable_external_access": "false",
     **CLOSED,
 }
-_ROWS: Final = "tokenlake rows"  # no identifier that anybody writes
+_ROWS: Final = "tokenlake rows"  # an identifier that nobody writes
 _UNDERLINED: Final = re.compile(r"(LINE \d+: )(.*)\n( *)(\^+)")
 _FUNCTIONS: Final = "SELECT lower(function_name), function_type, stability FROM duckdb_functions()"
 
 
 Node = dict[str, Any]
+"""Node of DuckDB's syntax tree."""
 Path = tuple[str, ...]
+"""Names of a field and of fields inside it, from the top."""
 _NOUNS: Final = {
     "SUBQUERY": "a subquery",
     "WINDOW": "a window function",
@@ -50,19 +52,21 @@ _NOUNS: Final = {
     "POSITIONAL_REFERENCE": "a column by its position",
     "DEFAULT": "DEFAULT",
 }
-# Macros are SQL of DuckDB's own; these are pure, others look at the clock, the session or the catalog.
+# Macros are SQL of DuckDB's own. These are pure; others read the clock, the session or the catalog.
 _PURE_MACROS: Final = frozenset(
     {"date_add", "days_in_month", "fdiv", "fmod", "if", "json", "nullif", "split_part"}
     | {"map_contains_entry", "map_contains_value", "md5_number_lower", "md5_number_upper"}
 )
 _PURE_FAMILIES: Final = ("list_", "array_")
-_OF_THE_BUILD: Final = frozenset({"version"})  # consistent in one process, another one in the next
-# What SQL takes for a function where no column of that name is; quoted, it is a column.
+_FUNCTIONS_OF_THE_BUILD: Final = frozenset(
+    {"version"}
+)  # consistent in one process, another value in the next
+# Names that SQL takes for a function if there is no column of that name; quoted, they are columns.
 _CLOCKS: Final = frozenset(
     {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
 )
 _WHERE: Final = "SELECT 1 WHERE "
-_HOW: Final = (
+_EXPECTED: Final = (
     "`where` is one SQL expression over the fields of one record, "
     "such as \"lang = 'py' and length(text) > 200\""
 )
@@ -85,33 +89,41 @@ class ConditionDatabase:
         self._connection.execute("SET lock_configuration = true")
 
     def close(self) -> None:
-        """Let go of DuckDB."""
+        """Close DuckDB."""
         with self._lock:
             self._connection.close()
             del self._connection, self._error
 
     def parse(self, statement: str) -> dict[str, Any]:
-        """Return DuckDB's own syntax tree of a SELECT; ConfigError with its sentence if it has none."""
+        """Return DuckDB's own syntax tree of a SELECT.
+
+        Raises:
+            ConfigError: The statement cannot be parsed; the message is DuckDB's.
+        """
         try:
             with self._lock:
-                found = self._connection.execute("SELECT json_serialize_sql(?)", [statement]).fetchall()
+                rows = self._connection.execute("SELECT json_serialize_sql(?)", [statement]).fetchall()
         except (self._error, UnicodeError) as error:
             raise ConfigError(str(error)) from error
-        tree = json.loads(found[0][0])
+        tree = json.loads(rows[0][0])
         if tree["error"]:
             raise ConfigError(str(tree["error_message"]))
         return tree
 
     def functions(self) -> list[tuple[str, str, str | None]]:
-        """Return (name, kind, stability) of every function there is."""
+        """Return (name, kind, stability) of every function that DuckDB has."""
         with self._lock:
             return self._connection.execute(_FUNCTIONS).fetchall()
 
     def evaluate(self, expression: str, rows: pa.RecordBatch) -> pa.ChunkedArray[Any]:
         """Return the value of an expression for every record, in order.
 
+        Args:
+            expression: SQL expression over the columns of `rows`.
+            rows: Records.
+
         Raises:
-            ConfigError: DuckDB cannot compute it; the message is its sentence and the place it names.
+            ConfigError: DuckDB cannot compute it; the message is DuckDB's, with the place that it names.
         """
         query = f'SELECT (\n{expression}\n) FROM "{_ROWS}"'
         with self._lock:
@@ -119,13 +131,13 @@ class ConditionDatabase:
                 self._connection.register(_ROWS, rows)
                 return self._connection.sql(query).to_arrow_table().column(0)
             except self._error as error:
-                raise ConfigError(_sentence(str(error))) from error
+                raise ConfigError(_message_with_place(str(error))) from error
             finally:
                 self._connection.unregister(_ROWS)
 
 
 def draw_nothing(connection: Any) -> None:
-    """Turn off DuckDB's progress bar, which goes into the standard output of programs that have no file (`python -c`).
+    """Turn off DuckDB's progress bar, which is printed to the standard output of programs without a file (`python -c`).
 
     Only where it is on: in Jupyter without ipywidgets it is off, and every setting of it is refused.
     """
@@ -135,27 +147,32 @@ def draw_nothing(connection: Any) -> None:
 
 @lru_cache(maxsize=1)
 def engine() -> ConditionDatabase:
-    """Return this process's engine; making it imports DuckDB, which costs a tenth of a second."""
-    made = ConditionDatabase()
+    """Return this process's database; the first call imports DuckDB, which takes a tenth of a second."""
+    database = ConditionDatabase()
 
     def close() -> None:
-        made.close()
+        database.close()
         engine.cache_clear()
 
     atexit.register(close)
-    return made
+    return database
 
 
-def _sentence(message: str) -> str:
-    """``Conversion Error: Could not ... (at `x > 'abc'`)``: no line numbers of a query nobody wrote."""
-    what = message.split("\n", 1)[0].strip()
-    found = _UNDERLINED.search(message)
-    if not found:
-        return what
-    prefix, line, blanks, carets = found.groups()
+def _message_with_place(message: str) -> str:
+    """Return a message of DuckDB with the place that it underlines, without the lines of a query that nobody wrote.
+
+    Example: ``Conversion Error: Could not ... (at `x > 'abc'`)``.
+    """
+    sentence = message.split("\n", 1)[0].strip()
+    underlined = _UNDERLINED.search(message)
+    if not underlined:
+        return sentence
+    prefix, line, blanks, carets = underlined.groups()
     start = len(blanks) - len(prefix)
     place = line[max(start, 0) : start + len(carets)].strip()
-    return f"{what} (at `{place}`)" if place else what
+    if not place:
+        return sentence
+    return f"{sentence} (at `{place}`)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +180,10 @@ class Expression:
     """A checked expression.
 
     Attributes:
-        sql: as it was written.
-        tree: DuckDB's syntax tree.
-        columns: top-level fields it looks at, sorted.
-        paths: fields of fields it looks at, from the top: ``meta.lang`` is ("meta", "lang").
+        sql: Expression as it was written.
+        tree: Expression as DuckDB's syntax tree.
+        columns: Top-level fields that it looks at, sorted.
+        paths: Fields that it looks at, from the top: ``meta.lang`` is ("meta", "lang").
     """
 
     sql: str
@@ -180,28 +197,32 @@ def parse(sql: str) -> Expression:
     """Parse and check an expression, once per process.
 
     Raises:
-        ConfigError: it is not one expression, not a pure function of a record, or names no field.
+        ConfigError: The text is not one expression, not a pure function of a record, or names no field.
     """
     try:
-        # One whole expression both bare and in parentheses: in these no clause can follow it (``true ORDER BY x``);
-        # bare it cannot close them (``true) UNION (...``).
-        inside, bare = _where_clause(sql, f"{_WHERE}(\n{sql}\n)"), _where_clause(sql, f"{_WHERE}\n{sql}\n")
-        if not inside or _shape(inside) != _shape(bare):
+        # It must be one whole expression both bare and in parentheses: in parentheses no clause can follow it
+        # (``true ORDER BY x``); bare it cannot close them (``true) UNION (...``).
+        tree = _where_clause(sql, f"{_WHERE}(\n{sql}\n)")
+        bare_tree = _where_clause(sql, f"{_WHERE}\n{sql}\n")
+        if not tree or _without_places(tree) != _without_places(bare_tree):
             raise _refused(sql, "it is more than one expression")
-        paths = sorted(set(_paths(inside, frozenset(), sql)))
+        paths = sorted(set(_paths(tree, frozenset(), sql)))
     except RecursionError as error:
         raise _refused(sql, "it is nested too deeply") from error
+    # It must look at fields, whose names differ in more than case.
     columns = sorted({path[0] for path in paths})
     if not columns:
         raise _refused(sql, "it looks at no field, so it would keep all records or none")
-    folded: dict[str, str] = {}
+    name_of_folded: dict[str, str] = {}
     for name in columns:
-        if (other := folded.setdefault(name.lower(), name)) != name:
+        other = name_of_folded.setdefault(name.lower(), name)
+        if other != name:
             raise _refused(sql, f"SQL cannot tell the fields {other!r} and {name!r} apart")
-    return Expression(sql, inside, tuple(columns), tuple(paths))
+    return Expression(sql, tree, tuple(columns), tuple(paths))
 
 
 def _where_clause(sql: str, statement: str) -> Node | None:
+    """Return the syntax tree of the condition in a statement that holds the expression `sql`."""
     try:
         statements = engine().parse(statement)["statements"]
     except ConfigError as error:
@@ -211,38 +232,52 @@ def _where_clause(sql: str, statement: str) -> Node | None:
     return statements[0]["node"].get("where_clause")
 
 
-def _shape(tree: Any) -> Any:
-    """A tree without the places in the text."""
+def _without_places(tree: Any) -> Any:
+    """Return a tree without the places in the text."""
     if isinstance(tree, dict):
         node: Node = tree
-        return {key: _shape(value) for key, value in node.items() if not key.startswith("query_location")}
+        return {
+            key: _without_places(value) for key, value in node.items() if not key.startswith("query_location")
+        }
     if isinstance(tree, list):
         items: list[Any] = tree
-        return [_shape(item) for item in items]
+        return [_without_places(item) for item in items]
     return tree
 
 
 def _paths(node: Node, bound: frozenset[str], sql: str) -> Iterator[Path]:
-    """Yield the fields that a checked tree looks at; `bound` are the parameters of lambdas around it."""
+    """Yield the fields that a tree looks at.
+
+    Args:
+        node: Tree.
+        bound: Parameters of the lambdas around it, in lower case.
+        sql: The whole expression, for messages.
+
+    Raises:
+        ConfigError: A node is not allowed.
+    """
     path = field_path(node)
     if path is None:
         if node["class"] == "LAMBDA":
             bound |= _parameters(node, sql)
         for child in _children(node, sql):
             yield from _paths(child, bound, sql)
-    elif path[0].lower() not in bound:
-        if node["class"] == "COLUMN_REF" and path[0].lower() in _CLOCKS:
-            at = node["query_location"] - len(f"{_WHERE}(\n")
-            if sql.encode()[at : at + 1] != b'"':
-                told = (
-                    f'{path[0]} is the clock, so runs would differ; quote it ("{path[0]}") if it is a field'
-                )
-                raise _refused(sql, told)
-        yield path
+        return
+    name = path[0]
+    if name.lower() in bound:
+        return
+    if node["class"] == "COLUMN_REF" and name.lower() in _CLOCKS:
+        place = node["query_location"] - len(f"{_WHERE}(\n")
+        is_quoted = sql.encode()[place : place + 1] == b'"'
+        if not is_quoted:
+            raise _refused(
+                sql, f'{name} is the clock, so runs would differ; quote it ("{name}") if it is a field'
+            )
+    yield path
 
 
 def field_path(node: Node) -> Path | None:
-    """Return the names of ``a``, ``a.b`` or ``a['b'].c``, None for anything else."""
+    """Return the names in ``a``, ``a.b`` or ``a['b'].c``; None for any other node."""
     if node["class"] == "COLUMN_REF":
         return tuple(node["column_names"])
     if node["type"] in ("STRUCT_EXTRACT", "ARRAY_EXTRACT") and len(node["children"]) == 2:
@@ -254,7 +289,7 @@ def field_path(node: Node) -> Path | None:
 
 
 def _children(node: Node, sql: str) -> Iterable[Node]:
-    """Return the operands of a node, if a predicate may hold such a node."""
+    """Return the operands of a node; ConfigError if a predicate may not hold such a node."""
     match node["class"]:
         case "CONSTANT":
             return ()
@@ -271,10 +306,12 @@ def _children(node: Node, sql: str) -> Iterable[Node]:
         case "LAMBDA":
             return (node["expr"],)
         case "CASE":
-            checks = [
-                part for check in node["case_checks"] for part in (check["when_expr"], check["then_expr"])
-            ]
-            return (*checks, node["else_expr"]) if node["else_expr"] else checks
+            operands: list[Node] = []
+            for check in node["case_checks"]:
+                operands += (check["when_expr"], check["then_expr"])
+            if node["else_expr"]:
+                operands.append(node["else_expr"])
+            return operands
         case "FUNCTION":
             _require_pure(node, sql)
             return [argument["expression"] for argument in node["arguments"]]
@@ -283,38 +320,47 @@ def _children(node: Node, sql: str) -> Iterable[Node]:
 
 
 def _parameters(node: Node, sql: str) -> frozenset[str]:
+    """Return the names of a lambda's parameters, in lower case."""
     if node["syntax_type"] != "LAMBDA_KEYWORD":
-        # `a -> 'b'` may be JSON and `x -> x + 1` a lambda: DuckDB only knows when it sees the types
+        # `a -> 'b'` may be JSON and `x -> x + 1` a lambda: DuckDB decides it by the types.
         raise _refused(sql, "`->` is not allowed; write `lambda x: ...`, or json_extract(a, 'b')")
     left = node["lhs"]
-    names = [left] if left["class"] == "COLUMN_REF" else [each["expression"] for each in left["arguments"]]
-    return frozenset(name["column_names"][0].lower() for name in names)
+    parameters = [left]
+    if left["class"] != "COLUMN_REF":
+        parameters = [argument["expression"] for argument in left["arguments"]]
+    return frozenset(parameter["column_names"][0].lower() for parameter in parameters)
 
 
 def _require_pure(node: Node, sql: str) -> None:
+    """Raise ConfigError unless a function's value depends on its arguments alone."""
     name = node["function_name"].lower()
     if node["schema"] or node["catalog"]:
         shown = ".".join(part for part in (node["catalog"], node["schema"], name) if part)
         raise _refused(sql, f"{shown}(...) is not allowed; write {name}(...) with the field as its argument")
+    # Only DuckDB's own functions that return the same value for the same arguments are allowed.
     kinds = _kinds().get(name)
     if kinds is None:
         raise _refused(sql, f"{name}(...) is not a function of one record that DuckDB knows")
     if kinds & {("aggregate", ""), ("window", "")} and ("scalar", "CONSISTENT") not in kinds:
         raise _refused(sql, f"{name}(...) is an aggregate over many records, which is not allowed")
-    pure = name in _PURE_MACROS or name.startswith(_PURE_FAMILIES)
-    if not pure and (kinds != {("scalar", "CONSISTENT")} or name in _OF_THE_BUILD):
+    is_pure_macro = name in _PURE_MACROS or name.startswith(_PURE_FAMILIES)
+    is_pure_function = kinds == {("scalar", "CONSISTENT")} and name not in _FUNCTIONS_OF_THE_BUILD
+    if not is_pure_macro and not is_pure_function:
         raise _refused(sql, f"{name}(...) does not depend on the record alone, so runs would differ")
 
 
 @lru_cache(maxsize=1)
 def _kinds() -> dict[str, set[tuple[str, str]]]:
-    """Function name to what kinds there are of it: (kind, stability of a scalar one)."""
-    found: dict[str, set[tuple[str, str]]] = {}
+    """Return the kinds of every function by its name: (kind, stability of a scalar one)."""
+    kinds: dict[str, set[tuple[str, str]]] = {}
     for name, kind, stability in engine().functions():
-        if kind in ("scalar", "macro", "aggregate", "window"):
-            found.setdefault(name, set()).add((kind, (stability or "") if kind == "scalar" else ""))
-    return found
+        if kind == "scalar":
+            kinds.setdefault(name, set()).add((kind, stability or ""))
+        elif kind in ("macro", "aggregate", "window"):
+            kinds.setdefault(name, set()).add((kind, ""))
+    return kinds
 
 
-def _refused(sql: str, why: str) -> ConfigError:
-    return ConfigError(f"where: {sql!r} cannot be used: {why}. {_HOW}.", where=sql)
+def _refused(sql: str, reason: str) -> ConfigError:
+    """Return the error for an expression that cannot be used."""
+    return ConfigError(f"where: {sql!r} cannot be used: {reason}. {_EXPECTED}.", where=sql)

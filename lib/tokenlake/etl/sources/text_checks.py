@@ -12,28 +12,36 @@ from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import unsuitable
 from tokenlake.etl.sources.inputs import InputFile
 
-_LOOK: Final = 64 << 10
+_CHECKED_BYTES: Final = 64 << 10
 
-_FEW: Final = 8  # control characters that may stand in any file: its records are judged one by one
-_SHARE: Final = 20  # one in so many: UTF-16 has more, and so has anything compressed or compiled
-_CONTROLS: Final = np.array([byte < 32 and byte not in b"\b\t\n\f\r\x1b" for byte in range(256)])
+_FEW_CONTROLS: Final = 8  # control characters that may stand in any file: its records are judged one by one
+_BYTES_PER_CONTROL: Final = (
+    20  # UTF-16 has more control characters, and so has anything compressed or compiled
+)
+_IS_CONTROL: Final = np.array([byte < 32 and byte not in b"\b\t\n\f\r\x1b" for byte in range(256)])
 
 
 def check_text(data: InputBytes) -> None:
     """Raise UnsuitableFileError if the first 64 KiB of a file are UTF-16 or no text."""
-    head = data.pread(_LOOK, 0) if data.file.compression is None else ByteStream(data).read(_LOOK)
+    is_plain = data.file.compression is None
+    head = data.pread(_CHECKED_BYTES, 0) if is_plain else ByteStream(data).read(_CHECKED_BYTES)
     check_marks(data.file, head)
-    controls = int(np.count_nonzero(_CONTROLS[np.frombuffer(head, np.uint8)]))
-    if controls >= _FEW and controls * _SHARE >= len(head):
-        told = (
+    controls = int(np.count_nonzero(_IS_CONTROL[np.frombuffer(head, np.uint8)]))
+    if controls >= _FEW_CONTROLS and controls * _BYTES_PER_CONTROL >= len(head):
+        problem = (
             f"it is not text: {controls} of its first {len(head)} bytes are control characters "
             f"({head.count(0)} of them NUL, as in UTF-16 or in binary files), expected UTF-8"
         )
-        raise unsuitable(data.file, told, "convert it, for example with `iconv -f UTF-16 -t UTF-8 OLD > NEW`")
+        raise unsuitable(
+            data.file, problem, "convert it, for example with `iconv -f UTF-16 -t UTF-8 OLD > NEW`"
+        )
 
 
 def check_marks(file: InputFile, head: bytes) -> None:
     """Raise UnsuitableFileError if a file is encoded in UTF-16 or UTF-32."""
-    if encoding := encoding_of(head[:HEAD_BYTES]):
-        told = f"it begins with {head[:4].hex(' ')} and is encoded in {encoding}, expected UTF-8"
-        raise unsuitable(file, told, f"convert it, for example with `iconv -f {encoding} -t UTF-8 OLD > NEW`")
+    encoding = encoding_of(head[:HEAD_BYTES])
+    if encoding is not None:
+        problem = f"it begins with {head[:4].hex(' ')} and is encoded in {encoding}, expected UTF-8"
+        raise unsuitable(
+            file, problem, f"convert it, for example with `iconv -f {encoding} -t UTF-8 OLD > NEW`"
+        )

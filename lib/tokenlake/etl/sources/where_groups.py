@@ -75,6 +75,7 @@ def group_by_types(objects: Sequence[Mapping[str, Any]], tree: FieldTree) -> Ite
             yield from _columns_of_group(np.arange(len(objects)), columns)
         return
 
+    # Objects with the same types in all of these columns are one group.
     indices_of_types: dict[Hashable, list[int]] = {}
     for index, types in enumerate(zip(*types_of_columns, strict=True)):
         indices_of_types.setdefault(types, []).append(index)
@@ -93,6 +94,7 @@ def _pick_fields(values: list[Any], tree: FieldTree) -> list[Any]:
     if not is_all_objects:
         objects = [value if type(value) is dict else {} for value in values]
 
+    # The fields of all objects, column by column, put together to objects again.
     names: list[str] = []
     columns: list[list[Any]] = []
     for name, inner in tree.values():
