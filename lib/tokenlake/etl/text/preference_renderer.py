@@ -39,7 +39,7 @@ _VALUE_NAMES: Final = ("prompt", "chosen", "rejected", "completion")
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Document:
+class _PreferenceDocument:
     """A document before it is rendered.
 
     Attributes:
@@ -107,7 +107,7 @@ class PreferenceRenderer:
             label=label,
         )
 
-    def _documents(self, rows: Rows) -> tuple[list[_Document], dict[int, Fault]]:
+    def _documents(self, rows: Rows) -> tuple[list[_PreferenceDocument], dict[int, Fault]]:
         """Return the documents of all rows, and the faults of rows that have none."""
         fields = {name: str(getattr(self._settings, f"{name}_field")) for name in _VALUE_NAMES}
         columns = {name: rows.values(field) for name, field in fields.items()}
@@ -115,7 +115,7 @@ class PreferenceRenderer:
         tools_column = rows.values(self._settings.tools_field)
         method = self._settings.method
         # A row with any fault gives no document at all.
-        documents: list[_Document] = []
+        documents: list[_PreferenceDocument] = []
         faults: dict[int, Fault] = {}
         for row in range(len(rows)):
             try:
@@ -127,10 +127,10 @@ class PreferenceRenderer:
             except BadRecordError as error:
                 faults[row] = fault_of(error)
                 continue
-            documents += [_Document(row, judgement, tools) for judgement in row_judgements]
+            documents += [_PreferenceDocument(row, judgement, tools) for judgement in row_judgements]
         return documents, faults
 
-    def _texts(self, documents: Sequence[_Document]) -> list[list[str] | Fault]:
+    def _texts(self, documents: Sequence[_PreferenceDocument]) -> list[list[str] | Fault]:
         """Return the texts of each document, or its fault."""
         conversations = [document for document in documents if document.judgement.is_conversation]
         rendered_conversations = iter(self._conversations(conversations) if conversations else ())
@@ -145,7 +145,7 @@ class PreferenceRenderer:
             texts.append(rendered if isinstance(rendered, Fault) else rendered[first:])
         return texts
 
-    def _conversations(self, documents: Sequence[_Document]) -> list[list[str] | Fault]:
+    def _conversations(self, documents: Sequence[_PreferenceDocument]) -> list[list[str] | Fault]:
         """Return the text of each prompt, and of the prompt with each answer, or a fault.
 
         A prompt ends with the generation prompt where the assistant answers it.
