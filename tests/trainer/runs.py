@@ -221,7 +221,7 @@ def check_a_killed_process(facts: dict[str, Any], expected: Ended) -> None:
     assert (first := again.step) in (3, 6)
     with contextlib.redirect_stderr(io.StringIO()) as told:
         again.train()
-    assert told.getvalue().startswith(f"step {first}/{again.steps}  goes on from here\n")
+    assert told.getvalue().startswith(f"step {first}/{again.steps}  resumes here\n")
     assert ended(again, folder / "killed") == expected
 
 

@@ -49,7 +49,7 @@ from tokenlake.runtime.store.address import open_store
 from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.draws import SourceDraw, outcomes
-from tokenlake.runtime.store.mixture import Level, MixtureSpec
+from tokenlake.runtime.store.mixture import Level, MixtureOrder, MixtureSpec
 
 
 def foresee(config: PipelineConfig) -> ResolvedBuild:
@@ -206,14 +206,7 @@ def _mixing_work(
     check_caps(asked, amounts, {name: draw.rows for name, draw in drawn.items()})
 
     # The units.
-    unit_rows = asked.unit_rows
-    if not unit_rows:
-        unit_rows = choose_unit_rows(
-            {parent.name: parent.size for parent in parents},
-            [point.weights for point in order.points],
-            lanes=order.lanes,
-            batch_size=order.batch_size,
-        )
+    unit_rows = asked.unit_rows or _unit_rows_of(parents, order)
     content = {parent.name: content_identity(parent) for parent in parents}
     units = range_units(
         order.rows,
@@ -227,31 +220,39 @@ def _mixing_work(
     # Identity, description and notes.
     order_identity = order.identity(spec.lengths)
     left_out = _notes_on_splits(parents, store)
+    identity = {
+        "content": [content[name] for name in spec.lengths],
+        "order": order_identity,
+        "order_version": order.version,
+        "rows": order.rows,
+        "out": rows_identity(out),
+    }
+    mix = {
+        "level": level,
+        "weights_by": asked.weights_by,
+        "splits": {parent.name: parent.split for parent in parents},
+        **order_identity,
+        "rows": order.rows,
+    }
+    notes = _notes_on_choices(asked, forecast) + notes_on_columns(parents, out) + notes_on(forecast)
     return _Work(
-        identity={
-            "content": [content[name] for name in spec.lengths],
-            "order": order_identity,
-            "order_version": order.version,
-            "rows": order.rows,
-            "out": rows_identity(out),
-        },
+        identity=identity,
         units=units,
-        notes=[
-            *left_out,
-            *_notes_on_choices(asked, forecast),
-            *notes_on_columns(parents, out),
-            *notes_on(forecast),
-        ],
+        notes=left_out + notes,
         left_out=left_out,
-        mix={
-            "level": level,
-            "weights_by": asked.weights_by,
-            "splits": {parent.name: parent.split for parent in parents},
-            **order_identity,
-            "rows": order.rows,
-        },
+        mix=mix,
         spec=spec,
         forecast=forecast,
+    )
+
+
+def _unit_rows_of(parents: Sequence[FoundParent], order: MixtureOrder) -> int:
+    """Return the number of rows of a unit of a mixture, for a configuration that leaves it open."""
+    return choose_unit_rows(
+        {parent.name: parent.size for parent in parents},
+        [point.weights for point in order.points],
+        lanes=order.lanes,
+        batch_size=order.batch_size,
     )
 
 

@@ -20,7 +20,7 @@ class ProgressCallback(Callback):
 
     def on_train_begin(self, run: TrainingRun) -> None:
         if run.step:
-            self._say(f"step {run.step}/{run.steps}  goes on from here")
+            self._say(f"step {run.step}/{run.steps}  resumes here")
 
     def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
         self._say(str(metrics).replace(f"step {metrics.step}", f"step {metrics.step}/{run.steps}", 1))

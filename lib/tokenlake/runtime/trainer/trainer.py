@@ -161,9 +161,7 @@ class Trainer:
         self._evaluate = jax.jit(self._objective)
 
         # Measurements and callbacks.
-        flops_per_token = config.log.flops_per_token
-        if flops_per_token is None:
-            flops_per_token = 6.0 * sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        flops_per_token = _flops_per_token(config, self.params)
         self._meter = Meter(flops_per_token, peak_flops(config.log.peak_flops, config.precision))
         self._callbacks = (*callbacks, *self._configured_callbacks())
         self._hooks = _hooks_of(self._callbacks)
@@ -173,11 +171,9 @@ class Trainer:
         self.step = 0
         self.stopped = ""
         self._stops = False
-        self._checkpoints: Checkpoints | None = None
-        if config.checkpoint.folder is not None:
-            self._checkpoints = Checkpoints(config.checkpoint.folder, config.checkpoint.keep)
-            if self._checkpoints.latest is not None:
-                self._resume(self._checkpoints)
+        self._checkpoints = _checkpoints_of(config)
+        if self._checkpoints is not None and self._checkpoints.latest is not None:
+            self._resume(self._checkpoints)
 
     @classmethod
     def from_config(cls, config: ConfigSource, apply: Apply, params: Params, **options: Any) -> Self:
@@ -574,6 +570,20 @@ def _total_steps(config: TrainingConfig, loader: BatchLoader) -> int:
         raise ConfigError(
             "steps: got none, and the loader never ends, or does not know where; expected steps, or data with epochs"
         ) from None
+
+
+def _flops_per_token(config: TrainingConfig, params: Params) -> float:
+    """Return the FLOPs of a step per token: the configured number, or 6 per parameter (Kaplan et al. 2020)."""
+    if config.log.flops_per_token is not None:
+        return config.log.flops_per_token
+    return 6.0 * sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def _checkpoints_of(config: TrainingConfig) -> Checkpoints | None:
+    """Return the checkpoints in the configured folder; None without a folder."""
+    if config.checkpoint.folder is None:
+        return None
+    return Checkpoints(config.checkpoint.folder, config.checkpoint.keep)
 
 
 def _hooks_of(callbacks: Iterable[Callback]) -> dict[str, list[Callable[..., None]]]:
