@@ -28,16 +28,18 @@ import jax.numpy as jnp
 import tokenlake as tl
 from examples.train_jax import decoder, init
 from tokenlake.runtime.trainer import (
+    Objective,
     Sums,
     Trainer,
+    TrainState,
+    batch_sharding,
     language_model,
     load_training_config,
+    make_mesh,
     make_optimizer,
     make_schedule,
+    make_step,
 )
-from tokenlake.runtime.trainer.losses import Objective
-from tokenlake.runtime.trainer.mesh import batch_sharding, make_mesh
-from tokenlake.runtime.trainer.step import TrainState, make_step
 
 WARM: Final = 2  # steps that are not measured
 COLUMNS: Final = ("input_ids", "segment_ids", "positions", "targets")

@@ -16,8 +16,7 @@ from tokenlake.etl import InProcessPool, open_stream
 from tokenlake.etl.job import MixJob, ParentVersion, RowsOut
 from tokenlake.runtime.mixing import MIXTURE_ORDER, MixtureStream
 from tokenlake.runtime.reading import StoredRows
-from tokenlake.runtime.store import MixtureOrder, Store, StoreAddress, UnitRecord, WeightPoint
-from tokenlake.runtime.store.mixture import MixtureSpec
+from tokenlake.runtime.store import MixtureOrder, MixtureSpec, Store, StoreAddress, UnitRecord, WeightPoint
 
 Row = dict[str, Any]
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.etl.outputs_support import build_here, settings
 from tokenlake.etl.sources import Rows
-from tokenlake.etl.unit.decoded_rows import with_text
+from tokenlake.etl.unit import with_text
 from tokenlake.rowwise import ParquetShardedSource, TokenizedShardedSource
 
 ROADS: dict[str, dict[str, Any]] = {

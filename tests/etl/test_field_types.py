@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.etl.outputs_support import Built, build_here, settings, write_jsonl
-from tokenlake import create_source, load_config
-from tokenlake.config.field_types import parse_field_type
+from tokenlake import DatasetConfig, PipelineConfig, create_source, load_config
+from tokenlake.config.resolve import resolve_source
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
 from tokenlake.etl.sources import Rows
 from tokenlake.etl.unit import Keeper
@@ -28,6 +28,14 @@ def kept(built: Built, name: str = "x") -> tuple[str, list[Any]]:
 
 def config_of(folder: Path, tokenizer: Path, files: Path, **types: str) -> dict[str, Any]:
     return settings(folder, tokenizer, files, additional_fields=list(types), field_types=types)
+
+
+def keeper_of(written: str) -> Keeper:
+    """Return the keeper of a field ``x`` whose type is declared."""
+    dataset = DatasetConfig(
+        data_files="a.jsonl", name="a", additional_fields=["x"], field_types={"x": written}
+    )
+    return Keeper(resolve_source(PipelineConfig(), dataset).field_types, frozenset({"x"}))
 
 
 def test_a_declared_type_holds_a_float_behind_thousands_of_integers(tmp_path: Path, tokenizer_dir: Path):
@@ -115,7 +123,7 @@ def test_cells_of_csv_become_what_is_declared(tmp_path: Path, tokenizer_dir: Pat
     ],
 )
 def test_a_declared_type_holds_its_values(written: str, values: list[Any], kind: str, expected: list[Any]):
-    keeper = Keeper([("x", parse_field_type(written))], frozenset({"x"}))
+    keeper = keeper_of(written)
     batch, faults = keeper.take(Rows(objects=[{"x": value} for value in values]))
     assert not faults
     assert (str(batch.schema.field("x").type), batch["x"].to_pylist()) == (kind, expected)
@@ -141,7 +149,7 @@ def test_a_declared_type_holds_its_values(written: str, values: list[Any], kind:
     ],
 )
 def test_a_value_that_a_declared_type_cannot_hold_is_a_fault(written: str, value: Any):
-    keeper = Keeper([("x", parse_field_type(written))], frozenset({"x"}))
+    keeper = keeper_of(written)
     batch, faults = keeper.take(Rows(objects=[{"x": value}]))
     assert batch["x"].to_pylist() == [None]
     assert "(field_types) cannot hold" in faults[0].detail

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.etl.packing import learned, marked, plain
-from tokenlake.etl.tokenizers import Spans
-from tokenlake.etl.tokenizers.offsets import byte_spans
+from tokenlake.etl.tokenizers import Spans, byte_spans
 from tokenlake.etl.unit import Finish, Fitted
 
 tokens = st.tuples(st.integers(1, 6), st.booleans())

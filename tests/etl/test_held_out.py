@@ -19,9 +19,8 @@ from tokenlake import Catalog, load_config, repair
 from tokenlake.config.resolve import resolve_source
 from tokenlake.errors import ConfigError
 from tokenlake.etl import build_dataset, planner
-from tokenlake.etl.sources import RecordLimit, list_inputs, read_rows
+from tokenlake.etl.sources import RecordLimit, list_inputs, read_rows, split_files
 from tokenlake.etl.sources.record_limit import positions_of
-from tokenlake.etl.sources.splits import split_files
 from tokenlake.etl.unit import held_out_draws, split_indices
 from tokenlake.runtime.store import open_store
 

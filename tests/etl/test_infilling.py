@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.etl.outputs_support import Built, Config, build_here, settings, write_jsonl
 from tests.tokenizer_reference import ReferenceTokenizer
 from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece, training_texts
-from tokenlake.config.resolved import ResolvedFim
+from tokenlake.config import ResolvedFim
 from tokenlake.errors import ConfigError
 from tokenlake.etl import build_dataset, planner
 from tokenlake.etl.tokenizers import Encoder, TokenizerFiles

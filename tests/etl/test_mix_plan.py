@@ -18,11 +18,8 @@ from tokenlake.etl import open_stream
 from tokenlake.etl.job import RowsOut
 from tokenlake.etl.plan import MixUnit, Plan, RepackUnit, choose_unit_rows, unit_identity
 from tokenlake.etl.tokenizers import TokenizerFiles
-from tokenlake.runtime.mixing import MIXTURE_ORDER, SourceMixture
-from tokenlake.runtime.mixing.lane_count import choose_lanes
-from tokenlake.runtime.store import MIXED, MixtureOrder, WeightPoint, open_store
-from tokenlake.runtime.store.draws import open_mixture
-from tokenlake.runtime.store.mixture import MixtureSpec
+from tokenlake.runtime.mixing import MIXTURE_ORDER, SourceMixture, choose_lanes
+from tokenlake.runtime.store import MIXED, MixtureOrder, MixtureSpec, WeightPoint, open_mixture, open_store
 
 EVEN = {"a": 0.5, "b": 0.5}
 Tokenizer = tuple[TokenizerFiles, dict[str, Any]]

@@ -18,8 +18,15 @@ from tokenlake.etl.reports import (
     render_card,
     to_markdown,
 )
-from tokenlake.runtime.store import Account, MixtureOrder, Parent, ShardEntry, WeightPoint
-from tokenlake.runtime.store.mixture import MixedSource, MixtureRecord
+from tokenlake.runtime.store import (
+    Account,
+    MixedSource,
+    MixtureOrder,
+    MixtureRecord,
+    Parent,
+    ShardEntry,
+    WeightPoint,
+)
 
 SOURCES = {
     "code": MixedSource(

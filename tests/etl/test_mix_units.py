@@ -30,8 +30,7 @@ from tests.store.support import copy_store
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.etl import InProcessPool, WorkerPool
 from tokenlake.etl.job import MixJob
-from tokenlake.etl.unit import OpenedParents, mix_steps
-from tokenlake.etl.unit.source_shares import check_written
+from tokenlake.etl.unit import OpenedParents, check_written, mix_steps
 from tokenlake.runtime import schema
 from tokenlake.runtime.mixing import EpochOrder, MixtureStream, SourceMixture, constant
 from tokenlake.runtime.store import Account, Store, UnitRecord, open_store
@@ -221,7 +220,7 @@ def test_a_token_that_was_read_and_not_written_is_an_error(store: Store) -> None
             AccountError, match=rf"here: {part.tokens} ids were read .* but {part.tokens - 1} were"
         ):
             check_written(record.account, (replace(part, tokens=part.tokens - 1),), length, where="here")
-        with pytest.raises(AccountError, match="does not close"):
+        with pytest.raises(AccountError, match="does not balance"):
             check_written(replace(record.account, kept=39), record.parts, length, where="here")
 
 

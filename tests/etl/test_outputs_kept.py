@@ -22,8 +22,7 @@ from tokenlake.etl import make_plan
 from tokenlake.etl.plan import type_of
 from tokenlake.etl.sources import Rows
 from tokenlake.etl.unit import Keeper
-from tokenlake.runtime import LogicalHasher
-from tokenlake.runtime.column_types import arrow_type, column_type, fits, joined, settled
+from tokenlake.runtime import LogicalHasher, arrow_type, column_type, fits, joined, settled
 
 # Types
 

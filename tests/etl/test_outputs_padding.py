@@ -21,7 +21,7 @@ from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
 from tokenlake.etl import make_plan
 from tokenlake.etl.integrity import RowCheck, RowRules
-from tokenlake.etl.unit.rows_file import Padding, RowGroups
+from tokenlake.etl.unit import Padding, RowGroups
 from tokenlake.query import read_sequences
 from tokenlake.runtime import open_writer
 from tokenlake.runtime.store import open_store

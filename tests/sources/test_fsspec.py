@@ -26,8 +26,7 @@ from tests.sources.remote_support import (
 )
 from tokenlake.errors import ConfigError, InputChangedError, MissingExtraError, SourceNotFoundError
 from tokenlake.etl.sources.ranged_bytes import ReadAheadBytes
-from tokenlake.runtime.store import close_filesystems
-from tokenlake.runtime.store.url import parse_url
+from tokenlake.runtime.store import close_filesystems, parse_url
 
 PIECE_BYTES = 8 << 20
 """Size of the largest piece that is fetched at once."""

@@ -36,7 +36,7 @@ from tokenlake.errors import (
 )
 from tokenlake.etl import build_dataset, make_plan
 from tokenlake.etl.sources import HubClient, InputFile, hub_client, read_range, split_file
-from tokenlake.rowwise.files import downloaded
+from tokenlake.rowwise import downloaded
 
 
 @pytest.fixture

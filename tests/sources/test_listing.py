@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sources.support import Source, inputs, one, renamed
-from tokenlake.base.threads import in_order
+from tokenlake.base import in_order
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.etl.sources import HashCache, InputFile, list_inputs, split_file
 

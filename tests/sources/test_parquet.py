@@ -23,9 +23,8 @@ from tests.sources.parquet_by_hand import dictionary_bomb
 from tests.sources.remote_support import bytes_asked_for
 from tests.sources.support import Source, dicts, faults, one, parsed, positions, read, rows, texts
 from tokenlake.errors import DamagedFileError
-from tokenlake.etl.sources import Want, read_range, split_file
+from tokenlake.etl.sources import ColumnRange, Want, read_range, split_file
 from tokenlake.etl.sources.parquet import PageSteps
-from tokenlake.etl.sources.where import ColumnRange
 from tokenlake.rowwise import ParquetShardedSource
 from tokenlake.runtime.parquet import PageHeader, read_struct, walk_pages
 from tokenlake.runtime.store import close_filesystems

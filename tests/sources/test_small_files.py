@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.sources.support import Source, faults, inputs, normalized, positions, texts
 from tokenlake.errors import InputChangedError
-from tokenlake.etl.sources import FileRange, read_range, split_file
-from tokenlake.etl.sources.small_files import groups_of, read_together
+from tokenlake.etl.sources import FileRange, groups_of, read_range, read_together, split_file
 
 GOOD = [b'{"text": "a"}', b'{"text": "\\u00e9\\n", "x": 1}', '{"a": [1], "text": "é∎"}'.encode(), b""]
 ODD = [

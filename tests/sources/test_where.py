@@ -18,9 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.etl.sources import Predicate, Row, Rows
+from tokenlake.etl.sources import ColumnRange, Predicate, Row, Rows
 from tokenlake.etl.sources import rows as rows_module
-from tokenlake.etl.sources.column_ranges import ColumnRange
 
 ROWS = pa.record_batch(
     {

@@ -21,7 +21,7 @@ from tokenlake import verify
 from tokenlake.cli.app import main
 from tokenlake.config import ResolvedTokenizer
 from tokenlake.etl import BuildSession, InProcessPool, build_dataset
-from tokenlake.etl.reports.dataset import expected_lengths, length_policy, remarks
+from tokenlake.etl.reports import expected_lengths, length_policy, remarks
 from tokenlake.etl.text import truncate
 from tokenlake.runtime.store import Account, open_store
 

@@ -19,8 +19,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.packing import LOSS, learned, marked, plain
 from tokenlake.etl.text import SIDES, STRATEGIES, continuing_tokens, pieces
 from tokenlake.etl.tokenizers import Encoder, TokenizerFiles
-from tokenlake.etl.unit.finish import Finish
-from tokenlake.etl.unit.length_policy import Lengths
+from tokenlake.etl.unit import Finish, Lengths
 
 # ---- in a configuration: inheritance, contradictions, identity -------------------------------------------
 

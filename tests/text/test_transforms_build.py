@@ -21,7 +21,7 @@ from tokenlake import BuildResult, load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl import build_dataset, make_plan
-from tokenlake.etl.unit.documents import Recipe
+from tokenlake.etl.unit import Recipe
 
 ROWS = [
     {"title": "one", "body": "first", "lang": "en", "n": 1, "meta": {"tags": ["x", "y"]}},

@@ -18,8 +18,7 @@ import yaml
 
 from tests.lazily import lazily
 from tokenlake import DatasetConfig, PipelineConfig, load_config
-from tokenlake.config import dump_yaml, source_identity
-from tokenlake.config.pipeline import json_schema
+from tokenlake.config import dump_yaml, json_schema, source_identity
 from tokenlake.config.resolve import resolve, resolve_source
 from tokenlake.errors import ConfigError
 from tokenlake.etl.sources import Rows

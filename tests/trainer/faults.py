@@ -20,8 +20,7 @@ import pytest
 import tokenlake as tl
 from tokenlake import Trainer, load_training_config
 from tokenlake.errors import ConfigError, DivergedError, IntegrityError
-from tokenlake.runtime.trainer import language_model
-from tokenlake.runtime.trainer.fingerprint import array_facts
+from tokenlake.runtime.trainer import array_facts, language_model
 
 STEPS = 6
 ROWS = [{"input_ids": [(row + place) % 16 for place in range(8)]} for row in range(40)]

@@ -22,11 +22,9 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import tokenlake as tl
-from tokenlake import Callback, Trainer, TrainingMetrics, load_training_config
+from tokenlake import Callback, Trainer, load_training_config
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.runtime.trainer import language_model
-from tokenlake.runtime.trainer.logs import ProgressCallback, TensorBoardLog
-from tokenlake.runtime.trainer.mesh import batch_sharding, make_mesh
+from tokenlake.runtime.trainer import batch_sharding, language_model, make_mesh
 
 STEPS = 10
 VOCABULARY = 64
@@ -214,12 +212,16 @@ def check_a_killed_process(facts: dict[str, Any], expected: Ended) -> None:
     ]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert max(each["step"] for each in lines(folder / "killed")) == 8
-    again = trainer(facts["store"], folder / "killed", callbacks=[ProgressCallback()])
+    again = trainer(
+        facts["store"],
+        folder / "killed",
+        log={"every": 1, "jsonl": str(folder / "killed/log.jsonl"), "peak_flops": 1e9},
+    )
     # The checkpoint of step 6 was written in the background; if the kill came first, that of step 3 stands.
     assert (first := again.step) in (3, 6)
     with contextlib.redirect_stderr(io.StringIO()) as told:
         again.train()
-    assert told.getvalue().startswith(f"step {first}/{again.steps}  goes on from here\n")
+    assert told.getvalue().startswith(f"step {first}/{again.steps}  resumes here\n")
     assert ended(again, folder / "killed") == expected
 
 
@@ -378,20 +380,40 @@ def bigram(params: Any, batch: Any) -> Any:
 
 
 def check_tensorboard() -> None:
+    """Measurements and evaluations are written as scalars; a step number is not one."""
+    config = load_training_config(
+        {
+            "steps": 2,
+            "log": {"every": 1, "progress": False, "tensorboard": "events"},
+            "evaluation": {"every": 9, "batches": 1},
+        }
+    )
+    rows = [{"input_ids": [1, 2, 3, 4]}] * 8
+
+    def run() -> Trainer:
+        params = {"w": np.zeros((16, 16), np.float32)}
+        held_out = {"web": tl.AsyncDataLoader(rows, 4)}
+        return Trainer(bigram, params, tl.AsyncDataLoader(rows, 4), config, evaluation=held_out)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "tensorboardX", None)
         with pytest.raises(MissingExtraError, match=r"needs tensorboardX, .*: pip install tensorboardX"):
-            TensorBoardLog("events")
-        told: list[tuple[Any, ...]] = []
+            run()
+        scalars: dict[tuple[str, int], float] = {}
+        closed: list[bool] = []
         writer = SimpleNamespace(
-            add_scalar=lambda *facts: told.append(facts),
+            add_scalar=lambda name, value, step: scalars.setdefault((name, step), value),
             flush=lambda: None,
-            close=lambda: told.append(("closed",)),
+            close=lambda: closed.append(True),
         )
         patch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=lambda folder: writer))
-        log, run = TensorBoardLog("events"), SimpleNamespace(step=3, steps=3)
-        log.on_log(run, TrainingMetrics(3, 1.0, math.nan, 0.5, 0.25))
-        log.on_evaluate(run, {"web": {"loss": 2.0}})
-        log.on_train_end(run)
-    scalars = [("train/loss", 1.0, 3), ("train/learning_rate", 0.5, 3), ("train/grad_norm", 0.25, 3)]
-    assert told == [*scalars, ("web/loss", 2.0, 3), ("closed",)]
+        trained = run()
+        trained.train()
+    metrics = trained.metrics
+    assert metrics is not None
+    assert scalars["train/loss", 2] == metrics.loss < scalars["train/loss", 1] == pytest.approx(math.log(16))
+    assert scalars["train/learning_rate", 2] == metrics.learning_rate
+    assert scalars["web/perplexity", 2] < 16
+    assert all(np.isfinite(value) for value in scalars.values())
+    assert not any(name.endswith("/step") for name, _ in scalars)
+    assert closed == [True]

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from tokenlake import BatchPadding
-from tokenlake.runtime.trainer import load_training_config
-from tokenlake.runtime.trainer.config import TrainingConfig
+from tokenlake.runtime.trainer import TrainingConfig, load_training_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/trainer.md").read_text()

@@ -14,6 +14,7 @@ from tokenlake.config.resolve import last_step as last_step
 from tokenlake.config.resolve import source_identity as source_identity
 from tokenlake.config.resolved import ResolvedBuild as ResolvedBuild
 from tokenlake.config.resolved import ResolvedChat as ResolvedChat
+from tokenlake.config.resolved import ResolvedFim as ResolvedFim
 from tokenlake.config.resolved import ResolvedPack as ResolvedPack
 from tokenlake.config.resolved import ResolvedSource as ResolvedSource
 from tokenlake.config.resolved import ResolvedTokenizer as ResolvedTokenizer

@@ -4,6 +4,7 @@ from tokenlake.rowwise.combine import CompositeShardedSource as CompositeSharded
 from tokenlake.rowwise.files import ArrowShardedSource as ArrowShardedSource
 from tokenlake.rowwise.files import JsonShardedSource as JsonShardedSource
 from tokenlake.rowwise.files import ParquetShardedSource as ParquetShardedSource
+from tokenlake.rowwise.files import downloaded as downloaded
 from tokenlake.rowwise.files import expand_data_files as expand_data_files
 from tokenlake.rowwise.save import create_writer as create_writer
 from tokenlake.rowwise.save import save_dataset as save_dataset

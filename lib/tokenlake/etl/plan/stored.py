@@ -9,7 +9,7 @@ tokens that are built again, to the same rows, mix to the same version.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, final
@@ -48,8 +48,8 @@ from tokenlake.runtime.schema import FORMAT_VERSION
 from tokenlake.runtime.store.address import open_store
 from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.draws import outcomes
-from tokenlake.runtime.store.mixture import Level, MixtureSpec
+from tokenlake.runtime.store.draws import SourceDraw, outcomes
+from tokenlake.runtime.store.mixture import Level, MixtureOrder, MixtureSpec
 
 
 def foresee(config: PipelineConfig) -> ResolvedBuild:
@@ -206,26 +206,20 @@ def _mixing_work(
     check_caps(asked, amounts, {name: draw.rows for name, draw in drawn.items()})
 
     # The units.
-    unit_rows = asked.unit_rows
-    if not unit_rows:
-        unit_rows = choose_unit_rows(
-            {parent.name: parent.size for parent in parents},
-            [point.weights for point in order.points],
-            lanes=order.lanes,
-            batch_size=order.batch_size,
-        )
-    stored_bytes = Fraction(0)
-    for parent in parents:
-        stored_bytes += Fraction(drawn[parent.name].rows * parent.totals.bytes, parent.rows)
-    row_bytes = stored_bytes / max(1, sum(draw.rows for draw in drawn.values()))
+    unit_rows = asked.unit_rows or _unit_rows_of(parents, order)
     content = {parent.name: content_identity(parent) for parent in parents}
-    identity_of_unit = unit_identity(level, content, spec, mixture, out)
-    has_chosen_rows = asked.unit_rows is None
-    units = range_units(order.rows, unit_rows, row_bytes, identity_of_unit, join_rest=has_chosen_rows)
+    units = range_units(
+        order.rows,
+        unit_rows,
+        _mean_row_bytes(parents, drawn),
+        unit_identity(level, content, spec, mixture, out),
+        join_rest=asked.unit_rows is None,
+    )
     forecast = forecast_of(level, asked, parents, drawn, out, spec, units=len(units), unit_rows=unit_rows)
 
     # Identity, description and notes.
     order_identity = order.identity(spec.lengths)
+    left_out = _notes_on_splits(parents, store)
     identity = {
         "content": [content[name] for name in spec.lengths],
         "order": order_identity,
@@ -240,22 +234,39 @@ def _mixing_work(
         **order_identity,
         "rows": order.rows,
     }
-    left_out = _notes_on_splits(parents, store)
-    notes = [
-        *left_out,
-        *_notes_on_choices(asked, forecast),
-        *notes_on_columns(parents, out),
-        *notes_on(forecast),
-    ]
+    notes = _notes_on_choices(asked, forecast) + notes_on_columns(parents, out) + notes_on(forecast)
     return _Work(
         identity=identity,
         units=units,
-        notes=notes,
+        notes=left_out + notes,
         left_out=left_out,
         mix=mix,
         spec=spec,
         forecast=forecast,
     )
+
+
+def _unit_rows_of(parents: Sequence[FoundParent], order: MixtureOrder) -> int:
+    """Return the number of rows of a unit of a mixture, for a configuration that leaves it open."""
+    return choose_unit_rows(
+        {parent.name: parent.size for parent in parents},
+        [point.weights for point in order.points],
+        lanes=order.lanes,
+        batch_size=order.batch_size,
+    )
+
+
+def _mean_row_bytes(parents: Sequence[FoundParent], drawn: Mapping[str, SourceDraw]) -> Fraction:
+    """Return the mean size of the rows that are drawn, as they are stored in the parents, in bytes.
+
+    It is the sum over the parents of (rows drawn) * (bytes of the parent) / (rows of the parent), divided by the rows
+    that are drawn in total.
+    """
+    stored_bytes = Fraction(0)
+    for parent in parents:
+        stored_bytes += Fraction(drawn[parent.name].rows * parent.totals.bytes, parent.rows)
+    drawn_rows = sum(draw.rows for draw in drawn.values())
+    return stored_bytes / max(1, drawn_rows)
 
 
 def _require_training_splits(parents: Sequence[FoundParent]) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, final
 
 from tokenlake.base import numbers
 from tokenlake.base.compact import CompactTuple
@@ -67,74 +67,100 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None)
     # Steps 1 to 3: the files of each source, its units, and its open choices.
     listings = _list_sources(build, on_event, again)
     build = replace(build, unit_size=_unit_size(build, listings, again))
-    inputs: list[Sequence[InputFile]] = []
-    groups_of_sources: list[Groups] = []
-    sources: list[ResolvedSource] = []
-    notes: list[str] = []
-    left_out: list[str] = []
-    for source in build.sources:
-        files, groups = read_listing(
-            source, build.unit_size or 0, build.hash_threads, on_event, listings.get(source.name)
-        )
-        findings = look_at(source, files, build.unit_size or 0)
-        on_event(findings.listed)
-        notes.extend(findings.origins)
-        if source.type != "hub":
-            # The origin of an id of the Hub is its commit, which leaves nothing out.
-            left_out.extend(findings.origins)
-        settled_source, notes_on_choices = _settle(source, files, tokenizers[source.name])
-        require_use(settled_source, files)
-        inputs.append(files)
-        groups_of_sources.append(groups)
-        sources.append(settled_source)
-        notes.extend(findings.notes)
-        notes.extend(notes_on_choices)
-    build = replace(build, sources=kept_sources(sources, groups_of_sources))
-    notes.extend(notes_on_kept(build))
+    inputs = _read_sources(build, listings, tokenizers, on_event)
+    build = replace(build, sources=kept_sources(inputs.sources, inputs.groups))
+    notes = [*inputs.notes, *notes_on_kept(build)]
 
     # Step 4: documents that are left out or held out.
     groups_by_name = {
-        source.name: groups for source, groups in zip(build.sources, groups_of_sources, strict=True)
+        source.name: groups for source, groups in zip(build.sources, inputs.groups, strict=True)
     }
     exclusions = match_exclusions(build.sources, groups_by_name, build.hash_threads)
     excluded = _excluded_positions(exclusions)
     for exclusion in exclusions:
         notes.extend(exclusion.notes())
-    held_out, notes_on_held_out = _hold_out(build, sources, groups_of_sources, excluded, again, on_event)
+    held_out, notes_on_held_out = _hold_out(build, inputs.sources, inputs.groups, excluded, again, on_event)
     notes.extend(notes_on_held_out)
     # The sources in units have no types of kept fields, which belong to the build.
-    sources = [replace(source, held_out=held_out[source.name]) for source in sources]
+    unit_sources = [replace(source, held_out=held_out[source.name]) for source in inputs.sources]
     build = replace(
         build, sources=tuple(replace(source, held_out=held_out[source.name]) for source in build.sources)
     )
 
     # Step 5: the units and the version.
-    units: list[TextUnit] = []
-    file_counts = files_of_sources(build, groups_of_sources)
-    for source, groups, file_count in zip(sources, groups_of_sources, file_counts, strict=True):
-        units_of_source = _units_of(
-            build, source, tokenizers[source.name], groups, file_count, excluded.get(source.name)
-        )
-        for unit in units_of_source:
-            units.append(replace(unit, index=len(units)))
-        if file_count is not None and len(units_of_source) != file_count:
-            notes.append(
-                f"{source.name}: its input cannot be cut into {numbers.plural(file_count, 'file')}; "
-                f"{numbers.plural(len(units_of_source), 'worker')} at most read it and deal its documents out"
-            )
+    units, notes_on_files = _units_of_sources(build, unit_sources, tokenizers, inputs.groups, excluded)
+    notes.extend(notes_on_files)
     config = {"build": identity(build), **card_identity(build)}
     return Plan(
         build=build,
-        inputs=_all_inputs(inputs),
+        inputs=_all_inputs(inputs.files),
         units=tuple(units),
         tokenizers=tokenizers,
         fingerprint=fingerprint({**config, "units": [unit.fingerprint for unit in units]}),
         notes=tuple(notes),
-        left_out=tuple(left_out),
-        config={**config, "sources": {source.name: source_identity(source) for source in build.sources}},
+        left_out=tuple(inputs.left_out),
+        config={
+            **config,
+            "sources": {source.name: source_identity(source) for source in build.sources},
+        },
         exclusions=exclusions,
         bad_budgets=bad_budgets(build, units),
     )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _SourceInputs:
+    """Inputs of the sources of a build; the sequences of sources, files and groups are parallel.
+
+    Attributes:
+        sources: Sources with all choices that their files and tokenizers decide.
+        files: Input files of each source.
+        groups: Ranges of files of each unit, per source.
+        notes: Notes for the user.
+        left_out: Those of the notes that name files that the sources leave out.
+    """
+
+    sources: list[ResolvedSource] = field(default_factory=list[ResolvedSource])
+    files: list[Sequence[InputFile]] = field(default_factory=list[Sequence[InputFile]])
+    groups: list[Groups] = field(default_factory=list[Groups])
+    notes: list[str] = field(default_factory=list[str])
+    left_out: list[str] = field(default_factory=list[str])
+
+
+def _read_sources(
+    build: ResolvedBuild,
+    listings: Mapping[str, Sequence[InputFile]],
+    tokenizers: Mapping[str, PlannedTokenizer],
+    on_event: Watcher,
+) -> _SourceInputs:
+    """Return the files, the units and the settled choices of each source.
+
+    Args:
+        build: Build with a unit size.
+        listings: Source -> files, for sources that are listed already.
+        tokenizers: Source -> tokenizer.
+        on_event: Function that receives progress.
+    """
+    inputs = _SourceInputs()
+    unit_size = build.unit_size or 0
+    for source in build.sources:
+        files, groups = read_listing(
+            source, unit_size, build.hash_threads, on_event, listings.get(source.name)
+        )
+        findings = look_at(source, files, unit_size)
+        on_event(findings.listed)
+        settled_source, notes_on_choices = _settle(source, files, tokenizers[source.name])
+        require_use(settled_source, files)
+
+        inputs.sources.append(settled_source)
+        inputs.files.append(files)
+        inputs.groups.append(groups)
+        inputs.notes.extend([*findings.origins, *findings.notes, *notes_on_choices])
+        if source.type != "hub":
+            # The origin of an id of the Hub is its commit, which leaves nothing out.
+            inputs.left_out.extend(findings.origins)
+    return inputs
 
 
 def _list_sources(
@@ -241,6 +267,31 @@ def _hold_out(
             )
             notes.append(note)
     return held_out, notes
+
+
+def _units_of_sources(
+    build: ResolvedBuild,
+    sources: Sequence[ResolvedSource],
+    tokenizers: Mapping[str, PlannedTokenizer],
+    groups_of_sources: Sequence[Groups],
+    excluded: Mapping[str, Positions],
+) -> tuple[list[TextUnit], list[str]]:
+    """Return the units of all sources, numbered through, and notes on sources that make fewer files than asked for."""
+    units: list[TextUnit] = []
+    notes: list[str] = []
+    file_counts = files_of_sources(build, groups_of_sources)
+    for source, groups, file_count in zip(sources, groups_of_sources, file_counts, strict=True):
+        units_of_source = _units_of(
+            build, source, tokenizers[source.name], groups, file_count, excluded.get(source.name)
+        )
+        for unit in units_of_source:
+            units.append(replace(unit, index=len(units)))
+        if file_count is not None and len(units_of_source) != file_count:
+            notes.append(
+                f"{source.name}: its input cannot be cut into {numbers.plural(file_count, 'file')}; "
+                f"{numbers.plural(len(units_of_source), 'worker')} at most read it and deal its documents out"
+            )
+    return units, notes
 
 
 def _units_of(

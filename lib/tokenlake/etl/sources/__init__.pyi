@@ -1,3 +1,4 @@
+from tokenlake.etl.sources.column_ranges import ColumnRange as ColumnRange
 from tokenlake.etl.sources.hash_cache import HashCache as HashCache
 from tokenlake.etl.sources.hub_client import HubClient as HubClient
 from tokenlake.etl.sources.inputs import FileRange as FileRange
@@ -13,5 +14,8 @@ from tokenlake.etl.sources.records import read_rows as read_rows
 from tokenlake.etl.sources.records import reader_of as reader_of
 from tokenlake.etl.sources.rows import Row as Row
 from tokenlake.etl.sources.rows import Rows as Rows
+from tokenlake.etl.sources.small_files import groups_of as groups_of
+from tokenlake.etl.sources.small_files import read_together as read_together
 from tokenlake.etl.sources.splits import split_file as split_file
+from tokenlake.etl.sources.splits import split_files as split_files
 from tokenlake.etl.sources.where import Predicate as Predicate

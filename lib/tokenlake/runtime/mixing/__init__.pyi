@@ -4,6 +4,7 @@ from tokenlake.runtime.mixing.caps import SourceCaps as SourceCaps
 from tokenlake.runtime.mixing.caps import shortened as shortened
 from tokenlake.runtime.mixing.counts import counts_of as counts_of
 from tokenlake.runtime.mixing.deal import Deal as Deal
+from tokenlake.runtime.mixing.lane_count import choose_lanes as choose_lanes
 from tokenlake.runtime.mixing.lanes import LaneLayout as LaneLayout
 from tokenlake.runtime.mixing.lanes import lane_bounds as lane_bounds
 from tokenlake.runtime.mixing.mixture import MIXTURE_ORDER as MIXTURE_ORDER

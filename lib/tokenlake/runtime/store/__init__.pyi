@@ -12,6 +12,7 @@ from tokenlake.runtime.store.base import Store as Store
 from tokenlake.runtime.store.claims import Claim as Claim
 from tokenlake.runtime.store.claims import VersionInfo as VersionInfo
 from tokenlake.runtime.store.diff import compare as compare
+from tokenlake.runtime.store.draws import open_mixture as open_mixture
 from tokenlake.runtime.store.file_locks import new_temp_name as new_temp_name
 from tokenlake.runtime.store.gc import GcReport as GcReport
 from tokenlake.runtime.store.gc import collect as collect
@@ -26,7 +27,10 @@ from tokenlake.runtime.store.ledger import QuarantineEntry as QuarantineEntry
 from tokenlake.runtime.store.ledger import ShardEntry as ShardEntry
 from tokenlake.runtime.store.ledger import UnitRecord as UnitRecord
 from tokenlake.runtime.store.local import LocalStore as LocalStore
+from tokenlake.runtime.store.mixture import MixedSource as MixedSource
 from tokenlake.runtime.store.mixture import MixtureOrder as MixtureOrder
+from tokenlake.runtime.store.mixture import MixtureRecord as MixtureRecord
+from tokenlake.runtime.store.mixture import MixtureSpec as MixtureSpec
 from tokenlake.runtime.store.mixture import WeightPoint as WeightPoint
 from tokenlake.runtime.store.rates import RateFloor as RateFloor
 from tokenlake.runtime.store.redirects import HttpOrigin as HttpOrigin

@@ -1,10 +1,10 @@
 """Training over the loader: a loop, its losses, metrics and callbacks; ``pip install 'tokenlake[train]'``.
 
-A model is a pure function ``apply(params, batch)``. A loss gives sums, so that parts of a batch add up; a step makes
-parameters of them; the trainer takes steps, and tells callbacks. Model, optimizer, loader and callbacks are saved
-together: a run that was killed goes on as if it had not been.
+A model is a pure function ``apply(params, batch)``. A loss returns sums, so that the parts of a batch add up. A step
+updates the parameters with their gradients. The trainer takes steps and calls callbacks. Model, optimizer, loader and
+callbacks are saved together: an interrupted run resumes with the same steps as an uninterrupted one.
 
-Names load on first use: a configuration can be checked where JAX is not installed.
+Names are imported on first use: a configuration can be validated where JAX is not installed.
 """
 
 from tokenlake.base.lazy_names import lazy_package

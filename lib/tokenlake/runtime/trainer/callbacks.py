@@ -1,4 +1,4 @@
-"""Callbacks of training: eight hooks, called in the order of the callbacks.
+"""Callbacks of training: eight hooks. Callbacks are called in their order.
 
 Example::
 
@@ -6,8 +6,8 @@ Example::
         def on_evaluate(self, run, results):
             print(run.step, results["held-out"]["perplexity"])
 
-A step calls ``on_step_begin``; after it ``on_log`` and ``on_evaluate`` where they are due; then ``on_step_end``, so
-that a checkpoint made there includes the state of the callbacks after that step.
+Each step calls ``on_step_begin`` first, and afterwards ``on_log`` and ``on_evaluate`` if they are due, and
+``on_step_end`` last: a checkpoint that is saved there includes the state of the callbacks after that step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Results: TypeAlias = Mapping[str, Mapping[str, float]]
 
 
 class TrainingRun(Protocol):
-    """What a callback may see and do."""
+    """Interface of a training run for its callbacks."""
 
     @property
     def step(self) -> int:
@@ -38,53 +38,53 @@ class TrainingRun(Protocol):
         ...
 
     def stop(self, reason: str = "") -> None:
-        """End the run after this step, whatever the reason; without one, ``stopped`` says that none was given."""
+        """End the run after this step; ``stopped`` of the run keeps the reason, or says that none was given."""
 
     def save(self) -> None:
-        """Write a checkpoint, if the run has a folder for them and none of this step."""
+        """Write a checkpoint, unless the run has no folder for them or the step has one already."""
 
 
 class Callback:
-    """A base whose hooks do nothing."""
+    """Base class of callbacks; its hooks do nothing."""
 
     def on_train_begin(self, run: TrainingRun) -> None:
-        """Before the first step of this process, which need not be the run's first."""
+        """Called before the first step of this process; a resumed run has earlier steps."""
 
     def on_train_end(self, run: TrainingRun) -> None:
-        """After the last step."""
+        """Called after the last step."""
 
     def on_epoch_begin(self, run: TrainingRun, epoch: int) -> None:
-        """Before the first batch of a pass of the loader; of a pass without end, once."""
+        """Called before the first batch of a pass over the data; an endless loader has one pass."""
 
     def on_epoch_end(self, run: TrainingRun, epoch: int) -> None:
-        """After the last batch of a pass of the loader."""
+        """Called after the last batch of a pass over the data."""
 
     def on_step_begin(self, run: TrainingRun) -> None:
-        """Before a step; ``run.step`` were taken."""
+        """Called before a step; ``run.step`` steps were taken."""
 
     def on_step_end(self, run: TrainingRun) -> None:
-        """After a step, which the devices may still be at."""
+        """Called after a step was started; the devices may still be computing it."""
 
     def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
-        """Every ``log.every`` steps, and at the last one."""
+        """Called every ``log.every`` steps, and at the last one."""
 
     def on_evaluate(self, run: TrainingRun, results: Results) -> None:
-        """Every ``evaluation.every`` steps, and at the last one, if there are held-out sets."""
+        """Called every ``evaluation.every`` steps, and at the last one, if there are held-out sets."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return what a resumed run must know of this callback, JSON-able."""
+        """Return the state that a resumed run restores, as JSON values."""
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`get_state` gave."""
+        """Continue from a state that :meth:`get_state` returned."""
 
 
 @final
 class CheckpointCallback(Callback):
-    """Saves every so many steps, and at the end.
+    """Saves a checkpoint at regular steps, and at the end.
 
     Args:
-        every: steps.
+        every: Number of steps between checkpoints.
     """
 
     def __init__(self, every: int) -> None:
@@ -103,38 +103,48 @@ class EarlyStopping(Callback):
     """Ends a run when a held-out metric has not fallen for some evaluations.
 
     Args:
-        config: which metric, and how patiently.
+        config: Metric, patience and smallest gain.
     """
 
     def __init__(self, config: EarlyStoppingConfig) -> None:
         self._config = config
-        self.best, self.waited = math.inf, 0
+        self.best = math.inf
+        self.waited = 0
 
     def on_train_begin(self, run: TrainingRun) -> None:
         self._check(run)
 
     def on_evaluate(self, run: TrainingRun, results: Results) -> None:
-        tag, metric = self._config.tag, self._config.metric
+        tag = self._config.tag
+        metric = self._config.metric
         if metric not in results.get(tag, {}):
-            known = ", ".join(f"{tag}: {', '.join(names)}" for tag, names in results.items())
-            why = f"got {metric} of {tag}, which is not evaluated; expected one of {known}"
-            raise ConfigError(f"early_stopping: {why}")
+            evaluated = [f"{name}: {', '.join(values)}" for name, values in results.items()]
+            raise ConfigError(
+                f"early_stopping: got {metric} of {tag}, which is not evaluated; expected one of {', '.join(evaluated)}"
+            )
         value = results[tag][metric]
         if value < self.best - self._config.min_delta:
-            self.best, self.waited = value, 0
+            self.best = value
+            self.waited = 0
         else:
             self.waited += 1
         self._check(run)
 
     def get_state(self) -> dict[str, Any]:
         # JSON has no infinity.
-        return {"best": self.best if math.isfinite(self.best) else None, "waited": self.waited}
+        best = None
+        if math.isfinite(self.best):
+            best = self.best
+        return {"best": best, "waited": self.waited}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        best = state["best"]
-        self.best, self.waited = math.inf if best is None else float(best), int(state["waited"])
+        self.best = math.inf
+        if state["best"] is not None:
+            self.best = float(state["best"])
+        self.waited = int(state["waited"])
 
     def _check(self, run: TrainingRun) -> None:
+        """End the run if it has waited long enough."""
         if self.waited >= self._config.patience:
             metric = f"{self._config.metric} of {self._config.tag}"
             run.stop(f"{metric} has not fallen below {self.best:.6g} for {self.waited} evaluations")

@@ -1,17 +1,17 @@
-"""The checkpoints of a training run: written whole or not at all, and checked when they are read again.
+"""Checkpoints of a training run: written atomically, and checked when they are read.
 
-A checkpoint holds model, optimizer, loader and the state of callbacks under one step. Orbax writes a step under another
-name and renames it when it is complete, in the background; a process that is killed meanwhile leaves nothing that a
-later one would take for a checkpoint.
+A checkpoint holds model, optimizer, loader and the state of callbacks at one step. Orbax writes it in the background
+under a temporary name and renames it when it is complete. If the process is killed meanwhile, no later process takes
+the remains for a checkpoint.
 
-Its parts are::
+The parts of a checkpoint are::
 
-    state   the arrays of TrainState, but for the steps that were not finite: such a state is never saved
+    state   the arrays of TrainState, without `bad_steps`: a state after such a step is never saved
     data    the state of the loader, JSON
-    facts   JSON: which run it is of, what callbacks remember, the last metrics; of each array its shape, type and
-            fingerprint; the SHA-256 of `data`; the SHA-256 of all of that
+    facts   JSON: identity of the run, states of callbacks, the last measurement; shape, type and fingerprint of each
+            array; the SHA-256 of `data`; the SHA-256 of all of these facts
 
-What does not match is damaged. A run then resumes from the newest checkpoint that does match.
+A checkpoint whose parts do not match their fingerprints is damaged. A run resumes from the newest one that is not.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _ARRAYS: Final = "arrays"
 _LOADER: Final = "loader_sha256"
 _DIGEST: Final = "sha256"
 _SHOWN: Final = 3
-"""Arrays that an error names at most."""
+"""Largest number of arrays that an error names."""
 _REASON: Final = 300
-"""Characters of a reason at most; what Orbax says of an array fills pages."""
+"""Largest number of characters of a reason; messages of Orbax about arrays fill pages."""
 _NO_DAMAGE: Final = (PermissionError, TimeoutError, ConnectionError, MemoryError, jax.errors.JaxRuntimeError)
-"""Errors of reading that say nothing about the bytes; the last one is of the devices, such as too little memory."""
+"""Errors while reading that are no sign of damage; the last one is of the devices, such as too little memory."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was read of a checkpoint.
+    """Contents of a checkpoint.
 
     Attributes:
-        step: of the checkpoint.
-        state: its arrays, in the places of those that they replace.
-        facts: as they were given to :meth:`Checkpoints.save`.
-        damaged: newer steps that could not be used, newest first, each with the reason.
+        step: Step of the checkpoint.
+        state: Arrays, with the shardings of those that they replace.
+        facts: Facts that :meth:`Checkpoints.save` was given.
+        damaged: Step -> reason, of newer checkpoints that are damaged, newest first.
     """
 
     step: int
@@ -66,12 +66,15 @@ class Checkpoints:
     """The checkpoints in a folder.
 
     Args:
-        folder: local, or a URL that Orbax knows (``gs://``, ``s3://``); it is made when it is first written to.
-        keep: how many of the newest stay.
+        folder: Local path, or a URL that Orbax knows (``gs://``, ``s3://``); the folder is created when it is first
+            written to.
+        keep: Number of newest checkpoints that are kept.
     """
 
     def __init__(self, folder: str, keep: int) -> None:
-        self.folder = folder if "://" in folder else str(Path(folder).absolute())
+        self.folder = folder
+        if "://" not in folder:
+            self.folder = str(Path(folder).absolute())
         self._manager: Any = ocp.CheckpointManager(
             self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
         )
@@ -79,11 +82,12 @@ class Checkpoints:
 
     @property
     def latest(self) -> int | None:
-        """The newest complete step that was not found damaged; None: there is none."""
-        return max((step for step in self._manager.all_steps() if step not in self._damaged), default=None)
+        """Step of the newest checkpoint that is complete and was not found damaged; None if there is none."""
+        steps = set(self._manager.all_steps()) - self._damaged
+        return max(steps, default=None)
 
     def holds(self, step: int) -> bool:
-        """Whether there is a checkpoint of a step that was not found damaged."""
+        """Return whether a step has a checkpoint that was not found damaged."""
         return step in self._manager.all_steps() and step not in self._damaged
 
     def save(
@@ -93,20 +97,20 @@ class Checkpoints:
         facts: Mapping[str, Any],
         arrays: Mapping[str, ArrayFacts],
     ) -> None:
-        """Begin to write a checkpoint; writing goes on in the background while training does.
+        """Begin to write a checkpoint; training continues while it is written in the background.
 
-        Checkpoints that were found damaged are deleted first: a new one could not take the name of the same step, and a
-        newer one would stay the newest.
+        Checkpoints that were found damaged are deleted first. Otherwise a new one could not take the name of the same
+        step, and a damaged one of a later step would remain the newest.
 
         Args:
-            state: of the model.
-            loader: that stands behind the last batch that `state` has seen.
-            facts: JSON-able, for :attr:`Restored.facts`.
-            arrays: of :func:`saved_arrays`.
+            state: State to save.
+            loader: Loader, positioned after the last batch that `state` has seen.
+            facts: JSON values, for :attr:`Restored.facts`.
+            arrays: Facts of the arrays, of :func:`saved_arrays`.
         """
         step = int(state.step)
-        for damaged in sorted(self._damaged):
-            self._manager.delete(damaged)
+        for damaged_step in sorted(self._damaged):
+            self._manager.delete(damaged_step)
         self._damaged = frozenset()
         data = LoaderSave(loader)
         written: dict[str, Any] = {**facts, _ARRAYS: _to_json(arrays), _LOADER: _digest(data.state)}
@@ -123,16 +127,17 @@ class Checkpoints:
     def restore(
         self, like: TrainState, loader: BatchLoader, check: Callable[[int, Mapping[str, Any]], None]
     ) -> Restored:
-        """Read the newest checkpoint that is not damaged, and set the loader to where it stood then.
+        """Read the newest checkpoint that is not damaged, and move the loader to its position at that step.
 
         Args:
-            like: has the shapes and the shardings that are wanted, of whatever number of devices.
-            loader: of the same data and order.
-            check: raises ConfigError where the facts of a step are those of another run.
+            like: State with the wanted shapes and shardings; the number of devices may differ from that of the
+                checkpoint.
+            loader: Loader of the same data and order.
+            check: Function of a step and its facts that raises ConfigError if they are of another run.
 
         Raises:
-            ConfigError: the checkpoint is of another run, model, optimizer, data or order.
-            IntegrityError: there are checkpoints, and all are damaged.
+            ConfigError: The checkpoint is of another run, model, optimizer, data or order.
+            IntegrityError: There are checkpoints, and all are damaged.
         """
         damaged: dict[int, str] = {}
         for step in sorted(self._manager.all_steps(), reverse=True):
@@ -156,40 +161,47 @@ class Checkpoints:
         )
 
     def wait(self) -> None:
-        """Wait until all is written.
+        """Wait until all checkpoints are written.
 
         Raises:
-            OSError: or what else went wrong in the background.
+            OSError: A file could not be written; other errors of the background thread are raised too.
         """
         self._manager.wait_until_finished()
 
     # -- reading
 
     def _read_facts(self, step: int) -> dict[str, Any]:
+        """Return the facts of a checkpoint; IntegrityError if they are damaged."""
         facts = dict(self._read(step, "facts", ocp.args.JsonRestore()))
         recorded = facts.pop(_DIGEST, None)
         if recorded is None and _ARRAYS in facts:
             raise _damaged(step, "facts", "its SHA-256 is missing")
-        # Checkpoints of earlier releases have neither.
+        # Checkpoints of earlier releases have neither a digest nor facts of arrays.
         if recorded is not None and recorded != _digest(facts):
             raise _damaged(step, "facts", "its SHA-256 is not the recorded one")
         return facts
 
     def _read_state(self, step: int, facts: Mapping[str, Any], like: TrainState) -> TrainState:
-        wanted = saved_part(like)
+        """Return the state of a checkpoint; IntegrityError if an array does not match its fingerprint."""
+        current = saved_part(like)
         shapes = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), wanted
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), current
         )
         recorded: Mapping[str, Sequence[Any]] | None = facts.get(_ARRAYS)
         if recorded is None:
             return self._read_unchecked_state(step, like, shapes)
-        self._check_structure(step, recorded, wanted)
+        self._check_structure(step, recorded, current)
         arrays = self._read(step, "state", ocp.args.StandardRestore(shapes))
-        different = [
-            name for name, facts in array_facts(arrays).items() if facts.fingerprint != recorded[name][2]
-        ]
-        if different:
-            raise _damaged(step, "state", f"the fingerprint of {_listed(different)} is not the recorded one")
+
+        damaged_arrays: list[str] = []
+        for name, array in array_facts(arrays).items():
+            _shape, _dtype, fingerprint = recorded[name]
+            if array.fingerprint != fingerprint:
+                damaged_arrays.append(name)
+        if damaged_arrays:
+            raise _damaged(
+                step, "state", f"the fingerprint of {_listed(damaged_arrays)} is not the recorded one"
+            )
         if int(arrays["step"]) != step:
             raise _damaged(step, "state", f"it is the state of step {int(arrays['step'])}")
         return like._replace(**arrays)
@@ -207,29 +219,39 @@ class Checkpoints:
             ) from error
         return like._replace(**restored["state"])
 
-    def _check_structure(self, step: int, recorded: Mapping[str, Sequence[Any]], wanted: Any) -> None:
-        """Raise ConfigError unless the checkpoint has these arrays."""
-        there = {name: _described(facts[0], facts[1]) for name, facts in recorded.items()}
-        here = {
-            path_name(path): _described(leaf.shape, leaf.dtype)
-            for path, leaf in jax.tree_util.tree_leaves_with_path(wanted)
-        }
-        names = [name for name in sorted(there | here) if there.get(name) != here.get(name)]
-        names.sort(key=lambda name: not name.startswith("params/"))  # moments only follow their parameters
+    def _check_structure(self, step: int, recorded: Mapping[str, Sequence[Any]], current: Any) -> None:
+        """Raise ConfigError unless the arrays of a checkpoint have the names, shapes and types of the current ones."""
+        recorded_types: dict[str, str] = {}
+        for name, (shape, dtype, _fingerprint) in recorded.items():
+            recorded_types[name] = _described(shape, dtype)
+        current_types: dict[str, str] = {}
+        for path, leaf in jax.tree_util.tree_leaves_with_path(current):
+            current_types[path_name(path)] = _described(leaf.shape, leaf.dtype)
+
+        names = [
+            name
+            for name in sorted(recorded_types | current_types)
+            if recorded_types.get(name) != current_types.get(name)
+        ]
         if not names:
             return
-        differences = [
-            f"{name} is {there.get(name, 'missing')} there and {here.get(name, 'missing')} here"
-            for name in names[:_SHOWN]
-        ]
-        more = f"; {len(names) - _SHOWN} more differ" if len(names) > _SHOWN else ""
+        # Parameters first: the moments only follow their parameters.
+        names.sort(key=lambda name: not name.startswith("params/"))
+        differences: list[str] = []
+        for name in names[:_SHOWN]:
+            recorded_type = recorded_types.get(name, "missing")
+            current_type = current_types.get(name, "missing")
+            differences.append(f"{name} is {recorded_type} there and {current_type} here")
+        if len(names) > _SHOWN:
+            differences.append(f"{len(names) - _SHOWN} more differ")
         raise ConfigError(
-            f"{self.folder}: step {step} is of another model or optimizer: {'; '.join(differences)}{more}; "
+            f"{self.folder}: step {step} is of another model or optimizer: {'; '.join(differences)}; "
             "expected the same ones, or another folder",
             differs=names,
         )
 
     def _read_loader(self, step: int, facts: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the state of the loader; IntegrityError if it does not match its digest."""
         state = self._read(step, "data", LoaderRestore())
         recorded = facts.get(_LOADER)
         if recorded is not None and recorded != _digest(state):
@@ -237,7 +259,7 @@ class Checkpoints:
         return state
 
     def _read(self, step: int, part: str, arguments: Any) -> Any:
-        """Return one part of a checkpoint; IntegrityError where its bytes cannot be read."""
+        """Return one part of a checkpoint; IntegrityError if its bytes cannot be read."""
         try:
             return self._manager.restore(step, args=ocp.args.Composite(**{part: arguments}))[part]
         except _NO_DAMAGE:
@@ -249,32 +271,38 @@ class Checkpoints:
 
 
 def saved_part(state: TrainState) -> dict[str, Any]:
-    """Return the arrays that a checkpoint holds."""
+    """Return the arrays of a state that a checkpoint holds, by field."""
     arrays = state._asdict()
     del arrays["bad_steps"]
     return arrays
 
 
 def saved_arrays(state: TrainState) -> dict[str, ArrayFacts]:
-    """Return the facts of the arrays that a checkpoint holds, by their paths; waits for the devices."""
+    """Return the facts of the arrays that a checkpoint holds, by path; waits for the devices."""
     return array_facts(saved_part(state))
 
 
 def _to_json(arrays: Mapping[str, ArrayFacts]) -> dict[str, Any]:
+    """Return name -> [shape, dtype, fingerprint], the record of arrays in the facts of a checkpoint."""
     return {name: [list(facts.shape), facts.dtype, facts.fingerprint] for name, facts in arrays.items()}
 
 
 def _described(shape: Sequence[int], dtype: Any) -> str:
+    """Return type and shape as text, such as ``float32[3, 4]``."""
     return f"{dtype}[{', '.join(map(str, shape))}]"
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    """Return the first names as text, and the number of the others."""
+    text = ", ".join(names[:_SHOWN])
+    if len(names) > _SHOWN:
+        text += f" and {len(names) - _SHOWN} more"
+    return text
 
 
 def _digest(value: Any) -> str:
-    """Return the SHA-256 of a value as canonical JSON; equal before it is written and after it is read."""
+    """Return the SHA-256 of a value as canonical JSON."""
+    # Conversion to JSON and back gives the value the form that it has after it is read: keys are texts, tuples lists.
     plain = json.loads(json.dumps(value))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 

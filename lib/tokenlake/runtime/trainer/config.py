@@ -1,4 +1,4 @@
-"""What a training run is asked for: one YAML file, checked as every configuration is, over an optional preset.
+"""Configuration of a training run: one YAML file, validated like every configuration, over an optional preset.
 
 ::
 
@@ -8,7 +8,7 @@
     evaluation: {every: 200, sets: {held-out: {dataset: artifacts/books@v3, split: validation}}}
     checkpoint: {folder: runs/books}
 
-An option that the chosen loss, optimizer or schedule does not know is refused, never ignored.
+An option that the chosen loss, optimizer or schedule does not have is an error; it is never ignored.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ from tokenlake.runtime.loader.padding import BatchPadding
 
 
 def _exponent(value: object) -> object:
-    """Let ``3e-4`` be the number that everybody means; to YAML 1.1 it is a text, and only ``3.0e-4`` a number."""
-    return float(value) if isinstance(value, str) and re.fullmatch(_EXPONENT, value) else value
+    """Return the number of a text such as ``3e-4``; YAML 1.1 reads only ``3.0e-4`` as a number."""
+    if isinstance(value, str) and re.fullmatch(_EXPONENT, value):
+        return float(value)
+    return value
 
 
 _EXPONENT: Final = r"[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+"
@@ -53,14 +55,15 @@ _Decay = Annotated[float, Strict(), Ge(0.0), Lt(1.0)]
 
 
 class _Choice(Section):
-    """A section whose `name` decides which of its options act; the others are refused where they are set."""
+    """Section whose `name` decides which of its options act; setting another option is an error."""
 
     key: ClassVar[str]
     known: ClassVar[Mapping[str, frozenset[str]]]
-    """Name -> the options that act with it."""
+    """Name -> options that act with it."""
 
     @model_validator(mode="after")
     def _known_options(self) -> Self:
+        """Raise an error for an option that is set and does not act with the name."""
         name: str = self.model_dump(include={"name"})["name"]
         for option in sorted(self.model_fields_set - {"name"} - self.known[name]):
             users = ", ".join(choice for choice, options in self.known.items() if option in options)
@@ -70,26 +73,35 @@ class _Choice(Section):
 
     @property
     def acting(self) -> dict[str, Any]:
-        """What decides the numbers of a run: the name and its options, as JSON."""
+        """Name and acting options, as JSON values: they decide the numbers of a run."""
         facts = self.model_dump(mode="json")
         return {name: facts[name] for name in ("name", *sorted(self.known[facts["name"]]))}
 
 
 def _padding(value: object) -> object:
-    """Read a padding as the loader does."""
+    """Return a padding, in any form that the loader accepts."""
+    if value is None:
+        return None
     try:
-        return None if value is None else BatchPadding.of(value)
+        return BatchPadding.of(value)
     except ConfigError as error:
         raise problem(str(error)) from error
 
 
 def _batch_size(value: object) -> object:
-    """Read a batch size as the loader does: a number, or step -> number; steps may be text, as JSON has them."""
+    """Return a batch size that the loader accepts.
+
+    Args:
+        value: Number of rows, or mapping of steps to numbers of rows; steps may be texts, as they are in JSON.
+    """
     if isinstance(value, Mapping):
-        items = cast("Mapping[object, object]", value).items()
-        value = {
-            int(step) if isinstance(step, str) and step.isdecimal() else step: rows for step, rows in items
-        }
+        schedule: dict[object, object] = {}
+        for step, rows in cast("Mapping[object, object]", value).items():
+            if isinstance(step, str) and step.isdecimal():
+                schedule[int(step)] = rows
+            else:
+                schedule[step] = rows
+        value = schedule
     try:
         BatchSizes.of(cast("Any", value))
     except ConfigError as error:
@@ -104,47 +116,47 @@ class HeldOutSet(Section):
     """STORE/NAME, or STORE/NAME@v3."""
 
     split: SplitName = "validation"
-    """Of that dataset."""
+    """Split of the dataset."""
 
     batch_size: Count | None = None
-    """Rows of a batch; null: those of a step, of several numbers the first."""
+    """Number of rows of a batch; null: that of the first training step."""
 
 
 class TrainingData(Section):
-    """Section `data`: what is trained on, for runs that open it by themselves."""
+    """Section `data`: training data, for runs that open it by themselves."""
 
     dataset: Path
     """STORE/NAME, or STORE/NAME@v3."""
 
     split: SplitName = "train"
-    """Of that dataset."""
+    """Split of the dataset."""
 
     batch_size: Annotated[Count | dict[Step, Count], BeforeValidator(_batch_size)] = 8
-    """Rows of a training step, of all devices and of all parts of an accumulation; or {first step: rows}, from step 0
-    on: ``{0: 64, 1000: 128}``."""
+    """Number of rows of a training step, over all devices and all parts of an accumulation; or {first step: rows}, from
+    step 0 on: ``{0: 64, 1000: 128}``."""
 
     seed: Seed = 0
-    """Of the order."""
+    """Random seed of the shuffle order."""
 
     epochs: Count | None = None
-    """Of a pass; null: the data never ends, and `steps` must say when training does."""
+    """Number of passes over the data; null: the data never ends, and `steps` is required."""
 
     padding: Annotated[InstanceOf[BatchPadding] | None, BeforeValidator(_padding)] = None
-    """Of documents and preferences, as of the loader, of held-out sets too: ``{buckets: 8, multiple: 64}``. The step is
-    compiled once for each length of a batch: few lengths are wanted."""
+    """Padding of documents and preferences, as for the loader, also of held-out sets: ``{buckets: 8, multiple: 64}``.
+    The step is compiled once for each length of a batch, so there should be few lengths."""
 
 
 class EvaluationConfig(Section):
     """Section `evaluation`: held-out sets, each under a tag."""
 
     every: Count = 500
-    """Steps between evaluations; there is one at the end, too."""
+    """Number of steps between evaluations; there is one at the end, too."""
 
     batches: Count | None = None
-    """Most batches of a set; null: all of them."""
+    """Largest number of batches of a set; null: all of them."""
 
     held_out: Switch = False
-    """Evaluate what the version of `data` holds out of each source (`eval` of its datasets), by the source's name."""
+    """Evaluate the documents that the version of `data` holds out (`eval` of its datasets); tags are source names."""
 
     sets: dict[SourceName, HeldOutSet] = {}  # noqa: RUF012 (pydantic copies defaults)
     """Tag -> held-out set."""
@@ -162,26 +174,26 @@ _LOSS_OPTIONS: Final[dict[str, frozenset[str]]] = {
 
 
 class LossConfig(_Choice):
-    """Section `loss`; formulas and their sources stand in ``trainer/losses.py``."""
+    """Section `loss`; ``trainer/losses.py`` has the formulas and their sources."""
 
     key = "loss"
     known = _LOSS_OPTIONS
     name: LossName = "cross_entropy"
 
     chunk: Count | None = None
-    """Ids of a row whose logits exist at once, of a model that returns (hidden, head); null: all."""
+    """Number of ids of a row whose logits exist at once, of a model that returns (hidden, head); null: all."""
 
     z_loss: _Amount = 0.0
     """Weight of log(Z)**2."""
 
     gamma: _Amount = 2.0
-    """Focal: how much an id that is already likely counts less."""
+    """Focal: exponent; the larger, the less an id counts that is likely already."""
 
     beta: _Positive = 0.1
     """DPO, KTO: strength of the pull to the reference; ORPO: weight of the odds ratio."""
 
     smoothing: Annotated[Fraction, Lt(0.5)] = 0.0
-    """DPO: share of pairs that are believed to be the wrong way round."""
+    """DPO: assumed share of pairs that are the wrong way round."""
 
     desirable: _Positive = 1.0
     """KTO: weight of good completions."""
@@ -203,7 +215,7 @@ _OPTIMIZER_OPTIONS: Final[dict[str, frozenset[str]]] = {
 
 
 class OptimizerConfig(_Choice):
-    """Section `optimizer`; options left out are those of the optimizer's authors."""
+    """Section `optimizer`; options left out have the defaults of the optimizer's authors."""
 
     key = "optimizer"
     known = _OPTIMIZER_OPTIONS
@@ -212,10 +224,10 @@ class OptimizerConfig(_Choice):
     weight_decay: _Amount = 0.0
 
     no_decay: tuple[Text, ...] = ()
-    """Regular expressions; parameters in whose path one is found have no weight decay: ``[norm, bias]``."""
+    """Regular expressions; parameters whose path contains a match have no weight decay: ``[norm, bias]``."""
 
     clip: _Positive | None = None
-    """Largest norm of all gradients together; null: they stay as they are."""
+    """Largest norm of all gradients together; null: gradients are not clipped."""
 
     b1: _Decay | None = None
     """Decay of the first moment."""
@@ -224,7 +236,7 @@ class OptimizerConfig(_Choice):
     """Decay of the second moment."""
 
     eps: _Positive | None = None
-    """What keeps a quotient finite."""
+    """Small number that keeps a quotient finite."""
 
 
 ScheduleName = Literal["constant", "linear", "cosine", "cosine_restarts", "wsd"]
@@ -247,29 +259,29 @@ class ScheduleConfig(_Choice):
     name: ScheduleName = "cosine"
 
     peak: _Positive = 3e-4
-    """Highest learning rate; of Prodigy, which finds its own, a factor: 1.0."""
+    """Highest learning rate; for Prodigy, which finds its own, a factor: 1.0."""
 
     warmup: Step = 0
-    """Steps until it is reached, in a line from 0."""
+    """Number of steps until the peak, linear from 0."""
 
     floor: Fraction = 0.0
     """Learning rate at the end, as a share of the peak."""
 
     steps: Count | None = None
-    """At which step the end is reached; null: with the last step of the run."""
+    """Step at which the schedule ends; null: the last step of the run."""
 
     cycles: Count = 4
-    """Restarts of the cosine, the first included."""
+    """Number of cosines, each of which starts at the peak."""
 
     decay: Fraction = 0.2
     """WSD: share of the steps, at the end, in which the rate falls."""
 
 
 class MeshConfig(Section):
-    """Section `mesh`: over how many devices rows (data, fsdp) and parameters (fsdp, tensor) are cut."""
+    """Section `mesh`: numbers of devices over which rows (data, fsdp) and parameters (fsdp, tensor) are cut."""
 
     data: Count | None = None
-    """Null: all devices that `fsdp` and `tensor` leave."""
+    """Number of devices; null: all that `fsdp` and `tensor` leave."""
 
     fsdp: Count = 1
     tensor: Count = 1
@@ -279,29 +291,29 @@ class MeshConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """Section `checkpoint`."""
+    """Section `checkpoint`: place and frequency of checkpoints."""
 
     folder: Path | None = None
-    """Null: none are written. Where there are some, the run goes on from the newest."""
+    """Folder of checkpoints, from the newest of which the run resumes; null: none are written."""
 
     every: Count = 500
-    """Steps between checkpoints; there is one at the end, too."""
+    """Number of steps between checkpoints; there is one at the end, too."""
 
     keep: Count = 3
-    """How many of the newest stay."""
+    """Number of newest checkpoints that are kept."""
 
 
 class LogConfig(Section):
-    """Section `log`."""
+    """Section `log`: measurements and where they are written."""
 
     every: Count = 10
-    """Steps between measurements; each waits for the devices."""
+    """Number of steps between measurements; each waits for the devices."""
 
     ema: _Decay = 0.98
     """Decay of the running mean of the loss."""
 
     progress: Switch = True
-    """A line on stderr."""
+    """Write a line to stderr for each measurement."""
 
     jsonl: Path | None = None
     """File with a JSON object for each measurement and each evaluation."""
@@ -310,23 +322,23 @@ class LogConfig(Section):
     """Folder of event files; needs tensorboardX."""
 
     peak_flops: _Positive | Literal["measure"] | None = None
-    """FLOP/s of one device, for MFU; null: those of known accelerators; measure: of a matrix product, timed once."""
+    """FLOP/s of one device, for MFU; null: that of known accelerators; measure: that of a timed matrix product."""
 
     flops_per_token: _Positive | None = None
-    """Of a step, forward and backward; null: 6 for each parameter (Kaplan et al. 2020)."""
+    """FLOPs of a step per token, forward and backward; null: 6 per parameter (Kaplan et al. 2020)."""
 
 
 class EarlyStoppingConfig(Section):
     """Section `early_stopping`: ends a run whose held-out metric no longer falls."""
 
     tag: SourceName
-    """Of a held-out set."""
+    """Tag of a held-out set."""
 
     metric: Text = "loss"
-    """Of that set; lower is better."""
+    """Metric of the set; lower is better."""
 
     patience: Count = 3
-    """Evaluations without a gain, in a row."""
+    """Number of consecutive evaluations without a gain after which the run ends."""
 
     min_delta: _Amount = 0.0
     """Smallest gain that counts."""
@@ -363,26 +375,26 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
         "schedule": {"name": "linear", "peak": 5e-7, "warmup": 50},
     },
 }
-"""Name -> what a configuration says unless it says otherwise, key by key."""
+"""Name -> defaults of a configuration, key by key."""
 
 
 class TrainingConfig(Section):
-    """A whole run."""
+    """Configuration of a whole training run."""
 
     preset: Text | None = None
-    """One of :data:`PRESETS`; a section that chooses another `name` takes nothing from the preset's."""
+    """Name of a preset, one of :data:`PRESETS`; a section whose `name` differs takes nothing from the preset."""
 
     data: TrainingData | None = None
-    """Null: the trainer is given a loader."""
+    """Training data; null: the trainer is given a loader."""
 
     steps: Count | None = None
-    """Of the whole run, resumed or not; null: those of one pass over the data."""
+    """Number of steps of the whole run, including those before it was resumed; null: one pass over the data."""
 
     accumulate: Count = 1
-    """Equal parts of a batch whose gradients are summed one after the other, in the memory of one."""
+    """Number of equal parts of a batch whose gradients are summed one after the other, in the memory of one."""
 
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the model's arithmetic; parameters, optimizer and loss are float32."""
+    """Precision of the model's arithmetic; parameters, optimizer and loss are float32."""
 
     mesh: MeshConfig = MeshConfig()
     loss: LossConfig = LossConfig()
@@ -396,19 +408,31 @@ class TrainingConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _over_preset(cls, value: Any) -> Any:
-        name = cast("Mapping[str, Any]", value).get("preset") if isinstance(value, Mapping) else None
-        if name is None:
+        """Return the keys of a configuration over those of its preset, see :data:`PRESETS`."""
+        if not isinstance(value, Mapping):
             return value
-        require_one_of("preset", name, tuple(PRESETS))
-        merged = dict(PRESETS[name])
-        for key, asked in cast("Mapping[str, Any]", value).items():
-            below = merged.get(key)
-            own: Any = asked.model_dump(exclude_unset=True) if isinstance(asked, Section) else asked
-            # Sections key by key, unless they choose another `name`.
-            if isinstance(below, Mapping) and isinstance(own, Mapping):
-                own = {**below, **own} if own.get("name", below.get("name")) == below.get("name") else own
-            merged[key] = own
+        keys = cast("Mapping[str, Any]", value)
+        preset = keys.get("preset")
+        if preset is None:
+            return keys
+        require_one_of("preset", preset, tuple(PRESETS))
+        merged = dict(PRESETS[preset])
+        for key, section in keys.items():
+            if isinstance(section, Section):
+                section = section.model_dump(exclude_unset=True)
+            merged[key] = _merged_section(merged.get(key), section)
         return merged
+
+
+def _merged_section(preset_section: Any, section: Any) -> Any:
+    """Return a section over that of the preset, key by key, unless it chooses another `name`."""
+    if not isinstance(preset_section, Mapping) or not isinstance(section, Mapping):
+        return section
+    defaults = cast("Mapping[str, Any]", preset_section)
+    options = cast("Mapping[str, Any]", section)
+    if options.get("name", defaults.get("name")) != defaults.get("name"):
+        return options
+    return {**defaults, **options}
 
 
 def load_training_config(
@@ -417,12 +441,12 @@ def load_training_config(
     """Return the configuration of a training run.
 
     Args:
-        source: path of a YAML file, a mapping, or a configuration.
-        overrides: ``key=value`` texts, as ``schedule.peak=1e-3``.
+        source: Path of a YAML file, mapping of its keys, or configuration.
+        overrides: ``key=value`` texts that replace keys of the source, such as ``schedule.peak=1e-3``.
 
     Raises:
-        ConfigError: anything is wrong; the message has a line for each problem, with key, value, what is allowed,
-            the nearest match, and the line of the file.
+        ConfigError: The configuration is wrong. The message has a line for each problem, with the key, its value, the
+            allowed values, the nearest match, and the line of the file.
     """
     example = "{preset: smoke, data: {dataset: .demo/artifacts/demo, batch_size: 8}}"
     return load_section(TrainingConfig, source, overrides, example=example)[0]

@@ -1,4 +1,4 @@
-"""Fingerprints of arrays: what a checkpoint is checked by when it is read again.
+"""Fingerprints of arrays, by which a checkpoint is checked when it is read.
 
 The fingerprint of an array is two sums modulo 2**32, one for each of two seeds s::
 
@@ -7,9 +7,9 @@ The fingerprint of an array is two sums modulo 2**32, one for each of two seeds 
 ``word[i]`` holds the bits of element i, in row-major order (a 64-bit element has two words). ``mix`` is the finalizer
 of MurmurHash3 (Appleby 2011), a bijection of 32-bit numbers in which each bit of the input changes about half of the
 output. A sum does not depend on its order, so the fingerprint is the same for every way to cut an array over devices.
-Damage that is not made on purpose goes unnoticed with a probability of about 2**-64 for each array.
+Accidental damage goes unnoticed with a probability of about 2**-64 per array.
 
-All of it runs on the devices. It reads each array once and needs no memory of its size.
+The computation runs on the devices, reads each array once and needs no memory of its size.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 _SEEDS: Final = (0x9E3779B9, 0x7F4A7C15)
 _UNSIGNED: Final = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
-"""Bytes of an element -> the type that its bits are read as; an element of 8 bytes gives two numbers."""
+"""Bytes of an element -> type as which its bits are read; an element of 8 bytes gives two numbers."""
 
 
 class ArrayFacts(NamedTuple):
-    """What is known of one array of a checkpoint.
+    """Facts of one array of a checkpoint.
 
     Attributes:
-        shape: number of elements along each dimension.
-        dtype: name of the type, such as ``float32``.
-        fingerprint: 16 hexadecimal digits.
-        is_finite: whether no element is NaN or infinite; True for whole numbers.
+        shape: Number of elements along each dimension.
+        dtype: Name of the type, such as ``float32``.
+        fingerprint: Fingerprint, 16 hexadecimal digits.
+        is_finite: True if no element is NaN or infinite; always True for integers.
     """
 
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ def path_name(path: tuple[Any, ...]) -> str:
 
 
 def array_facts(tree: Any) -> dict[str, ArrayFacts]:
-    """Return the facts of each array of a pytree, by its path; waits for the devices once."""
+    """Return path -> facts of the arrays of a pytree; waits for the devices once."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     summaries = jax.device_get([_compiled(leaf.sharding)(leaf) for _, leaf in leaves])
     facts: dict[str, ArrayFacts] = {}
@@ -63,7 +63,7 @@ def array_facts(tree: Any) -> dict[str, ArrayFacts]:
 
 @lru_cache
 def _compiled(sharding: jax.sharding.Sharding) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-    """Return :func:`_summary`, compiled for arrays that lie so; what it gives lies on all devices of all processes."""
+    """Return :func:`_summary`, compiled for arrays of a sharding; its results are on all devices of all processes."""
     if isinstance(sharding, NamedSharding):
         return jax.jit(_summary, out_shardings=NamedSharding(sharding.mesh, PartitionSpec()))
     return jax.jit(_summary)
@@ -81,7 +81,7 @@ def _summary(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _words(leaf: jax.Array) -> jax.Array:
-    """Return the bits of each element, uint32; of elements of 8 bytes two numbers, along a last dimension."""
+    """Return the bits of each element, uint32; elements of 8 bytes give two numbers, along a new last dimension."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     if jnp.iscomplexobj(leaf):
@@ -115,6 +115,7 @@ def _mix(values: jax.Array) -> jax.Array:
 
 
 def _is_finite(leaf: jax.Array) -> jax.Array:
+    """Return whether no element is NaN or infinite, bool[]."""
     if jnp.issubdtype(leaf.dtype, jnp.inexact):
         return jnp.all(jnp.isfinite(leaf))
     return jnp.asarray(True)
@@ -122,19 +123,22 @@ def _is_finite(leaf: jax.Array) -> jax.Array:
 
 @jax.jit
 def _bit_sums(tree: Any) -> jax.Array:
-    """A number for each leaf, uint32[n]: the sum of its bits, each times an odd number of its place, modulo 2**32."""
+    """Return a number for each leaf, uint32[n].
 
-    def of_leaf(leaf: jax.Array) -> jax.Array:
+    It is the sum over its elements, modulo 2**32, of the bits of element i as float32 times the odd number 2 * i + 1.
+    """
+    sums: list[jax.Array] = []
+    for leaf in jax.tree.leaves(tree):
         bits = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32).reshape(-1)
-        return jnp.sum(bits * (2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1), dtype=jnp.uint32)
-
-    return jnp.stack([of_leaf(leaf) for leaf in jax.tree.leaves(tree)])
+        factors = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
+        sums.append(jnp.sum(bits * factors, dtype=jnp.uint32))
+    return jnp.stack(sums)
 
 
 def reference_mark(params: Any) -> str:
     """Return a short mark of reference parameters, equal for every way to cut them over devices.
 
-    It names a reference in checkpoints and stays as it is, so that older checkpoints can be resumed. It is no check
-    against damage.
+    It identifies a reference in checkpoints. It must not change, so that older checkpoints can be resumed. It is no
+    check against damage.
     """
     return np.asarray(_bit_sums(params)).tobytes().hex()

@@ -1,8 +1,8 @@
-"""Which loaders a training run takes, checked before the first step.
+"""Checks of the loaders of a training run, made before its first step.
 
-Rows of a batch are cut over the devices of a mesh and into the parts of an accumulation, so their number must be a
-multiple of both. A loader with a sharding fills up its last batch. Another one may end with a smaller batch, which
-would end the run at its last step.
+The rows of a batch are cut over the devices of a mesh and into the parts of an accumulation, so their number must be a
+multiple of both. A loader with a sharding pads its last batch. Another loader may end with a smaller batch, and the run
+would fail at its last step.
 """
 
 from __future__ import annotations
@@ -17,53 +17,58 @@ from tokenlake.runtime.loader.loader import DataLoader
 from tokenlake.runtime.loader.plan import BatchPlan
 from tokenlake.runtime.loader.state import BatchLoader
 
-_WANTED: Final = "a tl.DataLoader, or of rows tl.AsyncDataLoader(source, batch_size)"
+_EXPECTED: Final = "a tl.DataLoader, or of rows tl.AsyncDataLoader(source, batch_size)"
 
 
 def check_loader(
-    where: str, loader: object, parts: int, *, accumulate: int = 1, batches: int | None = None
+    argument: str, loader: object, parts: int, *, accumulate: int = 1, batches: int | None = None
 ) -> None:
-    """Raise ConfigError unless a loader gives batches that a run can take.
+    """Raise ConfigError unless the batches of a loader can be cut as the run needs.
 
     Args:
-        where: name of the argument, for messages.
-        loader: what was given.
-        parts: devices that the rows of a batch are cut over.
-        accumulate: parts of a batch, one after the other.
-        batches: how many will be taken; None: all.
+        argument: Name of the argument, for messages.
+        loader: Value of the argument.
+        parts: Number of devices over which the rows of a batch are cut.
+        accumulate: Number of parts of a batch that are computed one after the other.
+        batches: Number of batches that the run takes; None: all.
     """
     if not isinstance(loader, BatchLoader):
-        raise ConfigError(f"{where}: got a {type(loader).__name__}, expected {_WANTED}")
+        raise ConfigError(f"{argument}: got a {type(loader).__name__}, expected {_EXPECTED}")
     if parts == 1 and accumulate == 1:
         return
+
+    # Full batches.
     shape = _shape_of(loader)
     for size in shape.sizes:
         if size % accumulate:
             raise ConfigError(
-                f"accumulate: got {accumulate}, and a batch of {where} has {size} rows; expected a divisor of {size}"
+                f"accumulate: got {accumulate}, and a batch of {argument} has {size} rows; expected a divisor of {size}"
             )
         if size % parts:
             raise ConfigError(
-                f"{where}: got batches of {size} rows, which cannot be cut over {parts} devices; "
+                f"{argument}: got batches of {size} rows, which cannot be cut over {parts} devices; "
                 f"expected a multiple of {parts}"
             )
+
+    # The last batch, unless the run ends before it.
     multiple = math.lcm(parts, accumulate)
-    ends_before = batches is not None and shape.full_batches is not None and batches <= shape.full_batches
-    if ends_before or (shape.last_rows is not None and shape.last_rows % multiple == 0):
+    if batches is not None and shape.full_batches is not None and batches <= shape.full_batches:
         return
     if shape.last_rows is None:
-        what = "its last batch may be smaller than the others"
+        problem = "its last batch may be smaller than the others"
+    elif shape.last_rows % multiple:
+        problem = f"its last batch has {shape.last_rows} rows"
     else:
-        what = f"its last batch has {shape.last_rows} rows"
+        return
     cuts: list[str] = []
     if parts > 1:
         cuts.append(f"over {parts} devices")
     if accumulate > 1:
         cuts.append(f"into {accumulate} parts (accumulate)")
     raise ConfigError(
-        f"{where}: {what}, and rows are cut {' and '.join(cuts)}; expected a multiple of {multiple} rows: give the "
-        "loader drop_last=True, or a tl.DataLoader sharding=batch_sharding(make_mesh(config.mesh)) of "
-        "tokenlake.runtime.trainer, which fills the batch up"
+        f"{argument}: {problem}, and rows are cut {' and '.join(cuts)}; expected a multiple of {multiple} rows: give "
+        "the loader drop_last=True, or a tl.DataLoader sharding=batch_sharding(make_mesh(config.mesh)) of "
+        "tokenlake.trainer, which fills the batch up"
     )
 
 
@@ -73,13 +78,13 @@ def check_held_out(
     """Return the loaders of held-out sets by their tags.
 
     Args:
-        evaluation: what was given.
-        loader: of the training data.
-        parts: devices that the rows of a batch are cut over.
-        batches: most batches of a set; None: all.
+        evaluation: Value of the argument, which must be a mapping of tags to loaders.
+        loader: Loader of the training data.
+        parts: Number of devices over which the rows of a batch are cut.
+        batches: Largest number of batches of a set; None: all.
 
     Raises:
-        ConfigError: something is no loader, never ends, or is the loader of the training data.
+        ConfigError: A value is not a loader, never ends, or is the loader of the training data.
     """
     if not isinstance(evaluation, Mapping):
         kind = type(evaluation).__name__
@@ -87,19 +92,19 @@ def check_held_out(
             f"evaluation: got a {kind}, expected a mapping of tags to loaders: {{'held-out': loader}}"
         )
     held_out: dict[str, BatchLoader] = {}
-    for tag, each in evaluation.items():
-        where = f"evaluation.{tag}"
-        check_loader(where, each, parts, batches=batches)
-        if each is loader:
+    for tag, held_out_loader in evaluation.items():
+        argument = f"evaluation.{tag}"
+        check_loader(argument, held_out_loader, parts, batches=batches)
+        if held_out_loader is loader:
             raise ConfigError(
-                f"{where}: got the loader of the training data, which an evaluation would move; expected another one"
+                f"{argument}: got the loader of the training data, which an evaluation would move; expected another one"
             )
-        if batches is None and _is_endless(each):
+        if batches is None and _is_endless(held_out_loader):
             raise ConfigError(
-                f"{where}: the loader never ends, and evaluation.batches is not set; expected a loader of one pass "
+                f"{argument}: the loader never ends, and evaluation.batches is not set; expected a loader of one pass "
                 "(epochs=1), or evaluation.batches"
             )
-        held_out[str(tag)] = each
+        held_out[str(tag)] = held_out_loader
     return held_out
 
 
@@ -107,8 +112,8 @@ def from_beginning(loader: BatchLoader, beginning: Mapping[str, Any]) -> Iterato
     """Return the batches of a held-out set, the same ones each time.
 
     Args:
-        loader: of the set.
-        beginning: state of the loader before its first batch.
+        loader: Loader of the set.
+        beginning: State of the loader before its first batch.
     """
     if isinstance(loader, DataLoader):
         return loader.iter_from_step(0)
@@ -117,7 +122,7 @@ def from_beginning(loader: BatchLoader, beginning: Mapping[str, Any]) -> Iterato
 
 
 def _is_endless(loader: BatchLoader) -> bool:
-    """Whether a loader is known to have no end; rows of unknown number may end."""
+    """Return whether a loader is known to be endless; one with an unknown number of rows may end."""
     plan: BatchPlan | None = getattr(loader, "plan", None)
     if plan is None:
         return bool(getattr(loader, "endless", False))
@@ -127,12 +132,12 @@ def _is_endless(loader: BatchLoader) -> bool:
 @final
 @dataclass(frozen=True, slots=True)
 class _LoaderShape:
-    """How many rows the batches of a loader have.
+    """Number of rows of the batches of a loader.
 
     Attributes:
-        sizes: of full batches.
-        last_rows: of a smaller last batch; 0: there is none; None: any number.
-        full_batches: before that one; None: any number.
+        sizes: Numbers of rows of full batches; none if they are unknown.
+        last_rows: Number of rows of a smaller last batch; 0: there is none; None: unknown.
+        full_batches: Number of full batches before the smaller one; None: unknown.
     """
 
     sizes: tuple[int, ...]
@@ -141,7 +146,7 @@ class _LoaderShape:
 
 
 def _shape_of(loader: BatchLoader) -> _LoaderShape:
-    """Return the shape of a loader; one that does not say is checked batch by batch."""
+    """Return the shape of a loader; one with unknown sizes is checked batch by batch during training."""
     plan: BatchPlan | None = getattr(loader, "plan", None)
     if plan is not None:
         return _shape_of_plan(plan)
@@ -154,8 +159,11 @@ def _shape_of(loader: BatchLoader) -> _LoaderShape:
 
 
 def _shape_of_plan(plan: BatchPlan) -> _LoaderShape:
+    """Return the shape of a loader with a plan; each host has its share of the rows of a batch."""
     options = plan.options
-    hosts = 1 if options.host is None else options.host[1]
+    hosts = 1
+    if options.host is not None:
+        _host, hosts = options.host
     sizes = tuple(size // hosts for size in plan.batch_sizes)
     if options.pad_last or options.drop_last or plan.batches_in(0) is None:
         return _LoaderShape(sizes)
@@ -165,6 +173,7 @@ def _shape_of_plan(plan: BatchPlan) -> _LoaderShape:
 
 
 def _with_last_batch(size: int, rows: int | None) -> _LoaderShape:
+    """Return the shape of batches of one size, of a number of rows that is None if it is unknown."""
     if rows is None:
         return _LoaderShape((size,), last_rows=None)
     return _LoaderShape((size,), last_rows=rows % size, full_batches=rows // size)

@@ -1,4 +1,4 @@
-"""Callbacks that write the figures of a run: progress, JSON lines, and TensorBoard."""
+"""Callbacks that write the measurements of a run: progress lines, JSON lines, and TensorBoard events."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from tokenlake.runtime.trainer.measurements import TrainingMetrics, finite
 
 @final
 class ProgressCallback(Callback):
-    """Writes a line to stderr where a run goes on, and for each measurement and each evaluation."""
+    """Writes a line to stderr for each measurement and each evaluation, and when a run resumes."""
 
     def on_train_begin(self, run: TrainingRun) -> None:
         if run.step:
-            self._say(f"step {run.step}/{run.steps}  goes on from here")
+            self._say(f"step {run.step}/{run.steps}  resumes here")
 
     def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
         self._say(str(metrics).replace(f"step {metrics.step}", f"step {metrics.step}/{run.steps}", 1))
 
     def on_evaluate(self, run: TrainingRun, results: Results) -> None:
         for tag, values in results.items():
-            shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-            self._say(f"step {run.step}/{run.steps}  {tag}: {shown}")
+            metrics = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+            self._say(f"step {run.step}/{run.steps}  {tag}: {metrics}")
 
     def _say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)  # noqa: T201 (what it is for)
+        print(line, file=sys.stderr, flush=True)  # noqa: T201 (its purpose)
 
 
 @final
 class JsonlLog(Callback):
     """Appends a JSON object for each measurement and each evaluation to a file.
 
-    A run that goes on from a checkpoint first takes away what an earlier process wrote about later steps, so that each
-    step is told once.
+    A run that resumes from a checkpoint first deletes the lines of later steps, which an earlier process wrote: each
+    step has its lines once.
 
     Args:
-        path: of the file; folders are made.
+        path: Path of the file; its folders are created.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -53,11 +53,13 @@ class JsonlLog(Callback):
         if not self._path.exists():
             return
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-        # A line that a killed process left unfinished is of a later step, too.
-        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= run.step]
-        if len(kept) < len(lines):
+        # A killed process may leave an unfinished line, which is of a later step too.
+        earlier_lines = [
+            line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= run.step
+        ]
+        if len(earlier_lines) < len(lines):
             unfinished = self._path.with_name(f".{self._path.name}.unfinished")
-            unfinished.write_text("".join(kept), encoding="utf-8")
+            unfinished.write_text("".join(earlier_lines), encoding="utf-8")
             unfinished.replace(self._path)
 
     def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
@@ -74,22 +76,22 @@ class JsonlLog(Callback):
 
 @final
 class TensorBoardLog(Callback):
-    """Writes event files for TensorBoard, by tensorboardX.
+    """Writes event files for TensorBoard, with tensorboardX.
 
     Args:
-        folder: of the event files; it is made.
+        folder: Folder of the event files; it is created.
 
     Raises:
-        MissingExtraError: tensorboardX is not installed.
+        MissingExtraError: The package tensorboardX is not installed.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         try:
             from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
         except ImportError as error:
-            how = "pip install tensorboardX (log.jsonl needs nothing)"
             raise MissingExtraError(
-                f"log.tensorboard needs tensorboardX, which is not installed: {how}"
+                "log.tensorboard needs tensorboardX, which is not installed: pip install tensorboardX (log.jsonl needs "
+                "nothing)"
             ) from error
         self._writer: Any = SummaryWriter(str(folder))
 

@@ -1,18 +1,18 @@
 """Losses of language models and of preferences, as sums.
 
-A mean over several parts of a batch is the sum of sums by the sum of weights.
+The mean over several parts of a batch is the total of their sums divided by the total of their weights.
 
-A loss takes logits of shape (B, T, V) and targets int32 (B, T): the id to predict at each place, -100 where there is
-none, as the loader's column ``targets`` says (:func:`targets_of` makes them of its other columns). A model may return
-``(hidden, head)`` instead, of shapes (B, T, D) and (D, V); then logits exist for a few places at a time
+A loss takes logits of shape (B, T, V) and targets int32 (B, T): the id to predict at each place, or -100 where nothing
+is predicted, as in the loader's column ``targets`` (:func:`targets_of` computes them from its other columns). A model
+may return ``(hidden, head)`` instead, of shapes (B, T, D) and (D, V); then logits exist for a few places at a time
 (:func:`over_logits`).
 
-Losses of preferences say which of two answers is better (DPO, ORPO), or whether one is good (KTO). Their batches have
-the columns that the loader gives under a prefix: ``chosen_input_ids``, ``chosen_labels``, ... and ``rejected_...``; for
-KTO ``completion_...`` and ``label``, True for good. Labels are -100 over the prompt. An answer's log-probability is the
-sum over its targets. A row without a target is padding and counts nothing.
+Losses of preferences compare two answers (DPO, ORPO), or judge one (KTO). Their batches have the columns that the
+loader gives under a prefix: ``chosen_input_ids``, ``chosen_labels``, ... and ``rejected_...``; for KTO
+``completion_...`` and ``label``, which is True for good completions. Labels are -100 over the prompt. The
+log-probability of an answer is the sum over its targets. A row without a target is padding and counts nothing.
 
-All arithmetic here is float32, whatever the model's is.
+The arithmetic in this file is float32, regardless of the model's precision.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from tokenlake.errors import ConfigError
 
 IGNORED: Final = -100
-"""The target of a place that bears no loss."""
+"""Target of a place that does not count toward the loss."""
 Params: TypeAlias = Any
 """A pytree of arrays."""
 DeviceBatch: TypeAlias = Mapping[str, jax.Array]
@@ -41,12 +41,12 @@ _Tree = TypeVar("_Tree")
 
 
 class Sums(NamedTuple):
-    """A loss before it is divided; all scalars are float32.
+    """Sums of a loss, before they are divided by its weight; all are float32 scalars.
 
     Attributes:
-        loss: the sum that is minimized.
-        weight: over how many places, or rows, it is the mean.
-        parts: name -> another sum over the same weight, such as ``nll`` and ``accuracy``.
+        loss: Sum that is minimized.
+        weight: Number of places, or rows, of which the loss is the mean.
+        parts: Name -> another sum over the same places, such as ``nll`` and ``accuracy``.
     """
 
     loss: jax.Array
@@ -55,10 +55,10 @@ class Sums(NamedTuple):
 
 
 class Objective(Protocol):
-    """What is minimized."""
+    """Function of parameters and a batch that training minimizes."""
 
     def __call__(self, params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
-        """Return the sums of a batch; `reference` are parameters that stay, where the objective needs some."""
+        """Return the sums of a batch; `reference` are fixed parameters, for objectives that compare with some."""
         ...
 
 
@@ -67,19 +67,19 @@ SharedSums: TypeAlias = Any
 
 
 class WholeBatchObjective(ABC):
-    """An objective with a term over the whole batch, which must not depend on how the batch is cut into parts.
+    """Objective with a term over the whole batch, which must not depend on how the batch is cut into parts.
 
-    A training step calls :meth:`widen` on the whole batch and cuts it into parts, adds up :meth:`shared_sums` over the
-    parts, and then :meth:`part_sums` with the total. No gradient goes through what is shared.
+    A training step calls :meth:`widen` on the whole batch and cuts it into parts. It adds up :meth:`shared_sums` over
+    the parts, and then :meth:`part_sums` with that total. No gradient goes through the total.
     """
 
     @abstractmethod
     def widen(self, batch: DeviceBatch) -> DeviceBatch:
-        """Return the batch with columns that are made of other rows."""
+        """Return the batch with additional columns that are made of other rows."""
 
     @abstractmethod
     def shared_sums(self, params: Params, part: DeviceBatch, reference: Params | None) -> SharedSums:
-        """Return what a part adds to the term over the whole batch."""
+        """Return the sums that a part adds to the term over the whole batch."""
 
     @abstractmethod
     def part_sums(
@@ -95,65 +95,88 @@ class WholeBatchObjective(ABC):
 
 
 def targets_of(batch: DeviceBatch) -> jax.Array:
-    """Return the id that each place predicts, int32[B, T], -100 where there is none.
+    """Return the id that each place predicts, int32[B, T], -100 where nothing is predicted.
 
-    ``targets`` if the batch has them; else ``labels``, one place to the left; else the next ``input_ids``, where
-    ``loss_mask`` says so, ``segment_ids`` do not change and ``attention_mask`` covers both, as far as there are such.
+    Args:
+        batch: Columns of a batch. The targets are ``targets``; without it ``labels``, moved one place to the left;
+            without both the next ``input_ids``, at places where ``loss_mask`` is set for the next id, ``segment_ids``
+            do not change, and ``attention_mask`` covers both. Of the last three, those that the batch has are used.
     """
     if "targets" in batch:
         return batch["targets"]
     if "labels" in batch:
-        return _ended(batch["labels"][:, 1:])
-    bears = jnp.ones_like(batch["input_ids"][:, 1:], dtype=bool)
+        return _with_last_place(batch["labels"][:, 1:])
+
+    # Ids of the next places, without those that are not learned.
+    next_ids = batch["input_ids"][:, 1:]
+    is_target = jnp.ones_like(next_ids, dtype=bool)
     if "loss_mask" in batch:
-        bears &= batch["loss_mask"][:, 1:].astype(bool)
+        is_target &= batch["loss_mask"][:, 1:].astype(bool)
     if "segment_ids" in batch:
         segments = batch["segment_ids"]
-        bears &= (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] != 0)
+        is_target &= (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] != 0)
     if "attention_mask" in batch:
         present = batch["attention_mask"].astype(bool)
-        bears &= present[:, 1:] & present[:, :-1]
-    return _ended(jnp.where(bears, batch["input_ids"][:, 1:], IGNORED))
+        is_target &= present[:, 1:] & present[:, :-1]
+    return _with_last_place(jnp.where(is_target, next_ids, IGNORED))
 
 
-def _ended(following: jax.Array) -> jax.Array:
-    """Add the last place, which predicts nothing."""
-    return jnp.pad(following, ((0, 0), (0, 1)), constant_values=IGNORED)
+def _with_last_place(targets: jax.Array) -> jax.Array:
+    """Return targets with the last place of each row added, which predicts nothing."""
+    return jnp.pad(targets, ((0, 0), (0, 1)), constant_values=IGNORED)
 
 
 def log_probs(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return log p(target) and log Z of each place, float32[B, T]; both 0 where there is no target."""
+    """Return log p(target) and log Z of each place, float32[B, T]; both are 0 where there is no target."""
     logits = logits.astype(jnp.float32)
-    bears = targets != IGNORED
+    is_target = targets != IGNORED
     log_z = jax.nn.logsumexp(logits, axis=-1)
-    chosen = jnp.take_along_axis(logits, jnp.where(bears, targets, 0)[..., None], axis=-1)[..., 0]
-    return jnp.where(bears, chosen - log_z, 0.0), jnp.where(bears, log_z, 0.0)
+    ids = jnp.where(is_target, targets, 0)
+    target_logits = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
+    return jnp.where(is_target, target_logits - log_z, 0.0), jnp.where(is_target, log_z, 0.0)
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array, *, z_loss: float = 0.0) -> Sums:
     """Return the sums of -log p(target) + z_loss * log(Z)**2 over the targets.
 
-    The second term keeps logits from drifting (PaLM, Chowdhery et al. 2022, section 5). Parts: ``nll``, the first term
-    alone, of which perplexity is the exponential; ``accuracy``, targets that are the likeliest id.
+    The second term keeps logits from drifting (PaLM, Chowdhery et al. 2022, section 5). Parts: ``nll``, the first term,
+    of which perplexity is the exponential; ``accuracy``, targets that are the likeliest id.
+
+    Args:
+        logits: Logits (B, T, V).
+        targets: Ids to predict, int32 (B, T), -100 where nothing is predicted.
+        z_loss: Weight of log(Z)**2.
     """
     return focal(logits, targets, gamma=0.0, z_loss=z_loss)
 
 
 def focal(logits: jax.Array, targets: jax.Array, *, gamma: float = 2.0, z_loss: float = 0.0) -> Sums:
-    """Return the sums of -(1 - p)**gamma * log p over the targets (Lin et al. 2017, equation 4); else as cross-entropy.
+    """Return the sums of -(1 - p)**gamma * log p + z_loss * log(Z)**2 over the targets.
 
-    With gamma 0 it is the cross-entropy.
+    This is the focal loss (Lin et al. 2017, equation 4); with gamma 0 it is the cross-entropy. Parts as of
+    :func:`cross_entropy`.
+
+    Args:
+        logits: Logits (B, T, V).
+        targets: Ids to predict, int32 (B, T), -100 where nothing is predicted.
+        gamma: Exponent; the larger, the less a target counts that is likely already.
+        z_loss: Weight of log(Z)**2.
     """
     log_p, log_z = log_probs(logits, targets)
-    bears = targets != IGNORED
-    # Of p = 1 the power has no derivative for gamma < 1; such places bear no loss either way.
-    rest = jnp.where(bears, -jnp.expm1(jnp.minimum(log_p, -1e-7)), 1.0)
-    hard = -log_p * rest**gamma if gamma else -log_p
-    right = jnp.where(bears, jnp.argmax(logits, axis=-1) == targets, False)
+    is_target = targets != IGNORED
+    losses = -log_p
+    if gamma:
+        # The power has no derivative at p = 1 for gamma < 1, so p is kept below 1. Places without a target have no loss
+        # either way.
+        one_minus_p = jnp.where(is_target, -jnp.expm1(jnp.minimum(log_p, -1e-7)), 1.0)
+        losses = losses * one_minus_p**gamma
+    if z_loss:
+        losses = losses + z_loss * log_z**2
+    is_likeliest = jnp.where(is_target, jnp.argmax(logits, axis=-1) == targets, False)
     return Sums(
-        loss=jnp.sum(hard + z_loss * log_z**2 if z_loss else hard),
-        weight=jnp.sum(bears, dtype=jnp.float32),
-        parts={"nll": -jnp.sum(log_p), "accuracy": jnp.sum(right, dtype=jnp.float32)},
+        loss=jnp.sum(losses),
+        weight=jnp.sum(is_target, dtype=jnp.float32),
+        parts={"nll": -jnp.sum(log_p), "accuracy": jnp.sum(is_likeliest, dtype=jnp.float32)},
     )
 
 
@@ -163,13 +186,13 @@ def over_logits(
     sums: Callable[[jax.Array, jax.Array], _Tree],
     chunk: int | None = None,
 ) -> _Tree:
-    """Return ``sums(logits, targets)``; of hidden states and a head without ever making all logits.
+    """Return ``sums(logits, targets)``, for hidden states and a head without computing all logits at once.
 
     Args:
-        output: logits (B, T, V), or hidden states (B, T, D) and the head (D, V).
-        targets: int32[B, T].
-        sums: what is wanted of logits; of several parts of the places, the sum of what it gives of each.
-        chunk: places of a row whose logits exist at once; forward and backward make them anew.
+        output: Logits (B, T, V), or hidden states (B, T, D) and the head (D, V).
+        targets: Ids to predict, int32 (B, T).
+        sums: Function of logits and targets whose results for parts of the places add up to that of all places.
+        chunk: Places of a row whose logits exist at once; the backward pass computes them again. None: all.
 
     Raises:
         ConfigError: `chunk` is given, and `output` are logits.
@@ -184,27 +207,31 @@ def over_logits(
     hidden, head = output
     if chunk is None or chunk >= hidden.shape[1]:
         return sums(_logits(hidden, head), targets)
-    parts = _cut(hidden, chunk, 0), _cut(targets, chunk, IGNORED)
+    parts = (_cut(hidden, chunk, 0), _cut(targets, chunk, IGNORED))
 
-    # What is not kept is made again in the backward pass: that is what saves the memory.
+    # Values that the forward pass does not keep are computed again in the backward pass: this saves the memory.
     @partial(jax.checkpoint, prevent_cse=False)
-    def of_part(part: tuple[jax.Array, jax.Array]) -> _Tree:
-        return sums(_logits(part[0], head), part[1])
+    def sums_of_part(part: tuple[jax.Array, jax.Array]) -> _Tree:
+        hidden_part, targets_part = part
+        return sums(_logits(hidden_part, head), targets_part)
 
     def add(total: _Tree, part: tuple[jax.Array, jax.Array]) -> tuple[_Tree, None]:
-        return jax.tree.map(jnp.add, total, of_part(part)), None
+        return jax.tree.map(jnp.add, total, sums_of_part(part)), None
 
-    shapes = jax.eval_shape(of_part, jax.tree.map(lambda part: part[0], parts))
-    nothing = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-    return jax.lax.scan(add, nothing, parts)[0]
+    first_part = jax.tree.map(lambda part: part[0], parts)
+    shapes = jax.eval_shape(sums_of_part, first_part)
+    zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+    total, _ = jax.lax.scan(add, zeros, parts)
+    return total
 
 
 def _logits(hidden: jax.Array, head: jax.Array) -> jax.Array:
+    """Return the logits of hidden states, float32 (B, T, V)."""
     return jnp.einsum("btd,dv->btv", hidden, head, preferred_element_type=jnp.float32)
 
 
 def _cut(values: jax.Array, chunk: int, filler: int) -> jax.Array:
-    """Turn (B, T, ...) into (parts, B, chunk, ...), the last part filled up."""
+    """Cut (B, T, ...) along T into (parts, B, chunk, ...); the last part is padded with the filler."""
     rows, length = values.shape[:2]
     padding = [(0, 0), (0, -length % chunk)] + [(0, 0)] * (values.ndim - 2)
     values = jnp.pad(values, padding, constant_values=filler)
@@ -214,8 +241,14 @@ def _cut(values: jax.Array, chunk: int, filler: int) -> jax.Array:
 def language_model(
     apply: Apply, *, gamma: float = 0.0, z_loss: float = 0.0, chunk: int | None = None
 ) -> Objective:
-    """Return the objective that predicts each next id of a document: cross-entropy, or focal for a `gamma`."""
+    """Return the objective of predicting each next id of a document.
 
+    Args:
+        apply: Model.
+        gamma: Exponent of the focal loss; 0: cross-entropy.
+        z_loss: Weight of log(Z)**2.
+        chunk: Places of a row whose logits exist at once, of a model that returns (hidden, head); None: all.
+    """
     sums = partial(focal, gamma=gamma, z_loss=z_loss)
 
     def objective(params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:

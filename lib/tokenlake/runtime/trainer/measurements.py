@@ -25,26 +25,28 @@ PEAK_FLOPS: Final = {
     "TPU v5p": 459e12,
     "TPU v6 lite": 918e12,
 }
-"""Beginning of JAX's name of a device -> dense bfloat16 FLOP/s, of the makers' data sheets."""
+"""Prefix of JAX's name of a device -> dense bfloat16 FLOP/s, from the makers' data sheets."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TrainingMetrics:
-    """What is known at a step that is logged.
+    """Measurements at a step that is logged.
 
     Attributes:
-        step: taken so far.
-        loss: mean of this step's batch.
-        loss_ema: its running mean.
-        learning_rate: of this step.
+        step: Number of steps taken so far.
+        loss: Mean loss of this step's batch.
+        loss_ema: Running mean of the loss.
+        learning_rate: Learning rate of this step.
         grad_norm: Euclidean norm of all gradients together, before clipping.
-        perplexity: exp of the mean negative log-likelihood of a target; None for losses without one.
-        accuracy: share of targets that are the likeliest id, or of answers that are ranked right.
-        tokens_per_second: places of batches, padding too, over all devices, since the last measurement; without the
-            time of evaluations and checkpoints. None at the first one of a run, of which compiling takes most.
-        mfu: model FLOP/s by the peak of the devices (Chowdhery et al. 2022, appendix B); None where that is unknown.
-        others: what else the objective sums, by name.
+        perplexity: Exponential of the mean negative log-likelihood of a target; None for losses without one.
+        accuracy: Share of targets that are the likeliest id, or of answers that are ranked right.
+        tokens_per_second: Places of batches per second, padding included, over all devices, since the last measurement.
+            The time of evaluations and checkpoints is left out. None at the first measurement of a run, which is
+            mostly compilation.
+        mfu: Model FLOP/s divided by the peak of the devices (Chowdhery et al. 2022, appendix B); None if the peak is
+            unknown.
+        others: Name -> mean of other sums of the objective.
     """
 
     step: int
@@ -59,120 +61,164 @@ class TrainingMetrics:
     others: dict[str, float] = field(default_factory=dict[str, float])
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; without what is unknown, and with null for what is not finite."""
+        """Return the measurements as JSON values, without unknown ones; numbers that are not finite are null."""
         facts = asdict(self)
         del facts["others"]
         return finite(facts | self.others)
 
     def __str__(self) -> str:
-        shown = [f"step {self.step}", f"loss {self.loss:.4f} (ema {self.loss_ema:.4f})"]
-        shown += [f"perplexity {self.perplexity:.4g}"] if self.perplexity is not None else []
-        shown += [f"accuracy {self.accuracy:.3f}"] if self.accuracy is not None else []
-        shown += [f"grad norm {self.grad_norm:.3g}", f"lr {self.learning_rate:.3g}"]
-        shown += [f"{self.tokens_per_second:,.0f} tokens/s"] if self.tokens_per_second is not None else []
-        shown += [f"MFU {self.mfu:.1%}"] if self.mfu is not None else []
-        return "  ".join(shown)
+        texts = [f"step {self.step}", f"loss {self.loss:.4f} (ema {self.loss_ema:.4f})"]
+        if self.perplexity is not None:
+            texts.append(f"perplexity {self.perplexity:.4g}")
+        if self.accuracy is not None:
+            texts.append(f"accuracy {self.accuracy:.3f}")
+        texts.append(f"grad norm {self.grad_norm:.3g}")
+        texts.append(f"lr {self.learning_rate:.3g}")
+        if self.tokens_per_second is not None:
+            texts.append(f"{self.tokens_per_second:,.0f} tokens/s")
+        if self.mfu is not None:
+            texts.append(f"MFU {self.mfu:.1%}")
+        return "  ".join(texts)
 
 
 def finite(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts as JSON takes them: None values left out, infinities and NaN as None."""
-    found = {name: value for name, value in facts.items() if value is not None}
-    bad = [name for name, value in found.items() if isinstance(value, float) and not math.isfinite(value)]
-    return found | dict.fromkeys(bad)
+    """Return facts for JSON, which has no infinity and no NaN.
+
+    Args:
+        facts: Name -> value. A value of None is left out; a number that is not finite becomes None.
+    """
+    json_values: dict[str, Any] = {}
+    for name, value in facts.items():
+        if value is None:
+            continue
+        json_values[name] = value
+        if isinstance(value, float) and not math.isfinite(value):
+            json_values[name] = None
+    return json_values
+
+
+_LARGEST_NLL: Final = 700.0
+"""Negative log-likelihood whose exponential is near the largest float64; a larger one has infinite perplexity."""
 
 
 def named(measured: Mapping[str, float]) -> dict[str, float]:
-    """Return means by the names people read: with ``perplexity`` (infinite above e**700) in the place of ``nll``."""
-    found = dict(measured)
-    if "nll" in found:
-        nll = found.pop("nll")
-        found["perplexity"] = math.exp(nll) if nll < 700 else math.inf if nll >= 700 else math.nan
-    return found
+    """Return means by their public names: ``nll`` is replaced by ``perplexity``, its exponential."""
+    means = dict(measured)
+    if "nll" in means:
+        nll = means.pop("nll")
+        if nll >= _LARGEST_NLL:
+            means["perplexity"] = math.inf
+        else:
+            means["perplexity"] = math.exp(nll)  # that of NaN is NaN
+    return means
 
 
 @final
 class Meter:
-    """Counts tokens by the clock.
+    """Measures tokens per second.
 
     Args:
-        flops_per_token: of a step, forward and backward.
-        peak_flops: of all devices together, a second; None: unknown.
+        flops_per_token: FLOPs of a step per token, forward and backward.
+        peak_flops: Peak FLOP/s of all devices together; None: unknown.
     """
 
     def __init__(self, flops_per_token: float, peak_flops: float | None) -> None:
-        self._flops, self._peak = flops_per_token, peak_flops
-        self._begun: float | None = None
-        self._tokens, self._left_out = 0, 0.0
+        self._flops_per_token = flops_per_token
+        self._peak_flops = peak_flops
+        self._start: float | None = None
+        self._tokens = 0
+        self._seconds_left_out = 0.0
 
     @property
     def running(self) -> bool:
-        """Whether a measurement was begun."""
-        return self._begun is not None
+        """Whether a measurement was started."""
+        return self._start is not None
 
     def start(self) -> None:
-        """Begin a new measurement."""
-        self._begun, self._tokens, self._left_out = time.perf_counter(), 0, 0.0
+        """Start a new measurement."""
+        self._start = time.perf_counter()
+        self._tokens = 0
+        self._seconds_left_out = 0.0
 
     def add(self, tokens: int) -> None:
+        """Count tokens of a step."""
         self._tokens += tokens
 
     @contextmanager
     def left_out(self) -> Generator[None]:
-        """Do not count the time of what is done within."""
-        begun = time.perf_counter()
+        """Leave out the time that the block takes."""
+        block_start = time.perf_counter()
         try:
             yield
         finally:
-            self._left_out += time.perf_counter() - begun
+            self._seconds_left_out += time.perf_counter() - block_start
 
     def rates(self) -> dict[str, float]:
-        """Return ``tokens_per_second`` and ``mfu`` since the last time, as far as they are known, and begin anew."""
-        found: dict[str, float] = {}
-        if self._begun is not None and self._tokens:
-            seconds = time.perf_counter() - self._begun - self._left_out
-            found["tokens_per_second"] = self._tokens / seconds
-            if self._peak is not None:
-                found["mfu"] = found["tokens_per_second"] * self._flops / self._peak
+        """Return the rates since the start of the measurement, and start a new one.
+
+        Returns:
+            ``tokens_per_second`` if a measurement was started and tokens were counted, and ``mfu`` if the peak is
+            known.
+        """
+        rates: dict[str, float] = {}
+        if self._start is not None and self._tokens:
+            seconds = time.perf_counter() - self._start - self._seconds_left_out
+            rates["tokens_per_second"] = self._tokens / seconds
+            if self._peak_flops is not None:
+                rates["mfu"] = rates["tokens_per_second"] * self._flops_per_token / self._peak_flops
         self.start()
-        return found
+        return rates
 
 
-def peak_flops(asked: float | str | None, precision: str) -> float | None:
-    """Return the FLOP/s of all devices together, as the option ``log.peak_flops`` says; None: unknown.
+def peak_flops(option: float | str | None, precision: str) -> float | None:
+    """Return the peak FLOP/s of all devices together; None if it is unknown.
+
+    Args:
+        option: Value of ``log.peak_flops``: FLOP/s of one device, ``measure``, or None for that of known accelerators.
+        precision: Name of the type in which ``measure`` multiplies.
 
     Raises:
-        ConfigError: it is a text, but not ``measure``.
+        ConfigError: The option is a text other than ``measure``.
     """
     devices = jax.devices()
-    if isinstance(asked, float | int):
-        return asked * len(devices)
-    if asked == "measure":
+    if isinstance(option, float | int):
+        return option * len(devices)
+    if option == "measure":
         return measured_flops(precision) * len(devices)
-    if asked is not None:
-        raise ConfigError(f"log.peak_flops: got {asked!r}, must be a number, 'measure' or null")
-    kind = devices[0].device_kind
-    known = next((value for name, value in PEAK_FLOPS.items() if kind.startswith(name)), None)
-    return None if known is None else known * len(devices)
+    if option is not None:
+        raise ConfigError(f"log.peak_flops: got {option!r}, must be a number, 'measure' or null")
+    for prefix, flops in PEAK_FLOPS.items():
+        if devices[0].device_kind.startswith(prefix):
+            return flops * len(devices)
+    return None
 
 
-_LASTS: Final = 0.005  # seconds of a product that is long beside its start, some 50 us on an accelerator
-_LARGEST: Final = 16_384
+_LONG_PRODUCT: Final = 0.005
+"""Seconds of a product in comparison to which its start, some 50 us on an accelerator, does not matter."""
+_LARGEST_SIZE: Final = 16_384
+"""Rows and columns of the largest matrix that is multiplied."""
+_REPETITIONS: Final = 5
 
 
 def measured_flops(precision: str) -> float:
-    """Return the FLOP/s of one device, of a square matrix product in a precision.
+    """Return the FLOP/s of one device, measured by the product of two square matrices.
 
-    The product is so large that what it costs to start one does not matter.
+    The size is doubled until the product takes long enough that the cost of starting it does not matter.
+
+    Args:
+        precision: Name of the type of the matrices.
     """
     product = jax.jit(jnp.matmul)
-    size, seconds = 256, 0.0
-    while seconds < _LASTS and size < _LARGEST:
+    size = 256
+    seconds = 0.0
+    while seconds < _LONG_PRODUCT and size < _LARGEST_SIZE:
         size *= 2
         matrix = jax.random.normal(jax.random.key(0), (size, size), precision)
+        # The first product compiles; of the others the fastest counts.
         jax.block_until_ready(product(matrix, matrix))
-        for attempt in range(5):
-            begun = time.perf_counter()
+        seconds = math.inf
+        for _ in range(_REPETITIONS):
+            start = time.perf_counter()
             jax.block_until_ready(product(matrix, matrix))
-            spent = time.perf_counter() - begun
-            seconds = min(seconds, spent) if attempt else spent
+            seconds = min(seconds, time.perf_counter() - start)
     return 2 * size**3 / seconds

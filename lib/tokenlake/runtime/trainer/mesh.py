@@ -1,8 +1,11 @@
-"""The mesh of devices, and how batches and parameters are cut over it.
+"""The mesh of devices, and the shardings of batches and parameters over it.
 
-Devices are a mesh of three axes. Rows of a batch are cut over ``data`` and ``fsdp``. Parameters are cut over ``tensor``
-as rules say, and over ``fsdp`` along the largest remaining dimension that can be cut (Rajbhandari et al. 2020: stage
-3). XLA's partitioner adds the communication; a model is written as for one device.
+The mesh has three axes, ``data``, ``fsdp`` and ``tensor``. Rows of a batch are cut over ``data`` and ``fsdp``.
+Parameters are cut over ``tensor`` by rules, and over ``fsdp`` along the largest remaining dimension that it divides
+(Rajbhandari et al. 2020: stage 3). XLA's partitioner adds the communication; a model is written as for one device.
+
+For example, on a mesh of data 1, fsdp 2, tensor 2, with the rule ``up: [null, null, tensor]``, an array ``up`` of shape
+(3, 4, 6) has the spec (None, fsdp, tensor): each device holds a part of shape (3, 2, 3).
 """
 
 from __future__ import annotations
@@ -25,24 +28,30 @@ _ROWS: Final = PartitionSpec(("data", "fsdp"))
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """Return the mesh of all devices of all processes, or of those given.
+    """Return the mesh of devices that a configuration describes.
+
+    Args:
+        config: Section `mesh` of a configuration.
+        devices: Devices of the mesh; None: all devices of all processes.
 
     Raises:
-        ConfigError: the axes do not make up the devices.
+        ConfigError: The product of the axes is not the number of devices.
     """
-    found = jax.devices() if devices is None else devices
-    rest = config.fsdp * config.tensor
-    data = config.data or max(1, len(found) // rest)
-    if data * rest != len(found):
+    if devices is None:
+        devices = jax.devices()
+    count = len(devices)
+    devices_of_row_part = config.fsdp * config.tensor
+    data = config.data or max(1, count // devices_of_row_part)
+    if data * devices_of_row_part != count:
         raise ConfigError(
-            f"mesh: got data {data}, fsdp {config.fsdp} and tensor {config.tensor}, which are {data * rest} devices; "
-            f"expected a product of {len(found)}, as many as there are"
+            f"mesh: got data {data}, fsdp {config.fsdp} and tensor {config.tensor}, which are "
+            f"{data * devices_of_row_part} devices; expected a product of {count}, as many as there are"
         )
-    return Mesh(np.array(found, dtype=object).reshape(data, config.fsdp, config.tensor), AXES)
+    return Mesh(np.array(devices, dtype=object).reshape(data, config.fsdp, config.tensor), AXES)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Return where the rows of a batch lie: what ``tl.DataLoader(sharding=...)`` is given."""
+    """Return the sharding of the rows of a batch, for ``tl.DataLoader(sharding=...)``."""
     return NamedSharding(mesh, _ROWS)
 
 
@@ -52,22 +61,25 @@ def param_shardings(
     """Return the sharding of each parameter, a pytree like `params`.
 
     Args:
-        params: arrays or their shapes.
-        mesh: of :func:`make_mesh`.
-        rules: regular expression of a path, as ``layers/up`` -> axis of each dimension; the first that is found counts.
+        params: Pytree of arrays, or of their shapes.
+        mesh: Mesh of :func:`make_mesh`.
+        rules: Regular expression of a path, such as ``layers/up`` -> axis of each dimension. The first rule that
+            matches a path applies.
 
     Raises:
-        ConfigError: a rule fits no parameter, names more dimensions than there are, or cuts one into unequal parts;
+        ConfigError: A rule matches no parameter, names more dimensions than there are, or cuts one into unequal parts;
             or there is a tensor axis and no rule uses it.
     """
     rules = rules or {}
-    named = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern in rules:
-        if not any(re.search(pattern, name) for name in named):
-            raise ConfigError(f"mesh.rules: {pattern!r} fits no parameter; there are {', '.join(named)}")
+        if not any(re.search(pattern, name) for name in names):
+            raise ConfigError(f"mesh.rules: {pattern!r} fits no parameter; there are {', '.join(names)}")
     if mesh.shape["tensor"] > 1 and not any("tensor" in axes for axes in rules.values()):
-        why = f"got {mesh.shape['tensor']}, and no rule says which dimensions to cut"
-        raise ConfigError(f"mesh.tensor: {why}; expected mesh.rules, as {{'up': [null, tensor]}}")
+        raise ConfigError(
+            f"mesh.tensor: got {mesh.shape['tensor']}, and no rule says which dimensions to cut; expected mesh.rules, "
+            "such as {'up': [null, tensor]}"
+        )
 
     def placed(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         return NamedSharding(mesh, _spec(path_name(path), leaf.shape, mesh, rules))
@@ -78,16 +90,34 @@ def param_shardings(
 def _spec(
     name: str, shape: tuple[int, ...], mesh: Mesh, rules: Mapping[str, Sequence[str | None]]
 ) -> PartitionSpec:
+    """Return the axis over which each dimension of a parameter is cut.
+
+    1. Take the axes of the first rule that matches the name; other dimensions have none.
+    2. Check that there are not too many, and that each divides its dimension.
+    3. Cut the largest dimension that is left, and that ``fsdp`` divides, over ``fsdp``.
+    """
+    axes: list[str | None] = []
     pattern = next((pattern for pattern in rules if re.search(pattern, name)), None)
-    axes: list[str | None] = [] if pattern is None else list(rules[pattern])
-    axes += [None] * (len(shape) - len(axes))
-    cuts = [size % mesh.shape[axis] for axis, size in zip(axes, shape, strict=False) if axis is not None]
-    if len(axes) > len(shape) or any(cuts):
-        why = f"{pattern!r} cuts {name} of shape {shape} along {axes}"
-        wanted = f"at most {len(shape)} axes, each dividing its dimension, of {dict(mesh.shape)}"
-        raise ConfigError(f"mesh.rules: {why}; expected {wanted}")
-    parts = mesh.shape["fsdp"]
-    free = [at for at, axis in enumerate(axes) if axis is None and shape[at] and shape[at] % parts == 0]
-    if parts > 1 and free and "fsdp" not in axes:
-        axes[max(free, key=lambda at: shape[at])] = "fsdp"
+    if pattern is not None:
+        axes.extend(rules[pattern])
+    axes.extend([None] * (len(shape) - len(axes)))
+
+    is_divisible = all(
+        axis is None or size % mesh.shape[axis] == 0 for axis, size in zip(axes, shape, strict=False)
+    )
+    if len(axes) > len(shape) or not is_divisible:
+        raise ConfigError(
+            f"mesh.rules: {pattern!r} cuts {name} of shape {shape} along {axes}; expected at most {len(shape)} axes, "
+            f"each dividing its dimension, of {dict(mesh.shape)}"
+        )
+
+    fsdp = mesh.shape["fsdp"]
+    if fsdp > 1 and "fsdp" not in axes:
+        largest: int | None = None
+        for dimension, size in enumerate(shape):
+            can_be_cut = axes[dimension] is None and size > 0 and size % fsdp == 0
+            if can_be_cut and (largest is None or size > shape[largest]):
+                largest = dimension
+        if largest is not None:
+            axes[largest] = "fsdp"
     return PartitionSpec(*axes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import jax
 import optax.contrib
@@ -19,60 +19,79 @@ from tokenlake.runtime.trainer.losses import Params
 def make_optimizer(
     config: OptimizerConfig, schedule: optax.Schedule
 ) -> optax.GradientTransformationExtraArgs:
-    """Return the optimizer, behind the clipping of gradients where that is asked for.
+    """Return an optimizer whose gradients are clipped first if the configuration says so.
 
     Its ``update`` takes ``obj_fn``, the loss as a function of the parameters: Sophia differentiates it twice.
 
+    Args:
+        config: Section `optimizer`.
+        schedule: Step -> learning rate.
+
     Raises:
-        NotAvailableError: no library that is known here has it.
+        NotAvailableError: No supported library has the optimizer.
     """
-    options = {name: value for name in ("b1", "b2", "eps") if (value := getattr(config, name)) is not None}
-    decay, mask, made = config.weight_decay, decayed(config.no_decay), cast("Any", None)
+    options: dict[str, Any] = {}
+    for name in ("b1", "b2", "eps"):
+        value = getattr(config, name)
+        if value is not None:
+            options[name] = value
+    decay = config.weight_decay
+    mask = decayed(config.no_decay)
+    optimizer: Any
     match config.name:
         case "adamw":  # Loshchilov and Hutter 2019
-            made = optax.adamw(schedule, weight_decay=decay, mask=mask, **options)
+            optimizer = optax.adamw(schedule, weight_decay=decay, mask=mask, **options)
         case "lion":  # Chen et al. 2023
-            made = optax.lion(schedule, weight_decay=decay, mask=mask, **options)
+            optimizer = optax.lion(schedule, weight_decay=decay, mask=mask, **options)
         case "sophia":  # Liu et al. 2023, with Hutchinson's estimate of the curvature every ten steps
-            made = optax.contrib.sophia(schedule, weight_decay=decay, weight_decay_mask=mask, **options)
+            optimizer = optax.contrib.sophia(schedule, weight_decay=decay, weight_decay_mask=mask, **options)
         case "prodigy":  # Mishchenko and Defazio 2023; the learning rate is a factor of the one that it finds
-            betas = options.pop("b1", 0.9), options.pop("b2", 0.999)
-            made = optax.contrib.prodigy(schedule, betas=betas, weight_decay=decay, **options)
+            betas = (options.pop("b1", 0.9), options.pop("b2", 0.999))
+            optimizer = optax.contrib.prodigy(schedule, betas=betas, weight_decay=decay, **options)
         case "adam8bit":
             raise NotAvailableError(
                 "optimizer.name: got 'adam8bit', and neither optax nor optax.contrib has an optimizer with 8-bit "
                 "states; expected adamw, lion, sophia or prodigy (lion keeps one moment instead of two)",
                 field_path="optimizer.name",
             )
-    clipped = made if config.clip is None else optax.chain(optax.clip_by_global_norm(config.clip), made)
-    return optax.with_extra_args_support(clipped)
+    if config.clip is not None:
+        optimizer = optax.chain(optax.clip_by_global_norm(config.clip), optimizer)
+    return optax.with_extra_args_support(optimizer)
 
 
 def decayed(no_decay: tuple[str, ...]) -> Callable[[Params], Any]:
-    """Return the function from parameters to a pytree of bool: which of them have weight decay."""
+    """Return the function from parameters to a pytree of bool that says which have weight decay.
+
+    Args:
+        no_decay: Regular expressions; parameters whose path one of them matches have none.
+    """
 
     def mask(params: Params) -> Any:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _: not any(re.search(pattern, path_name(path)) for pattern in no_decay), params
-        )
+        return jax.tree_util.tree_map_with_path(has_decay, params)
+
+    def has_decay(path: tuple[Any, ...], _leaf: Any) -> bool:
+        name = path_name(path)
+        return not any(re.search(pattern, name) for pattern in no_decay)
 
     return mask
 
 
 def make_schedule(config: ScheduleConfig, steps: int) -> optax.Schedule:
-    """Return the learning rate of each step, counted from 0, float32[].
+    """Return the function from a step, counted from 0, to its learning rate, float32[].
 
     Args:
-        config: which; with a warm-up the peak is reached at step ``warmup``.
-        steps: of the run; the end of the schedule unless the configuration names another.
+        config: Section `schedule`; with a warm-up the peak is reached at step ``warmup``.
+        steps: Number of steps of the run; the schedule ends there unless the configuration names another step.
 
     Raises:
-        ConfigError: the warm-up is longer than the schedule.
+        ConfigError: The warm-up is longer than the schedule, or there are more cycles than steps.
     """
     end = config.steps or steps
     if config.name != "constant" and config.warmup >= end:
-        why = f"got {config.warmup} steps of {end}; expected fewer than the schedule has"
-        raise ConfigError(f"schedule.warmup: {why}", field_path="schedule.warmup")
+        raise ConfigError(
+            f"schedule.warmup: got {config.warmup} steps of {end}; expected fewer than the schedule has",
+            field_path="schedule.warmup",
+        )
     fall = _after_warmup(config, end - config.warmup)
     if not config.warmup:
         return fall
@@ -81,24 +100,33 @@ def make_schedule(config: ScheduleConfig, steps: int) -> optax.Schedule:
 
 
 def _after_warmup(config: ScheduleConfig, steps: int) -> optax.Schedule:
-    """Return what comes after the warm-up, in so many steps."""
-    peak, floor = config.peak, config.floor
+    """Return the schedule after the warm-up, which has a number of steps."""
+    peak = config.peak
+    floor = config.floor
     match config.name:
         case "constant":
             return optax.constant_schedule(peak)
         case "linear":
             return optax.linear_schedule(peak, peak * floor, steps)
-        case "cosine":  # half of one (Loshchilov and Hutter 2017, equation 5, without restarts)
+        case "cosine":  # half a cosine (Loshchilov and Hutter 2017, equation 5, without restarts)
             return optax.cosine_decay_schedule(peak, steps, alpha=floor)
-        case "cosine_restarts":  # as many equal half cosines, each from the peak on (equation 5 there)
-            if config.cycles > steps:
-                why = f"got {config.cycles} in {steps} steps; expected at most one for each step"
-                raise ConfigError(f"schedule.cycles: {why}", field_path="schedule.cycles")
-            starts = [steps * cycle // config.cycles for cycle in range(config.cycles + 1)]
-            lengths = [after - before for before, after in pairwise(starts)]
-            cycles = [optax.cosine_decay_schedule(peak, length, alpha=floor) for length in lengths]
-            return optax.join_schedules(cycles, starts[1:-1])
+        case "cosine_restarts":
+            return _cosine_restarts(config, steps)
         case "wsd":  # warm-up, stable, decay: the peak, then a line to the floor (Hu et al. 2024, section 4)
             decay = max(1, round(steps * config.decay))
             fall = optax.linear_schedule(peak, peak * floor, decay)
             return optax.join_schedules([optax.constant_schedule(peak), fall], [steps - decay])
+
+
+def _cosine_restarts(config: ScheduleConfig, steps: int) -> optax.Schedule:
+    """Return half cosines of equal length, each of which begins at the peak (equation 5 of the cosine's paper)."""
+    if config.cycles > steps:
+        raise ConfigError(
+            f"schedule.cycles: got {config.cycles} in {steps} steps; expected at most one for each step",
+            field_path="schedule.cycles",
+        )
+    starts = [steps * cycle // config.cycles for cycle in range(config.cycles + 1)]
+    half_cosines: list[optax.Schedule] = []
+    for start, end in pairwise(starts):
+        half_cosines.append(optax.cosine_decay_schedule(config.peak, end - start, alpha=config.floor))
+    return optax.join_schedules(half_cosines, starts[1:-1])

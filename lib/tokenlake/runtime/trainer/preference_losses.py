@@ -30,10 +30,10 @@ def dpo_losses(chosen: jax.Array, rejected: jax.Array, *, beta: float, smoothing
     """Return -log sigmoid(beta * (chosen - rejected)) of each pair (Rafailov et al. 2023, equation 7), float32[B].
 
     Args:
-        chosen: log-probability under the model less that under the reference, of the better answer, float32[B].
-        rejected: the same of the worse one.
-        beta: how strongly the model is held to the reference.
-        smoothing: share of pairs that are the wrong way round (Mitchell 2023, "conservative DPO").
+        chosen: Log-probability under the model minus that under the reference, of the better answer, float32[B].
+        rejected: The same of the worse answer, float32[B].
+        beta: Strength of the pull to the reference.
+        smoothing: Share of pairs that are the wrong way round (Mitchell 2023, "conservative DPO").
     """
     margin = beta * (chosen - rejected)
     return -(1 - smoothing) * jax.nn.log_sigmoid(margin) - smoothing * jax.nn.log_sigmoid(-margin)
@@ -43,16 +43,17 @@ def orpo_losses(chosen: jax.Array, rejected: jax.Array, *, beta: float) -> jax.A
     """Return NLL(chosen) - beta * log sigmoid(log odds ratio) of each pair (Hong et al. 2024, equations 6 and 7).
 
     Args:
-        chosen: mean log-probability of a target of the better answer, float32[B], below 0.
-        rejected: the same of the worse one.
-        beta: weight of the odds ratio, lambda in the paper.
+        chosen: Mean log-probability of a target of the better answer, float32[B], below 0.
+        rejected: The same of the worse answer, float32[B].
+        beta: Weight of the odds ratio, lambda in the paper.
     """
     ratio = _log_odds(chosen) - _log_odds(rejected)
     return -chosen - beta * jax.nn.log_sigmoid(ratio)
 
 
 def _log_odds(log_p: jax.Array) -> jax.Array:
-    """log(p / (1 - p)); p = 1 is kept a little below itself."""
+    """Return log(p / (1 - p)) of log p."""
+    # p = 1 has infinite odds; it is lowered a little.
     log_p = jnp.minimum(log_p, -1e-6)
     return log_p - jnp.log(-jnp.expm1(log_p))
 
@@ -69,12 +70,12 @@ def kto_losses(
     """Return lambda_y - v(x, y) of each completion (Ethayarajh et al. 2024, equation 8), float32[B].
 
     Args:
-        rewards: log-probability under the model less that under the reference, float32[B].
-        good: whether the completion is, bool[B].
-        kl: z0, how far the model is from the reference, float32[], not below 0; no gradient goes through it.
-        beta: how sharply a gain is valued.
-        desirable: lambda of good completions.
-        undesirable: lambda of bad ones.
+        rewards: Log-probability under the model minus that under the reference, float32[B].
+        good: True for good completions, bool[B].
+        kl: Distance z0 of the model from the reference, float32[], not below 0; no gradient goes through it.
+        beta: Steepness of the value of a gain.
+        desirable: Weight lambda of good completions.
+        undesirable: Weight lambda of bad completions.
     """
     gain = jnp.where(good, rewards - kl, kl - rewards)
     weight = jnp.where(good, desirable, undesirable)
@@ -82,97 +83,136 @@ def kto_losses(
 
 
 def mismatched(batch: DeviceBatch) -> DeviceBatch:
-    """Give each row's prompt the answer of the next row, as KTO's estimate of z0 needs (section 4.1 there).
+    """Return the batch with each row's prompt followed by the answer of the next row.
+
+    KTO needs it for its estimate of z0 (section 4.1 of its paper). For example, rows of ids ``P p A`` and ``Q B b``, in
+    which P, p and Q are prompts, become ``P p B`` and ``Q A b``: the first answer is cut off at the end of the row, and
+    the second leaves an id behind it that is no target.
+
+    1. Find the first place with a target, and the number of places from there to the last one with a target.
+    2. For each place of a row, compute its distance from the first one, and read the id and the target at the same
+       distance in the next row.
+    3. Take these within the length of the next row's answer.
 
     Args:
-        batch: rows of a prompt, with padding before it or not, and one answer.
+        batch: Rows of one prompt and one answer; there may be padding before the prompt.
 
     Returns:
-        The batch with other ``input_ids``, ``targets`` of the answers, and masks that cover them. What reaches beyond
-        a row's end is cut off; ids behind the answer stay what they were, and no target is among them.
+        The batch with other ``input_ids``, the ``targets`` of the answers, and masks that cover them. The part of an
+        answer beyond the row's end is cut off. Ids behind the answer are unchanged, and are no targets.
     """
-    ids, targets = batch["input_ids"], targets_of(batch)
-    bears, length = targets != IGNORED, ids.shape[1]
-    # The first place with a target, and how many there are from it to the last, int32[B].
-    first = jnp.argmax(bears, axis=1)
-    last = length - 1 - jnp.argmax(bears[:, ::-1], axis=1)
-    count = jnp.where(bears.any(axis=1), last - first + 1, 0)
-    from_first = jnp.arange(length)[None] - first[:, None]
-    there = jnp.clip(jnp.roll(first, -1)[:, None] + from_first, 0, length - 1)
-    other_ids, other_targets = (
-        jnp.take_along_axis(jnp.roll(values, -1, axis=0), there, axis=1) for values in (ids, targets)
-    )
-    other = jnp.where(count > 0, jnp.roll(count, -1), 0)[:, None]
-    # An id of the answer stands one place behind the place that predicts it.
-    swapped = (from_first >= 1) & (from_first <= other)
-    predicts = (from_first >= 0) & (from_first < other)
-    masks = {name: jnp.where(swapped, 1, batch[name]) for name in _MASKS if name in batch}
-    return {
+    ids = batch["input_ids"]
+    targets = targets_of(batch)
+    length = ids.shape[1]
+
+    # Step 1. All are int32[B]; a row without a target has a count of 0.
+    is_target = targets != IGNORED
+    first = jnp.argmax(is_target, axis=1)
+    last = length - 1 - jnp.argmax(is_target[:, ::-1], axis=1)
+    count = jnp.where(is_target.any(axis=1), last - first + 1, 0)
+
+    # Step 2. All are int32[B, T].
+    distance = jnp.arange(length)[None] - first[:, None]
+    place_in_next = jnp.clip(jnp.roll(first, -1)[:, None] + distance, 0, length - 1)
+    next_ids = jnp.take_along_axis(jnp.roll(ids, -1, axis=0), place_in_next, axis=1)
+    next_targets = jnp.take_along_axis(jnp.roll(targets, -1, axis=0), place_in_next, axis=1)
+
+    # Step 3. An id of the answer stands one place after the place that predicts it.
+    next_count = jnp.where(count > 0, jnp.roll(count, -1), 0)[:, None]
+    is_answer_id = (distance >= 1) & (distance <= next_count)
+    predicts_answer = (distance >= 0) & (distance < next_count)
+    columns = {
         **batch,
-        **masks,
-        "input_ids": jnp.where(swapped, other_ids, ids),
-        "targets": jnp.where(predicts, other_targets, IGNORED),
+        "input_ids": jnp.where(is_answer_id, next_ids, ids),
+        "targets": jnp.where(predicts_answer, next_targets, IGNORED),
     }
+    for name in _MASKS:
+        if name in batch:
+            columns[name] = jnp.where(is_answer_id, 1, batch[name])
+    return columns
 
 
 def _part(batch: DeviceBatch, prefix: str) -> dict[str, jax.Array]:
-    """The columns of one answer, without their prefix."""
-    found = {name.removeprefix(prefix): value for name, value in batch.items() if name.startswith(prefix)}
-    if "input_ids" not in found:
+    """Return the columns of one answer, without their prefix."""
+    columns: dict[str, jax.Array] = {}
+    for name, value in batch.items():
+        if name.startswith(prefix):
+            columns[name.removeprefix(prefix)] = value
+    if "input_ids" not in columns:
         raise ConfigError(
             f"the batch has no column {prefix}input_ids; expected that of a preference dataset, got {', '.join(batch)}"
         )
-    return found
+    return columns
 
 
 def _row_sums(apply: Apply, params: Params, batch: DeviceBatch, chunk: int | None) -> jax.Array:
-    """log p of the targets of each row, float32[B]."""
+    """Return the sum of log p over the targets of each row, float32[B]."""
 
     def total(logits: jax.Array, targets: jax.Array) -> jax.Array:
-        return jnp.sum(log_probs(logits, targets)[0], axis=1)
+        log_p, _log_z = log_probs(logits, targets)
+        return jnp.sum(log_p, axis=1)
 
     return over_logits(apply(params, batch), targets_of(batch), total, chunk)
 
 
-def _against(
+def _row_means(apply: Apply, params: Params, batch: DeviceBatch, chunk: int | None) -> jax.Array:
+    """Return the mean of log p over the targets of each row, float32[B]; 0 for a row without targets."""
+    return _row_sums(apply, params, batch, chunk) / jnp.maximum(_target_counts(batch), 1)
+
+
+def _gains_over(
     apply: Apply, params: Params, reference: Params | None, batch: DeviceBatch, chunk: int | None
 ) -> jax.Array:
-    """log p of each row under the model less that under the reference, float32[B]."""
+    """Return log p of each row under the model minus that under the reference, float32[B]."""
     if reference is None:
         raise ConfigError(
             "the loss compares with a reference, got none; expected reference=params of the start"
         )
-    held = _row_sums(apply, reference, batch, chunk)
-    return _row_sums(apply, params, batch, chunk) - jax.lax.stop_gradient(held)
+    reference_log_p = _row_sums(apply, reference, batch, chunk)
+    return _row_sums(apply, params, batch, chunk) - jax.lax.stop_gradient(reference_log_p)
 
 
-def _counted(batch: DeviceBatch) -> jax.Array:
-    """How many targets each row has, float32[B]."""
+def _target_counts(batch: DeviceBatch) -> jax.Array:
+    """Return the number of targets of each row, float32[B]."""
     return jnp.sum(targets_of(batch) != IGNORED, axis=1, dtype=jnp.float32)
 
 
-def _summed(losses: jax.Array, real: jax.Array, **parts: jax.Array) -> Sums:
-    """Sum what rows have, without those that are padding."""
-    real = real.astype(jnp.float32)
+def _summed(losses: jax.Array, is_real: jax.Array, **parts: jax.Array) -> Sums:
+    """Return the sums over the rows that are real, not padding.
+
+    Args:
+        losses: Loss of each row, float32[B].
+        is_real: True for rows that are no padding, bool[B].
+        parts: Other values of each row, which are summed too.
+    """
+    weights = is_real.astype(jnp.float32)
     return Sums(
-        loss=jnp.sum(losses * real),
-        weight=jnp.sum(real),
-        parts={name: jnp.sum(value * real) for name, value in parts.items()},
+        loss=jnp.sum(losses * weights),
+        weight=jnp.sum(weights),
+        parts={name: jnp.sum(value * weights) for name, value in parts.items()},
     )
 
 
 def dpo(apply: Apply, *, beta: float = 0.1, smoothing: float = 0.0, chunk: int | None = None) -> Objective:
     """Return the objective of :func:`dpo_losses`, the mean over pairs.
 
-    Parts: ``accuracy``, pairs in which the better answer gained more; ``margin``, by how much, times beta.
+    Parts: ``accuracy``, pairs in which the better answer gained more; ``margin``, beta times the difference of gains.
+
+    Args:
+        apply: Model.
+        beta: Strength of the pull to the reference.
+        smoothing: Share of pairs that are the wrong way round.
+        chunk: Places of a row whose logits exist at once, of a model that returns (hidden, head); None: all.
     """
 
     def objective(params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
-        parts = _part(batch, "chosen_"), _part(batch, "rejected_")
-        chosen, rejected = (_against(apply, params, reference, part, chunk) for part in parts)
+        better = _part(batch, "chosen_")
+        worse = _part(batch, "rejected_")
+        chosen = _gains_over(apply, params, reference, better, chunk)
+        rejected = _gains_over(apply, params, reference, worse, chunk)
         losses = dpo_losses(chosen, rejected, beta=beta, smoothing=smoothing)
-        told = {"accuracy": chosen > rejected, "margin": beta * (chosen - rejected)}
-        return _summed(losses, _counted(parts[0]) > 0, **told)
+        is_real = _target_counts(better) > 0
+        return _summed(losses, is_real, accuracy=chosen > rejected, margin=beta * (chosen - rejected))
 
     return objective
 
@@ -181,17 +221,21 @@ def orpo(apply: Apply, *, beta: float = 0.1, chunk: int | None = None) -> Object
     """Return the objective of :func:`orpo_losses`, the mean over pairs; it needs no reference.
 
     Parts: ``nll``, of a target of the better answer; ``accuracy``, pairs in which that is the likelier one.
+
+    Args:
+        apply: Model.
+        beta: Weight of the odds ratio.
+        chunk: Places of a row whose logits exist at once, of a model that returns (hidden, head); None: all.
     """
 
     def objective(params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
-        parts = _part(batch, "chosen_"), _part(batch, "rejected_")
-        counts = [_counted(part) for part in parts]
-        chosen, rejected = (
-            _row_sums(apply, params, part, chunk) / jnp.maximum(count, 1)
-            for part, count in zip(parts, counts, strict=True)
-        )
+        better = _part(batch, "chosen_")
+        worse = _part(batch, "rejected_")
+        chosen = _row_means(apply, params, better, chunk)
+        rejected = _row_means(apply, params, worse, chunk)
         losses = orpo_losses(chosen, rejected, beta=beta)
-        return _summed(losses, counts[0] > 0, nll=-chosen, accuracy=chosen > rejected)
+        is_real = _target_counts(better) > 0
+        return _summed(losses, is_real, nll=-chosen, accuracy=chosen > rejected)
 
     return objective
 
@@ -206,9 +250,16 @@ def kto(
 ) -> Objective:
     """Return the objective of :func:`kto_losses`, the mean over completions.
 
-    z0 is estimated in each batch from prompts with the answers of other rows, so that there must be two rows at least.
-    It is the same for all parts of an accumulated batch. Parts: ``accuracy``, completions whose gain has the sign of
-    their label; ``kl``.
+    z0 is estimated in each batch from prompts with the answers of other rows, so a batch needs at least two rows. It is
+    the same for all parts of an accumulated batch. Parts: ``accuracy``, completions whose gain has the sign of their
+    label; ``kl``, the estimate.
+
+    Args:
+        apply: Model.
+        beta: Steepness of the value of a gain.
+        desirable: Weight of good completions.
+        undesirable: Weight of bad completions.
+        chunk: Places of a row whose logits exist at once, of a model that returns (hidden, head); None: all.
     """
     return _Kto(apply, beta, desirable, undesirable, chunk)
 
@@ -219,9 +270,9 @@ _MISMATCHED: Final = "mismatched_"
 
 
 @final
-@dataclass(frozen=True, eq=False)  # JAX keeps what it compiles by the object
+@dataclass(frozen=True, eq=False)  # JAX keys compiled functions by the object
 class _Kto(WholeBatchObjective):
-    """See :func:`kto`, whose arguments these are."""
+    """Objective of :func:`kto`; its fields are the arguments of that function."""
 
     apply: Apply
     beta: float
@@ -235,14 +286,16 @@ class _Kto(WholeBatchObjective):
             raise ConfigError(
                 "kto: got one row, expected two or more: z0 is estimated from answers of other rows"
             )
-        other = {f"{_MISMATCHED}{name}": value for name, value in mismatched(part).items()}
-        return {**batch, **other}
+        columns = dict(batch)
+        for name, value in mismatched(part).items():
+            columns[f"{_MISMATCHED}{name}"] = value
+        return columns
 
     def shared_sums(self, params: Params, part: DeviceBatch, reference: Params | None) -> SharedSums:
         """Return the sum of the gains of mismatched answers and the number of rows, float32[] each."""
-        real = _counted(_part(part, _COMPLETION)) > 0
+        is_real = _target_counts(_part(part, _COMPLETION)) > 0
         gains = self._gains(params, reference, _part(part, _MISMATCHED))
-        return jnp.sum(gains * real), jnp.sum(real, dtype=jnp.float32)
+        return jnp.sum(gains * is_real), jnp.sum(is_real, dtype=jnp.float32)
 
     def part_sums(
         self, params: Params, part: DeviceBatch, reference: Params | None, shared: SharedSums
@@ -250,7 +303,7 @@ class _Kto(WholeBatchObjective):
         total, rows = shared
         kl = jnp.maximum(total / jnp.maximum(rows, 1), 0)
         completion = _part(part, _COMPLETION)
-        real = _counted(completion) > 0
+        is_real = _target_counts(completion) > 0
         good = part["label"].astype(bool)
         rewards = self._gains(params, reference, completion)
         losses = kto_losses(
@@ -261,7 +314,9 @@ class _Kto(WholeBatchObjective):
             desirable=self.desirable,
             undesirable=self.undesirable,
         )
-        return _summed(losses, real, accuracy=(rewards > 0) == good, kl=jnp.broadcast_to(kl, real.shape))
+        return _summed(
+            losses, is_real, accuracy=(rewards > 0) == good, kl=jnp.broadcast_to(kl, is_real.shape)
+        )
 
     def _gains(self, params: Params, reference: Params | None, batch: DeviceBatch) -> jax.Array:
-        return _against(self.apply, params, reference, batch, self.chunk)
+        return _gains_over(self.apply, params, reference, batch, self.chunk)

@@ -1,4 +1,4 @@
-"""One step of training, to be compiled: gradients of the parts of a batch are added up and update the parameters."""
+"""One training step, to be compiled: the gradients of the parts of a batch are summed, and update the parameters."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ StepFunction: TypeAlias = "Callable[[TrainState, Params | None, DeviceBatch], tu
 
 
 class TrainState(NamedTuple):
-    """What training changes, all of it on the devices.
+    """State that a step changes, all of it on the devices.
 
     Attributes:
-        step: taken so far, int32[].
-        params: float32, or what the model was given as.
-        optimizer: its state.
-        loss_ema: running mean of the loss, float32[].
-        bad_steps: first step whose loss was not finite, and first step whose gradient norm was not finite, int32[2];
-            0 where there was none. They stay on the devices until somebody asks, so that a step waits for nothing.
+        step: Number of steps taken so far, int32[].
+        params: Pytree of parameters, float32 or of the types that the run was given.
+        optimizer: State of the optimizer.
+        loss_ema: Running mean of the loss, float32[].
+        bad_steps: First step whose loss was not finite, and first step whose gradient norm was not finite, int32[2];
+            0 where there was none. They stay on the devices until they are read, so that a step waits for nothing.
     """
 
     step: jax.Array
@@ -46,7 +46,12 @@ class TrainState(NamedTuple):
 
 
 def lowered(objective: Objective, precision: str) -> Objective:
-    """Return the objective with the model's arithmetic in `precision`; gradients are those of float32 parameters."""
+    """Return the objective with the arithmetic of its model in another precision.
+
+    Args:
+        objective: Objective of float32 parameters; gradients remain those of float32 parameters.
+        precision: Name of the type, such as ``bfloat16``.
+    """
     if precision == "float32":
         return objective
     if isinstance(objective, WholeBatchObjective):
@@ -59,7 +64,7 @@ def lowered(objective: Objective, precision: str) -> Objective:
 
 
 def _cast(params: Params, precision: str) -> Params:
-    """Return parameters whose float32 arrays are of another type."""
+    """Return parameters with their float32 arrays converted to another type."""
 
     def cast_leaf(leaf: jax.Array) -> jax.Array:
         return leaf.astype(precision) if leaf.dtype == jnp.float32 else leaf
@@ -68,13 +73,13 @@ def _cast(params: Params, precision: str) -> Params:
 
 
 @final
-@dataclass(frozen=True, eq=False)  # JAX keeps what it compiles by the object
+@dataclass(frozen=True, eq=False)  # JAX keys compiled functions by the object
 class _LoweredWholeBatch(WholeBatchObjective):
-    """See :func:`lowered`.
+    """Objective with a term over the whole batch, in another precision; see :func:`lowered`.
 
     Attributes:
-        objective: whose arithmetic is lowered.
-        precision: name of the type.
+        objective: Objective of float32 parameters.
+        precision: Name of the type.
     """
 
     objective: WholeBatchObjective
@@ -95,9 +100,12 @@ class _LoweredWholeBatch(WholeBatchObjective):
 
 
 def means(sums: Sums) -> Means:
-    """Divide; without any weight, as of a batch of padding, all are 0."""
+    """Return the means of sums: ``loss`` and the parts; all are 0 for a batch of padding, which has no weight."""
     weight = jnp.where(sums.weight > 0, sums.weight, 1)
-    return {"loss": sums.loss / weight} | {name: value / weight for name, value in sums.parts.items()}
+    means_by_name = {"loss": sums.loss / weight}
+    for name, value in sums.parts.items():
+        means_by_name[name] = value / weight
+    return means_by_name
 
 
 def make_step(
@@ -108,18 +116,20 @@ def make_step(
     accumulate: int,
     ema: float,
 ) -> StepFunction:
-    """Return the function from a state, the reference and a batch to the next state and what was measured.
+    """Return the function from a state, the reference and a batch to the next state and the measurements.
 
     The mean is over the targets of the whole batch. A term over the whole batch, such as z0 of KTO, is the same for all
-    parts (:class:`~tokenlake.runtime.trainer.losses.WholeBatchObjective`). So accumulating changes nothing
-    but rounding.
+    parts (:class:`~tokenlake.runtime.trainer.losses.WholeBatchObjective`). Therefore accumulation changes nothing but
+    rounding::
+
+        gradient of the mean loss = (sum over parts of the gradient of the part's sum) / (sum over parts of weights)
 
     Args:
-        objective: what is minimized.
-        optimizer: of :func:`make_optimizer`.
-        schedule: step -> learning rate; only told.
-        accumulate: equal parts of a batch, one after the other.
-        ema: decay of the running mean of the loss.
+        objective: Objective to minimize.
+        optimizer: Optimizer of :func:`make_optimizer`.
+        schedule: Step -> learning rate; it is only reported, the optimizer has its own.
+        accumulate: Number of equal parts of a batch, which are computed one after the other.
+        ema: Decay of the running mean of the loss.
     """
 
     def step(state: TrainState, reference: Params | None, batch: DeviceBatch) -> tuple[TrainState, Means]:
@@ -132,31 +142,36 @@ def make_step(
 
             return jax.grad(loss_of, has_aux=True)(state.params)
 
-        total, sums = _added_up(gradients, parts, accumulate)
+        # Gradients of sums add up; divided by the weight they are those of the mean.
+        gradient_sums, sums = _added_up(gradients, parts, accumulate)
         weight = jnp.where(sums.weight > 0, sums.weight, 1)
-        grads = jax.tree.map(lambda grad: grad / weight, total)
+        grads = jax.tree.map(lambda grad: grad / weight, gradient_sums)
 
-        def one_part(params: Params) -> jax.Array:
-            """What Sophia differentiates twice: the loss of the first part."""
+        # The update.
+        def first_part_loss(params: Params) -> jax.Array:
+            """Return the mean loss of the first part, which Sophia differentiates twice."""
             return means(part_objective(params, _first(parts), reference))["loss"]
 
-        updates, kept = optimizer.update(grads, state.optimizer, state.params, obj_fn=one_part)
+        updates, optimizer_state = optimizer.update(
+            grads, state.optimizer, state.params, obj_fn=first_part_loss
+        )
+        params = optax.apply_updates(state.params, updates)
+
+        # The measurements.
         measured = means(sums)
         loss = measured["loss"]
-        later = ema * state.loss_ema + (1 - ema) * loss
-        loss_ema = jnp.where(state.step == 0, loss, later)
+        loss_ema = jnp.where(state.step == 0, loss, ema * state.loss_ema + (1 - ema) * loss)
         squares = [jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(grads)]
         grad_norm = jnp.sqrt(sum(squares))
-        told = measured | {
-            "loss_ema": loss_ema,
-            "grad_norm": grad_norm,
-            "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
-        }
-        params = optax.apply_updates(state.params, updates)
-        taken = state.step + 1
+        measured["loss_ema"] = loss_ema
+        measured["grad_norm"] = grad_norm
+        measured["learning_rate"] = jnp.asarray(schedule(state.step), jnp.float32)
+
+        # The first steps with a loss or a gradient that is not finite.
+        next_step = state.step + 1
         is_bad = ~jnp.isfinite(jnp.stack([loss, grad_norm]))
-        bad_steps = jnp.where((state.bad_steps == 0) & is_bad, taken, state.bad_steps)
-        return TrainState(taken, params, kept, loss_ema, bad_steps), told
+        bad_steps = jnp.where((state.bad_steps == 0) & is_bad, next_step, state.bad_steps)
+        return TrainState(next_step, params, optimizer_state, loss_ema, bad_steps), measured
 
     return step
 
@@ -171,10 +186,13 @@ def _prepared(
     batch: DeviceBatch,
     accumulate: int,
 ) -> tuple[DeviceBatch, _PartObjective]:
-    """Return the parts of a batch, and the objective of a part."""
+    """Return the parts of a batch, and the objective of a part.
+
+    For an objective with a term over the whole batch, that term is computed here and given to the parts.
+    """
     if not isinstance(objective, WholeBatchObjective):
         return _split(batch, accumulate), objective
-    # What depends on other rows is settled before the rows are cut into parts.
+    # Columns that are made of other rows must exist before the rows are cut into parts.
     parts = _split(objective.widen(batch), accumulate)
 
     def shared_of(part: DeviceBatch) -> SharedSums:
@@ -188,7 +206,13 @@ _Sum = TypeVar("_Sum")
 
 
 def _added_up(function: Callable[[DeviceBatch], _Sum], parts: DeviceBatch, count: int) -> _Sum:
-    """Return the sum of a function of each part, a pytree of arrays; one part after the other, in the memory of one."""
+    """Return the sum of a function over the parts, one after the other, in the memory of one.
+
+    Args:
+        function: Function from a part to a pytree of arrays.
+        parts: Columns of shape (parts, B / parts, ...).
+        count: Number of parts.
+    """
     if count == 1:
         return function(_first(parts))
 
@@ -196,16 +220,21 @@ def _added_up(function: Callable[[DeviceBatch], _Sum], parts: DeviceBatch, count
         return jax.tree.map(jnp.add, total, function(part)), None
 
     shapes = jax.eval_shape(function, _first(parts))
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return jax.lax.scan(add, nothing, parts)[0]
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    total, _ = jax.lax.scan(add, zeros, parts)
+    return total
 
 
 def _first(parts: DeviceBatch) -> dict[str, jax.Array]:
+    """Return the columns of the first part."""
     return {name: value[0] for name, value in parts.items()}
 
 
 def _split(batch: DeviceBatch, accumulate: int) -> dict[str, jax.Array]:
-    """Turn columns (B, ...) into (parts, B / parts, ...); a part has rows of all devices, which keep their own."""
+    """Cut columns (B, ...) into (parts, B / parts, ...).
+
+    Part p has the rows p, p + parts, p + 2 * parts, ...: so each device keeps its own rows.
+    """
 
     def split(name: str, value: jax.Array) -> jax.Array:
         rows = value.shape[0]

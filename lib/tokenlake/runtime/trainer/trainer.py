@@ -1,17 +1,18 @@
-"""The loop of training: batches of a loader through a compiled step, and callbacks beside it."""
+"""The training loop: each batch of the loader is one compiled step, and callbacks run between steps."""
 
 from __future__ import annotations
 
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final, Self, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tokenlake.errors import ConfigError, DivergedError
@@ -40,27 +41,43 @@ from tokenlake.runtime.trainer.preference_losses import dpo, kto, orpo
 from tokenlake.runtime.trainer.step import Means, TrainState, lowered, make_step, means
 
 _COLUMNS: Final = ("input_ids", "segment_ids", "positions", "targets")
+"""Columns that a language model is given."""
 _WITH_REFERENCE: Final = ("dpo", "kto")
+"""Losses that compare the model with reference parameters."""
+_OF_PREFERENCES: Final = ("dpo", "orpo", "kto")
+"""Losses of preference datasets, whose batches have all of their columns."""
 ConfigSource: TypeAlias = TrainingConfig | Mapping[str, Any] | str | os.PathLike[str]
 """A configuration, a mapping of its keys, or the path of a YAML file."""
 
 
 def make_objective(config: LossConfig, apply: Apply) -> Objective:
-    """Return what the section `loss` asks for, of a model."""
+    """Return the objective that section `loss` of a configuration names.
+
+    Args:
+        config: Section `loss`.
+        apply: Model whose outputs the objective compares with its targets.
+    """
     if config.name == "dpo":
         return dpo(apply, beta=config.beta, smoothing=config.smoothing, chunk=config.chunk)
     if config.name == "orpo":
         return orpo(apply, beta=config.beta, chunk=config.chunk)
     if config.name == "kto":
-        weights = {"desirable": config.desirable, "undesirable": config.undesirable}
-        return kto(apply, beta=config.beta, chunk=config.chunk, **weights)
-    gamma = config.gamma if config.name == "focal" else 0.0
+        return kto(
+            apply,
+            beta=config.beta,
+            desirable=config.desirable,
+            undesirable=config.undesirable,
+            chunk=config.chunk,
+        )
+    gamma = 0.0
+    if config.name == "focal":
+        gamma = config.gamma
     return language_model(apply, gamma=gamma, z_loss=config.z_loss, chunk=config.chunk)
 
 
 @final
 class Trainer:
-    """A run of training.
+    """A training run.
 
     ::
 
@@ -68,29 +85,29 @@ class Trainer:
         trainer = tl.Trainer.from_config(config, apply, params)
         trainer.train()
 
-    A batch of the loader is one step. Where the folder of checkpoints holds some, the run resumes from the newest, with
-    the loader, the optimizer and the callbacks where they were: what follows is what would have followed. A damaged
-    checkpoint is named in a warning, and the run resumes from the newest one that is not damaged.
+    Each batch of the loader is one step. If the checkpoint folder holds checkpoints, the run resumes from the newest
+    one: loader, optimizer and callbacks continue where they were, and the steps are those of an uninterrupted run. A
+    damaged checkpoint is named in a warning, and the run resumes from the newest one that is not damaged.
 
     Args:
-        apply: the model, a pure function of parameters and a batch; returns logits (B, T, V), or hidden states
-            (B, T, D) and a head (D, V), of which logits are made in chunks.
-        params: pytree of the first parameters; they are copied. A resumed run needs the same ones (for their shapes,
-            and where a reference is made of them).
-        loader: global batches, sharded by :func:`~tokenlake.runtime.trainer.mesh.batch_sharding`, or numpy
-            ones, whose fields that are no numbers are left out. ``tl.AsyncDataLoader(source, batch_size)``
-            makes one of any source or mixture of rows.
-        config: a configuration, a mapping of its keys, or the path of a YAML file; `data` and `evaluation.sets` only
-            count for :meth:`from_config`.
-        evaluation: tag -> loader of a held-out set, of the kinds that `loader` may be. Each evaluation begins at its
+        apply: Model, a pure function of parameters and a batch. It returns logits (B, T, V), or hidden states
+            (B, T, D) and a head (D, V), from which logits are computed in chunks.
+        params: Pytree of the initial parameters; they are copied. A resumed run needs the same ones: their shapes are
+            compared, and the reference may be made of them.
+        loader: Loader of global batches, sharded by :func:`~tokenlake.runtime.trainer.mesh.batch_sharding`, or of numpy
+            batches. Fields that are not numbers are left out. ``tl.AsyncDataLoader(source, batch_size)`` makes a loader
+            of any source or mixture of rows.
+        config: Configuration, mapping of its keys, or path of a YAML file. Its `data` and `evaluation.sets` are used by
+            :meth:`from_config` only.
+        evaluation: Tag -> loader of a held-out set, of the same kinds as `loader`. Each evaluation begins at its
             first batch.
-        objective: what is minimized, in the place of ``config.loss``.
-        reference: parameters that DPO and KTO compare with; None: those of the start.
-        callbacks: called before those that the configuration asks for.
+        objective: Objective that is minimized instead of ``config.loss``.
+        reference: Parameters that DPO and KTO compare with; None: the initial ones.
+        callbacks: Callbacks that are called before those of the configuration.
 
     Raises:
-        ConfigError: something does not fit together, or the checkpoint is of another run; says what.
-        IntegrityError: there are checkpoints, and all of them are damaged.
+        ConfigError: Arguments contradict each other, or the checkpoint is of another run; the message says which.
+        IntegrityError: There are checkpoints, and all of them are damaged.
     """
 
     def __init__(
@@ -106,133 +123,128 @@ class Trainer:
         callbacks: Iterable[Callback] = (),
     ) -> None:
         config = load_training_config(config)
+        self.config = config
+        self.loader = loader
+
+        # The devices, and the batches that are cut over them.
         self.mesh = make_mesh(config.mesh)
+        self._rows = batch_sharding(self.mesh)
+        self._everywhere = NamedSharding(self.mesh, PartitionSpec())
         row_parts = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
         check_loader("loader", loader, row_parts, accumulate=config.accumulate, batches=config.steps)
-        self.config, self.loader = config, loader
         self.evaluation = check_held_out(evaluation or {}, loader, row_parts, config.evaluation.batches)
         self._beginnings = {tag: held_out.get_state() for tag, held_out in self.evaluation.items()}
-        try:
-            self.steps = config.steps or len(loader)
-        except TypeError:
-            why = "got none, and the loader never ends, or does not know where"
-            raise ConfigError(f"steps: {why}; expected steps, or data with epochs") from None
-        self._rows, self._everywhere = batch_sharding(self.mesh), NamedSharding(self.mesh, PartitionSpec())
+        self.steps = _total_steps(config, loader)
+
+        # The state on the devices.
         schedule = make_schedule(config.schedule, self.steps)
         optimizer = make_optimizer(config.optimizer, schedule)
+        self.state = self._first_state(params, optimizer)
+        # Some models keep infinities among their parameters, such as an attention mask.
+        self._unbounded = _not_finite(saved_arrays(self.state))
+        if reference is None and config.loss.name in _WITH_REFERENCE:
+            reference = params
+        self._reference: Params | None = None
+        self._reference_mark: str | None = None
+        if reference is not None:
+            self._reference = self._copied(reference)
+            self._reference_mark = reference_mark(self._reference)
+
+        # The compiled functions. Shardings of the state are given, because the partitioner could choose others after
+        # the first step.
         self._objective = lowered(objective or make_objective(config.loss, apply), config.precision)
         step = make_step(
             self._objective, optimizer, schedule, accumulate=config.accumulate, ema=config.log.ema
         )
-        placed = self._copied(params)
-        kept = jax.tree.map(self._settled, _copied(optimizer.init(placed)))
-        self.state = TrainState(
-            step=self._put_everywhere(jnp.zeros((), jnp.int32)),
-            params=placed,
-            optimizer=kept,
-            loss_ema=self._put_everywhere(jnp.zeros((), jnp.float32)),
-            bad_steps=self._put_everywhere(jnp.zeros(2, jnp.int32)),
-        )
-        # Some models keep infinities among their parameters, such as an attention mask.
-        self._unbounded = _not_finite(saved_arrays(self.state))
-        compared = params if reference is None and config.loss.name in _WITH_REFERENCE else reference
-        self._reference = None if compared is None else self._copied(compared)
-        self._reference_mark = None if self._reference is None else reference_mark(self._reference)
-        # Where things lie is said, or the partitioner might choose another place after the first step.
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
         self._step = jax.jit(step, donate_argnums=0, out_shardings=(shardings, self._everywhere))
         self._evaluate = jax.jit(self._objective)
-        flops = config.log.flops_per_token or 6.0 * sum(leaf.size for leaf in jax.tree.leaves(self.params))
-        self._meter = Meter(flops, peak_flops(config.log.peak_flops, config.precision))
-        self._callbacks = (*callbacks, *self._configured())
-        self._hooks = {
-            name: [
-                getattr(each, name) for each in self._callbacks if getattr(type(each), name) is not nothing
-            ]
-            for name, nothing in vars(Callback).items()
-            if name.startswith("on_")
-        }
-        self.step = 0
-        self._stops, self.stopped = False, ""
+
+        # Measurements and callbacks.
+        flops_per_token = _flops_per_token(config, self.params)
+        self._meter = Meter(flops_per_token, peak_flops(config.log.peak_flops, config.precision))
+        self._callbacks = (*callbacks, *self._configured_callbacks())
+        self._hooks = _hooks_of(self._callbacks)
         self.metrics: TrainingMetrics | None = None
-        self._checkpoints: Checkpoints | None = None
-        if config.checkpoint.folder is not None:
-            self._checkpoints = Checkpoints(config.checkpoint.folder, config.checkpoint.keep)
-            if self._checkpoints.latest is not None:
-                self._resume(self._checkpoints)
+
+        # The position of the run, which a checkpoint replaces.
+        self.step = 0
+        self.stopped = ""
+        self._stops = False
+        self._checkpoints = _checkpoints_of(config)
+        if self._checkpoints is not None and self._checkpoints.latest is not None:
+            self._resume(self._checkpoints)
 
     @classmethod
     def from_config(cls, config: ConfigSource, apply: Apply, params: Params, **options: Any) -> Self:
         """Return a trainer that opens the data and the held-out sets that its configuration names.
 
         Args:
-            config: a configuration, a mapping of its keys, or the path of a YAML file; with `data`.
-            apply: the model.
-            params: the first parameters.
-            options: the other keyword arguments of :class:`Trainer`.
+            config: Configuration with section `data`, mapping of its keys, or path of a YAML file.
+            apply: Model, as for :class:`Trainer`.
+            params: Initial parameters, as for :class:`Trainer`.
+            options: Other keyword arguments of :class:`Trainer`.
 
         Raises:
-            ConfigError: as the class, and where `data` is missing.
+            ConfigError: Section `data` is missing; or as for :class:`Trainer`.
         """
         config = load_training_config(config)
-        if (data := config.data) is None:
+        data = config.data
+        if data is None:
             raise ConfigError(
                 "data: required, but missing; expected data: {dataset: STORE/NAME, batch_size: 8}"
             )
-        batches: dict[str, Any] = {
-            "columns": None if config.loss.name in ("dpo", "orpo", "kto") else _COLUMNS,
+        columns = _COLUMNS
+        if config.loss.name in _OF_PREFERENCES:
+            columns = None
+        loader_options: dict[str, Any] = {
+            "columns": columns,
             "padding": data.padding,
             "sharding": batch_sharding(make_mesh(config.mesh)),
         }
+
         rows = open_dataset(data.dataset, split=data.split)
-        loader = DataLoader(rows, data.batch_size, seed=data.seed, epochs=data.epochs, **batches)
+        loader = DataLoader(rows, data.batch_size, seed=data.seed, epochs=data.epochs, **loader_options)
+
         evaluation: dict[str, DataLoader] = {}
-        for tag, each in _sets(config.evaluation, data).items():
-            rows = open_dataset(each.dataset, split=each.split)
-            size = each.batch_size or BatchSizes.of(data.batch_size).first
-            evaluation[tag] = DataLoader(rows, size, shuffle=False, epochs=1, **batches)
+        for tag, held_out_set in _held_out_sets(config.evaluation, data).items():
+            rows = open_dataset(held_out_set.dataset, split=held_out_set.split)
+            batch_size = held_out_set.batch_size or BatchSizes.of(data.batch_size).first
+            evaluation[tag] = DataLoader(rows, batch_size, shuffle=False, epochs=1, **loader_options)
         return cls(apply, params, loader, config, evaluation=evaluation, **options)
 
     @property
     def params(self) -> Params:
-        """The parameters now; the next step gives their memory to the next ones."""
+        """The current parameters; the next step reuses their memory."""
         return self.state.params
 
     def stop(self, reason: str = "") -> None:
-        """End the run after this step; :attr:`stopped` keeps the reason, and says so where none was given."""
+        """End the run after this step.
+
+        Args:
+            reason: Reason, kept in :attr:`stopped`; without one, that says that no reason was given.
+        """
         self._stops = True
-        told = "" if reason is None else str(reason)  # pyright: ignore[reportUnnecessaryComparison]
-        self.stopped = told if told.strip() else "no reason was given"
+        self.stopped = "no reason was given"
+        # A callback that is not type-checked may pass None, or a value with no text.
+        if reason is not None and str(reason).strip():  # pyright: ignore[reportUnnecessaryComparison]
+            self.stopped = str(reason)
 
     def train(self) -> TrainingMetrics | None:
-        """Take the steps that are left.
+        """Take the remaining steps.
 
         Returns:
-            What was measured last, also by an earlier process whose checkpoint this run resumed from; None if nothing
-            was ever measured.
+            The last measurement, which may be of an earlier process whose checkpoint this run resumed from; None if
+            nothing was ever measured.
 
         Raises:
-            DivergedError: a loss, a gradient or a parameter is not finite. That is checked where something is logged,
-                evaluated or saved, and at the end; the error names the first such step.
+            DivergedError: A loss, a gradient or a parameter is not finite. This is checked at each measurement,
+                evaluation and checkpoint, and at the end; the error names the first step with such a value.
         """
         self._tell("on_train_begin")
         first_step = self.step
-        before = -1
         try:
-            while not self._is_done:
-                empty, before = self.step == before, self.step
-                batches = iter(self.loader)
-                epoch = self.loader.epoch
-                self._tell("on_epoch_begin", epoch)
-                for batch in batches:
-                    self._take(batch)
-                    if self._is_done:
-                        break
-                self._tell("on_epoch_end", epoch)
-                # A run that goes on at the very end of a pass finds nothing there, and another pass follows.
-                if empty and self.step == before:
-                    wanted = "expected batches that a pass has rows for, or drop_last=False"
-                    raise ConfigError(f"the loader has no batch from step {self.step} on; {wanted}")
+            self._train_passes()
             if self.step > first_step:
                 self._check_end()
             self._tell("on_train_end")
@@ -243,14 +255,15 @@ class Trainer:
         return self.metrics
 
     def evaluate(self) -> dict[str, dict[str, float]]:
-        """Return what the held-out sets give now: tag -> loss, perplexity, accuracy, ..., means over all targets."""
-        return {tag: self._held_out(tag, loader) for tag, loader in self.evaluation.items()}
+        """Return the metrics of the held-out sets: tag -> loss, perplexity, accuracy, ..., means over all targets."""
+        return {tag: self._evaluate_set(tag, loader) for tag, loader in self.evaluation.items()}
 
     def save(self) -> None:
-        """Write a checkpoint, in the background; nothing if the run has no folder, or one of this step.
+        """Write a checkpoint in the background, unless the run has no folder or the step has one already.
 
         Raises:
-            DivergedError: a loss, a gradient or an array is not finite; a bad checkpoint pushes out no good one.
+            DivergedError: A loss, a gradient or an array is not finite. Nothing is written, so that no good checkpoint
+                is deleted in favour of a bad one.
         """
         if self._checkpoints is None:
             return
@@ -268,29 +281,56 @@ class Trainer:
 
     # -- the loop
 
-    def _take(self, batch: Mapping[str, Any]) -> None:
+    def _train_passes(self) -> None:
+        """Take steps, one pass over the loader after another, until the run is done."""
+        # An interrupted run may resume at the very end of a pass, which then has no batch: another pass follows. Only
+        # two empty passes in a row mean that there are no batches.
+        was_empty = False
+        while not self._is_done:
+            step_before = self.step
+            batches = iter(self.loader)
+            epoch = self.loader.epoch
+            self._tell("on_epoch_begin", epoch)
+            for batch in batches:
+                self._take_step(batch)
+                if self._is_done:
+                    break
+            self._tell("on_epoch_end", epoch)
+            is_empty = self.step == step_before
+            if is_empty and was_empty:
+                raise ConfigError(
+                    f"the loader has no batch from step {self.step} on; expected batches that a pass has rows for, or "
+                    "drop_last=False"
+                )
+            was_empty = is_empty
+
+    def _take_step(self, batch: Mapping[str, Any]) -> None:
         self._tell("on_step_begin")
-        first = not self._meter.running
+        is_first = not self._meter.running
         self.state, measured = self._step(self.state, self._reference, self._placed(batch))
         self.step += 1
-        # What the model is given, padding too; a prompt that stands alone is in the answers, too.
-        ids = (name for name in batch if name.endswith("input_ids") and not name.startswith("prompt"))
-        self._meter.add(sum(batch[name].size for name in ids))
-        if first:
-            # Rates begin when all is compiled.
+
+        # Count the places that the model is given, padding included. A prompt column is left out: the ids of the
+        # prompt are in the answers too.
+        for name, values in batch.items():
+            if name.endswith("input_ids") and not name.startswith("prompt"):
+                self._meter.add(values.size)
+        if is_first:
+            # Rates are measured from the end of compilation on.
             jax.block_until_ready(measured)
             self._meter.start()
-        last = self.step == self.steps
-        if last or self.step % self.config.log.every == 0:
+
+        is_last = self.step == self.steps
+        if is_last or self.step % self.config.log.every == 0:
             self._log(measured)
-        if self.evaluation and (last or self.step % self.config.evaluation.every == 0):
+        if self.evaluation and (is_last or self.step % self.config.evaluation.every == 0):
             with self._meter.left_out():
                 self._check_steps(jax.device_get(self.state.bad_steps))
                 self._tell("on_evaluate", self.evaluate())
         self._tell("on_step_end")
 
     def _placed(self, batch: Mapping[str, Any]) -> DeviceBatch:
-        """Return a batch on the devices of the mesh; fields that are no numbers are left out."""
+        """Return a batch on the devices of the mesh, without fields that are not numbers."""
         placed: dict[str, jax.Array] = {}
         for name, value in batch.items():
             if isinstance(value, jax.Array) and value.sharding.device_set == self._rows.device_set:
@@ -302,8 +342,7 @@ class Trainer:
     def _cut_over_devices(self, name: str, value: np.ndarray | jax.Array) -> jax.Array:
         """Return a field with its rows cut over the devices."""
         parts = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
-        rows = value.shape[0] if value.ndim else 0
-        if not rows or rows % parts:
+        if not value.ndim or not value.shape[0] or value.shape[0] % parts:
             raise ConfigError(
                 f"step {self.step + 1}: {name} has shape {value.shape}, whose rows cannot be cut over {parts} devices; "
                 f"expected a multiple of {parts} rows: give the loader drop_last=True, or a sharding of "
@@ -314,12 +353,21 @@ class Trainer:
     def _log(self, measured: Means) -> None:
         numbers, bad_steps = jax.device_get((measured, self.state.bad_steps))
         self._check_steps(bad_steps)
-        facts = named({name: float(value) for name, value in numbers.items()}) | self._meter.rates()
-        known = {name: facts.pop(name) for name in list(facts) if name in _MEASURED}
-        self.metrics = TrainingMetrics(step=self.step, **known, others=facts)
+        numbers_by_name = {name: float(number) for name, number in numbers.items()}
+
+        # Numbers that TrainingMetrics has no attribute for are the objective's own.
+        known: dict[str, float] = {}
+        others: dict[str, float] = {}
+        for name, number in (named(numbers_by_name) | self._meter.rates()).items():
+            if name in _MEASURED:
+                known[name] = number
+            else:
+                others[name] = number
+        self.metrics = TrainingMetrics(step=self.step, **known, others=others)
         self._tell("on_log", self.metrics)
 
-    def _held_out(self, tag: str, loader: BatchLoader) -> dict[str, float]:
+    def _evaluate_set(self, tag: str, loader: BatchLoader) -> dict[str, float]:
+        """Return the metrics of a held-out set, means over the targets of its batches."""
         total: Sums | None = None
         for count, batch in enumerate(from_beginning(loader, self._beginnings[tag]), 1):
             sums = self._evaluate(self.params, self._placed(batch), self._reference)
@@ -329,84 +377,114 @@ class Trainer:
         loader.close()
         if total is None:
             raise ConfigError(f"evaluation: the set {tag!r} has no batch; expected one row at least")
-        return named({name: float(value) for name, value in jax.device_get(means(total)).items()})
+        numbers = jax.device_get(means(total))
+        return named({name: float(number) for name, number in numbers.items()})
 
-    # -- what is not finite
+    # -- numbers that are not finite
 
     def _check_end(self) -> None:
-        """Check the last step, and the parameters that it made; a checkpoint checks them by itself."""
+        """Check the last step and its parameters; where there are checkpoints, saving checked the parameters."""
         self._check_steps(jax.device_get(self.state.bad_steps))
         if self._checkpoints is None:
             self._check_arrays(saved_arrays(self.state))
 
     def _check_steps(self, bad_steps: np.ndarray) -> None:
         """Raise DivergedError if the loss or the gradient norm of a step was not finite."""
-        loss_step, gradient_step = (int(step) for step in bad_steps)
-        steps = [step for step in (loss_step, gradient_step) if step]
-        if not steps:
+        loss_step = int(bad_steps[0])
+        gradient_step = int(bad_steps[1])
+        if not loss_step and not gradient_step:
             return
-        step = min(steps)
-        if step == loss_step:
-            what = "the loss was not finite"
-        else:
-            what = "the norm of the gradient was not finite, while the loss was"
-        raise self._diverged(step, what)
+        if loss_step and (not gradient_step or loss_step <= gradient_step):
+            raise self._diverged(loss_step, "the loss was not finite")
+        raise self._diverged(gradient_step, "the norm of the gradient was not finite, while the loss was")
 
     def _check_arrays(self, arrays: Mapping[str, ArrayFacts]) -> None:
         """Raise DivergedError if a parameter or a moment is not finite that was finite at the start."""
         names = sorted(_not_finite(arrays) - self._unbounded)
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            what = f"{names[0]}{more} is not finite after it, while loss and gradient were"
-            raise self._diverged(self.step, what)
+        if not names:
+            return
+        arrays_named = names[0]
+        if len(names) > 1:
+            arrays_named = f"{names[0]} and {len(names) - 1} more"
+        raise self._diverged(
+            self.step, f"{arrays_named} is not finite after it, while loss and gradient were"
+        )
 
-    def _diverged(self, step: int, what: str) -> DivergedError:
-        newest = None if self._checkpoints is None else self._checkpoints.latest
-        kept = "" if newest is None else f"; the checkpoint of step {newest} is the newest"
+    def _diverged(self, step: int, problem: str) -> DivergedError:
+        """Return the error of a step with a number that is not finite."""
+        newest_checkpoint = ""
+        if self._checkpoints is not None and self._checkpoints.latest is not None:
+            newest_checkpoint = f"; the checkpoint of step {self._checkpoints.latest} is the newest"
         return DivergedError(
-            f"step {step}: {what}{kept}. Ids beyond the model's vocabulary do that, a learning rate that is too high, "
-            "and a division by 0 or a square root at 0 in the model: look at the ids and the model, lower "
-            "schedule.peak, set optimizer.clip",
+            f"step {step}: {problem}{newest_checkpoint}. Ids beyond the model's vocabulary do that, a learning rate "
+            "that is too high, and a division by 0 or a square root at 0 in the model: look at the ids and the model, "
+            "lower schedule.peak, set optimizer.clip",
             step=step,
         )
 
     def _tell(self, hook: str, *facts: Any) -> None:
+        """Call a hook of all callbacks that define it."""
         for listener in self._hooks[hook]:
             listener(self, *facts)
 
-    # -- making a run
+    # -- the parts of a run
+
+    def _first_state(self, params: Params, optimizer: optax.GradientTransformationExtraArgs) -> TrainState:
+        """Return the state before the first step, on the devices of the mesh."""
+        placed_params = self._copied(params)
+        return TrainState(
+            step=self._put_everywhere(jnp.zeros((), jnp.int32)),
+            params=placed_params,
+            optimizer=jax.tree.map(self._placed_moment, _copied(optimizer.init(placed_params))),
+            loss_ema=self._put_everywhere(jnp.zeros((), jnp.float32)),
+            bad_steps=self._put_everywhere(jnp.zeros(2, jnp.int32)),
+        )
 
     def _copied(self, params: Params) -> Params:
-        """Return parameters in their places, of which nobody else has the memory."""
-        return _copied(jax.device_put(params, param_shardings(params, self.mesh, self.config.mesh.rules)))
+        """Return copies of parameters, cut over the devices as the mesh rules say."""
+        shardings = param_shardings(params, self.mesh, self.config.mesh.rules)
+        return _copied(jax.device_put(params, shardings))
 
     def _put_everywhere(self, leaf: jax.Array) -> jax.Array:
         return jax.device_put(leaf, self._everywhere)
 
-    def _settled(self, leaf: jax.Array) -> jax.Array:
-        """Moments lie where their parameters do; what belongs to none, such as a count, on all devices."""
-        return leaf if isinstance(leaf.sharding, NamedSharding) else self._put_everywhere(leaf)
+    def _placed_moment(self, leaf: jax.Array) -> jax.Array:
+        """Return an array of the optimizer in its place.
 
-    def _configured(self) -> list[Callback]:
-        """The callbacks that the configuration asks for; one process tells of all."""
-        config, found = self.config, list[Callback]()
-        if (early := config.early_stopping) is not None:
-            if early.tag not in self.evaluation:
-                known = ", ".join(self.evaluation) or "there are none"
-                why = f"got {early.tag!r}, expected the tag of a held-out set: {known}"
-                raise ConfigError(f"early_stopping.tag: {why}")
-            found.append(EarlyStopping(early))
+        A moment lies where its parameter does. An array that belongs to no parameter, such as a count, lies on all
+        devices.
+        """
+        if isinstance(leaf.sharding, NamedSharding):
+            return leaf
+        return self._put_everywhere(leaf)
+
+    def _configured_callbacks(self) -> list[Callback]:
+        """Return the callbacks that the configuration asks for; only the first process writes logs."""
+        config = self.config
+        callbacks: list[Callback] = []
+        if config.early_stopping is not None:
+            tag = config.early_stopping.tag
+            if tag not in self.evaluation:
+                tags = ", ".join(self.evaluation) or "there are none"
+                raise ConfigError(
+                    f"early_stopping.tag: got {tag!r}, expected the tag of a held-out set: {tags}"
+                )
+            callbacks.append(EarlyStopping(config.early_stopping))
         if jax.process_index() == 0:
-            found += [ProgressCallback()] if config.log.progress else []
-            found += [JsonlLog(config.log.jsonl)] if config.log.jsonl is not None else []
-            found += [TensorBoardLog(config.log.tensorboard)] if config.log.tensorboard is not None else []
+            if config.log.progress:
+                callbacks.append(ProgressCallback())
+            if config.log.jsonl is not None:
+                callbacks.append(JsonlLog(config.log.jsonl))
+            if config.log.tensorboard is not None:
+                callbacks.append(TensorBoardLog(config.log.tensorboard))
         if config.checkpoint.folder is not None:
-            found.append(CheckpointCallback(config.checkpoint.every))
-        return found
+            callbacks.append(CheckpointCallback(config.checkpoint.every))
+        return callbacks
 
     # -- checkpoints
 
     def _resume(self, checkpoints: Checkpoints) -> None:
+        """Continue from the newest checkpoint that is not damaged."""
         restored = checkpoints.restore(self.state, self.loader, self._check_same_run)
         if restored.damaged and jax.process_index() == 0:
             _warn_of_damage(checkpoints.folder, restored)
@@ -415,60 +493,116 @@ class Trainer:
         metrics = restored.facts.get("metrics")
         if metrics is not None:
             self.metrics = TrainingMetrics(**metrics)
-        remembered = restored.facts["callbacks"]
-        for name, callback in self._remembering():
-            if name in remembered:
-                callback.set_state(remembered[name])
+        states = restored.facts["callbacks"]
+        for name, callback in self._named_callbacks():
+            if name in states:
+                callback.set_state(states[name])
 
     def _check_same_run(self, step: int, facts: Mapping[str, Any]) -> None:
         """Raise ConfigError if the facts of a checkpoint are those of another run."""
-        there, here = facts["run"], self._facts()["run"]
-        problems = [
-            f"{name} is {json.dumps(there.get(name))} there and {json.dumps(value)} here"
-            for name, value in here.items()
-            if there.get(name) != value
-        ]
+        recorded = facts["run"]
+        problems: list[str] = []
+        for name, value in self._run_facts().items():
+            if recorded.get(name) != value:
+                problems.append(
+                    f"{name} is {json.dumps(recorded.get(name))} there and {json.dumps(value)} here"
+                )
         if problems:
             assert self._checkpoints is not None
-            what = f"{self._checkpoints.folder}: the checkpoint of step {step} is of another run"
-            told = f"{what}: {'; '.join(problems)}; expected the same, or another folder"
-            raise ConfigError(told, differs=problems)
+            raise ConfigError(
+                f"{self._checkpoints.folder}: the checkpoint of step {step} is of another run: {'; '.join(problems)}; "
+                "expected the same, or another folder",
+                differs=problems,
+            )
 
     def _facts(self) -> dict[str, Any]:
-        """What a checkpoint holds beside arrays and the loader: which run it is of, and what callbacks remember."""
-        config = self.config
-        schedule = config.schedule.acting
+        """Return the facts of a checkpoint: identity of the run, states of callbacks, and the last measurement."""
+        states: dict[str, Any] = {}
+        for name, callback in self._named_callbacks():
+            state = callback.get_state()
+            if state:
+                states[name] = state
+        metrics = None
+        if self.metrics is not None:
+            metrics = asdict(self.metrics)
+        return {"run": self._run_facts(), "callbacks": states, "metrics": metrics}
+
+    def _run_facts(self) -> dict[str, Any]:
+        """Return the options that decide the numbers of a run: only a run with the same ones may resume it."""
+        schedule = self.config.schedule.acting
         if "steps" in schedule:
-            schedule["steps"] = config.schedule.steps or self.steps
-        run: dict[str, Any] = {
-            "loss": config.loss.acting,
-            "optimizer": config.optimizer.acting,
+            schedule["steps"] = self.config.schedule.steps or self.steps
+        return {
+            "loss": self.config.loss.acting,
+            "optimizer": self.config.optimizer.acting,
             "schedule": schedule,
             "reference": self._reference_mark,
         }
-        remembered = {name: callback.get_state() for name, callback in self._remembering()}
-        return {
-            "run": run,
-            "callbacks": {name: state for name, state in remembered.items() if state},
-            "metrics": None if self.metrics is None else asdict(self.metrics),
-        }
 
-    def _remembering(self) -> list[tuple[str, Callback]]:
-        """Callbacks by names that a resumed run gives them, too: their class, and how many of it come before."""
-        classes = [type(each).__name__ for each in self._callbacks]
-        return [
-            (f"{name}-{classes[:at].count(name)}", each)
-            for at, (name, each) in enumerate(zip(classes, self._callbacks, strict=True))
-        ]
+    def _named_callbacks(self) -> list[tuple[str, Callback]]:
+        """Return the callbacks with names that they also have in a resumed run.
+
+        A name is the class and the number of earlier callbacks of that class, such as ``EarlyStopping-0``.
+        """
+        counts: dict[str, int] = {}
+        callbacks: list[tuple[str, Callback]] = []
+        for callback in self._callbacks:
+            class_name = type(callback).__name__
+            count = counts.get(class_name, 0)
+            counts[class_name] = count + 1
+            callbacks.append((f"{class_name}-{count}", callback))
+        return callbacks
 
 
 _MEASURED: Final = frozenset(TrainingMetrics.__dataclass_fields__) - {"step", "others"}
 
 
-def _sets(asked: EvaluationConfig, data: TrainingData) -> Mapping[str, HeldOutSet]:
-    """Return the held-out sets that are named, and those of the data itself where they are wanted."""
-    if not asked.held_out:
-        return asked.sets
+"""Measurements that TrainingMetrics has an attribute for."""
+
+
+def _total_steps(config: TrainingConfig, loader: BatchLoader) -> int:
+    """Return the number of steps of the whole run: the configured one, or that of the loader."""
+    if config.steps is not None:
+        return config.steps
+    try:
+        return len(loader)
+    except TypeError:
+        raise ConfigError(
+            "steps: got none, and the loader never ends, or does not know where; expected steps, or data with epochs"
+        ) from None
+
+
+def _flops_per_token(config: TrainingConfig, params: Params) -> float:
+    """Return the FLOPs of a step per token: the configured number, or 6 per parameter (Kaplan et al. 2020)."""
+    if config.log.flops_per_token is not None:
+        return config.log.flops_per_token
+    return 6.0 * sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def _checkpoints_of(config: TrainingConfig) -> Checkpoints | None:
+    """Return the checkpoints in the configured folder; None without a folder."""
+    if config.checkpoint.folder is None:
+        return None
+    return Checkpoints(config.checkpoint.folder, config.checkpoint.keep)
+
+
+def _hooks_of(callbacks: Iterable[Callback]) -> dict[str, list[Callable[..., None]]]:
+    """Return hook -> methods of the callbacks that define it; hooks of the base class do nothing and are left out."""
+    hooks: dict[str, list[Callable[..., None]]] = {}
+    for name, base_method in vars(Callback).items():
+        if name.startswith("on_"):
+            hooks[name] = [
+                getattr(callback, name)
+                for callback in callbacks
+                if getattr(type(callback), name) is not base_method
+            ]
+    return hooks
+
+
+def _held_out_sets(evaluation: EvaluationConfig, data: TrainingData) -> Mapping[str, HeldOutSet]:
+    """Return tag -> held-out set: those of `evaluation.sets`, and with `held_out` those of the training data."""
+    if not evaluation.held_out:
+        return evaluation.sets
     manifest = open_dataset(data.dataset, split=data.split).manifest
     if not manifest.held_out:
         name = f"{manifest.dataset}@v{manifest.version}"
@@ -478,12 +612,14 @@ def _sets(asked: EvaluationConfig, data: TrainingData) -> Mapping[str, HeldOutSe
             "hold out is packed by itself: datasets: [{name: code, dataset: NAME.code.tokens, split: eval_code}]; name "
             "the result in evaluation.sets"
         )
-    own = {tag: HeldOutSet(dataset=data.dataset, split=split) for tag, split in manifest.held_out.items()}
-    return own | asked.sets
+    held_out_sets: dict[str, HeldOutSet] = {}
+    for tag, split in manifest.held_out.items():
+        held_out_sets[tag] = HeldOutSet(dataset=data.dataset, split=split)
+    return held_out_sets | evaluation.sets
 
 
 def _copied(tree: Params) -> Params:
-    """Return arrays that share no memory with others: what is given away must belong to nobody else."""
+    """Return copies of arrays: a compiled step reuses the memory of its state, so nobody else may hold it."""
     return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), tree)
 
 
@@ -493,6 +629,7 @@ def _not_finite(arrays: Mapping[str, ArrayFacts]) -> frozenset[str]:
 
 
 def _warn_of_damage(folder: str, restored: Restored) -> None:
+    """Warn of damaged checkpoints, and say from which step the run resumes."""
     steps = " and ".join(map(str, restored.damaged))
     reasons = "; ".join(restored.damaged.values())
     warnings.warn(
