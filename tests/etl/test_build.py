@@ -443,6 +443,13 @@ def test_too_many_bad_records_are_refused_at_commit(config, tmp_path):
     assert not (tmp_path / "store/set/v1/manifest.json").exists()
 
 
+def test_as_many_bad_records_as_are_allowed_are_no_error(config, tmp_path):
+    write_jsonl(tmp_path / "in" / "d.jsonl", [None] * 25)  # pyright: ignore[reportArgumentType]
+    config["source"] |= {"on_bad_record": "quarantine", "max_bad_fraction": 0.2}
+    account = build_dataset(config, workers=1).manifest.account
+    assert (sum(account.quarantined.values()), account.rows_read) == (25, 125)
+
+
 def test_a_hopeless_build_stops_early(config, tmp_path):
     write_jsonl(tmp_path / "in" / "0.jsonl", [None] * 3000)  # pyright: ignore[reportArgumentType]
     config["source"] |= {"on_bad_record": "quarantine", "max_bad_fraction": 0.0001}

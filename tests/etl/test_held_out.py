@@ -97,6 +97,11 @@ def test_a_version_is_repaired_with_the_threshold_of_then(config: Config) -> Non
     build_here(config)
     shard.chmod(0o644)
     shard.write_bytes(whole[:-9] + b"x" + whole[-8:])
+    # A version is not earlier than itself: that fewer documents are asked for is no error of the plan.
+    config["datasets"][0]["eval"] = 10
+    (refused,) = repair(config["save"]["output_dir"], "set@v1", config=config, workers=1).files
+    assert refused.how == "not repaired"
+    assert "sources.s.eval.count is 10; expected 25" in refused.note
     report = repair(config["save"]["output_dir"], "set@v1", workers=1)
     assert [file.path for file in report.files] == [str(shard.relative_to(first.folder))] and report.ok
     assert shard.read_bytes() == whole

@@ -28,6 +28,11 @@ def test_units_come_in_plan_order_but_for_the_largest() -> None:
     assert [schedule.take(0.0) for _ in range(7)] == [*((unit, 0.0) for unit in (4, 0, 1, 2, 3, 5)), None]
 
 
+def test_of_several_large_units_the_largest_comes_first() -> None:
+    schedule = Schedule({0: 10, 1: 300, 2: 10, 3: 500, 4: 400} | dict.fromkeys(range(5, 20), 10), 0)
+    assert [schedule.take(0.0) for _ in range(5)] == [(unit, 0.0) for unit in (3, 4, 1, 0, 2)]
+
+
 def test_a_unit_that_fails_is_tried_again_later_and_not_for_ever() -> None:
     schedule = Schedule({0: 1, 1: 1}, 2)
     assert schedule.take(10.0) == (0, 0.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.builds import config_of
@@ -57,10 +57,17 @@ def test_units_cover_every_byte_once_in_path_order(files):
 
 
 @given(_FILES)
+@example({"a": 1500})
 def test_a_group_is_at_most_a_unit_and_its_last_file(files):
     for group in _groups(files):
         assert sum(stop - start for _, start, stop in group[:-1]) < 1000
         assert all(stop - start < 1500 for _, start, stop in group)
+
+
+def test_a_group_ends_as_soon_as_it_is_a_unit():
+    """None of these names ends a group by its hash, but four of the files are exactly a unit."""
+    groups = _groups(dict.fromkeys("acegh", 250))
+    assert [[path for path, _, _ in group] for group in groups] == [["a", "c", "e", "g"], ["h"]]
 
 
 def test_an_added_file_changes_only_the_groups_around_it():

@@ -158,19 +158,20 @@ def test_a_version_may_travel_without_its_claim(lake: Path) -> None:
     assert check(lake).ok
 
 
-def test_unlisted_files_are_found(lake: Path) -> None:
+@pytest.mark.parametrize(("ledger", "record"), [("lake", "unlisted"), ("unlisted", "damaged")])
+def test_unlisted_files_are_found(request: pytest.FixtureRequest, ledger: str, record: str) -> None:
+    """A record of the ledger that nothing lists would have to be sealed."""
+    root = request.getfixturevalue(ledger)
     extra = [
         "data/train-00009-00.parquet",
         "data/notes.txt",
         "data/.hidden",
-        "ledger/00009.json",
         "top.txt",
         "tokenizer/x",
     ]
-    for name in extra:
-        (folder(lake) / name).write_bytes(b"x")
-    (folder(lake) / "runs/2.json").write_bytes(b"x")
-    assert found(lake) == {(name, "unlisted") for name in extra}
+    for name in [*extra, "ledger/00009.json", "runs/2.json"]:
+        (folder(root) / name).write_bytes(b"x")
+    assert found(root) == {("ledger/00009.json", record), *((name, "unlisted") for name in extra)}
 
 
 def test_swapped_ledger_records_are_found(unlisted: Path) -> None:

@@ -16,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenlake as tl
+from tests.etl.outputs_support import build_here, write_jsonl
+from tests.etl.outputs_support import settings as settings_of_build
 from tests.loader.support import ids, same
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.runtime.reading import Unfamiliar
@@ -325,6 +327,19 @@ def test_a_bucketed_mixture_is_not_resumed_with_another_end(texts: tl.Dataset):
     state = tl.DataLoader(mixtures[0], 8, padding={"buckets": 2}).get_state()
     with pytest.raises(ConfigError, match=r"mixture.rows is 90 there and 120 here"):
         tl.DataLoader(mixtures[1], 8, padding={"buckets": 2}).set_state(state)
+
+
+def test_a_row_of_as_many_ids_as_two_bytes_cannot_count_is_whole(tmp_path: Path, tokenizer_dir: Path):
+    """Lengths of rows are kept in two bytes as long as all of them fit."""
+    long, short = "a b " * 40_000, "a b"
+    data = write_jsonl(tmp_path / "a.jsonl", [{"text": long}, {"text": short}])
+    config = settings_of_build(tmp_path, tokenizer_dir, data)
+    config["tokenize"] = {"max_length": 1 << 16, "long_documents": "truncate"}
+    build_here(config)
+    rows = tl.open(str(tmp_path / "store"), "set")
+    (batch,) = tl.DataLoader(rows, 2, columns=["input_ids", "lengths"], shuffle=False)
+    assert batch["input_ids"].shape == (2, 1 << 16)
+    assert batch["lengths"].max() == 1 << 16
 
 
 def test_buckets_and_mixtures_that_contradict_each_other_are_refused(texts: tl.Dataset):

@@ -209,6 +209,17 @@ def test_best_fit_places_are_pinned() -> None:
     ]
 
 
+@pytest.mark.parametrize(("limit", "rows", "rest"), [(3, 6, [(1, 20, 6), (1, 26, 1)]), (2, 7, [(1, 20, 7)])])
+def test_a_row_takes_parts_of_a_rest_only_where_two_more_segments_may_come(
+    limit: int, rows: int, rest: list[tuple[int, int, int]]
+) -> None:
+    """Two rests may meet in one gap, so a row with room for a single segment is left as it is."""
+    cut = planned("best_fit", np.array([4, 27, 29]), 10, max_segments=limit)
+    assert cut.rows == rows
+    pieces = [piece for row in rows_of(cut) for piece in row]
+    assert [piece for piece in pieces if piece[0] == 1 and piece[1] >= 20] == rest
+
+
 def lognormal(middle: float, spread: float, count: int) -> Int64:
     return np.maximum(2, np.random.default_rng(7).lognormal(middle, spread, count)).astype(np.int64)
 

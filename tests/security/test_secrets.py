@@ -141,6 +141,11 @@ class TestScrubbing:
         text = f"GET https://me:hunter2@host/a.jsonl?sig=abc failed, {SECRET!r} refused (see s3://b/c)"
         assert scrub(text) == f"GET https://...@host/a.jsonl?... failed, '{HIDDEN}' refused (see s3://b/c)"
 
+    def test_secrets_of_four_letters_are_hidden_and_shorter_ones_are_words(self) -> None:
+        references._KNOWN.clear()
+        remember(["off", "x9Kq"])
+        assert scrub("off: x9Kq") == f"off: {HIDDEN}"
+
     def test_literal_credentials_in_options_are_known(self) -> None:
         resolve_options({"secret": "hunter2hunter2", "region": "eu-west-1", "token": "cloud"})
         assert scrub("hunter2hunter2 in the cloud eu-west-1") == f"{HIDDEN} in the cloud eu-west-1"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
@@ -277,6 +277,7 @@ _ON_MIXED = st.sampled_from(
 
 @settings(max_examples=60, deadline=None)
 @given(_ON_MIXED, st.lists(st.dictionaries(st.sampled_from("ab"), _MIXED), min_size=1, max_size=6))
+@example("typeof(a) = 'BIGINT'", [{"a": 1}, {"a": 2**63}])
 def test_the_verdict_on_an_object_is_that_on_it_alone(sql: str, objects: list[Row]) -> None:
     together = Predicate(sql).judge(Rows(objects=objects))
     alone = [Predicate(sql).judge(Rows(objects=[each])) for each in objects]

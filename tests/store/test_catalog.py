@@ -302,6 +302,8 @@ def test_a_closing_note_is_one_of_its_own_number_alone(store: Store) -> None:
     assert catalog.versions("code", swept=True) == [VersionInfo(1, False, swept=True)]
     with pytest.raises(NotFoundError, match=r"code@v1 .* was removed"):
         catalog.manifest("code", 1)
+    with pytest.raises(NotFoundError):
+        catalog.latest("code")
     others = (closing_note("code", 2), closing_note("prose", 1), claim("swept").to_bytes())
     for bad in (*others, b"", note[:-1], note + b" ", note.replace(b"true", b"1")):
         overwrite(store, key, bad)

@@ -303,6 +303,15 @@ def test_answers_are_cut_at_their_ends_and_prompts_never() -> None:
     assert PreferenceRows("dpo", byte_level(), max_length=size).expand(PAIR) == []
 
 
+@pytest.mark.parametrize("long_documents", ["truncate", "drop"])
+def test_an_answer_without_room_for_a_single_id_is_left_out(long_documents: Any) -> None:
+    judged = {"prompt": "Say yes.", "completion": " Yes.", "label": True}
+    (whole,) = PreferenceRows("kto", byte_level(), trainer="trl").expand(judged)
+    size = len(whole["prompt_ids"])
+    rows = PreferenceRows("kto", byte_level(), max_length=size, long_documents=long_documents)
+    assert rows.expand(judged) == []
+
+
 def test_answers_that_only_differ_where_they_are_cut_are_left_out() -> None:
     row = {"prompt": "Count:", "chosen": " one two three", "rejected": " one two four"}
     size = len(PreferenceRows("dpo", byte_level(), trainer="trl").expand(row)[0]["prompt_ids"])

@@ -40,6 +40,7 @@ STOPPED = f"the of {distinct(60)}"
         ("gopher_quality", "the of " + distinct(100_000, "w"), "many_words"),
         ("gopher_quality", "the of " + "ab " * 60, "short_words"),
         ("gopher_quality", "the of " + distinct(60, "wordwordword"), "long_words"),
+        ("gopher_quality", f"the of {distinct(52)}" + " #" * 6, None),
         ("gopher_quality", STOPPED + " #" * 6, None),
         ("gopher_quality", STOPPED + " #" * 7, "hashes"),
         ("gopher_quality", STOPPED + " x..." * 10, "ellipses"),
