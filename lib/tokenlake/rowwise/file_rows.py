@@ -211,9 +211,9 @@ class FileRows:
 
     def count(self, enough: int = END) -> int:
         """Return the number of rows, good or bad, at most `enough`; reads them only if it is not known."""
-        known = self.known
-        if known is not None:
-            return min(known, enough)
+        total = self.known
+        if total is not None:
+            return min(total, enough)
 
         options = self._source.storage_options
         if is_lines(self.file):
