@@ -274,7 +274,7 @@ class RowLoader:
 
         # Threads collate batches ahead; one more puts them onto devices, in order.
         uses_threads = self._load.prefetch_enabled if prefetch is None else prefetch
-        batches: Iterator[_Batch] = Prefetched(
+        batches: Iterator[_CollatedBatch] = Prefetched(
             self._batches(start),
             self._collate,
             workers=self._load.prefetch_workers,
@@ -292,9 +292,9 @@ class RowLoader:
         self._latest = weakref.ref(delivery)
         return delivery
 
-    def _collate(self, batch: tuple[list[Row], RowProgress]) -> _Batch:
+    def _collate(self, batch: tuple[list[Row], RowProgress]) -> _CollatedBatch:
         rows, progress = batch
-        return _Batch(batch_of(rows, self._filling), progress, len(rows))
+        return _CollatedBatch(batch_of(rows, self._filling), progress, len(rows))
 
     @property
     def epoch(self) -> int:
@@ -472,7 +472,7 @@ def _rows_from(source: Iterable[Row], start: RowPosition) -> Iterator[tuple[RowP
         yield RowPosition(ordinal), row
 
 
-class _Batch(NamedTuple):
+class _CollatedBatch(NamedTuple):
     """A batch, and the progress after it.
 
     Attributes:
@@ -493,7 +493,7 @@ _ON_DEVICES: Final = 2  # batches that are put onto devices ahead
 class RowDelivery(Iterator[Arrays]):
     """Batches of one iteration; records each delivered batch in the loader."""
 
-    def __init__(self, batches: Iterator[_Batch], loader: RowLoader, meter: RowMeter | None) -> None:
+    def __init__(self, batches: Iterator[_CollatedBatch], loader: RowLoader, meter: RowMeter | None) -> None:
         self._batches = batches
         self._loader: RowLoader | None = loader  # None after the end, or when closed
         self._meter = meter
