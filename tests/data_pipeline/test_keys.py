@@ -13,19 +13,23 @@ from pydantic import BaseModel
 from tests.lazily import lazily
 from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece
 from tokenlake.config import PromptConfig, TokenizerConfig
-from tokenlake.config.dataset import DataLoaderConfig, DataModuleConfig, DataModuleDataset, SplitSpec
+from tokenlake.config.dataset import DataModuleConfig
 from tokenlake.data_pipeline import DataPipeline
 from tokenlake.errors import TokenlakeError
 
 torch: Any = lazily("torch")
 
+DATASET: Final[Any] = DataModuleConfig.model_fields["dataset"].annotation
+DATALOADER: Final[Any] = DataModuleConfig.model_fields["dataloader"].annotation
+(SPLIT,) = DATASET.model_fields["splits"].default
+
 SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "": DataModuleConfig,
-    "dataset.": DataModuleDataset,
-    "dataset.splits.": SplitSpec,
+    "dataset.": DATASET,
+    "dataset.splits.": type(SPLIT),
     "tokenizer.": TokenizerConfig,
     "prompt_template.": PromptConfig,
-    "dataloader.": DataLoaderConfig,
+    "dataloader.": DATALOADER,
 }
 #: Sections, whose keys are asked for one by one.
 WHOLE: Final = frozenset({"dataset", "tokenizer", "prompt_template", "dataloader", "dataset.splits"})

@@ -15,8 +15,7 @@ import pytest
 
 from tests.rowwise.sharded_support import Plain
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
-from tokenlake.etl.tokenizers import TokenizerFiles, TokenizerManager
-from tokenlake.etl.tokenizers.manager import LoadedTokenizer
+from tokenlake.etl.tokenizers import LoadedTokenizer, TokenizerFiles, TokenizerManager
 from tokenlake.rowwise import Row, ShardedDataSource
 
 

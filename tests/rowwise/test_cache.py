@@ -17,9 +17,7 @@ from tests.rowwise.pipeline_support import texts, write_jsonl, written
 from tests.rowwise.sharded_support import Plain, numbered
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import sentencepiece
-from tokenlake.base.cache.dataset_cache import DatasetCache
-from tokenlake.base.cache.disk import DiskCache
-from tokenlake.base.cache.manager import TreeCacheManager
+from tokenlake.base.cache import DatasetCache, DiskCache, TreeCacheManager
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.etl.tokenizers import Encoder
 from tokenlake.rowwise import Numbered, Row, ShardedDataSource

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rowwise.sharded_support import Known, Plain, counted, ids, numbered
+from tokenlake.easydel import LimitedShardedSource
 from tokenlake.errors import ConfigError
 from tokenlake.rowwise import CompositeShardedSource, ShardedDataSource
 from tokenlake.rowwise.combine import BatchedShardedSource
-from tokenlake.rowwise.source import LimitedShardedSource
 
 
 def test_a_composite_has_all_shards_under_their_names():

@@ -13,9 +13,9 @@ import pytest
 from tests.seeds import promise
 from tests.sources.support import inputs, read, texts
 from tokenlake import DatasetConfig, create_source
+from tokenlake.easydel import TextShardedSource
 from tokenlake.errors import ConfigError, DamagedFileError, NotAvailableError, SourceNotFoundError
 from tokenlake.rowwise import JsonShardedSource, ParquetShardedSource, expand_data_files
-from tokenlake.rowwise.files import TextShardedSource
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from tests.sources.support import one, read
 from tokenlake.errors import DamagedFileError, InputChangedError
 from tokenlake.etl.sources import InputFile, opened
-from tokenlake.rowwise import file_rows as rowindex_module
-from tokenlake.rowwise.file_rows import NO_INDEX, RowIndex, RowIndexes, scanned, seek, start_of
+from tokenlake.rowwise.file_rows import RowIndexes, seek
+
+MODULE = "tokenlake.rowwise.file_rows"
 
 LINES = st.lists(
     st.sampled_from(
@@ -50,9 +51,17 @@ def row_places(file: InputFile) -> list[int]:
     return sorted(found + [bad.position for batch in batches for bad in batch.bad])
 
 
-def indexed(file: InputFile, row: int = 1 << 60, known: RowIndex | None = None) -> RowIndex:
+def indexed(file: InputFile, indexes: RowIndexes, row: int = 1 << 60) -> Any:
+    """Return the index of a file, continued up to a row, by default to the end of the file."""
     with opened(file) as data:
-        return scanned(known or NO_INDEX, data, row)
+        return indexes.up_to(data, row)
+
+
+def first_byte(file: InputFile, row: int, indexes: RowIndexes) -> int:
+    """Return the byte at which reading begins for a row."""
+    parts, number = seek(file, row, indexes)
+    assert number == row
+    return next(iter(parts)).start
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "text"])
@@ -63,33 +72,30 @@ def indexed(file: InputFile, row: int = 1 << 60, known: RowIndex | None = None) 
 @settings(max_examples=30)
 def test_the_index_finds_every_row_where_the_readers_see_one(kind, lines, bom, ended, step):
     data = b"\xef\xbb\xbf" * bom + b"\n".join(lines) + b"\n" * ended
-    with tempfile.TemporaryDirectory() as folder, patch.object(rowindex_module, "_STEP", step):
+    with tempfile.TemporaryDirectory() as folder, patch(f"{MODULE}._STEP", step):
         file = listed(folder, kind, data)
-        index = indexed(file)
+        indexes = RowIndexes(folder)
+        index = indexed(file, indexes)
         places = row_places(file)
-        with opened(file) as stream:
-            assert [start_of(index, stream, row) for row in range(index.count)] == places
+        assert [first_byte(file, row, indexes) for row in range(1, index.count)] == places[1:]
         assert (index.count, index.complete, index.end) == (len(places), True, len(data))
 
 
 @given(lines=LINES, stops=st.lists(st.integers(0, 12), max_size=3).map(sorted))
 @settings(max_examples=25)
-def test_a_scan_that_goes_on_later_ends_like_one_that_went_through(lines, stops):
-    with tempfile.TemporaryDirectory() as folder, patch.object(rowindex_module, "_STEP", 8):
+def test_a_scan_in_pieces_gives_the_index_of_one_scan(lines, stops):
+    with tempfile.TemporaryDirectory() as folder, patch(f"{MODULE}._STEP", 8):
         file = listed(folder, "jsonl", b"\n".join(lines))
-        index = NO_INDEX
+        indexes = RowIndexes(folder)
         for row in stops:
-            index = indexed(file, row, index)
+            index = indexed(file, indexes, row)
             assert index.complete or index.count > row
-        once, pieces = indexed(file), indexed(file, known=index)
-        assert (once.count, once.end, once.complete) == (pieces.count, pieces.end, pieces.complete)
-        assert once.rows.tolist() == pieces.rows.tolist()
-        assert once.offsets.tolist() == pieces.offsets.tolist()
+        assert same(indexed(file, indexes), indexed(file, RowIndexes(folder)))
 
 
 def test_a_scan_goes_no_further_than_it_is_asked_to(tmp_path):
     file = listed(str(tmp_path), "jsonl", b'{"text":"a"}\n' * 1_000_000)
-    index = indexed(file, 10)
+    index = indexed(file, RowIndexes(tmp_path), 10)
     assert 10 < index.count < 100_000
     assert not index.complete
     assert index.end <= 1 << 20
@@ -98,63 +104,62 @@ def test_a_scan_goes_no_further_than_it_is_asked_to(tmp_path):
 def test_a_blank_line_longer_than_a_step_is_blank_and_a_long_record_is_a_row(tmp_path, kind):
     blank = b" " * (3 << 20)
     file = listed(str(tmp_path), kind, b"a\n" + blank + b"\n" + b"b" * (3 << 20) + b"\nc\n")
-    index = indexed(file)
+    index = indexed(file, RowIndexes(tmp_path))
     assert index.count == len(row_places(file)) == (3 if kind == "jsonl" else 4)
 
 
-# --- kept indexes
+# --- stored indexes
 
 
 @pytest.fixture
-def old(tmp_path, kind) -> InputFile:
-    """A file that changed long enough ago for its state to be trusted."""
-    file = listed(str(tmp_path), kind, b"row\n\n" * 1000)
-    return replace(file, stat=(file.stat[0], 1, 1))
+def old(tmp_path, kind, monkeypatch) -> InputFile:
+    """Return a file that counts as changed long enough ago for its state to be trusted."""
+    monkeypatch.setattr(f"{MODULE}._RACY_NS", 0)
+    monkeypatch.setattr(f"{MODULE}._STEP", 1 << 10)
+    return listed(str(tmp_path), kind, b"row\n\n" * 1000)
 
 
-def some_index() -> RowIndex:
-    return RowIndex(rows=np.array([0, 7]), offsets=np.array([3, 99]), count=9, end=120, complete=True)
-
-
-def same(left: RowIndex, right: RowIndex) -> bool:
+def same(left: Any, right: Any) -> bool:
     numbers = (left.count, left.end, left.complete) == (right.count, right.end, right.complete)
-    return numbers and (left.rows == right.rows).all() and (left.offsets == right.offsets).all()
+    return (
+        numbers
+        and left.rows.tolist() == right.rows.tolist()
+        and left.offsets.tolist() == right.offsets.tolist()
+    )
 
 
-def test_a_kept_index_comes_back_in_another_process(tmp_path, old):
+def test_a_stored_index_comes_back_in_another_process(tmp_path, old):
     cache = tmp_path / "cache"
-    RowIndexes(cache, least=1).put(old, some_index())
-    assert same(RowIndexes(cache).get(old), some_index())
+    index = indexed(old, RowIndexes(cache, least=1))
+    assert len(index.rows) == 5
+    assert same(RowIndexes(cache).get(old), index)
     assert [path.suffix for path in cache.iterdir()] == [".entry"]
 
 
 @pytest.mark.parametrize("change", ["stat", "size", "url", "format"])
 def test_another_state_of_the_file_has_another_index(tmp_path, old, change):
-    RowIndexes(tmp_path / "cache", least=1).put(old, some_index())
+    indexed(old, RowIndexes(tmp_path / "cache", least=1))
     values = {"stat": (1, 2, 3), "size": 7, "url": "/elsewhere", "format": "csv"}
     other = replace(old, **{change: values[change]})
     assert RowIndexes(tmp_path / "cache").get(other).count == 0
 
 
-def test_a_file_that_may_still_change_unseen_is_not_remembered_on_disk(tmp_path, kind):
+def test_the_index_of_a_file_that_may_still_change_unseen_is_not_stored(tmp_path, kind):
     file = listed(str(tmp_path), kind, b"row\n")
     indexes = RowIndexes(tmp_path / "cache", least=1)
-    indexes.put(file, some_index())
+    index = indexed(file, indexes)
     assert not (tmp_path / "cache").exists()
-    assert same(indexes.get(file), some_index())
+    assert index.complete and indexes.get(file) is index
 
 
-def test_a_seek_uses_the_kept_index(tmp_path):
+def test_a_seek_uses_the_index_that_is_there(tmp_path):
     file = listed(str(tmp_path), "jsonl", b'{"text":"a"}\n' * 5000)
     indexes = RowIndexes(tmp_path / "cache")
-    with opened(file) as data:
-        assert indexes.up_to(data, 1 << 60).count == 5000
-    with patch.object(
-        rowindex_module, "_STEP", 1 << 10
-    ):  # not scanned again: the entries stay those of before
-        parts, number = seek(file, 4000, indexes)
-    assert next(iter(parts)).start == 13 * 4000
-    assert (number, len(indexes.get(file).rows)) == (4000, 1)
+    assert indexed(file, indexes).count == 5000
+    # A second scan would make more entries, as its steps are smaller.
+    with patch(f"{MODULE}._STEP", 1 << 10):
+        assert first_byte(file, 4000, indexes) == 13 * 4000
+    assert len(indexes.get(file).rows) == 1
 
 
 def test_a_file_that_changed_since_it_was_listed_is_no_longer_scanned(tmp_path, kind):
@@ -195,10 +200,10 @@ def test_a_cut_footer_is_a_damaged_file(tmp_path, grouped):
 
 def test_the_index_of_another_file_under_this_name_is_void(tmp_path, old):
     cache = tmp_path / "cache"
-    RowIndexes(cache, least=1).put(old, some_index())
+    index = indexed(old, RowIndexes(cache, least=1))
     (mine,) = cache.iterdir()
     other = replace(old, size=old.size + 1)
-    RowIndexes(cache, least=1).put(other, some_index())
+    RowIndexes(cache, least=1).put(other, index)
     (others,) = set(cache.iterdir()) - {mine}
     others.replace(mine)
     assert RowIndexes(cache).get(old).count == 0

@@ -21,6 +21,12 @@ from hypothesis import strategies as st
 from tests.rowwise.sharded_support import numbered
 from tests.seeds import promise
 from tokenlake import create_source
+from tokenlake.easydel import (
+    CsvShardedSource,
+    FilesShardedSource,
+    HuggingFaceShardedSource,
+    TextShardedSource,
+)
 from tokenlake.errors import BadRecordError, ConfigError, DamagedFileError, SourceNotFoundError
 from tokenlake.rowwise import (
     ArrowShardedSource,
@@ -28,12 +34,6 @@ from tokenlake.rowwise import (
     JsonShardedSource,
     ParquetShardedSource,
     ShardedDataSource,
-)
-from tokenlake.rowwise.files import (
-    CsvShardedSource,
-    FilesShardedSource,
-    HuggingFaceShardedSource,
-    TextShardedSource,
 )
 
 Rows = list[dict[str, Any]]

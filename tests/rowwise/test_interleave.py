@@ -12,9 +12,9 @@ import pytest
 from tests.lazily import lazily
 from tests.rowwise.mixed_support import known, rows_of
 from tests.seeds import promise
+from tokenlake.easydel import MixedShardedSource, block_mixture_interleave
 from tokenlake.errors import ConfigError
 from tokenlake.rowwise import ShardedDataSource
-from tokenlake.rowwise.mixed import MixedShardedSource, block_mixture_interleave
 
 datasets: Any = lazily("datasets")
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.lazily import lazily
 from tests.seeds import promise
+from tokenlake.easydel import HFDatasetShardedSource, wrap_hf_dataset
 from tokenlake.errors import ConfigError
-from tokenlake.rowwise.combine import HFDatasetShardedSource, wrap_hf_dataset
 
 datasets: Any = lazily("datasets")
 

@@ -11,7 +11,7 @@ import tokenlake as tl
 from tests.rowwise.sharded_support import Plain
 from tests.seeds import promise
 from tokenlake import distributed, utils
-from tokenlake.config.refusals import refused
+from tokenlake.config import REFUSALS
 from tokenlake.errors import ConfigError, NotAvailableError
 
 MODULES: dict[str, str] = {
@@ -97,10 +97,10 @@ def test_options_of_ray_act_in_builds_and_are_refused_for_rows(option: dict[str,
     config = tl.PipelineConfig(
         datasets=[{"data_files": "x.jsonl"}], ray=tl.RayConfig(num_workers=2, **option)
     )
-    (message,) = refused(config, "rows", ("ray",))
-    assert message.startswith(f"ray.{next(iter(option))}: ")
-    assert message.endswith("rows are made in this process")
-    assert not refused(config, "build", ("ray",))
+    name = next(iter(option))
+    with pytest.raises(NotAvailableError, match=rf"ray\.{name}: .*rows are made in this process"):
+        tl.Pipeline.from_config(config).source()
+    assert [refusal.build for refusal in REFUSALS if refusal.key == f"ray.{name}"] == [""]
     assert tl.RayConfig(object_store_memory="4GB").object_store_memory == 4 << 30
 
 

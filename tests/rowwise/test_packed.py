@@ -16,8 +16,8 @@ from tests.rowwise.pipeline_support import Endless, gpt, tokens
 from tests.rowwise.sharded_support import Plain
 from tests.seeds import promise
 from tokenlake.config import PackStageConfig
+from tokenlake.easydel import PackedShardedSource
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.rowwise.combine import PackedShardedSource
 
 EOS, PAD = 7, 3
 

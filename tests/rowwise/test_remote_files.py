@@ -18,6 +18,7 @@ from tests.seeds import promise
 from tests.servers.http import HttpServer
 from tests.servers.hub import HubServer, hub
 from tokenlake import create_source
+from tokenlake.easydel import HuggingFaceShardedSource
 from tokenlake.errors import (
     ConfigError,
     InputChangedError,
@@ -26,7 +27,6 @@ from tokenlake.errors import (
     SourceNotFoundError,
 )
 from tokenlake.rowwise import JsonShardedSource, ParquetShardedSource, expand_data_files
-from tokenlake.rowwise.files import HuggingFaceShardedSource
 from tokenlake.runtime.store import close_filesystems
 
 ROWS = [{"id": place, "text": f"text {place}"} for place in range(9)]

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from tests.rowwise.sharded_support import Known, Plain, check_flat
 from tests.seeds import promise
-from tokenlake.base.sizes import parse_size
+from tokenlake.base import parse_size
+from tokenlake.easydel import save_iterator
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.etl.export import FlatManifest
 from tokenlake.rowwise import (
@@ -28,7 +29,6 @@ from tokenlake.rowwise import (
     create_writer,
     save_dataset,
 )
-from tokenlake.rowwise.save import save_iterator
 
 Row = dict[str, Any]
 READERS = {"parquet": ParquetShardedSource, "arrow": ArrowShardedSource, "jsonl": JsonShardedSource}

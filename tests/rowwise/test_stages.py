@@ -23,11 +23,11 @@ from tests.rowwise.pipeline_support import (
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake import load_config
+from tokenlake.easydel import BaseStage, PipelineContext
 from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.etl.export import FlatManifest
 from tokenlake.etl.tokenizers import describe
 from tokenlake.rowwise import ShardedDataSource
-from tokenlake.rowwise.stage import BaseStage, PipelineContext
 
 # Many of these cut documents to a few tokens, which is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*more than were kept:RuntimeWarning")

@@ -14,7 +14,7 @@ from tests.etl.outputs_support import build_here
 from tests.rowwise.pipeline_support import write_jsonl, written
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import sentencepiece
-from tokenlake.rowwise.files import FilesShardedSource
+from tokenlake.easydel import FilesShardedSource
 
 LINES = [f"line {number} of the text" for number in range(50)]
 DATA = "\ufeff" + "\n\n".join(LINES[:20]) + "\r\n" + "\n".join(LINES[20:])

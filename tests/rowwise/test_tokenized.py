@@ -14,10 +14,10 @@ from tests.rowwise.sharded_support import Plain, numbered
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.config import TokenizerConfig
+from tokenlake.easydel import batched_tokenize_iterator
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.tokenizers import TokenizerManager
 from tokenlake.rowwise import JsonShardedSource, TokenizedShardedSource
-from tokenlake.rowwise.tokenized import batched_tokenize_iterator
 
 MANAGER = TokenizerManager()
 LLAMA = MANAGER.get_tokenizer(sentencepiece())

@@ -25,15 +25,19 @@ _TYPES: Final = {"int32": torch.int32, "int64": torch.int64}
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collate:
-    """Makes a batch of examples: ids are filled with `pad_token_id`, masks with 0, labels with -100. Picklable.
+    """Collate function: ids are padded with `pad_token_id`, masks with 0, labels with -100. Picklable.
 
     Attributes:
-        padding: to the longest example, or all to `max_length`.
-        max_length: most ids of an example; None: any number.
-        labels_from_ids: examples without labels get their ids as labels; where ``attention_mask`` is 0, an example is
-            padding, and its labels are -100.
-        labels_apart: labels are sequences of their own, padded by themselves to `max_target_length` at most.
-        integers: tensor to its type, and at the same time which tensors a batch has; None: all, int64.
+        pad_token_id: Token that pads ids.
+        padding: Width of a batch: ``longest`` example, or ``max_length``.
+        padding_side: Side of the padding.
+        max_length: Maximum number of ids of an example. None for no limit.
+        pad_to_multiple_of: Factor of the width of a batch.
+        labels_from_ids: Whether examples without labels get their ids as labels. Labels are -100 where
+            ``attention_mask`` is 0, because an example is padding there.
+        labels_apart: Whether labels are separate sequences, padded by themselves.
+        max_target_length: Maximum number of labels, if they are separate sequences. None for no limit.
+        integers: Tensors of a batch, by name, and their types. None for all tensors, as int64.
     """
 
     pad_token_id: int
@@ -57,39 +61,50 @@ class Collate:
             raise ConfigError("max_length: missing; padding 'max_length' needs it")
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> Batch:
-        """Return (n, width) tensors of n examples, whose fields are lists or arrays of one dimension.
+        """Return tensors of shape (n, width) for n examples, whose fields are lists or arrays of one dimension.
 
         Raises:
-            BadRecordError: examples have different fields, or one is longer than allowed.
+            BadRecordError: Examples have different fields, or one is longer than allowed.
         """
-        rows = [
-            {name: each.numpy() if isinstance(each, torch.Tensor) else each for name, each in example.items()}
-            for example in examples
-        ]
+        rows = [_with_arrays(example) for example in examples]
         if self.labels_from_ids:
             rows = [_with_labels(row) for row in rows]
         labels = [{"labels": row.pop("labels")} for row in rows] if self.labels_apart else []
         batch = self._padded(rows, self.max_length)
         if labels:
             batch |= self._padded(labels, self.max_target_length)
-        chosen = self.integers or dict.fromkeys(batch, "int64")
-        return {name: torch.as_tensor(batch[name], dtype=_TYPES[kind]) for name, kind in chosen.items()}
+        integers = self.integers or dict.fromkeys(batch, "int64")
+        return {name: torch.as_tensor(batch[name], dtype=_TYPES[kind]) for name, kind in integers.items()}
 
-    def _padded(self, rows: list[dict[str, Any]], most: int | None) -> dict[str, Any]:
-        for at, row in enumerate(rows):
+    def _padded(self, rows: list[dict[str, Any]], max_values: int | None) -> dict[str, Any]:
+        """Return rows as a batch; BadRecordError if a field has more than `max_values` values."""
+        for place, row in enumerate(rows):
             for name, value in row.items():
-                if most is not None and np.ndim(value) and len(value) > most:
-                    why = f"{name!r} has {len(value)} values, at most {most} are allowed"
-                    told = f"example {at} of the batch: {why}; truncate it, or raise max_length"
-                    raise BadRecordError(told, row=at, field_path=name, expected=most, got=len(value))
-        width = most if self.padding == "max_length" and most is not None else 0
+                if max_values is not None and np.ndim(value) and len(value) > max_values:
+                    raise BadRecordError(
+                        f"example {place} of the batch: {name!r} has {len(value)} values, at most {max_values} are "
+                        "allowed; truncate it, or raise max_length",
+                        row=place,
+                        field_path=name,
+                        expected=max_values,
+                        got=len(value),
+                    )
+        width = max_values if self.padding == "max_length" and max_values is not None else 0
         return batch_of(rows, Filling(self.pad_token_id, self.padding_side, width, self.pad_to_multiple_of))
 
 
-def _with_labels(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an example with labels, its ids where it has none, and without loss on its own padding.
+def _with_arrays(example: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an example with its tensors as arrays."""
+    row: dict[str, Any] = {}
+    for name, value in example.items():
+        row[name] = value.numpy() if isinstance(value, torch.Tensor) else value
+    return row
 
-    The mask alone says what is padding: a tokenizer may pad with EOS, which is learned at the end of a text.
+
+def _with_labels(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an example with labels, which are its ids if it has none, and -100 on its own padding.
+
+    Only the mask decides which ids are padding: a tokenizer may pad with EOS, which is learned at the end of a text.
     """
     labels = np.array(row.get("labels", row["input_ids"]))
     mask = row.get("attention_mask")
@@ -102,30 +117,34 @@ def create_collate_fn(tokenizer: Any, **options: Any) -> Collate:
     """Return a function that pads the fields of examples to one length.
 
     Args:
-        tokenizer: an id to pad with, or a tokenizer (Hub id, path, object) that names one.
-        options: of :class:`Collate`: padding, padding_side, max_length, pad_to_multiple_of, integers.
+        tokenizer: Id of the padding token, or a tokenizer (Hub id, path, object) that names one.
+        options: Attributes of :class:`Collate`: padding, padding_side, max_length, pad_to_multiple_of, integers.
 
     Raises:
-        ConfigError: the tokenizer names neither padding nor EOS, or an option is wrong.
+        ConfigError: The tokenizer names neither padding nor EOS, or an option is not allowed.
     """
     if not isinstance(tokenizer, int):
         files = files_of(tokenizer)
         if files.fill_id is None:
-            why = "names neither a padding nor an EOS token; give the id to pad with"
-            raise ConfigError(f"tokenizer {files.name!r}: {why}")
+            raise ConfigError(
+                f"tokenizer {files.name!r}: names neither a padding nor an EOS token; give the id to pad with"
+            )
         tokenizer = files.fill_id
     return Collate(pad_token_id=tokenizer, **options)
 
 
 def create_causal_lm_collate(tokenizer: Any, **options: Any) -> Collate:
-    """Return a :func:`create_collate_fn` for next-token loss.
+    """Return a collate function for next-token loss; for the arguments see :func:`create_collate_fn`.
 
-    Examples without labels learn all their ids. Padding bears no loss, neither what is added here nor what an example
-    has already, where its ``attention_mask`` is 0.
+    In examples without labels, all ids count toward the loss. Padding never does, whether it is added here or is
+    already in an example, where its ``attention_mask`` is 0.
     """
     return create_collate_fn(tokenizer, labels_from_ids=True, **options)
 
 
 def create_seq2seq_collate(tokenizer: Any, **options: Any) -> Collate:
-    """Return a function for encoder and decoder: `labels` have a length of their own (`max_target_length` at most)."""
+    """Return a collate function for an encoder and a decoder; for the arguments see :func:`create_collate_fn`.
+
+    `labels` are separate sequences of at most `max_target_length` values.
+    """
     return create_collate_fn(tokenizer, labels_apart=True, **options)

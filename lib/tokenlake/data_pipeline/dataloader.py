@@ -116,17 +116,26 @@ class DataLoaderBuilder:
             raise ConfigError(f"data loader: {error}") from error
 
     def _order(self) -> dict[str, Any]:
+        """Return the arguments of the loader that decide the order of its rows."""
         if isinstance(self._dataset, IterableDataset):
             if self._shuffle or self._distributed:
-                how = "give shuffle_buffer, rank and world_size to StreamingPreprocessedDataset"
-                raise ConfigError(f"shuffle, distributed: an iterable dataset has its own order; {how}")
+                raise ConfigError(
+                    "shuffle, distributed: an iterable dataset has its own order; give shuffle_buffer, rank and "
+                    "world_size to StreamingPreprocessedDataset"
+                )
             return {}
         if not self._distributed:
             return {"shuffle": self._shuffle, "generator": torch.Generator().manual_seed(self._seed)}
-        rank, world = self._place or process_place()
-        order: dict[str, Any] = {"shuffle": self._shuffle, "seed": self._seed}
-        order["drop_last"] = bool(self._options.get("drop_last"))
-        return {"sampler": EpochSampler(self._dataset, world, rank, **order)}
+        rank, world_size = self._place or process_place()
+        sampler = EpochSampler(
+            self._dataset,
+            world_size,
+            rank,
+            shuffle=self._shuffle,
+            seed=self._seed,
+            drop_last=bool(self._options.get("drop_last")),
+        )
+        return {"sampler": sampler}
 
 
 @final
@@ -384,12 +393,13 @@ def is_too_long(error: TokenlakeError) -> bool:
     return error.details.get("reason") == "too_long"
 
 
-def _unwrapped(made: Any, number: int) -> ProcessedExample:
-    """Return an example, or raise why there is none, with the number of its row."""
-    if made.is_ok():
-        return made.unwrap()
-    error: TokenlakeError = made.unwrap_err()
-    told = str(error.details.get("problem", error))  # the engine's own number of the row is always 0
+def _unwrapped(result: Any, number: int) -> ProcessedExample:
+    """Return the example of a result, or raise its error with the number of the row."""
+    if result.is_ok():
+        return result.unwrap()
+    error: TokenlakeError = result.unwrap_err()
+    # Not the whole message: the engine sees one row at a time, and names it row 0.
+    problem = str(error.details.get("problem", error))
     if is_too_long(error):
-        told += ". dataloader.long_prompts: skip leaves such rows out, and shorten cuts their prompts"
-    raise type(error)(f"row {number}: {told}", **{**error.details, "row": number}) from error
+        problem += ". dataloader.long_prompts: skip leaves such rows out, and shorten cuts their prompts"
+    raise type(error)(f"row {number}: {problem}", **{**error.details, "row": number}) from error

@@ -154,7 +154,7 @@ class DataPipeline:
     def from_config(
         cls, config: DataModuleConfig | Mapping[str, Any] | str | os.PathLike[str], **objects: Any
     ) -> Result[Self, TokenlakeError]:
-        """Return the pipeline, or what is wrong with its configuration; arguments as of the class."""
+        """Return the pipeline, or the error of its configuration; the arguments are those of the class."""
         return attempt(lambda: cls(config, **objects))
 
     @property
@@ -165,23 +165,24 @@ class DataPipeline:
 
     @property
     def prompt_engine(self) -> PromptEngine:
-        """What makes examples of rows; it does not pad, batches do. Where they are packed, long ones stay whole."""
-        options, files = self.config.prompt_template, self.tokenizer.loaded.files
+        """Engine that makes examples of rows. It does not pad, because batches do. Packed examples are not cut."""
+        options = self.config.prompt_template
+        files = self.tokenizer.loaded.files
         cuts = self._cuts
-        most = self._width if cuts or not self._packs else _WHOLE
+        max_length = self._width if cuts or not self._packs else _WHOLE
         shortens = self.config.dataloader.long_prompts == "shorten"
 
-        def made() -> PromptEngine:
+        def make_engine() -> PromptEngine:
             return PromptEngine(
                 options,
                 files,
-                max_length=most,
+                max_length=max_length,
                 truncation=cuts,
                 padding=False,
                 budget="proportional" if shortens else None,
             )
 
-        return self._once("engine", made)
+        return self._once("engine", make_engine)
 
     @property
     def _packs(self) -> bool:
@@ -244,17 +245,22 @@ class DataPipeline:
             return cast("_T", self._opened[name])
 
     def _spec(self, split: str) -> SplitSpec:
+        """Return the settings of a split; ConfigError if the dataset has no such split."""
         if split not in self.splits:
-            place, there = "dataset.splits", ", ".join(map(repr, self.splits))
-            why = f"no split {split!r}{did_you_mean(split, self.splits)}; there are {there}"
-            raise ConfigError(f"{place}: {why}", field_path=place, expected=there, got=split)
+            splits = ", ".join(map(repr, self.splits))
+            raise ConfigError(
+                f"dataset.splits: no split {split!r}{did_you_mean(split, self.splits)}; there are {splits}",
+                field_path="dataset.splits",
+                expected=splits,
+                got=split,
+            )
         specs = {spec.name: spec for spec in self.config.dataset.splits}
         return specs.get(split, SplitSpec(name=split))
 
     def _rows(self, spec: SplitSpec) -> Any:
-        """Return the rows of a split: those of the configuration or those given, as many as wanted.
+        """Return the rows of a split, from the configuration or the given datasets, at most `sample_size`.
 
-        They come in their order, or in the one that a seed decides.
+        They are in their own order, or shuffled by the seed of the split.
         """
         rows: Any = self._datasets.get(spec.name)
         renames = {column: name for name, column in (self.config.dataset.column_mapping or {}).items()}
@@ -263,18 +269,18 @@ class DataPipeline:
             config = pipeline_of(self.config, build=False)
             dataset = config.get_dataset_by_name(spec.name)
             assert dataset is not None
-            rows = open_dataset(config, dataset)  # which renames by itself
+            rows = open_dataset(config, dataset)  # renames the columns, too
         elif renames:
             steps.append(RenameFields(renames))
         if (columns := self.config.dataset.columns) is not None:
             steps.append(SelectFields([renames.get(column, column) for column in columns]))
-        source = isinstance(rows, ShardedDataSource)
+        is_source = isinstance(rows, ShardedDataSource)
         for step in steps:
-            rows = rows.map(step) if source else [step(dict(row)) for row in rows]
+            rows = rows.map(step) if is_source else [step(dict(row)) for row in rows]
         if self.config.dataset.streaming:
             if spec.sample_size is None:
                 return rows
-            return LimitedShardedSource(rows, spec.sample_size) if source else rows[: spec.sample_size]
+            return LimitedShardedSource(rows, spec.sample_size) if is_source else rows[: spec.sample_size]
         rows = list(rows)
         if spec.shuffle:
             random.Random(spec.seed).shuffle(rows)
@@ -290,15 +296,16 @@ class DataPipeline:
                 return self._once(f"packed {split}", lambda: self._packed(rows))
             return _of_torch("PreprocessedDataset")(rows, self.prompt_engine)
         if spec.shuffle and spec.sample_size is not None:
-            why = "true, but of a stream only the first sample_size rows can be taken"
-            how = "write streaming: false or shuffle: false"
-            raise ConfigError(f"dataset.splits.{split}.shuffle: {why}; {how}")
-        order = {"shuffle_buffer": _BUFFER if shuffle or spec.shuffle else 0, "seed": spec.seed}
+            raise ConfigError(
+                f"dataset.splits.{split}.shuffle: true, but of a stream only the first sample_size rows can be taken; "
+                "write streaming: false or shuffle: false"
+            )
         streaming = _of_torch("StreamingPreprocessedDataset")
         return streaming(
             rows,
             self.prompt_engine,
-            **order,
+            shuffle_buffer=_BUFFER if shuffle or spec.shuffle else 0,
+            seed=spec.seed,
             skip_long=self.config.dataloader.long_prompts == "skip",
             rank=place[0],
             world_size=place[1],
@@ -313,25 +320,27 @@ class DataPipeline:
         return _of_torch("PackedDataset")(packed)
 
     def _usable(self, split: str, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """Return the rows of a split without those that are too long, and warn of how many were left out or cut.
+        """Return the rows of a split without those that are too long, and warn with the number left out or cut.
 
-        Unless something is to be done with long prompts, no row is looked at.
+        With ``long_prompts: fail``, no row is read here.
         """
-        policy, engine = self.config.dataloader.long_prompts, self.prompt_engine
+        policy = self.config.dataloader.long_prompts
+        engine = self.prompt_engine
         if policy == "fail":
             return rows
-        before = engine.shortened
+        shortened_before = engine.shortened
         usable: list[Mapping[str, Any]] = []
         for row in rows:
             result = engine.process(row)
             is_skipped = isinstance(result, Err) and _of_torch("is_too_long")(result.error)
             if not (is_skipped and policy == "skip"):
                 usable.append(row)
-        skipped, shortened = len(rows) - len(usable), engine.shortened - before
+        skipped = len(rows) - len(usable)
+        shortened = engine.shortened - shortened_before
         if skipped or shortened:
-            what = f"{skipped:,} were left out" if policy == "skip" else f"{shortened:,} were shortened"
+            outcome = f"{skipped:,} were left out" if policy == "skip" else f"{shortened:,} were shortened"
             warnings.warn(
-                f"dataset.splits.{split}: of {len(rows):,} rows {what}, because their prompts are too long for "
+                f"dataset.splits.{split}: of {len(rows):,} rows {outcome}, because their prompts are too long for "
                 f"tokenizer.max_length ({engine.max_length:,}); dataloader.long_prompts is {policy}",
                 RuntimeWarning,
                 stacklevel=2,

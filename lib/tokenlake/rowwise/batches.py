@@ -1,6 +1,11 @@
-"""Rows to batches of arrays, in an order that seed and epoch decide and that can be resumed at any batch.
+"""Batches of arrays from rows, in a reproducible order that can be resumed after any batch.
 
-Their delivery, which threads run ahead of; and where a loop of one's own stands.
+- `Filling`, `batch_of`: padding, and the types of a batch's arrays
+- `RowLoader`, `RowDelivery`: epochs of a source, prepared ahead by threads, and their state
+- `ResumeState`: the state of a training loop that the user writes
+
+The order of an epoch is a function of the seed and the number of the epoch. Without a shuffle buffer, rows come in
+the order of the source. With a buffer of B rows, each delivered row is drawn at random from the next B rows.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import chain, islice, repeat
-from typing import Any, Final, Literal, Self, cast, final
+from typing import Any, Final, Literal, NamedTuple, Self, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,24 +34,24 @@ Arrays = dict[str, Any]
 
 _FORMAT: Final = 1
 _NO_STATE: Final = "no state of a loader of rows"
-_MOST: Final = 1 << 50  # rows, or epochs, that can be counted
+_MAX_COUNT: Final = 1 << 50  # largest number of rows or epochs in a state
 _FILLED_WITH: Final = {
     **dict.fromkeys(("attention_mask", "segment_ids", "position_ids", "loss_mask"), 0),
     "labels": -100,
 }
-"""Last part of a field's name to what fills its rows up; ``input_ids`` are filled with the padding token."""
+"""Last part of a field's name to its padding value; ``input_ids`` are padded with the padding token."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """How rows of different lengths become one array.
+    """Padding of rows of different lengths to one array.
 
     Attributes:
-        pad_id: fills `input_ids`.
-        side: where it goes.
-        width: rows are filled up to so many values even if the longest is shorter.
-        multiple: of what the width is one.
+        pad_id: Token that pads `input_ids`.
+        side: Side of the padding.
+        width: Minimum width of a batch. Shorter rows are padded to it even if the longest row is shorter.
+        multiple: Factor of the width: the width of a batch is a multiple of it.
     """
 
     pad_id: int
@@ -55,29 +60,37 @@ class Filling:
     multiple: int = 1
 
     def width_of(self, longest: int) -> int:
-        """Return how wide the array is whose longest row has so many values."""
+        """Return the width of a batch whose longest row has so many values."""
         return -(-max(longest, self.width) // self.multiple) * self.multiple
 
 
 def batch_of(rows: Sequence[Row], filling: Filling | None = None) -> Arrays:
     """Return n rows as a batch.
 
-    Fields of tokens become arrays (n, longest): ids, masks, labels and segments int32 where they were lists and of
-    their own type where they were arrays, `loss_mask` bool. Rows that are shorter than the longest are filled up, and
-    where a `filling` is given the batch has an ``attention_mask`` in any case. Other numbers become arrays, of shape
-    (n,) or (n, k); all else stays a list of n values.
+    Fields of tokens become arrays of shape (n, longest). Lists of ids, masks, labels and segments become int32, lists
+    of `loss_mask` become bool, and arrays keep their dtype. Other numbers become arrays of shape (n,) or (n, k). All
+    other values stay a list of length n.
+
+    Args:
+        rows: Rows with the same fields, at least one.
+        filling: Padding of shorter rows. With it, the batch always has an ``attention_mask``. None if rows of
+            different lengths are an error.
 
     Raises:
-        ConfigError: rows have different lengths and there is no `filling`.
-        BadRecordError: rows have different fields.
+        ConfigError: Rows have different lengths and there is no `filling`.
+        BadRecordError: Rows have different fields.
     """
     names = list(rows[0])
     for row in rows:
         if row.keys() != rows[0].keys():
-            other = sorted(row.keys() ^ rows[0].keys())
-            how = "keep the same fields of all datasets (additional_fields), or drop it from all"
-            told = f"{', '.join(map(repr, other))} is only in some of them; {how}"
-            raise BadRecordError(f"rows of one batch differ: {told}", reason="different_fields", fields=other)
+            fields = sorted(row.keys() ^ rows[0].keys())
+            raise BadRecordError(
+                f"rows of one batch differ: {', '.join(map(repr, fields))} is only in some of them; keep the same "
+                "fields of all datasets (additional_fields), or drop it from all",
+                reason="different_fields",
+                fields=fields,
+            )
+
     batch: Arrays = {}
     for name in names:
         values = [row[name] for row in rows]
@@ -89,10 +102,12 @@ def batch_of(rows: Sequence[Row], filling: Filling | None = None) -> Arrays:
 
 
 def _column(name: str, values: list[Any], filling: Filling | None) -> Any:
-    # By the end of its name: ``chosen_input_ids`` are ids, too.
-    kinds = (kind for kind in ("input_ids", *_FILLED_WITH) if name == kind or name.endswith(f"_{kind}"))
-    if (kind := next(kinds, None)) is not None:
-        return _tokens(name, kind, values, filling)
+    """Return the values of one field as an array, or as the list that they are."""
+    # The end of the name decides: ``chosen_input_ids`` are ids, too.
+    for kind in ("input_ids", *_FILLED_WITH):
+        if name == kind or name.endswith(f"_{kind}"):
+            return _token_column(name, kind, values, filling)
+
     if all(isinstance(value, bool | int | float | np.number | np.bool_) for value in values):
         array = np.array(values)
         return array if array.dtype != object else values
@@ -101,31 +116,53 @@ def _column(name: str, values: list[Any], filling: Filling | None) -> Any:
     return values
 
 
-def _tokens(name: str, kind: str, values: list[Any], filling: Filling | None) -> Array:
-    """Return the values of a field of tokens as one array; an array stays of its own type."""
+def _token_column(name: str, kind: str, values: list[Any], filling: Filling | None) -> Array:
+    """Return the values of a field of tokens as one array of shape (n, width).
+
+    Args:
+        name: Name of the field.
+        kind: Last part of the name, which decides the padding value and the dtype of lists.
+        values: Lists, or arrays, which keep their dtype.
+        filling: Padding of shorter rows; None if rows of different lengths are an error.
+    """
+    list_type = np.bool_ if kind == "loss_mask" else np.int32
     rows: list[Array] = []
     for value in values:
-        own = None if isinstance(value, np.ndarray) else np.bool_ if kind == "loss_mask" else np.int32
-        array = np.asarray(cast("Any", value), own) if isinstance(value, np.ndarray | list | tuple) else None
-        if array is None or array.ndim != 1:
-            raise BadRecordError(f"the field {name!r} holds {value!r:.80}, expected a list of ids")
+        if isinstance(value, np.ndarray):
+            array: Array = cast("Array", value)
+        elif isinstance(value, list | tuple):
+            array = np.asarray(cast("Any", value), list_type)
+        else:
+            raise _not_ids(name, value)
+        if array.ndim != 1:
+            raise _not_ids(name, value)
         rows.append(array)
+
+    # Rows that already have the width of the batch need no padding.
     width = len(rows[0]) if filling is None else filling.width_of(len(rows[0]))
     if all(len(row) == width for row in rows):
         return np.stack(rows)
     if filling is None:
-        how = "pack them, pad them (TokenizerConfig(padding=...)), or give the loader a pad_token_id"
-        raise ConfigError(f"{name!r}: the rows of a batch have different lengths; {how}")
-    return _filled(rows, filling.pad_id if kind == "input_ids" else _FILLED_WITH[kind], filling)
+        raise ConfigError(
+            f"{name!r}: the rows of a batch have different lengths; pack them, pad them "
+            "(TokenizerConfig(padding=...)), or give the loader a pad_token_id"
+        )
+    padding_value = filling.pad_id if kind == "input_ids" else _FILLED_WITH[kind]
+    return _filled(rows, padding_value, filling)
 
 
-def _filled(rows: Sequence[Array], value: int, filling: Filling) -> Array:
+def _not_ids(name: str, value: object) -> BadRecordError:
+    return BadRecordError(f"the field {name!r} holds {value!r:.80}, expected a list of ids")
+
+
+def _filled(rows: Sequence[Array], padding_value: int, filling: Filling) -> Array:
+    """Return rows as one array, padded with a value."""
     width = filling.width_of(max(map(len, rows)))
-    made = np.full((len(rows), width), value, rows[0].dtype)
+    batch = np.full((len(rows), width), padding_value, rows[0].dtype)
     for place, row in enumerate(rows):
         begin = width - len(row) if filling.side == "left" else 0
-        made[place, begin : begin + len(row)] = row
-    return made
+        batch[place, begin : begin + len(row)] = row
+    return batch
 
 
 def collate_batch(
@@ -134,12 +171,12 @@ def collate_batch(
     """Return rows as a batch; see :func:`tokenlake.rowwise.batches.batch_of` for the types.
 
     Args:
-        examples: at least one row.
-        pad_token_id: rows of different lengths are filled up with it to the longest; None: they are an error.
-        padding_side: where it goes.
+        examples: Rows, at least one.
+        pad_token_id: Token that pads rows to the longest one. None if rows of different lengths are an error.
+        padding_side: Side of the padding.
 
     Raises:
-        ConfigError, BadRecordError: rows have different lengths or fields.
+        ConfigError, BadRecordError: Rows have different lengths or fields.
     """
     if not examples:
         raise ConfigError("examples: got none, expected at least one row")
@@ -152,17 +189,18 @@ def batch_iterator(
     """Return the batches of rows, in order.
 
     Args:
-        source: rows.
-        batch_size: rows of a batch.
-        drop_last: leave out a last batch of fewer rows.
-        padding: `pad_token_id` and `padding_side` of :func:`collate_batch`.
+        source: Rows in the order of the batches.
+        batch_size: Number of rows per batch.
+        drop_last: Whether a last batch of fewer rows is left out.
+        padding: Arguments `pad_token_id` and `padding_side` of :func:`collate_batch`.
     """
     whole_number("batch_size", batch_size, 1)
+    min_rows = batch_size if drop_last else 1
 
     def batches() -> Iterator[Arrays]:
         rows = iter(source)
-        while len(some := list(islice(rows, batch_size))) >= (batch_size if drop_last else 1):
-            yield collate_batch(some, **padding)
+        while len(batch_rows := list(islice(rows, batch_size))) >= min_rows:
+            yield collate_batch(batch_rows, **padding)
 
     return batches()
 
@@ -173,12 +211,12 @@ _BEGINNING: Final = RowPosition()
 @final
 @dataclass(frozen=True, slots=True)
 class RowProgress:
-    """How far delivery has come.
+    """Progress of the delivery of batches.
 
     Attributes:
-        epoch: number of the epoch.
-        rows: of it that were delivered.
-        position: of the first row that has to be read to go on.
+        epoch: Number of the epoch.
+        rows: Number of rows of the epoch that were delivered.
+        position: Position of the first row that has to be read to resume.
     """
 
     epoch: int
@@ -191,11 +229,11 @@ class RowLoader:
     """Epochs of a source of rows, one for each iteration.
 
     Args:
-        source: of rows.
-        load: how many rows a batch has, how they are shuffled, and how batches are prepared ahead.
-        seed: of the shuffle.
-        filling: for rows of different lengths.
-        placed: puts the arrays of a batch onto devices; None: they stay arrays of numpy.
+        source: Rows of an epoch.
+        load: Settings of batches: their size, the shuffle buffer, and the threads that prepare them.
+        seed: Random seed of the shuffle.
+        filling: Padding of rows of different lengths; None if they are an error.
+        place_batch: Function that puts the arrays of a batch onto devices. None if they stay NumPy arrays.
     """
 
     def __init__(
@@ -204,35 +242,59 @@ class RowLoader:
         load: LoadStageConfig,
         seed: int,
         filling: Filling | None,
-        placed: Callable[[Arrays], Arrays] | None,
+        place_batch: Callable[[Arrays], Arrays] | None,
     ) -> None:
-        self._source, self._load, self._seed = source, load, seed
-        self._filling, self._placed = filling, placed
-        self._next = self._now = RowProgress(0)
+        self._source = source
+        self._load = load
+        self._seed = seed
+        self._filling = filling
+        self._place_batch = place_batch
+        self._now = RowProgress(0)
+        """Progress of the latest iteration."""
+        self._next = self._now
+        """Beginning of the next iteration."""
         self.ended = False
+        """Whether the latest iteration came to the end of its epoch."""
         self._latest: weakref.ref[RowDelivery] | None = None
 
     def deliver(self, meter: RowMeter | None = None, *, prefetch: bool | None = None) -> RowDelivery:
-        """Return the batches of the next epoch; `prefetch`: whether threads prepare them, None: as configured.
+        """Return the batches of the next epoch.
 
-        An iteration that is under way is replaced: asked for another batch, it raises ConfigError.
+        An iteration that is under way is replaced: its next batch is a ConfigError.
+
+        Args:
+            meter: Counter of the delivered rows and tokens.
+            prefetch: Whether threads prepare batches ahead. None for the configured value.
         """
         self._supersede("another iteration")
-        start, self.ended = self._next, False
-        self._now, self._next = start, RowProgress(start.epoch + 1)
-        threads = self._load.prefetch_enabled if prefetch is None else prefetch
-        made: Iterator[_Made] = Prefetched(
+        start = self._next
+        self._now = start
+        self._next = RowProgress(start.epoch + 1)
+        self.ended = False
+
+        # Threads collate batches ahead; one more puts them onto devices, in order.
+        uses_threads = self._load.prefetch_enabled if prefetch is None else prefetch
+        batches: Iterator[_CollatedBatch] = Prefetched(
             self._batches(start),
-            lambda batch: (batch_of(batch[0], self._filling), batch[1], len(batch[0])),
+            self._collate,
             workers=self._load.prefetch_workers,
-            ahead=self._load.prefetch_buffer_size if threads else 0,
+            ahead=self._load.prefetch_buffer_size if uses_threads else 0,
         )
-        if (placed := self._placed) is not None:
-            ahead = _ON_DEVICES if threads else 0
-            made = Prefetched(made, lambda one: (placed(one[0]), *one[1:]), workers=1, ahead=ahead)
-        delivery = RowDelivery(made, self, meter)
+        place_batch = self._place_batch
+        if place_batch is not None:
+            batches = Prefetched(
+                batches,
+                lambda batch: batch._replace(arrays=place_batch(batch.arrays)),
+                workers=1,
+                ahead=_ON_DEVICES if uses_threads else 0,
+            )
+        delivery = RowDelivery(batches, self, meter)
         self._latest = weakref.ref(delivery)
         return delivery
+
+    def _collate(self, batch: tuple[list[Row], RowProgress]) -> _CollatedBatch:
+        rows, progress = batch
+        return _CollatedBatch(batch_of(rows, self._filling), progress, len(rows))
 
     @property
     def epoch(self) -> int:
@@ -247,12 +309,16 @@ class RowLoader:
         return rows // size if self._load.drop_last else -(-rows // size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far delivery has come, and of what, as JSON."""
+        """Return the progress of the delivery, and the identity of the order and the source, as values of JSON."""
         epoch, rows, place = self._now.epoch, self._now.rows, list(self._now.position)
         return {"format": _FORMAT, "epoch": epoch, "rows": rows, "place": place, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was called; ConfigError if that was of another order or of another source."""
+        """Resume where :meth:`state_dict` was called.
+
+        Raises:
+            ConfigError: The state is of another order or of another source.
+        """
         if not isinstance(state, Mapping) or state.get("format") != _FORMAT or "place" not in state:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"{_NO_STATE}: {state!r:.200}; expected what state_dict() returned")
         state = cast("dict[str, Any]", plain_integers(state))
@@ -269,24 +335,26 @@ class RowLoader:
         self._latest = None
 
     def _progress_of(self, state: Mapping[str, Any]) -> RowProgress:
-        """Read how far delivery had come in a state; ConfigError where its numbers do not fit each other."""
+        """Return the progress that a state records; ConfigError if its numbers contradict each other."""
         for name in ("epoch", "rows", *self._identity()):
             if name not in state:
                 raise ConfigError(f"{_NO_STATE}: {name!r} is missing")
-        known = {"format", "epoch", "rows", "place", *self._identity()}
-        if unknown := [key for key in state if key not in known]:
-            raise ConfigError(
-                f"{_NO_STATE}: it has a key {unknown[0]!r}, which no state has{did_you_mean(unknown[0], known)}"
-            )
-        epoch = whole_number(f"{_NO_STATE}: epoch", state["epoch"], 0, _MOST)
-        rows = whole_number(f"{_NO_STATE}: rows", state["rows"], 0, _MOST)
+        state_keys = {"format", "epoch", "rows", "place", *self._identity()}
+        for key in state:
+            if key not in state_keys:
+                raise ConfigError(
+                    f"{_NO_STATE}: it has a key {key!r}, which no state has{did_you_mean(key, state_keys)}"
+                )
+        epoch = whole_number(f"{_NO_STATE}: epoch", state["epoch"], 0, _MAX_COUNT)
+        rows = whole_number(f"{_NO_STATE}: rows", state["rows"], 0, _MAX_COUNT)
         place = state["place"]
         if not isinstance(place, list | tuple) or len(cast("Sequence[Any]", place)) != len(_BEGINNING):
             raise ConfigError(
                 f"{_NO_STATE}: place: got {place!r:.80}, must be {len(_BEGINNING)} whole numbers"
             )
         numbers = [
-            whole_number(f"{_NO_STATE}: place", number, 0, _MOST) for number in cast("Sequence[Any]", place)
+            whole_number(f"{_NO_STATE}: place", number, 0, _MAX_COUNT)
+            for number in cast("Sequence[Any]", place)
         ]
         position = RowPosition(*numbers)
         # Without a shuffle buffer, the next row to read is the one behind those that were delivered. In a buffer, a
@@ -315,58 +383,82 @@ class RowLoader:
             )
 
     def delivered(self, delivery: RowDelivery, after: RowProgress | None) -> None:
-        """The latest iteration delivered a batch; None: it came to its end."""
-        if self._latest is not None and self._latest() is delivery:
-            self._now, self.ended = (self._next, True) if after is None else (after, False)
+        """Record that an iteration delivered a batch.
+
+        Args:
+            delivery: Iteration that delivered; only the latest one counts.
+            after: Progress after the batch. None if the iteration came to its end.
+        """
+        if self._latest is None or self._latest() is not delivery:
+            return
+        self.ended = after is None
+        self._now = self._next if after is None else after
 
     def _identity(self) -> dict[str, Any]:
-        """Return what decides the order, and what can be told of the source without reading it."""
-        found: dict[str, Any] = {"seed": self._seed, "shuffle_buffer_size": self._load.shuffle_buffer_size}
-        if not isinstance(self._source, ShardedDataSource):
-            return {**found, "shards": None, "bytes": None}
-        size = sum(size for _, size, _ in self._source.versions)
-        return {**found, "shards": self._source.num_shards(), "bytes": size}
+        """Return the settings that decide the order, and the properties of the source that need no reading."""
+        identity: dict[str, Any] = {
+            "seed": self._seed,
+            "shuffle_buffer_size": self._load.shuffle_buffer_size,
+            "shards": None,
+            "bytes": None,
+        }
+        if isinstance(self._source, ShardedDataSource):
+            identity["shards"] = self._source.num_shards()
+            identity["bytes"] = sum(size for _, size, _ in self._source.versions)
+        return identity
 
     def _batches(self, start: RowProgress) -> Iterator[tuple[list[Row], RowProgress]]:
-        """Yield the rows of each batch of an epoch from `start` on, and how far delivery has come with it."""
+        """Yield the rows of each batch of an epoch, and the progress after it.
+
+        Args:
+            start: Progress before the first batch.
+        """
         if self._load.shuffle_buffer_size is not None:
-            found = self._shuffled(start, self._load.shuffle_buffer_size)
+            rows = self._shuffled(start, self._load.shuffle_buffer_size)
         else:
-            found = ((row, at.behind) for at, row in _rows_from(self._source, start.position))
-        delivered, size = start.rows, self._load.batch_size
-        while some := list(islice(found, size)):
-            if len(some) < size and self._load.drop_last:
+            rows = ((row, position.behind) for position, row in _rows_from(self._source, start.position))
+
+        batch_size = self._load.batch_size
+        delivered = start.rows
+        while batch := list(islice(rows, batch_size)):
+            if len(batch) < batch_size and self._load.drop_last:
                 return
-            delivered += len(some)
-            yield [row for row, _ in some], RowProgress(start.epoch, delivered, some[-1][1])
+            delivered += len(batch)
+            _, resume_position = batch[-1]
+            yield [row for row, _ in batch], RowProgress(start.epoch, delivered, resume_position)
 
     def _shuffled(self, start: RowProgress, size: int) -> Iterator[tuple[Row, RowPosition]]:
-        """Rows as they are drawn, each with the position of the oldest row that then is still to come.
+        """Yield rows in the order of the shuffle buffer, each with the position at which reading can resume.
 
-        Rows before `start.position` were all delivered: the buffer is filled with nothing in their stead, and makes
-        the same draws.
+        That is the position of the oldest row that was read and not yet delivered, or the end of the rows read.
+
+        Args:
+            start: Progress before the first row. All rows before ``start.position`` were delivered: None takes their
+                places in the buffer, so that the draws are the same as in an epoch from its beginning.
+            size: Number of rows in the buffer.
         """
-        waiting: OrderedDict[int, RowPosition] = OrderedDict()  # rows in the buffer, by ordinal
-        behind = start.position
+        waiting: OrderedDict[int, RowPosition] = OrderedDict()  # rows in the buffer, by their ordinals
+        read_to = start.position
 
-        def read() -> Iterator[tuple[int, Row]]:
-            nonlocal behind
+        def read_rows() -> Iterator[tuple[int, Row]]:
+            nonlocal read_to
             for position, row in _rows_from(self._source, start.position):
-                waiting[position.ordinal], behind = position, position.behind
+                waiting[position.ordinal] = position
+                read_to = position.behind
                 yield position.ordinal, row
 
-        items: Iterator[tuple[int, Row] | None] = chain(repeat(None, start.position.ordinal), read())
+        items: Iterator[tuple[int, Row] | None] = chain(repeat(None, start.position.ordinal), read_rows())
         for count, item in enumerate(shuffled_by_buffer(items, size, key_of(self._seed, start.epoch))):
             if item is None:
                 continue
             ordinal, row = item
             del waiting[ordinal]
             if count >= start.rows:
-                yield row, next(iter(waiting.values()), behind)
+                yield row, next(iter(waiting.values()), read_to)
 
 
 def _rows_from(source: Iterable[Row], start: RowPosition) -> Iterator[tuple[RowPosition, Row]]:
-    """Yield the rows of an epoch from a position on, each with its own.
+    """Yield the rows of an epoch from a position on, each with its position.
 
     Sources in shards are opened there; any other iterable is drawn from its beginning.
     """
@@ -380,17 +472,31 @@ def _rows_from(source: Iterable[Row], start: RowPosition) -> Iterator[tuple[RowP
         yield RowPosition(ordinal), row
 
 
-_Made = tuple[Arrays, RowProgress, int]
-"""A batch, how far delivery has come with it, and of how many rows it is."""
+class _CollatedBatch(NamedTuple):
+    """A batch, and the progress after it.
+
+    Attributes:
+        arrays: Arrays of the batch.
+        progress: Progress of the epoch after this batch.
+        rows: Number of rows.
+    """
+
+    arrays: Arrays
+    progress: RowProgress
+    rows: int
+
+
 _ON_DEVICES: Final = 2  # batches that are put onto devices ahead
 
 
 @final
 class RowDelivery(Iterator[Arrays]):
-    """Hands batches out and tells the loader."""
+    """Batches of one iteration; records each delivered batch in the loader."""
 
-    def __init__(self, made: Iterator[_Made], loader: RowLoader, meter: RowMeter | None) -> None:
-        self._made, self._loader, self._meter = made, cast("RowLoader | None", loader), meter
+    def __init__(self, batches: Iterator[_CollatedBatch], loader: RowLoader, meter: RowMeter | None) -> None:
+        self._batches = batches
+        self._loader: RowLoader | None = loader  # None after the end, or when closed
+        self._meter = meter
         self._superseded: str | None = None
 
     def __next__(self) -> Arrays:
@@ -402,26 +508,27 @@ class RowDelivery(Iterator[Arrays]):
         if self._superseded is not None:
             raise ConfigError(self._superseded)
         meter = self._meter
-        made = next(self._made, None) if meter is None else meter.timed(self._made)
+        batch = next(self._batches, None) if meter is None else meter.timed(self._batches)
         if self._loader is not None:
-            self._loader.delivered(self, None if made is None else made[1])
-        if made is None:
+            self._loader.delivered(self, None if batch is None else batch.progress)
+        if batch is None:
             self._loader = None
             raise StopIteration
-        arrays, _, rows = made
         if meter is not None:
-            meter.rows += rows
-            meter.tokens += int(np.size(arrays.get("input_ids", ())))
-        return arrays
+            meter.rows += batch.rows
+            meter.tokens += int(np.size(batch.arrays.get("input_ids", ())))
+        return batch.arrays
 
     def close(self) -> None:
-        """End the threads; nothing more comes."""
-        if isinstance(self._made, Prefetched):
-            self._made.close()
-        self._made, self._loader = iter(()), None  # nor does the source live on
+        """End the threads, and yield no more batches."""
+        if isinstance(self._batches, Prefetched):
+            self._batches.close()
+        # Release the loader and, with it, the source.
+        self._batches = iter(())
+        self._loader = None
 
     def supersede(self, message: str) -> None:
-        """End the threads; who asks for another batch gets a ConfigError, unless the epoch had come to its end."""
+        """End the threads. The next batch is a ConfigError, unless the epoch had come to its end."""
         if self._loader is not None:
             self._superseded = message
         self.close()
@@ -430,13 +537,15 @@ class RowDelivery(Iterator[Arrays]):
 @final
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """The next row of a loop of your own; the state of a :class:`tokenlake.AsyncDataLoader` knows its shuffle, too.
+    """State of a loop that reads a source row by row: its next row and its counts.
+
+    The state of a :class:`tokenlake.AsyncDataLoader` records its shuffle, too.
 
     Attributes:
-        shard_index: place of its shard in ``shard_names``.
-        row_index: number of the row in it.
-        epoch, step: counts of the loop.
-        dataset_states: name to whatever else is to be kept, values of JSON.
+        shard_index: Index in ``shard_names`` of the shard of the next row.
+        row_index: Number of the next row in its shard.
+        epoch, step: Counts of the loop.
+        dataset_states: Further states by name, values of JSON.
     """
 
     shard_index: int = 0
@@ -450,7 +559,7 @@ class ResumeState:
             object.__setattr__(self, name, whole_number(name, getattr(self, name), 0))
 
     def rows(self, source: ShardedDataSource) -> Iterator[Row]:
-        """Return the rows of a source from this one on; ConfigError where it has no such row."""
+        """Return the rows of a source from the next row on; ConfigError if the source has no such row."""
         return source.iter_shards(start_shard=self.shard_index, start_row=self.row_index)
 
     def to_dict(self) -> dict[str, Any]:
@@ -459,10 +568,11 @@ class ResumeState:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return the state that :meth:`to_dict` gave; ConfigError if it is none."""
+        """Return the state that :meth:`to_dict` returned; ConfigError if `data` is no such state."""
         if not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("ResumeState", data, "a mapping, as to_dict() returns it")
-        unknown = sorted(map(str, cast("Any", data).keys() - {each.name for each in fields(cls)}))
+        names = {field.name for field in fields(cls)}
+        unknown = sorted(str(name) for name in data if name not in names)
         if unknown:
             raise ConfigError(
                 f"not a ResumeState: it has no field {', '.join(unknown)}; give what to_dict returned"

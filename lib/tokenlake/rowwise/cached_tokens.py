@@ -1,4 +1,4 @@
-"""Rows of tokens that a pipeline keeps in a cache while they are drawn for the first time."""
+"""A cache of the tokens of a pipeline: the first pass over a shard stores its rows, later passes read them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
@@ -33,10 +34,20 @@ from tokenlake.rowwise.source import DerivedSource, ShardedDataSource
 from tokenlake.rowwise.stage import PipelineContext
 
 _FORMAT: Final = 2
-"""Of the kept rows; a new one makes all of them anew."""
+"""Version of the stored rows. Another version makes new entries for all of them."""
+
 _TOKENS: Final = {"input_ids": np.int32, "attention_mask": np.int32, "loss_mask": np.bool_}
-_NUMBER, _REST, _INPUT, _ONES = "number", "rest", "input_ids", "attention_mask"
-_CHUNK_TOKENS, _CHUNK_ROWS = 1 << 20, 4096
+"""Field of tokens to the dtype of its array in a row."""
+
+_NUMBER: Final = "number"  # column of row numbers
+_REST: Final = "rest"  # column of all other fields, as JSON text
+_INPUT: Final = "input_ids"
+_ONES: Final = "attention_mask"
+
+# A chunk ends after so many tokens or rows, whichever comes first.
+_CHUNK_TOKENS: Final = 1 << 20
+_CHUNK_ROWS = 4096
+
 _LARGE_NUMBER: Final = re.compile("[0-9]{19}|1e999")
 _EXACT: Final = (
     orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
@@ -46,40 +57,50 @@ _ARROW: Final[Any] = pa
 
 @final
 class CachedShardedSource(DerivedSource):
-    """Another source's shards, each kept in a cache once it was read from its first row to its last.
+    """Shards of another source, each stored in a cache once it was read from its first row to its last.
 
-    The first reading passes rows on as they come and keeps them beside that, some thousand at a time. Later ones read
-    the cache, at any row; where it has lost some, they go on with the source's. Rows and their numbers are the same
-    either way, and where nothing can be written they come all the same.
+    The first pass yields the rows of the source and stores them in chunks of some thousand rows. Later passes read
+    the cache from any row. If a chunk is lost, the pass continues with the rows of the source. Rows and their numbers
+    are the same in all cases. A cache that cannot be written does not stop a pass.
 
-    Rows hold arrays of tokens, and other fields that JSON has.
+    Rows hold arrays of tokens, and other fields with values of JSON.
     """
 
-    def __init__(self, source: ShardedDataSource, kept: DatasetCache, key: Callable[[int], str]) -> None:
-        """Keep the rows of `source`.
+    def __init__(self, source: ShardedDataSource, cache: DatasetCache, key: Callable[[int], str]) -> None:
+        """Store the rows of a source in a cache.
 
         Args:
-            key: of a shard (its place in ``shard_names``), asked whenever one is opened. It identifies everything that
-                decides these rows.
+            source: Source of rows with tokens.
+            cache: Cache of the chunks.
+            key: Function from the index of a shard in ``shard_names`` to the key of its rows. It is called whenever a
+                shard is opened, and its result identifies everything that decides these rows.
         """
-        self._source, self._kept, self._key = source, kept, key
+        self._source = source
+        self._cache = cache
+        self._key = key
 
     def _rows(self, index: int, row: int) -> Numbered:
-        name, key, found = self.shard_names[index], self._key(index), False
-        chunks = self._kept.chunks(key, row)
+        name = self.shard_names[index]
+        key = self._key(index)
+        chunks = self._cache.chunks(key, row)
         if chunks is None:
             rows = self._source.open_shard_numbered(name, row)
-            yield from rows if row else _keeping(rows, self._kept.writer(key))
+            # Only a pass from the first row can store the whole shard.
+            yield from rows if row else _storing(rows, self._cache.writer(key))
             return
+
+        has_rows = False
         for first, table in chunks:
             if table is None:
+                # A lost chunk: the source has its rows, and those after it.
                 yield from self._source.open_shard_numbered(name, max(first, row))
                 return
-            for number, kept in _read(table):
+            for number, stored_row in _read(table):
                 if number >= row:
-                    found = True
-                    yield number, kept
-        if row and not found:  # a row beyond the end is the source's to judge
+                    has_rows = True
+                    yield number, stored_row
+        if row and not has_rows:
+            # The source decides whether a row beyond the last one is an error.
             yield from self._source.open_shard_numbered(name, row)
 
     def __repr__(self) -> str:
@@ -91,51 +112,68 @@ def cached(
     rows: ShardedDataSource,
     name: str,
     context: PipelineContext,
-    wanted: dict[str, Any],
+    settings: dict[str, Any],
 ) -> ShardedDataSource:
-    """Return rows of tokens, which are kept where ``tokenize.cache_tokenized`` says so.
+    """Return rows of tokens, stored in a cache if the configuration says so.
 
-    Where it says nothing, they are kept if the dataset has a `cache_path`, or the section `cache` is written out, and
-    everything that makes them can be recognized by its name (a lambda cannot): a pipeline fills no disk unasked.
+    ``tokenize.cache_tokenized`` decides. If it is not set, rows are stored only if the dataset has a `cache_path` or
+    the section `cache` is written out, and everything that makes them can be identified by a name (a lambda cannot).
+    So a pipeline never fills a disk unasked.
 
     Args:
-        tokens: what is kept.
-        rows: what it is made of.
-        wanted: what decides the tokens beside the configuration.
+        tokens: Rows of tokens.
+        rows: Rows that the tokens are made of.
+        name: Name of the dataset.
+        context: Context of the pipeline.
+        settings: Values that decide the tokens and are not in the configuration.
 
     Raises:
-        ConfigError: they are to be kept, and something makes them that has no name, such as a lambda.
+        ConfigError: The configuration asks for stored rows, and something without a name makes them.
     """
-    dataset, section = context.dataset(name), context.config.cache
-    asked = context.config.tokenize.cache_tokenized
-    if asked is False or dataset is None or not dataset.cache_enabled or not section.enabled:
+    dataset = context.dataset(name)
+    section = context.config.cache
+    cache_tokenized = context.config.tokenize.cache_tokenized
+    if cache_tokenized is False or dataset is None or not dataset.cache_enabled or not section.enabled:
         return tokens
-    if not (asked or dataset.cache_path or section.keeps_tokens):
+    if not (cache_tokenized or dataset.cache_path or section.keeps_tokens):
         return tokens
+
     try:
         if rows is not context.opened.get(name):
             raise ConfigError("a stage of your own makes them")
         sealed(resolve_source(context.config, dataset).texts)
     except ConfigError as error:
-        if not asked:
+        if not cache_tokenized:
             return tokens
-        why = f"what makes them has no name to recognize it by: {error}. Leave it out, or save() the rows"
-        raise ConfigError(f"tokenize.cache_tokenized: the rows of {name!r} cannot be kept: {why}") from error
-    key = cache(partial(_key, rows, dataset, context, wanted))
-    # Asked when rows are drawn, because packing may be asked for later.
-    kept = DatasetCache(context.cache_at(dataset.cache_path))
-    return CachedShardedSource(tokens, kept, lambda index: key(index, context.packing))
+        raise ConfigError(
+            f"tokenize.cache_tokenized: the rows of {name!r} cannot be kept: what makes them has no name to recognize "
+            f"it by: {error}. Leave it out, or save() the rows"
+        ) from error
+
+    # Packing may be configured after this call, so the key is computed when a shard is opened.
+    key = cache(partial(_key, rows, dataset, context, settings))
+    token_cache = DatasetCache(context.cache_at(dataset.cache_path))
+    return CachedShardedSource(tokens, token_cache, lambda index: key(index, context.packing))
 
 
 def _input_identity(version: tuple[str, int, str], hash_fn: str) -> list[Any]:
-    """Return what tells that an input is the same: its bytes, its path and its state there, or both."""
+    """Return the identity of an input file: its content, its path and state, or both.
+
+    Args:
+        version: Path or URL, size in bytes and state token of the file.
+        hash_fn: Setting ``cache.hash_fn``: ``content``, ``path`` or ``combined``.
+
+    Raises:
+        InputChangedError: The file has changed since it was listed.
+    """
     path, size, token = version
     content = token
     if hash_fn != "path" and token.startswith("stat:"):
-        with HashCache() as known:  # a file that is remembered is not read again
-            found = FileStat.of(path)
-            [(_, sha256)] = hash_files([FoundFile(path, path, found)], 1, known, None)
-        if stat_token(found) != token:
+        # The hash cache knows the hashes of files that were read before.
+        with HashCache() as hash_cache:
+            file_stat = FileStat.of(path)
+            [(_, sha256)] = hash_files([FoundFile(path, path, file_stat)], 1, hash_cache, None)
+        if stat_token(file_stat) != token:
             raise InputChangedError(
                 f"{path}: the file has changed since it was listed; open the source again"
             )
@@ -149,15 +187,24 @@ def _key(
     rows: ShardedDataSource,
     dataset: DatasetConfig,
     context: PipelineContext,
-    wanted: dict[str, Any],
+    settings: dict[str, Any],
     index: int,
     packing: bool,
 ) -> str:
-    """Return a name for everything that decides the tokens of the shard at `index`."""
-    # How many rows a shard gives hangs on those before it where a number of rows is asked for.
+    """Return the key of the tokens of one shard, a hash of everything that decides them.
+
+    Args:
+        rows: Rows that the tokens are made of.
+        dataset: Configuration of the dataset.
+        context: Context of the pipeline.
+        settings: Values that decide the tokens and are not in the configuration.
+        index: Index of the shard in ``shard_names``.
+        packing: Whether the rows are packed later.
+    """
+    # With `num_rows`, the number of rows of a shard depends on the shards before it.
     versions = rows.versions[: index + 1] if dataset.num_rows else [rows.versions[index]]
     source = resolve_source(context.config_with_packing(packing), with_lines(dataset))
-    chosen = context.tokenizers[source.name]
+    tokenizer = context.tokenizers[source.name]
     return fingerprint(
         {
             "format": _FORMAT,
@@ -165,84 +212,123 @@ def _key(
             "source": source_identity(replace(source, texts=sealed(source.texts))),
             "num_rows": source.num_rows,
             "inputs": [_input_identity(version, context.config.cache.hash_fn) for version in versions],
-            # By its files and who runs them: to ask it for its ids, as its fingerprint does, takes 0.4 s.
-            "tokenizer": [content_hash(chosen.files), produced_by("tokenizers")["tokenizers"]],
-            "options": chosen.config.model_dump(mode="json", exclude={"name_or_path"}),
+            # The files and the version of the package identify the ids. The fingerprint of the tokenizer, which
+            # encodes sample texts, would take 0.4 s.
+            "tokenizer": [content_hash(tokenizer.files), produced_by("tokenizers")["tokenizers"]],
+            "options": tokenizer.config.model_dump(mode="json", exclude={"name_or_path"}),
             "packing": packing,
             "eos": context.config.pack.eos_token_id if packing else None,
-            **wanted,
+            **settings,
         }
     )[:32]
 
 
+# --- Rows as tables, and back
+
+
 def _read(table: pa.Table) -> Numbered:
+    """Yield the rows of a chunk, each with its number."""
     columns: Any = table
-    names = [name for name in _TOKENS if name in columns.column_names]
-    tokens = {name: _arrays(columns, name) for name in names}
-    rows = zip(columns[_NUMBER].to_pylist(), columns[_REST].to_pylist(), strict=True)
-    for at, (number, rest) in enumerate(rows):
-        # orjson makes doubles of integers beyond 64 bits.
-        others = json.loads(rest) if _LARGE_NUMBER.search(rest) else orjson.loads(rest)
-        yield number, others | {name: arrays(at) for name, arrays in tokens.items()}
+    readers: dict[str, Callable[[int], Any]] = {}
+    for name in _TOKENS:
+        if name in columns.column_names:
+            readers[name] = _array_reader(columns, name)
 
-
-def _arrays(table: Any, name: str) -> Callable[[int], Any]:
-    """Return what makes the tokens of a row; a mask that is one everywhere was not written."""
-    ones = pa.types.is_null(table.schema.field(name).type)
-    written = table[_INPUT if ones else name].chunk(0)
-    offsets = values(written.offsets).tolist()
-    if ones:
-        return lambda at: np.ones(offsets[at + 1] - offsets[at], _TOKENS[name])
-    tokens = values(written.values)
-    return lambda at: tokens[offsets[at] : offsets[at + 1]].copy()
-
-
-def _keeping(rows: Numbered, writer: ChunkWriter) -> Numbered:
-    """Yield rows, and keep them beside that, some at a time; rows of one number stay together."""
-    held, tokens, kept = list[tuple[int, Row]](), 0, True
-    for number, row in rows:
-        if held and number != held[-1][0]:
-            if tokens >= _CHUNK_TOKENS or len(held) >= _CHUNK_ROWS or _fields(row) != _fields(held[0][1]):
-                writer.add(held[0][0], _table(held))
-                held, tokens = [], 0
-        elif held and _fields(row) != _fields(held[0][1]):
-            kept = False  # rows of one number that are no table: these are not kept
-        if kept:
-            held.append((number, row))
-            tokens += len(row.get("input_ids", ()))
+    numbers = columns[_NUMBER].to_pylist()
+    rests = columns[_REST].to_pylist()
+    for place, (number, rest) in enumerate(zip(numbers, rests, strict=True)):
+        # orjson reads integers beyond 64 bits as doubles.
+        row: Row = json.loads(rest) if _LARGE_NUMBER.search(rest) else orjson.loads(rest)
+        for name, read_array in readers.items():
+            row[name] = read_array(place)
         yield number, row
-    if held and kept:
-        writer.add(held[0][0], _table(held))
-    if kept:
+
+
+def _array_reader(table: Any, name: str) -> Callable[[int], Any]:
+    """Return a function from the place of a row in the table to its array.
+
+    A column of nulls stands for a mask that is 1 everywhere, with the lengths of ``input_ids``.
+    """
+    is_ones = pa.types.is_null(table.schema.field(name).type)
+    lists = table[_INPUT if is_ones else name].chunk(0)
+    offsets = values(lists.offsets).tolist()
+    if is_ones:
+        return lambda place: np.ones(offsets[place + 1] - offsets[place], _TOKENS[name])
+    tokens = values(lists.values)
+    return lambda place: tokens[offsets[place] : offsets[place + 1]].copy()
+
+
+def _storing(rows: Numbered, writer: ChunkWriter) -> Numbered:
+    """Yield rows and store them chunk by chunk.
+
+    Rows with the same number stay in one chunk. A chunk is a table, so all its rows have the same fields of tokens;
+    if rows of one number differ in them, the shard is not stored.
+    """
+    pending: list[tuple[int, Row]] = []
+    token_count = 0
+    is_storable = True
+    for number, row in rows:
+        has_new_fields = bool(pending) and _token_fields(row) != _token_fields(pending[0][1])
+        if pending and number != pending[-1][0]:
+            is_full = token_count >= _CHUNK_TOKENS or len(pending) >= _CHUNK_ROWS
+            if is_full or has_new_fields:
+                writer.add(pending[0][0], _table(pending))
+                pending = []
+                token_count = 0
+        elif has_new_fields:
+            is_storable = False
+        if is_storable:
+            pending.append((number, row))
+            token_count += len(row.get("input_ids", ()))
+        yield number, row
+
+    # Without the end, which `finish` writes, readers ignore the chunks.
+    if pending and is_storable:
+        writer.add(pending[0][0], _table(pending))
+    if is_storable:
         writer.finish()
 
 
-def _fields(row: Row) -> list[str]:
+def _token_fields(row: Row) -> list[str]:
     return [name for name in _TOKENS if name in row]
 
 
-def _table(held: Sequence[tuple[int, Row]]) -> pa.Table:
-    """Return rows as a table: their numbers, their tokens, and a JSON text of all else."""
-    columns: dict[str, Any] = {_NUMBER: pa.array([number for number, _ in held], pa.int64())}
-    try:
-        others = [{name: value for name, value in row.items() if name not in _TOKENS} for _, row in held]
-        columns[_REST] = [dump_json(rest, option=_EXACT, keeps_infinity=True).decode() for rest in others]
-    except TypeError as error:
-        why = f"a kept field holds what JSON does not have ({error}); do not keep it, or leave cache_tokenized out"
-        raise ConfigError(f"tokenize.cache_tokenized: {why}") from error
-    lengths = {name: [len(row[name]) for _, row in held] for name in _fields(held[0][1])}
-    for name, own in lengths.items():
-        tokens = np.concatenate([np.asarray(row[name], _TOKENS[name]) for _, row in held])
-        if name == _ONES and own == lengths.get(_INPUT) and tokens.all():
-            columns[name] = pa.nulls(len(held))
+def _table(numbered_rows: Sequence[tuple[int, Row]]) -> pa.Table:
+    """Return rows as a table of their numbers, their tokens, and a JSON text of all other fields.
+
+    Raises:
+        ConfigError: JSON has no value for one of the other fields.
+    """
+    numbers = [number for number, _ in numbered_rows]
+    rows = [row for _, row in numbered_rows]
+    columns: dict[str, Any] = {_NUMBER: pa.array(numbers, pa.int64())}
+
+    rests: list[str] = []
+    for row in rows:
+        rest = {name: value for name, value in row.items() if name not in _TOKENS}
+        try:
+            rests.append(dump_json(rest, option=_EXACT, keeps_infinity=True).decode())
+        except TypeError as error:
+            raise ConfigError(
+                f"tokenize.cache_tokenized: a kept field holds what JSON does not have ({error}); do not keep it, or "
+                "leave cache_tokenized out"
+            ) from error
+    columns[_REST] = rests
+
+    # Fields of tokens become columns of lists.
+    lengths = {name: [len(row[name]) for row in rows] for name in _token_fields(rows[0])}
+    for name, field_lengths in lengths.items():
+        tokens = np.concatenate([np.asarray(row[name], _TOKENS[name]) for row in rows])
+        if name == _ONES and field_lengths == lengths.get(_INPUT) and tokens.all():
+            columns[name] = pa.nulls(len(rows))
             continue
-        # `pa.array` of an array would import pandas where that is installed.
-        plain: list[Any] = [np.cumsum([0, *own], dtype=np.int32), tokens]
-        for place, each in enumerate(plain):
-            whole = [None, _ARROW.py_buffer(each)]
-            numbers = each.dtype != np.bool_
-            plain[place] = (
-                _ARROW.Array.from_buffers(pa.int32(), len(each), whole) if numbers else mask_of(each)
-            )
-        columns[name] = _ARROW.ListArray.from_arrays(*plain)
+        offsets = np.cumsum([0, *field_lengths], dtype=np.int32)
+        columns[name] = _ARROW.ListArray.from_arrays(_arrow_array(offsets), _arrow_array(tokens))
     return _ARROW.table(columns)
+
+
+def _arrow_array(numbers: npt.NDArray[Any]) -> Any:
+    """Return an array of int32 or bool as an Arrow array; `pa.array` would import pandas where it is installed."""
+    if numbers.dtype == np.bool_:
+        return mask_of(numbers)
+    return _ARROW.Array.from_buffers(pa.int32(), len(numbers), [None, _ARROW.py_buffer(numbers)])

@@ -1,8 +1,8 @@
-"""Sources made of other rows: joined one after the other, cut short, grouped, or packed; or of rows that lie in memory.
+"""Sources made of other sources, joined, limited, batched or packed; and sources of rows in memory.
 
-Those are lists, and objects of the `datasets` library, which this module does not import. A map-style ``Dataset`` is an
-Arrow table and perhaps an index over it: any row is near. An ``IterableDataset`` is a recipe: its rows come in order,
-and a row is reached by passing those before it.
+Rows in memory are lists, and objects of the `datasets` library, which this module does not import. A map-style
+``Dataset`` is an Arrow table, perhaps with an index over it, so any row can be read at once. An ``IterableDataset`` is
+a recipe: its rows come in order, and a row is reached by passing over those before it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import chain, count, islice, pairwise
 from typing import Any, Final, cast, final
 
 import numpy as np
@@ -28,28 +28,40 @@ from tokenlake.rowwise.source import DerivedSource, NumberedSource, ShardedDataS
 
 @final
 class CompositeShardedSource(NumberedSource):
-    """The shards of all sources, in their order.
+    """Shards of several sources, one source after the other.
 
-    Shards keep their names where no two have the same one; else every name begins with the place of its
-    source: ``0/a.parquet``, ``1/a.parquet``.
+    Shards keep their names if all names differ. Otherwise every name begins with the index of its source:
+    ``0/a.parquet``, ``1/a.parquet``.
     """
 
     def __init__(self, sources: Iterable[ShardedDataSource]) -> None:
-        """Join `sources`.
+        """Join sources.
+
+        Args:
+            sources: Sources in the order of their shards, at least one.
 
         Raises:
-            ConfigError: there is none, or one of them is no source.
+            ConfigError: There is no source, or one of them is something else.
         """
-        listed = isinstance(sources, Iterable) and not isinstance(sources, ShardedDataSource)  # pyright: ignore[reportUnnecessaryIsInstance]
-        self._sources = tuple(sources) if listed else ()
-        odd = [one for one in self._sources if not isinstance(one, ShardedDataSource)]  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not self._sources or odd:
-            raise expected("sources", odd[0] if odd else sources, "a list of at least one source")
-        homes = [(place, name) for place, source in enumerate(self._sources) for name in source.shard_names]
-        names = [name for _, name in homes]
+        expectation = "a list of at least one source"
+        if isinstance(sources, ShardedDataSource) or not isinstance(sources, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise expected("sources", sources, expectation)
+        self._sources = tuple(sources)
+        if not self._sources:
+            raise expected("sources", sources, expectation)
+        for source in self._sources:
+            if not isinstance(source, ShardedDataSource):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise expected("sources", source, expectation)
+
+        # Shard of this source -> index of its source, and its name there.
+        origins: list[tuple[int, str]] = []
+        for index, source in enumerate(self._sources):
+            origins += [(index, name) for name in source.shard_names]
+        names = [name for _, name in origins]
         if len(set(names)) < len(names):
-            names = [f"{place}/{name}" for place, name in homes]
-        self._names, self._homes = tuple(names), [(self._sources[place], name) for place, name in homes]
+            names = [f"{index}/{name}" for index, name in origins]
+        self._names = tuple(names)
+        self._origins = origins
 
     @property
     def every_row(self) -> bool:
@@ -60,22 +72,29 @@ class CompositeShardedSource(NumberedSource):
         return any(source.endless for source in self._sources)
 
     def _rows(self, index: int, row: int) -> Numbered:
-        source, name = self._homes[index]
-        return source.open_shard_numbered(name, row)
+        source_index, name = self._origins[index]
+        return self._sources[source_index].open_shard_numbered(name, row)
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
-        place = self._index(shard_name)
-        source, name = self._homes[place]
-        return replace(source.get_shard_info(name), name=shard_name, index=place)
+        index = self._index(shard_name)
+        source_index, name = self._origins[index]
+        info = self._sources[source_index].get_shard_info(name)
+        return replace(info, name=shard_name, index=index)
 
 
 @final
 class TokenLimitedSource(DerivedSource):
-    """The rows of a source of one shard, up to and including the one that reaches a number of tokens."""
+    """Rows of a source of one shard, up to and including the row that reaches a number of tokens."""
 
     def __init__(self, source: ShardedDataSource, max_tokens: int) -> None:
-        """Limit `source` to `max_tokens` ids of ``input_ids``; the last row comes out whole."""
-        self._source, self._max_tokens = source, max_tokens
+        """Limit a source.
+
+        Args:
+            source: Source of one shard.
+            max_tokens: Number of ids of ``input_ids``. The last row is not cut, so that there may be more.
+        """
+        self._source = source
+        self._max_tokens = max_tokens
 
     @property
     def endless(self) -> bool:
@@ -88,11 +107,11 @@ class TokenLimitedSource(DerivedSource):
         name = self.shard_names[index]
 
         def until_full() -> Iterator[Row]:
-            left = self._max_tokens
+            tokens_left = self._max_tokens
             for number, row in enumerate(self._source.open_shard(name)):
                 yield row
-                left -= len(_values_of(row, "input_ids", number))
-                if left <= 0:
+                tokens_left -= len(_values_of(row, "input_ids", number))
+                if tokens_left <= 0:
                     return
 
         return rows_from(row, until_full(), name)
@@ -100,15 +119,24 @@ class TokenLimitedSource(DerivedSource):
 
 @final
 class BatchedShardedSource(DerivedSource):
-    """Another source's shards, a row for every `batch_size` of its rows: {field: list of values}.
+    """Shards of another source, one row for every `batch_size` of its rows: {field: list of values}.
 
     The last batch of a shard may be smaller. A row that lacks a field of its batch has None there. Batches are
-    numbered from 0 on in their shard; opening at one opens the source at its first row.
+    numbered from 0 in their shard; batch b begins at row ``b * batch_size`` of the source.
     """
 
     def __init__(self, source: ShardedDataSource, batch_size: int) -> None:
-        """Batch `source`; ConfigError unless `batch_size` is a whole number from 1 on."""
-        self._source, self._size = source, whole_number("batch_size", batch_size, 1)
+        """Batch a source.
+
+        Args:
+            source: Source of the rows.
+            batch_size: Number of rows per batch.
+
+        Raises:
+            ConfigError: `batch_size` is not a positive whole number.
+        """
+        self._source = source
+        self._batch_size = whole_number("batch_size", batch_size, 1)
 
     @property
     def every_row(self) -> bool:
@@ -116,22 +144,33 @@ class BatchedShardedSource(DerivedSource):
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         info = self._source.get_shard_info(shard_name)
-        rows = info.rows if self._source.every_row else None
-        return replace(info, rows=None if rows is None else -(-rows // self._size))
+        if info.rows is None or not self._source.every_row:
+            return replace(info, rows=None)
+        return replace(info, rows=-(-info.rows // self._batch_size))
 
     def _rows(self, index: int, row: int) -> Numbered:
-        shard, source = self.shard_names[index], self._source
-        if (known := self.get_shard_info(shard).rows) is not None:
-            rows = source.open_shard_at_row(shard, row * self._size) if row < known else iter(())
+        name = self.shard_names[index]
+        first = row * self._batch_size
+        batch_count = self.get_shard_info(name).rows
+        if batch_count is None:
+            # The source cannot seek to its n-th row: read from the beginning, and count.
+            rows = self._source.open_shard(name)
+            rows_before = sum(1 for _ in islice(rows, first))
+            batch_count = -(-rows_before // self._batch_size)
+        elif row < batch_count:
+            rows = self._source.open_shard_at_row(name, first)
         else:
-            rows = source.open_shard(shard)
-            known = -(-sum(1 for _ in islice(rows, row * self._size)) // self._size)
-        if row > known:
-            raise beyond(shard, row, known)
-        while some := list(islice(rows, self._size)):
-            fields = dict.fromkeys(field for row in some for field in row)
-            yield row, {field: [one.get(field) for one in some] for field in fields}
-            row += 1
+            rows = iter(())
+        if row > batch_count:
+            raise beyond(name, row, batch_count)
+
+        for number in count(row):
+            batch = list(islice(rows, self._batch_size))
+            if not batch:
+                return
+            # Fields in the order of their first occurrence.
+            fields = dict.fromkeys(chain.from_iterable(batch))
+            yield number, {field: [batch_row.get(field) for batch_row in batch] for field in fields}
 
 
 _PACKED: Final = "packed"
@@ -139,16 +178,20 @@ _PACKED: Final = "packed"
 
 @final
 class PackedShardedSource(NumberedSource):
-    """Rows of tokens in rows of `seq_length`, in one shard, however many the other source has.
+    """Rows of tokens, packed into rows of `seq_length` tokens, in one shard.
 
-    A row has ``input_ids`` (int32[L]), ``attention_mask`` (int32[L]: 1 for ids, 0 for padding), ``segment_ids``
-    (int32[L]: 1, 2, 3 ... for its documents, 0 for padding) unless ``include_segment_ids`` is false, and ``loss_mask``
-    (bool[L]) where documents have one. After each document comes EOS, unless it ends with one; no token is lost; rows
-    are those of a build that packs the same documents as one unit.
-    An endless source is packed without end.
+    A row has these fields, where L is `seq_length`:
 
-    A document is what is in a row's ``input_ids``; what bears loss is told by its ``loss_mask``, or by ``labels`` that
-    are not -100. Its other fields do not come out.
+    - ``input_ids``: int32[L]
+    - ``attention_mask``: int32[L], 1 for ids and 0 for padding
+    - ``segment_ids``: int32[L], 1, 2, 3 ... for its documents and 0 for padding; not with ``include_segment_ids=False``
+    - ``loss_mask``: bool[L], if documents have one
+
+    Each document is followed by EOS, unless it ends with one. No token is lost. The rows equal those of a build that
+    packs the same documents as one unit. An endless source is packed without end.
+
+    A document is the ``input_ids`` of one row. Its ``loss_mask``, or its ``labels`` that are not -100, decide which
+    tokens count toward the loss. Its other fields are dropped.
     """
 
     _names = (_PACKED,)
@@ -170,50 +213,68 @@ class PackedShardedSource(NumberedSource):
         seq_length: int | None = None,
         tokenizer: LoadedTokenizer | None = None,
     ) -> None:
-        """Pack `source`; nothing is read yet.
+        """Pack a source; nothing is read yet.
+
+        The other arguments are those of `config` and take precedence over it; None leaves its value.
 
         Args:
-            source: rows with ids.
-            config: how to pack; `enabled` does not matter here. A number is `seq_length`. None: the defaults.
-            input_field: of the rows' ids.
-            shuffle: ``shuffle_packed``, which takes ``shuffle_buffer_factor * num_packers`` rows at a time.
-            seed: of the shuffle; None is 0.
-            tokenizer: whose EOS and padding are used where none are named.
-
-        The other arguments are those of `config`, and count before it; None leaves it as it is.
+            source: Rows with ids.
+            config: Settings of packing; `enabled` has no effect here. A number is `seq_length`. None for the defaults.
+            input_field: Field of the ids.
+            shuffle: Setting ``shuffle_packed``: shuffles ``shuffle_buffer_factor * num_packers`` rows at a time.
+            seed: Random seed of the shuffle; None is 0.
+            tokenizer: Tokenizer that gives EOS and padding if no ids are set.
 
         Raises:
-            ConfigError: no EOS is known, or an option is not allowed.
+            ConfigError: No EOS is known, or an option is not allowed.
         """
-        given = {name: value for name, value in locals().items() if name in PackStageConfig.model_fields}
         if not isinstance(source, ShardedDataSource):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("source", source, "a source of rows with input_ids")
-        self._source, self._field = source, input_field
-        config = {"seq_length": config} if isinstance(config, int) else config
-        own: Any = (
-            config.model_dump(exclude_unset=True) if isinstance(config, PackStageConfig) else config or {}
-        )
-        if isinstance(own, Mapping):
-            given |= {"shuffle_packed": shuffle}
-            own = {**own, **{name: value for name, value in given.items() if value is not None}}
-        pack = section(PackStageConfig, own, "PackedShardedSource")
+        overrides = {
+            "seq_length": seq_length,
+            "eos_token_id": eos_token_id,
+            "pad_token_id": pad_token_id,
+            "strategy": strategy,
+            "num_packers": num_packers,
+            "include_segment_ids": include_segment_ids,
+            "shuffle_packed": shuffle,
+            "shuffle_buffer_factor": shuffle_buffer_factor,
+        }
+        self._source = source
+        self._field = input_field
+
+        # The settings: those of the configuration, and over them the arguments.
+        settings: Any = config or {}
+        if isinstance(config, int):
+            settings = {"seq_length": config}
+        elif isinstance(config, PackStageConfig):
+            settings = config.model_dump(exclude_unset=True)
+        if isinstance(settings, Mapping):
+            set_overrides = {name: value for name, value in overrides.items() if value is not None}
+            settings = {**settings, **set_overrides}
+        pack = section(PackStageConfig, settings, "PackedShardedSource")
+
         self._eos, pad = _ends(pack, tokenizer)
-        names = [each.name for each in fields(PackedRows) if hasattr(pack, each.name)]
-        how: dict[str, Any] = {name: getattr(pack, name) for name in names}
-        how |= {"pad_token_id": pad, "eos_token_id": self._eos, "seed": seed or 0}
-        how["shuffle_packed"] = pack.shuffles
-        self._packing = PackedRows(**how)
+        options: dict[str, Any] = {}
+        for field in fields(PackedRows):
+            if hasattr(pack, field.name):
+                options[field.name] = getattr(pack, field.name)
+        options["pad_token_id"] = pad
+        options["eos_token_id"] = self._eos
+        options["seed"] = seed or 0
+        options["shuffle_packed"] = pack.shuffles
+        self._packing = PackedRows(**options)
 
     @property
     def endless(self) -> bool:
         return self._source.endless
 
     def _rows(self, index: int, row: int) -> Numbered:
-        """Return rows from number `row` on; those before it are packed too: what is in a row depends on them."""
+        """Return rows from number `row` on. The rows before it are packed too, because later ones depend on them."""
         return rows_from(row, self._packing.pack(self._documents()), _PACKED)
 
     def _documents(self) -> Iterator[Row]:
-        """Yield the ids of each document, and which of them bear loss."""
+        """Yield the ids of each document, and the mask of those that count toward the loss."""
         for number, row in enumerate(self._source):
             ids = np.asarray(_values_of(row, self._field, number))
             if not len(ids):
@@ -227,8 +288,10 @@ class PackedShardedSource(NumberedSource):
             if len(loss) != len(ids):
                 raise BadRecordError(f"row {number}: loss for {len(loss)} of {len(ids)} ids", row=number)
             if ids[-1] != self._eos:
-                # Who learns the last token of a document must learn to stop after it, but not where it was cut off.
-                ids, loss = np.append(ids, self._eos), np.append(loss, loss[-1])
+                # EOS counts toward the loss if the last token does: a model that learns the end of a document must
+                # learn to stop there. A document that was cut off has no such end.
+                ids = np.append(ids, self._eos)
+                loss = np.append(loss, loss[-1])
             yield {"input_ids": ids, "loss_mask": loss}
 
     def __repr__(self) -> str:
@@ -236,47 +299,65 @@ class PackedShardedSource(NumberedSource):
 
 
 def _values_of(row: Row, field: str, number: int) -> Any:
+    """Return the values of a field of tokens; BadRecordError if the row has none."""
     values = row.get(field)
     if values is None:
-        why = f"row {number} has no {field}; it has {fields_in(row)}. Tokenize rows first"
-        raise BadRecordError(why, reason="missing_field", row=number)
+        raise BadRecordError(
+            f"row {number} has no {field}; it has {fields_in(row)}. Tokenize rows first",
+            reason="missing_field",
+            row=number,
+        )
     return values
 
 
 def _ends(config: PackStageConfig, tokenizer: LoadedTokenizer | None) -> tuple[int, int]:
-    """Return EOS and padding: the configuration's, else the tokenizer's; without a padding token it is EOS."""
-    eos, pad = config.eos_token_id, config.pad_token_id
+    """Return the ids of EOS and padding.
+
+    Ids of the configuration take precedence over those of the tokenizer. Without a padding token, EOS pads.
+
+    Raises:
+        ConfigError: No EOS is known, or the tokenizer does not have an id of the configuration.
+    """
+    eos = config.eos_token_id
+    pad = config.pad_token_id
     if tokenizer is not None:
         pack = ResolvedPack(width=config.seq_length, eos_token_id=eos, pad_token_id=pad)
         ids = packing_ids(pack, tokenizer.files, None, f"tokenizer {tokenizer.files.name!r}")
         return ids["eos_id"], ids["pad_id"]
     if eos is None:
-        why = "missing, and no tokenizer is named; packing needs an EOS token to mark where documents end"
-        raise ConfigError(f"pack.eos_token_id: {why}: write its id, or name the tokenizer that made the ids")
+        raise ConfigError(
+            "pack.eos_token_id: missing, and no tokenizer is named; packing needs an EOS token to mark where documents "
+            "end: write its id, or name the tokenizer that made the ids"
+        )
     return eos, eos if pad is None else pad
 
 
-_FIRST: Final = 16  # rows of the first batch: a seek for one row should not convert a thousand
-_MOST: Final = 1024
-_BATCH_BYTES: Final = 8 << 20  # of Arrow data that become Python objects at a time
+_FIRST_ROWS: Final = 16  # rows of the first slice: a seek for one row should not convert a thousand
+_MAX_ROWS: Final = 1024  # rows of a slice that become Python objects together
+_SLICE_BYTES: Final = 8 << 20  # bytes of Arrow data in a slice
 
 
 @final
 class RowsShardedSource(NumberedSource):
-    """A list of rows as one shard; rows come out as copies, so that nobody changes the list."""
+    """A list of rows as one shard. It yields copies of the rows, so that changes to them leave the list as it is."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], name: str = "rows") -> None:
-        """Take the rows, which are not copied; `name`: of the shard.
+        """Take rows, which are not copied here.
+
+        Args:
+            rows: Rows of the shard.
+            name: Name of the shard.
 
         Raises:
-            ConfigError: they are no list, or one of them is not a mapping of field to value.
+            ConfigError: `rows` is not a list, or one of them is not a mapping of field to value.
         """
         if isinstance(rows, str | bytes) or not isinstance(rows, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("rows", rows, "a list of rows")
         for number, row in enumerate(cast("Sequence[object]", rows)):
             if not isinstance(row, Mapping):
                 raise expected(f"rows: row {number}", row, "a mapping of field to value")
-        self._listed, self._names = rows, (name,)
+        self._listed = rows
+        self._names = (name,)
 
     def _count(self, index: int) -> int:
         return len(self._listed)
@@ -290,7 +371,7 @@ class RowsShardedSource(NumberedSource):
 
 @final
 class IterableShardedSource(ShardedDataSource):
-    """Any rows as one shard, which is read from its beginning."""
+    """Rows of any iterable as one shard, which is read from its beginning."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._rows = rows
@@ -305,20 +386,20 @@ class IterableShardedSource(ShardedDataSource):
 
 @final
 class HFDatasetShardedSource(NumberedSource):
-    """An object of the `datasets` library, its rows in the order in which it gives them itself.
+    """A dataset of the `datasets` library, with its rows in its own order.
 
-    What was done to it (select, shuffle, filter, map, set_format, set_transform) shows in the rows.
+    The rows include the effects of select, shuffle, filter, map, set_format and set_transform.
     """
 
     def __init__(self, dataset: Any, name: str | None = None, *, num_shards: int = 1) -> None:
-        """Wrap `dataset`; nothing is read or copied.
+        """Wrap a dataset; nothing is read or copied.
 
         Args:
-            dataset: a ``Dataset`` or an ``IterableDataset``.
-            name: what shards are called by; by default the dataset's split.
-            num_shards: contiguous shards. An iterable can have at most as many as its own, and the library
-                deals them out: where it was shuffled, or cut by take or skip, shards may hold other rows than
-                the whole, so it stays in one unless asked.
+            dataset: ``Dataset`` or ``IterableDataset``.
+            name: Name of the shard, or the beginning of the names of shards. None for the split of the dataset.
+            num_shards: Number of contiguous shards. An iterable has at most as many as its own, which the library
+                assigns. If it was shuffled, or cut by take or skip, its shards may hold other rows than the whole;
+                so the default is one.
 
         Raises:
             ConfigError: `dataset` is something else, or has fewer shards.
@@ -326,19 +407,26 @@ class HFDatasetShardedSource(NumberedSource):
         _require_dataset(dataset)
         whole_number("num_shards", num_shards, 1)
         title = name if name is not None else str(getattr(dataset, "split", None) or "dataset")
-        names = (f"{title}-{index:05}-of-{num_shards:05}" for index in range(num_shards))
-        self._names = (title,) if num_shards == 1 else tuple(names)
-        self._dataset, self._bounds = dataset, None
+        if num_shards == 1:
+            self._names = (title,)
+        else:
+            self._names = tuple(f"{title}-{index:05}-of-{num_shards:05}" for index in range(num_shards))
+        self._dataset = dataset
+        self._bounds: list[tuple[int, int]] | None = None
+        """First row and end of each shard; None for an iterable."""
         if hasattr(dataset, "__len__"):
             edges = [index * len(dataset) // num_shards for index in range(num_shards + 1)]
             self._bounds = list(pairwise(edges))
             return
-        own = int(getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", 1))
-        if num_shards > own:
-            raise ConfigError(f"num_shards: got {num_shards}, but this IterableDataset has {own}")
+        max_shards = int(getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", 1))
+        if num_shards > max_shards:
+            raise ConfigError(f"num_shards: got {num_shards}, but this IterableDataset has {max_shards}")
 
     def _count(self, index: int) -> int | None:
-        return None if self._bounds is None else self._bounds[index][1] - self._bounds[index][0]
+        if self._bounds is None:
+            return None
+        start, stop = self._bounds[index]
+        return stop - start
 
     def _rows(self, index: int, row: int) -> Numbered:
         name = self._names[index]
@@ -349,55 +437,70 @@ class HFDatasetShardedSource(NumberedSource):
             elif hasattr(example, "to_pylist"):  # in the format ``arrow`` it is a table of one row
                 yield number, example.to_pylist()[0]
             else:
-                got = type(example).__name__
-                why = f"the dataset's format makes a {got} of a row, not a dict; use with_format(None)"
-                raise ConfigError(f"shard {name!r}, row {number}: {why}", shard=name, row=number)
+                raise ConfigError(
+                    f"shard {name!r}, row {number}: the dataset's format makes a {type(example).__name__} of a row, "
+                    "not a dict; use with_format(None)",
+                    shard=name,
+                    row=number,
+                )
 
     def _indexed(self, index: int, row: int) -> Iterator[Any]:
+        """Yield the rows of a shard of a ``Dataset`` from number `row` on."""
         start, stop = self._bounds[index] if self._bounds else (0, 0)
         if row > stop - start:
             raise beyond(self._names[index], row, stop - start)
         if self._arrow is None:
             yield from (self._dataset[place] for place in range(start + row, stop))
             return
-        at, step = start + row, _FIRST
-        while at < stop:
-            table = self._arrow[at : min(at + step, stop)]
+
+        # Slices of the Arrow table, each up to twice as large as the one before.
+        place = start + row
+        step = _FIRST_ROWS
+        while place < stop:
+            table = self._arrow[place : min(place + step, stop)]
             yield from table.to_pylist()
-            at += step
-            step = max(1, min(2 * step, _MOST, _BATCH_BYTES * len(table) // max(table.nbytes, 1)))
+            place += step
+            rows_of_slice = _SLICE_BYTES * len(table) // max(table.nbytes, 1)
+            step = max(1, min(2 * step, _MAX_ROWS, rows_of_slice))
 
     def _streamed(self, index: int, row: int) -> Iterator[Any]:
-        count = len(self._names)
-        part = self._dataset if count == 1 else self._dataset.shard(num_shards=count, index=index)
-        # One row more than is wanted tells the end of the shard from what is beyond it.
-        passed = max(0, row - 1)
-        found = iter(part.skip(passed) if passed else part)
-        if row and next(found, None) is None:
-            raise beyond(self._names[index], row, sum(1 for _ in part))
-        return found
+        """Return the rows of a shard of an ``IterableDataset`` from number `row` on."""
+        shard_count = len(self._names)
+        shard = self._dataset
+        if shard_count > 1:
+            shard = self._dataset.shard(num_shards=shard_count, index=index)
+        # The row before the first one is read: if it is missing, `row` is beyond the end.
+        skipped = max(0, row - 1)
+        rows = iter(shard.skip(skipped) if skipped else shard)
+        if row and next(rows, None) is None:
+            raise beyond(self._names[index], row, sum(1 for _ in shard))
+        return rows
 
     @cached_property
     def _arrow(self) -> Any:
-        """The same dataset giving Arrow tables, None where its rows are more than what the table holds."""
-        form: Mapping[str, Any] = getattr(self._dataset, "format", None) or {}
-        decoded = getattr(getattr(self._dataset, "features", None), "_column_requires_decoding", None) or {}
-        if form.get("type") not in (None, "arrow", "python") or any(decoded.values()):
+        """The dataset in the format of Arrow tables. None if its rows are not simply the values of its table."""
+        row_format: Mapping[str, Any] = getattr(self._dataset, "format", None) or {}
+        features = getattr(self._dataset, "features", None)
+        is_decoded = getattr(features, "_column_requires_decoding", None) or {}
+        if row_format.get("type") not in (None, "arrow", "python") or any(is_decoded.values()):
             return None
-        return self._dataset.with_format("arrow", columns=form.get("columns"))
+        return self._dataset.with_format("arrow", columns=row_format.get("columns"))
 
 
 wrap_hf_dataset = HFDatasetShardedSource
 
 
 def _require_dataset(dataset: Any) -> None:
-    """Raise ConfigError unless `dataset` has what a ``Dataset`` or ``IterableDataset`` has."""
+    """Raise ConfigError unless an object has the methods of a ``Dataset`` or an ``IterableDataset``."""
     if isinstance(dataset, Mapping):
         splits = [str(key) for key in cast("Mapping[object, object]", dataset)]
-        one = splits[0] if splits else "train"
-        why = f"got a {type(dataset).__name__}, with a dataset per split ({', '.join(splits) or 'none'})"
-        raise ConfigError(f"{why}; wrap one: wrap_hf_dataset(datasets[{one!r}])", splits=splits)
+        split = splits[0] if splits else "train"
+        raise ConfigError(
+            f"got a {type(dataset).__name__}, with a dataset per split ({', '.join(splits) or 'none'}); wrap one: "
+            f"wrap_hf_dataset(datasets[{split!r}])",
+            splits=splits,
+        )
     access = "__getitem__" if hasattr(dataset, "__len__") else "skip"
-    needed = ("with_format", "column_names", access, "__iter__")
-    if isinstance(dataset, type) or not all(hasattr(dataset, name) for name in needed):
+    methods = ("with_format", "column_names", access, "__iter__")
+    if isinstance(dataset, type) or not all(hasattr(dataset, name) for name in methods):
         raise expected("dataset", dataset, "a Dataset or an IterableDataset of the `datasets` library")

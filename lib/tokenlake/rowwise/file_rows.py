@@ -1,9 +1,22 @@
-"""The rows of one file from any row on: where reading begins so that the row comes soon, and the rows with numbers.
+"""Rows of one file from any row on: the place where reading begins, and the rows with their numbers.
 
-Parquet says in its footer which row group holds a row, an Arrow file which record batch. Plain files of lines get an
-index: one entry for about every MiB, made by a scan for the ends of lines that parses nothing, goes only as far as it
-is asked to, and is kept in the cache directory. A row is a line that is not blank, good or bad, exactly as the readers
-count. Everything else (compressed files, CSV, JSON arrays, streams) is read from the start.
+Row r begins at a place that depends on the format:
+
+- **Parquet, Arrow files.** The footer says which row group or record batch holds row r. Reading begins with that block.
+- **Plain files of lines.** A row is a line that is not blank, good or bad, exactly as the readers count. A scan for the
+  ends of lines, which parses nothing, makes an index of one entry for about every MiB: the number of a row and the byte
+  at which it begins. To find row r, take the last entry at or before r, and scan from its byte for the r-th row.
+- **Everything else** (compressed files, CSV, JSON arrays, streams) is read from the beginning.
+
+Example, with an entry for every 8 bytes of the lines ``aaa``, ``b``, (blank), ``cc``, ``d``, which begin at bytes 0, 4,
+6, 7 and 10::
+
+    rows     0  2       # the blocks of lines begin at bytes 0 and 7; their first rows are rows 0 and 2
+    offsets  0  7
+    # row 3 (`d`): the last entry at or before it is (2, 7), and the scan from byte 7 finds rows 2 and 3 at 7 and 10
+
+A scan stops as soon as it has passed the row that is wanted, and a later one continues there. Indexes are stored in the
+cache directory.
 """
 
 from __future__ import annotations
@@ -35,31 +48,40 @@ from tokenlake.etl.sources.parsed import RowBatch
 from tokenlake.etl.sources.records import read_rows
 from tokenlake.rowwise.shards import Numbered, bad_row, beyond
 
-_STEP: Final = 1 << 20  # bytes between entries: fit in the cache, scanned again in half a millisecond
-_MAX_BLANK: Final = 16 << 20  # the readers take a longer line for a record, whatever it holds
-_FIRST: Final = 64 << 10  # bytes of the first range of lines after a seek: the first row must come soon
-_LARGEST: Final = 256 << 20
+_STEP: Final = (
+    1 << 20
+)  # bytes between entries: they fit in the CPU's cache, and are scanned in half a millisecond
+_MAX_BLANK: Final = 16 << 20  # bytes of a line; the readers count a longer blank line as a record
+
+# Ranges of lines after a seek grow: the first row should come soon, and later ranges should be large.
+_FIRST_BYTES: Final = 64 << 10
+_LARGEST_BYTES: Final = 256 << 20
 _GROWTH: Final = 4
 
-_SLICE_BYTES: Final = 256 << 10  # of columns that become Python objects at a time: the first row comes soon
+# Columns become Python objects in slices, so that the first row comes soon.
+_SLICE_BYTES: Final = 256 << 10
 _SLICE_ROWS: Final = 1024
-END: Final = (1 << 63) - 1
-"""A number above that of any row."""
 
-_RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
-_VERSION: Final = 2
-_LEAST: Final = 16 << 20  # bytes; what is scanned faster than a file is opened need not be stored
+END: Final = (1 << 63) - 1
+"""Number above that of any row."""
+
+_RACY_NS: Final = 2_000_000_000  # a file this new may change again within one tick of the clock
+_VERSION: Final = 2  # of stored indexes
+_MIN_BYTES: Final = (
+    16 << 20
+)  # scanned bytes below which an index is not stored: the scan is as fast as opening a file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowIndex:
-    """What is known so far of the rows of a line file.
+    """Index of the rows of a line file, as far as it was scanned.
 
     Attributes:
-        rows, offsets: int64[n], the numbers of some rows and the bytes at which they start; both ascend.
-        count: rows that start before byte `end`.
-        end: where a line starts that was not looked at, or the end of the file.
-        complete: all lines were looked at, so that `count` is the number of rows.
+        rows: int64[n], the numbers of some rows, ascending.
+        offsets: int64[n], the bytes at which these rows begin.
+        count: Number of rows that begin before byte `end`.
+        end: Byte at which the first line begins that was not scanned, or the size of the file.
+        complete: Whether all lines were scanned, so that `count` is the number of rows.
     """
 
     rows: Int64s
@@ -76,166 +98,226 @@ NO_INDEX: Final = RowIndex(
 
 @final
 class RowIndexes:
-    """Indexes of the rows of line files, by the state that a file is in."""
+    """Indexes of the rows of line files, by the state of each file."""
 
-    def __init__(self, directory: str | os.PathLike[str] | None = None, least: int = _LEAST) -> None:
-        """Keep indexes of files of at least `least` scanned bytes in `directory` (default: the cache's)."""
-        self._kept = DiskCache(default_folder() / "rows" if directory is None else Path(directory))
+    def __init__(self, directory: str | os.PathLike[str] | None = None, least: int = _MIN_BYTES) -> None:
+        """Open the stored indexes.
+
+        Args:
+            directory: Folder of the stored indexes. None for the cache directory.
+            least: Number of scanned bytes from which on an index is stored.
+        """
+        self._stored = DiskCache(default_folder() / "rows" if directory is None else Path(directory))
         self._least = least
-        self._known: dict[InputFile, RowIndex] = {}
+        self._loaded: dict[InputFile, RowIndex] = {}
 
     def get(self, file: InputFile) -> RowIndex:
-        """Return what is known of `file`, perhaps nothing."""
-        found = self._known.get(file)
-        if found is None:
-            kept = self._kept.get(_key(file))
-            found = self._known[file] = NO_INDEX if kept is None else RowIndex(**kept[0])
-        return found
+        """Return the index of a file as far as it was scanned; an empty one if it never was."""
+        index = self._loaded.get(file)
+        if index is None:
+            entry = self._stored.get(_key(file))
+            index = NO_INDEX if entry is None else RowIndex(**entry[0])
+            self._loaded[file] = index
+        return index
 
     def put(self, file: InputFile, index: RowIndex) -> None:
-        """Remember `index`; a file that changed within the last two seconds may still change unseen."""
-        self._known[file] = index
-        fresh = file.is_local and time.time_ns() - max(file.stat[1:]) < _RACY_NS
-        if index.end < self._least or fresh:
+        """Set the index of a file.
+
+        It is not stored if the file changed within the last two seconds: a further change could leave its state, and
+        so the key of the index, the same.
+        """
+        self._loaded[file] = index
+        is_fresh = file.is_local and time.time_ns() - max(file.stat[1:]) < _RACY_NS
+        if index.end < self._least or is_fresh:
             return
-        self._kept.put(_key(file), {field.name: getattr(index, field.name) for field in fields(index)})
+        self._stored.put(_key(file), {field.name: getattr(index, field.name) for field in fields(index)})
 
     def up_to(self, data: InputBytes, row: int) -> RowIndex:
-        """Return the index of an open file, continued until it knows where `row` starts or that there is none."""
-        known = self.get(data.file)
-        found = scanned(known, data, row)
-        if found is not known:
-            self.put(data.file, found)
-        return found
+        """Return the index of an open file, continued until it has passed `row` or the end of the file."""
+        index = self.get(data.file)
+        continued = scanned(index, data, row)
+        if continued is not index:
+            self.put(data.file, continued)
+        return continued
 
 
 @final
 class FileRows:
-    """The rows of one file, each with its number; the file's path is the name of the shard.
+    """Rows of one file, each with its number. The path of the file is the name of the shard.
 
     Args:
-        source: its policy, predicate and limits count; its `content_field` names the only field of text.
-        columns: fields to read, None for all.
-        indexes: of line files, to use and to add to.
+        file: File to read.
+        source: Settings of reading: the policy for bad records, the predicate and limits. Its `content_field` names the
+            only field of text.
+        columns: Fields to read, None for all.
+        indexes: Indexes of line files, which are used and continued.
     """
 
     def __init__(
         self, file: InputFile, source: ResolvedSource, columns: tuple[str, ...] | None, indexes: RowIndexes
     ) -> None:
-        self.file, self._source, self._columns, self._indexes = file, source, columns, indexes
-        self._counted: int | None = None  # what reading found
+        self.file = file
+        self._source = source
+        self._columns = columns
+        self._indexes = indexes
+        self._counted: int | None = None
+        """Number of rows, once a pass has reached the end."""
 
     @property
     def known(self) -> int | None:
-        """How many rows there are, good or bad, where metadata tell, or reading has told before."""
-        if self._told is not None or self._counted is not None:
-            return self._counted if self._told is None else self._told
+        """Number of rows, good or bad, if metadata or an earlier pass over the file says it; else None."""
+        if self._rows_in_metadata is not None:
+            return self._rows_in_metadata
+        if self._counted is not None:
+            return self._counted
         index = self._indexes.get(self.file) if is_lines(self.file) else NO_INDEX
         return index.count if index.complete else None
 
     @cached_property
-    def _told(self) -> int | None:
+    def _rows_in_metadata(self) -> int | None:
         if self.file.format == "text" and self.file.text_mode == "document":
             return 1
         starts = _block_starts(self.file, self._source.storage_options)
         return None if starts is None else starts[-1]
 
     def rows(self, row: int, stop: int | None) -> Numbered:
-        """Yield (number, row) from number `row` on, up to number `stop`.
+        """Yield rows, each with its number.
+
+        Args:
+            row: Number of the first row.
+            stop: Number of the row before which reading ends. None for the end of the file.
 
         Raises:
-            BadRecordError: a record from `row` on is bad and the policy is ``fail``; rows before it have come.
+            BadRecordError: A record from `row` on is bad and the policy is ``fail``. Rows before it are yielded first.
             ConfigError: `row` is beyond the end.
-            DamagedFileError, InputChangedError: as :func:`tokenlake.etl.sources.records.read_rows`.
+            DamagedFileError, InputChangedError: As in :func:`tokenlake.etl.sources.records.read_rows`.
         """
         if stop is not None and row >= stop:
             if row > stop:
                 raise beyond(self.file.path, row, stop)
             return
-        parts, number = seek(self.file, row, self._indexes, self._source.storage_options)
+
+        parts, first = seek(self.file, row, self._indexes, self._source.storage_options)
         end = END if stop is None else stop
         for batch in self._batches(parts, self._source):
-            first, number = number, number + batch.rows_read + sum(batch.skipped.values())
-            yield from self._judged(batch, first, row, end)
-            if number >= end:
+            next_first = first + batch.rows_read + sum(batch.skipped.values())
+            yield from self._rows_of_batch(batch, first, row, end)
+            first = next_first
+            if first >= end:
                 return
-        self._counted = number
-        if row > number:
-            raise beyond(self.file.path, row, number)
+        self._counted = first
+        if row > first:
+            raise beyond(self.file.path, row, first)
 
     def count(self, enough: int = END) -> int:
-        """Return how many rows there are, good or bad, at most `enough`; reads them where nothing else tells."""
-        rows, options = self.known, self._source.storage_options
-        if rows is None:
-            if is_lines(self.file):
-                with opened(self.file, options) as data:
-                    rows = self._indexes.up_to(data, enough - 1).count
-            else:
-                parts, rows = seek(self.file, 0, self._indexes, options)
-                for batch in self._batches(parts, replace(self._source, where=None)):
-                    rows += batch.rows_read
-                    if rows >= enough:
-                        break
-            self._counted = rows if rows < enough else None
+        """Return the number of rows, good or bad, at most `enough`; reads them only if it is not known."""
+        total = self.known
+        if total is not None:
+            return min(total, enough)
+
+        options = self._source.storage_options
+        if is_lines(self.file):
+            with opened(self.file, options) as data:
+                rows = self._indexes.up_to(data, enough - 1).count
+        else:
+            parts, rows = seek(self.file, 0, self._indexes, options)
+            for batch in self._batches(parts, replace(self._source, where=None)):
+                rows += batch.rows_read
+                if rows >= enough:
+                    break
+        if rows < enough:
+            self._counted = rows
         return min(rows, enough)
 
     def _batches(self, parts: Iterable[FileRange], source: ResolvedSource) -> Iterator[RowBatch]:
-        # Bad records are judged here: those before the first row wanted are no matter of who resumes after them.
+        # A bad record before the first row is no error for a reader that resumes after it: `_rows_of_batch` decides.
         source = replace(source, on_bad_record="quarantine")
         for part in parts:
             yield from read_rows(part, source, self._columns, plain=source.content_field)
 
-    def _judged(self, batch: RowBatch, first: int, row: int, stop: int) -> Numbered:
-        """Yield the rows of a batch, whose first number is `first`, from `row` up to `stop` or to a bad record."""
-        kept, bad = batch.positions, np.array([record.position for record in batch.bad], np.int64)
-        if batch.file.format in ("jsonl", "text"):  # whose positions are bytes
-            places = np.sort(np.concatenate([kept, bad, batch.left_out]))
-            kept, bad = (first + np.searchsorted(places, each) for each in (kept, bad))
-        fails = self._source.on_bad_record == "fail"
-        judged = np.flatnonzero((bad >= row) & (bad < stop)).tolist() if fails else []
-        stop = int(bad[judged[0]]) if judged else stop
-        at, end = np.searchsorted(kept, [row, stop]).tolist()
-        yield from _dicts(batch, kept, range(at, end))
-        if judged:
-            record = batch.bad[judged[0]]
-            if record.line is None and is_lines(self.file) and self.file.is_local:
-                # Far into the file, where lines were not counted yet.
-                with opened(self.file, self._source.storage_options) as data:
-                    record = replace(record, line=count_lines(data, record.position) + 1)
-            error = refuse(record, self.file)
-            raise bad_row(self.file.path, stop, str(error), **error.details)
+    def _rows_of_batch(self, batch: RowBatch, first: int, row: int, stop: int) -> Numbered:
+        """Yield rows of a batch, each with its number.
+
+        Args:
+            batch: Batch of records.
+            first: Number of the first record of the batch.
+            row: Number of the first row to yield.
+            stop: Number of the row before which to end.
+
+        Raises:
+            BadRecordError: A record in this range is bad and the policy is ``fail``. Rows before it are yielded first.
+        """
+        # 1. Numbers of the good rows and of the bad records. Positions of lines are bytes: number them by their order.
+        good_rows = batch.positions
+        bad_rows = np.array([record.position for record in batch.bad], np.int64)
+        if batch.file.format in ("jsonl", "text"):
+            positions = np.sort(np.concatenate([good_rows, bad_rows, batch.left_out]))
+            good_rows = first + np.searchsorted(positions, good_rows)
+            bad_rows = first + np.searchsorted(positions, bad_rows)
+
+        # 2. With the policy ``fail``, the first bad record in the range ends it.
+        failed: int | None = None
+        if self._source.on_bad_record == "fail":
+            in_range = np.flatnonzero((bad_rows >= row) & (bad_rows < stop))
+            if len(in_range):
+                failed = int(in_range[0])
+                stop = int(bad_rows[failed])
+
+        # 3. Good rows up to there, then the error.
+        begin, end = np.searchsorted(good_rows, [row, stop]).tolist()
+        yield from _dicts(batch, good_rows, range(begin, end))
+        if failed is None:
+            return
+        record = batch.bad[failed]
+        if record.line is None and is_lines(self.file) and self.file.is_local:
+            # Reading began in the middle of the file: count the lines before the record.
+            with opened(self.file, self._source.storage_options) as data:
+                record = replace(record, line=count_lines(data, record.position) + 1)
+        error = refuse(record, self.file)
+        raise bad_row(self.file.path, stop, str(error), **error.details)
 
 
 def _dicts(batch: RowBatch, numbers: Int64s, places: range) -> Numbered:
-    """Yield (number, row) for the rows at `places` of a batch, some at a time."""
+    """Yield rows of a batch, each with its number.
+
+    Args:
+        batch: Batch of records.
+        numbers: int64[n], the numbers of its rows.
+        places: Places of the rows to yield.
+    """
     if batch.objects is not None:
         for place in places:
             yield int(numbers[place]), batch.objects[place]
         return
+
     rows = batch.rows
-    step = max(1, min(_SLICE_ROWS, _SLICE_BYTES * max(len(rows), 1) // max(rows.nbytes, 1)))
+    rows_of_slice = _SLICE_BYTES * max(len(rows), 1) // max(rows.nbytes, 1)
+    step = max(1, min(_SLICE_ROWS, rows_of_slice))
     for first in range(places.start, places.stop, step):
-        some = slice(first, min(first + step, places.stop))
-        part = rows.slice(first, some.stop - first)
-        yield from zip(numbers[some].tolist(), part.to_pylist(), strict=True)
+        stop = min(first + step, places.stop)
+        slice_rows = rows.slice(first, stop - first).to_pylist()
+        yield from zip(numbers[first:stop].tolist(), slice_rows, strict=True)
 
 
 def seek(
     file: InputFile, row: int, indexes: RowIndexes, options: Mapping[str, Any] | None = None
 ) -> tuple[Iterable[FileRange], int]:
-    """Return where to read `file` for `row`, a row number of it or one beyond.
+    """Return the parts of a file to read for its rows from a number on.
 
     Args:
-        indexes: of line files, to use and to add to.
-        options: of the file system that a URL is on.
+        file: File to read.
+        row: Number of a row, or of one beyond the last.
+        indexes: Indexes of line files, which are used and continued.
+        options: Options of the file system of a URL.
 
     Returns:
-        Ranges to read one after the other, up to the end of the file; and the number of the first record of the first
-        range, or of rows where there is nothing to read. `row` less that number are to be dropped.
+        parts: Ranges to read one after the other, up to the end of the file.
+        first: Number of the first record of the first range, or the number of rows if there is no range. The first
+            ``row - first`` records are to be dropped.
 
     Raises:
-        DamagedFileError: the footer cannot be read.
-        InputChangedError: the file is not, or does not stay, what was listed.
+        DamagedFileError: The footer cannot be read.
+        InputChangedError: The file has changed since it was listed.
     """
     if is_lines(file):
         start = 0
@@ -249,27 +331,38 @@ def seek(
     starts = _block_starts(file, options)
     if starts is None:
         return [FileRange(file=file, start=0, stop=file.size, weight=file.size)], 0
-    block, count = bisect_right(starts, row) - 1, len(starts) - 1
-    if block >= count:
+    block = bisect_right(starts, row) - 1
+    block_count = len(starts) - 1
+    if block >= block_count:
         return [], starts[-1]
-    return [FileRange(file=file, start=block, stop=count, weight=0)], starts[block]
+    return [FileRange(file=file, start=block, stop=block_count, weight=0)], starts[block]
 
 
 def is_lines(file: InputFile) -> bool:
-    """Say whether the rows of `file` are the lines of a plain file."""
+    """Return whether the rows of a file are the lines of a plain file."""
     return file.is_lines and file.compression is None
 
 
 def scanned(index: RowIndex, data: InputBytes, row: int) -> RowIndex:
-    """Return `index`, continued until it knows where `row` starts or that there is no such row."""
+    """Return an index, continued until it has passed a row or the end of the file.
+
+    Args:
+        index: Index to continue; it is not changed.
+        data: Open file.
+        row: Number of the row.
+    """
     if index.complete or row < index.count:
         return index
-    rows, offsets, count, end = [index.rows], [index.offsets], index.count, index.end
-    for starts, after in _row_starts(data, end):
+    rows = [index.rows]
+    offsets = [index.offsets]
+    count = index.count
+    end = index.end
+    for starts, next_block in _row_starts(data, end):
         if len(starts):
             rows.append(np.array([count]))
             offsets.append(starts[:1])
-        count, end = count + len(starts), after
+        count += len(starts)
+        end = next_block
         if row < count:
             break
     return RowIndex(
@@ -282,7 +375,13 @@ def scanned(index: RowIndex, data: InputBytes, row: int) -> RowIndex:
 
 
 def start_of(index: RowIndex, data: InputBytes, row: int) -> int:
-    """Return the byte at which `row` starts, one that `index` has passed."""
+    """Return the byte at which a row begins.
+
+    Args:
+        index: Index that has passed the row.
+        data: Open file.
+        row: Number of the row.
+    """
     entry = int(np.searchsorted(index.rows, row, side="right")) - 1
     first = int(index.rows[entry])
     for starts, _ in _row_starts(data, int(index.offsets[entry])):
@@ -293,18 +392,19 @@ def start_of(index: RowIndex, data: InputBytes, row: int) -> int:
 
 
 def _growing(file: InputFile, start: int) -> Iterator[FileRange]:
-    """Yield ranges from byte `start` on, small ones first; any partition gives the same rows."""
-    size = _FIRST
+    """Yield ranges from byte `start` on, small ones first. The rows do not depend on the sizes of ranges."""
+    size = _FIRST_BYTES
     while start < file.size:
         stop = min(start + size, file.size)
         yield FileRange(file=file, start=start, stop=stop, weight=stop - start)
-        start, size = stop, min(size * _GROWTH, _LARGEST)
+        start = stop
+        size = min(size * _GROWTH, _LARGEST_BYTES)
 
 
 def _block_starts(file: InputFile, options: Mapping[str, Any] | None) -> list[int] | None:
-    """Return the numbers of the first rows of row groups or record batches, and behind them that of rows.
+    """Return the number of the first row of each row group or record batch, followed by the number of rows.
 
-    None for a file without such blocks.
+    None for a file without blocks.
     """
     if file.format not in ("parquet", "arrow"):
         return None
@@ -315,7 +415,12 @@ def _block_starts(file: InputFile, options: Mapping[str, Any] | None) -> list[in
 
 
 def _row_starts(data: InputBytes, start: int) -> Iterator[tuple[Int64s, int]]:
-    """Yield (where the rows of a block start, where the next block starts); a line starts at `start`."""
+    """Yield the bytes at which the rows of a block begin, and the byte at which the next block begins.
+
+    Args:
+        data: Open file.
+        start: Byte at which a line begins.
+    """
     file = data.file
     part = FileRange(file=file, start=start, stop=file.size, weight=file.size - start)
     for starts, block in record_starts(part, data, _MAX_BLANK, _STEP):
@@ -323,6 +428,6 @@ def _row_starts(data: InputBytes, start: int) -> Iterator[tuple[Int64s, int]]:
 
 
 def _key(file: InputFile) -> str:
-    """Return what tells this state of the file, and what counts as a row in it, from any other."""
+    """Return a key of the file's state and of the rules by which its rows are counted."""
     state = [*file.stat] if file.is_local else file.token
     return canonical_json([_VERSION, file.url, file.size, state, file.format]).decode()

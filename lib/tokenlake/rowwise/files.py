@@ -1,4 +1,4 @@
-"""Sources whose shards are files, of any format, local or at a URL or on the Hub."""
+"""Sources whose shards are files of any format, local, at a URL or on the Hub."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property
@@ -44,7 +43,7 @@ DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 @final
 class DatasetType(StrEnum):
-    """What a dataset's files hold."""
+    """Format of the files of a dataset."""
 
     JSON = "json"
     PARQUET = "parquet"
@@ -56,26 +55,29 @@ class DatasetType(StrEnum):
 
     @classmethod
     def from_string(cls, value: str) -> DatasetType | str:
-        """Return the type of that name, whatever its case; else the text itself."""
+        """Return the type with a name, in upper or lower case; the name itself if there is none."""
         return next((kind for kind in cls if kind == value.lower()), value)
 
     @classmethod
     def infer_from_path(cls, path: str) -> DatasetType | None:
-        """Return the type that the extension of a file says, compressed or not; None if it says none."""
-        found: Format | None = format_of(path)
-        renamed = {"jsonl": "json", "text": "txt"}
-        return None if found is None else cls(renamed.get(found, found))
+        """Return the type for the extension of a file, compressed or not; None if the extension is unknown."""
+        file_format: Format | None = format_of(path)
+        if file_format is None:
+            return None
+        names = {"jsonl": "json", "text": "txt"}
+        return cls(names.get(file_format, file_format))
 
 
 class ReadOptions(TypedDict, total=False):
     """Keywords of every source of files.
 
     Attributes:
-        on_bad_record: ``fail`` (the default: the first bad record is an error) or ``quarantine`` (bad
-            records are left out; their numbers stay unused).
-        where: one SQL predicate (DuckDB) that rows must meet, such as ``"lang = 'en'"``.
-        max_record_bytes: a longer record is a bad one; bytes, or text like "64MB". 256 MB by default.
-        num_rows: read at most this many records, good or bad, in the order of the shards.
+        on_bad_record: Policy for bad records. ``fail`` (the default): the first one is an error. ``quarantine``: bad
+            records are left out, and their numbers stay unused.
+        where: SQL predicate (DuckDB) that rows must meet, such as ``"lang = 'en'"``.
+        max_record_bytes: Maximum size of a record in bytes, or text like "64MB"; a larger one is a bad record. The
+            default is 256 MB.
+        num_rows: Maximum number of records to read, good or bad, in the order of the shards.
     """
 
     on_bad_record: Literal["fail", "quarantine"]
@@ -85,13 +87,13 @@ class ReadOptions(TypedDict, total=False):
 
 
 class FileBacked(NumberedSource):
-    """A source that reads its rows from files; a shard is a file, its name the path below the root of the listing.
+    """A source of files. A shard is a file; its name is the path below the common folder of all files.
 
-    A shard also opens by the whole path or URL of its file.
+    A shard can also be opened by the full path or URL of its file.
 
-    All of these take, after the arguments of their own, the keywords of :class:`ReadOptions`. Opening a source lists
-    its files; it reads none. Of a folder whose names say splits the files of train are read; a glob names any files,
-    and :func:`create_source` takes `split`.
+    All these sources take the keywords of :class:`ReadOptions` after their own arguments. Opening a source lists its
+    files and reads none. If the names in a folder contain splits, the files of train are read; for other splits, give a
+    glob, or use :func:`create_source` with `split`.
     """
 
     _kind: str | None = None
@@ -107,10 +109,10 @@ class FileBacked(NumberedSource):
 
     @classmethod
     def over(cls, source: ResolvedSource, files: Sequence[InputFile]) -> Self:
-        """Return a source of files that were listed already."""
-        made = cls.__new__(cls)
-        made._open(source, files)
-        return made
+        """Return a source of files that are already listed."""
+        file_source = cls.__new__(cls)
+        file_source._open(source, files)
+        return file_source
 
     def _open(
         self,
@@ -118,36 +120,52 @@ class FileBacked(NumberedSource):
         files: Sequence[InputFile] | None = None,
         columns: Sequence[str] | None = None,
     ) -> None:
-        self._wanted, indexes = source, RowIndexes()
-        wanted = None if columns is None else tuple(dict.fromkeys(columns))
-        listed = list_inputs(source, hashed=False) if files is None else files
-        self._files = [FileRows(file, source, wanted, indexes) for file in listed]
-        self._names = tuple(file.path for file in listed)
-        self._left = [source.num_rows]  # rows that may be read before each shard; grows with what is counted
+        """List the files, unless they are given.
+
+        Args:
+            source: Settings of reading.
+            files: Files of the shards, in order. None for those that the settings name.
+            columns: Columns to read. None for all.
+        """
+        self._settings = source
+        indexes = RowIndexes()
+        unique_columns = None if columns is None else tuple(dict.fromkeys(columns))
+        if files is None:
+            files = list_inputs(source, hashed=False)
+        self._files = [FileRows(file, source, unique_columns, indexes) for file in files]
+        self._names = tuple(file.path for file in files)
+        self._rows_left = [source.num_rows]
+        """Number of rows that may be read of each shard and all after it; grows as shards are counted."""
 
     @property
     def every_row(self) -> bool:
-        return self._wanted.on_bad_record == "fail" and self._wanted.where is None
+        return self._settings.on_bad_record == "fail" and self._settings.where is None
 
     @property
     def versions(self) -> Sequence[tuple[str, int, str]]:
-        return [(each.file.url, each.file.size, each.file.token) for each in self._files]
+        return [(rows.file.url, rows.file.size, rows.file.token) for rows in self._files]
 
     def _index(self, name: str) -> int:
-        """Return the place of a shard, by its name or by the whole path or URL of its file."""
-        whole = name if is_url(name) else os.path.abspath(os.path.expanduser(name))  # noqa: PTH100, PTH111 (keeps symlinks)
-        place = None if name in self._places else self._whole.get(whole)
-        return super()._index(name) if place is None else place
+        """Return the index of a shard, by its name or by the full path or URL of its file."""
+        if name not in self._places:
+            url = name if is_url(name) else os.path.abspath(os.path.expanduser(name))  # noqa: PTH100, PTH111 (keeps symlinks)
+            if url in self._index_by_url:
+                return self._index_by_url[url]
+        return super()._index(name)
 
     @cached_property
-    def _whole(self) -> dict[str, int]:
-        return {each.file.url: place for place, each in enumerate(self._files)}
+    def _index_by_url(self) -> dict[str, int]:
+        return {rows.file.url: index for index, rows in enumerate(self._files)}
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
-        index, most = self._index(shard_name), self._left[0]
-        file, rows = self._files[index].file, self._files[index].known
-        if most is not None:  # what all shards together may give is asked of those before this one
-            rows = limited([each.known for each in self._files[: index + 1]], most)
+        index = self._index(shard_name)
+        file = self._files[index].file
+        num_rows = self._settings.num_rows
+        if num_rows is None:
+            rows = self._files[index].known
+        else:
+            # `num_rows` is a limit of all shards together: the rows of the shards before this one count.
+            rows = limited([file_rows.known for file_rows in self._files[: index + 1]], num_rows)
         return ShardInfo(
             name=self._names[index],
             index=index,
@@ -160,30 +178,34 @@ class FileBacked(NumberedSource):
 
     @property
     def pad_token_id(self) -> int | None:
-        """What rows of tokens are filled up with, as the manifest of their flat directory knows it; else None."""
-        with suppress(NotFoundError):
-            folders = {Path(each.file.url).parent for each in self._files if each.file.is_local}
-            found = {FlatManifest.of(folder).pad_token_id for folder in folders}
-            return found.pop() if len(found) == 1 else None
-        return None
+        """Padding token of rows of tokens, as the manifest of their flat directory records it; else None."""
+        folders = {Path(rows.file.url).parent for rows in self._files if rows.file.is_local}
+        try:
+            pad_ids = {FlatManifest.of(folder).pad_token_id for folder in folders}
+        except NotFoundError:
+            return None
+        return pad_ids.pop() if len(pad_ids) == 1 else None
 
     def count_rows(self, shard_name: str) -> int:
-        """Return how many rows a shard has, good or bad; reads it where nothing else tells."""
+        """Return the number of rows of a shard, good or bad; reads the shard only if it is not known."""
         return self._files[self._index(shard_name)].count()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({list(self._wanted.data_files)!r}, shards={self.num_shards()})"
+        return f"{type(self).__name__}({list(self._settings.data_files)!r}, shards={self.num_shards()})"
 
     def _rows(self, index: int, row: int) -> Numbered:
-        while len(self._left) <= index:  # `num_rows` leaves the rows from this number on out
-            left = self._left[-1]
-            self._left.append(left and left - self._files[len(self._left) - 1].count(left))
-        yield from self._files[index].rows(row, self._left[index])
+        # With `num_rows`, the rows of the shards before this one are counted.
+        while len(self._rows_left) <= index:
+            rows_left = self._rows_left[-1]
+            if rows_left:
+                rows_left -= self._files[len(self._rows_left) - 1].count(rows_left)
+            self._rows_left.append(rows_left)
+        yield from self._files[index].rows(row, self._rows_left[index])
 
 
 @final
 class ParquetShardedSource(FileBacked):
-    """Parquet files. Opening at a row decodes the row group that holds it and those after, nothing before."""
+    """Parquet files. Opening at a row decodes its row group and those after it, none before."""
 
     def __init__(
         self,
@@ -192,7 +214,14 @@ class ParquetShardedSource(FileBacked):
         columns: Sequence[str] | None = None,
         **options: Unpack[ReadOptions],
     ) -> None:
-        """List the files; `columns`: the only ones to read, None for all."""
+        """List the files.
+
+        Args:
+            data_files: File, glob, directory or URL, or several of them.
+            storage_options: Options of the file system of URLs.
+            columns: Columns to read, None for all.
+            options: Keywords of :class:`ReadOptions`.
+        """
         if columns is not None and (isinstance(columns, str) or not columns):
             raise expected("columns", columns, "a list of names, or None for all columns")
         self._open(_resolved("parquet", data_files, storage_options, **options), columns=columns)
@@ -212,8 +241,11 @@ class JsonShardedSource(FileBacked):
         """List the files.
 
         Args:
-            jsonl: files have an object on every line; else the beginning of each tells whether it has, or is an
-                array of objects.
+            data_files: File, glob, directory or URL, or several of them.
+            storage_options: Options of the file system of URLs.
+            jsonl: Whether every file has one object per line. If false, the beginning of each file decides whether it
+                has, or is an array of objects.
+            options: Keywords of :class:`ReadOptions`.
         """
         self._open(_resolved("jsonl" if jsonl else "json", data_files, storage_options, **options))
 
@@ -236,9 +268,16 @@ class CsvShardedSource(FileBacked):
         delimiter: str = ",",
         **options: Unpack[ReadOptions],
     ) -> None:
-        """List the files; `delimiter`: between cells, where the comma means a tab in ``.tsv`` files."""
-        cells = None if delimiter == "," else delimiter
-        self._open(_resolved("csv", data_files, storage_options, {"delimiter": cells}, **options))
+        """List the files.
+
+        Args:
+            data_files: File, glob, directory or URL, or several of them.
+            storage_options: Options of the file system of URLs.
+            delimiter: Character between cells. The comma, which is the default, is a tab in ``.tsv`` files.
+            options: Keywords of :class:`ReadOptions`.
+        """
+        fields = {"delimiter": None if delimiter == "," else delimiter}
+        self._open(_resolved("csv", data_files, storage_options, fields, **options))
 
 
 @final
@@ -254,9 +293,17 @@ class TextShardedSource(FileBacked):
         text_mode: Literal["lines", "document"] = "lines",
         **options: Unpack[ReadOptions],
     ) -> None:
-        """List the files; `text_field`: the field of a row that gets the text, without its end of line."""
-        more = {"content_field": text_field, "text_mode": text_mode}
-        self._open(_resolved("txt", data_files, storage_options, more, **options))
+        """List the files.
+
+        Args:
+            data_files: File, glob, directory or URL, or several of them.
+            storage_options: Options of the file system of URLs.
+            text_field: Field of a row for the text, which is without its end of line.
+            text_mode: Unit of a row: ``lines`` or ``document``.
+            options: Keywords of :class:`ReadOptions`.
+        """
+        fields = {"content_field": text_field, "text_mode": text_mode}
+        self._open(_resolved("txt", data_files, storage_options, fields, **options))
 
 
 @final
@@ -275,8 +322,12 @@ class HuggingFaceShardedSource(FileBacked):
         """List the files of one split.
 
         Args:
-            streaming: read over the network, and store nothing; else download the files first.
-            cache_dir: where downloaded files are kept; None for the cache of `huggingface_hub`.
+            dataset_name: Id of the dataset, ``org/name``.
+            split: Split to read.
+            subset: Subset of the dataset. None for its default.
+            streaming: Whether files are read over the network and not stored. If false, they are downloaded first.
+            cache_dir: Folder of downloaded files. None for the cache of `huggingface_hub`.
+            options: Keywords of :class:`ReadOptions`.
         """
         if streaming and cache_dir is not None:
             raise expected(
@@ -284,17 +335,25 @@ class HuggingFaceShardedSource(FileBacked):
             )
         source = _resolved("hf", dataset_name, None, {"split": split, "subset": subset}, **options)
         files = list_inputs(source, hashed=False)
-        self._open(source, files if streaming else downloaded(files, source.storage_options, cache_dir))
+        if not streaming:
+            files = downloaded(files, source.storage_options, cache_dir)
+        self._open(source, files)
 
 
 @final
 class FilesShardedSource(FileBacked):
-    """Files of any format, each read as its extension says."""
+    """Files of any format. The extension of a file decides how it is read."""
 
 
-_ENDINGS: Final = tuple(
-    end for each in FORMATS.values() for end in (*each.extensions, *each.prose, *COMPRESSION_ENDINGS.values())
-)
+def _known_endings() -> tuple[str, ...]:
+    """Return the endings of names of files, which no id of a dataset on the Hub has."""
+    endings: list[str] = []
+    for file_format in FORMATS.values():
+        endings += [*file_format.extensions, *file_format.prose, *COMPRESSION_ENDINGS.values()]
+    return tuple(endings)
+
+
+_ENDINGS: Final = _known_endings()
 _HUB_ID: Final = re.compile(r"[\w-]+/[\w.-]+(@[\w./-]+)?")
 
 _CLASSES: Final[dict[str, type[FileBacked]]] = {
@@ -309,23 +368,23 @@ _CLASSES: Final[dict[str, type[FileBacked]]] = {
 
 
 def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSource:
-    """Return the rows of a dataset as it is configured: `format_callback`, then `format_fields`, then `transforms`.
+    """Return the rows of a dataset, after its `format_callback`, `format_fields` and `transforms`, in this order.
 
-    Its class is that of the files' format, :class:`FilesShardedSource` where they have several; where rows are
-    changed, a :class:`TransformedShardedSource` over it. An entry ``org/name`` that is no file of this machine is asked
-    for on the Hub. Each line of a text file that is not empty is a row, whose `content_field` holds the text; with
-    ``text_mode="document"`` each file is one. Options of the tokenizer do not affect a source of rows.
+    The class of the source is that of the files' format, or :class:`FilesShardedSource` for several formats. If rows
+    are changed, it is a :class:`TransformedShardedSource` over it. An entry ``org/name`` that is not a local file is
+    looked up on the Hub. Each line of a text file that is not empty is a row, with the text in `content_field`; with
+    ``text_mode="document"``, each file is a row. Options of the tokenizer do not affect a source of rows.
 
     Args:
-        config: a DatasetConfig, or a mapping of its keys.
+        config: DatasetConfig, or a mapping of its keys.
 
     Raises:
-        ConfigError: a key or value is not allowed.
-        NotAvailableError: an option that rows do not follow in this release.
-        SourceNotFoundError: an entry of `data_files` matches nothing.
+        ConfigError: A key or value is not allowed.
+        NotAvailableError: An option is set that acts in builds and pipelines only.
+        SourceNotFoundError: An entry of `data_files` matches nothing.
     """
     pipeline = PipelineConfig(datasets=(section(DatasetConfig, config, "create_source"),))
-    # What only builds and pipelines act on is refused.
+    # Options that act in builds and pipelines only are errors here.
     raise_problems(NotAvailableError, refused(pipeline, "source", ("datasets",)))
     return open_dataset(pipeline, pipeline.datasets[0])
 
@@ -333,43 +392,61 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSourc
 def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataSource:
     """Return the rows of a dataset of a checked configuration; raises as :func:`create_source`.
 
-    Where the configuration or its section `source` does not stream, files of the Hub are downloaded first.
+    Files of the Hub are downloaded first, unless the configuration and its section `source` stream.
+
+    Args:
+        config: Configuration.
+        dataset: Dataset of it.
     """
-    # A function that no other process could find is fine here.
+    # A callback that is a function is applied here, and need not be importable by name.
     callback = None if isinstance(dataset.format_callback, str) else dataset.format_callback
     if callback is not None:
         dataset = dataset.model_copy(update={"format_callback": None})
-    source = resolve_source(config, with_lines(dataset))
-    try:
-        files = list_inputs(source, hashed=False)
-    except SourceNotFoundError as missing:  # an entry ``org/name`` may be the id of a dataset on the Hub
-        ids = [_HUB_ID.fullmatch(entry) and not entry.endswith(_ENDINGS) for entry in source.data_files]
-        if source.type is not None or not all(ids):
-            raise
-        source = replace(source, type="hub")
-        try:
-            files = list_inputs(source, hashed=False)
-        except SourceError as error:
-            raise SourceNotFoundError(f"{missing} Nor is it a dataset that the Hub gives: {error}") from error
-    # The default of `text_mode` is fine beside files of any format.
+    source, files = _listed(resolve_source(config, with_lines(dataset)))
+
+    # A default `text_mode` is no error with files of other formats, but a written one is.
     has_lines = dataset.text_mode == "lines" and "text_mode" in dataset.model_fields_set
     require_use_of_options(
         source.name, files, delimiter=source.delimiter, text_mode=dataset.text_mode if has_lines else None
     )
+
+    # The class of the source, and its rows.
     kinds = {_CLASSES[file.format] for file in files}
     kind = kinds.pop() if len(kinds) == 1 else FilesShardedSource
     if source.type == "hub":
         kind = HuggingFaceShardedSource
-        files = (
-            files
-            if config.streaming and config.source.streaming
-            else downloaded(files, source.storage_options)
-        )
+        is_streaming = config.streaming and config.source.streaming
+        if not is_streaming:
+            files = downloaded(files, source.storage_options)
     rows = kind.over(source, files)
-    steps = [*([] if callback is None else [callback]), *open_chain(source.texts).steps]
+
+    steps = list(open_chain(source.texts).steps)
+    if callback is not None:
+        steps.insert(0, callback)
     if not steps:
         return rows
     return TransformedShardedSource(rows, ChainedTransform(steps), on_bad_record=source.on_bad_record)
+
+
+def _listed(source: ResolvedSource) -> tuple[ResolvedSource, Sequence[InputFile]]:
+    """Return a source and its files. If no file matches, ids ``org/name`` are looked up on the Hub.
+
+    Raises:
+        SourceNotFoundError: Neither this machine nor the Hub has the files.
+    """
+    try:
+        return source, list_inputs(source, hashed=False)
+    except SourceNotFoundError as missing:
+        if source.type is not None:
+            raise
+        for entry in source.data_files:
+            if _HUB_ID.fullmatch(entry) is None or entry.endswith(_ENDINGS):
+                raise
+        hub_source = replace(source, type="hub")
+        try:
+            return hub_source, list_inputs(hub_source, hashed=False)
+        except SourceError as error:
+            raise SourceNotFoundError(f"{missing} Nor is it a dataset that the Hub gives: {error}") from error
 
 
 def with_lines(dataset: DatasetConfig) -> DatasetConfig:
@@ -383,45 +460,68 @@ def with_lines(dataset: DatasetConfig) -> DatasetConfig:
 
 
 def expand_data_files(data_files: DataFiles, storage_options: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the files that entries stand for: absolute paths, or URLs.
+    """Return the files that entries match, as absolute paths or URLs, each once.
 
-    In the order of the entries, sorted within each, every file once. A directory stands for the files in it
-    and below whose extensions are known.
+    They are in the order of the entries, and sorted within each entry. A directory matches all files in it and below
+    it with known extensions.
+
+    Args:
+        data_files: File, glob, directory or URL, or several of them.
+        storage_options: Options of the file system of URLs.
 
     Raises:
-        SourceNotFoundError: an entry matches nothing; the message names near matches.
-        ConfigError: an argument is not allowed.
+        SourceNotFoundError: An entry matches nothing. The message names near matches.
+        ConfigError: An argument is not allowed.
     """
     source = _resolved(None, data_files, storage_options)
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}  # in order, each once
     for entry in spelled_out(source.data_files):
         if is_url(entry):
             files = list_inputs(replace(source, data_files=(entry,)), hashed=False, select=Survey())
-            found.update(dict.fromkeys(file.url for file in files))
+            paths.update(dict.fromkeys(file.url for file in files))
         else:
-            found.update(dict.fromkeys(sorted(expand(entry, None)[1])))
-    once = set(each_once(path for path in found if not is_url(path)))
-    return [path for path in found if is_url(path) or path in once]
+            paths.update(dict.fromkeys(sorted(expand(entry, None)[1])))
+    # Links to the same file count once.
+    local_paths = set(each_once(path for path in paths if not is_url(path)))
+    return [path for path in paths if is_url(path) or path in local_paths]
 
 
 def _resolved(
     kind: str | None,
     data_files: DataFiles,
     storage_options: Mapping[str, Any] | None,
-    more: Mapping[str, Any] | None = None,
+    dataset_fields: Mapping[str, Any] | None = None,
     *,
     on_bad_record: str = "fail",
     where: str | None = None,
     max_record_bytes: int | str = "256MB",
     num_rows: int | None = None,
 ) -> ResolvedSource:
-    """Return what reading needs to know of a source; ConfigError if an argument is not allowed."""
+    """Return the settings of reading.
+
+    Args:
+        kind: Type of the files, as a configuration writes it. None for the type by their extensions.
+        data_files: File, glob, directory or URL, or several of them.
+        storage_options: Options of the file system of URLs.
+        dataset_fields: Further keys of a dataset of the configuration.
+        on_bad_record, where, max_record_bytes, num_rows: Keywords of :class:`ReadOptions`.
+
+    Raises:
+        ConfigError: An argument is not allowed.
+    """
     if where is not None:
-        Predicate(where)  # what is wrong with it is said now, not at the first row
+        Predicate(where)  # raises now, and not at the first row
     if storage_options is not None and not isinstance(storage_options, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError("storage_options: must be a mapping of option to value (yours is not shown)")
-    fields = {"name": "rows", "type": kind, "data_files": data_files or [], "where": where, **(more or {})}
-    dataset = with_lines(section(DatasetConfig, {**fields, "on_bad_record": on_bad_record}))
+    fields = {
+        "name": "rows",
+        "type": kind,
+        "data_files": data_files or [],
+        "where": where,
+        "on_bad_record": on_bad_record,
+        **(dataset_fields or {}),
+    }
+    dataset = with_lines(section(DatasetConfig, fields))
     stage = section(SourceStageConfig, {"max_record_bytes": max_record_bytes})
     source = resolve_source(PipelineConfig(datasets=(dataset,), source=stage), dataset)
     return replace(
@@ -436,42 +536,49 @@ def downloaded(
     storage_options: Mapping[str, Any] | None = None,
     cache_dir: str | Path | None = None,
 ) -> list[InputFile]:
-    """Return files of the Hub as files of this machine: identity stays, `url` and `stat` are those of the cache.
+    """Return files of the Hub as local files.
 
-    What the cache of `huggingface_hub` has already is not downloaded again.
+    Their identity stays the same; `url` and `stat` are those of the copies. A file that is already in the cache of
+    `huggingface_hub` is not downloaded again.
 
     Args:
-        storage_options: of the source: its own token and endpoint.
-        cache_dir: where the files are kept; None for the cache of `huggingface_hub`.
+        files: Files of the Hub.
+        storage_options: Options of the source, with its token and endpoint.
+        cache_dir: Folder of the files. None for the cache of `huggingface_hub`.
 
     Raises:
-        DamagedFileError: what came is not what the plan's hash says, or the cache is damaged.
-        SourceError: a download failed.
+        DamagedFileError: A copy does not have the recorded size and hash.
+        SourceError: A download failed.
     """
     from tokenlake.etl.sources.hub_client import HubClient  # other sources start without the Hub's parts
     from tokenlake.etl.sources.hub_id import parse_url  # other sources start without the Hub's parts
 
     client = HubClient(storage_options)
 
-    def local(file: InputFile) -> InputFile:
+    def local_copy(file: InputFile) -> InputFile:
         path = client.download(*parse_url(file.url), cache_dir)
-        before = path.stat()
-        if file.token.startswith("git:"):
-            # Git hashes a header with the length before the content; such files are small.
-            data = path.read_bytes()
-            found = f"git:{hashlib.sha1(b'blob %d' % len(data) + bytes(1) + data).hexdigest()}"
-        else:
-            with path.open("rb") as stream:
-                found = f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
-        if before.st_size != file.size or found != file.token:
+        stat = path.stat()
+        token = _hub_token_of(path, is_git=file.token.startswith("git:"))
+        if stat.st_size != file.size or token != file.token:
             raise damaged(
                 file,
-                f"its copy {str(path)!r} has {before.st_size} bytes and {found}, planned were {file.size} and "
+                f"its copy {str(path)!r} has {stat.st_size} bytes and {token}, planned were {file.size} and "
                 f"{file.token}; delete the copy and run again",
             )
-        return replace(file, url=str(path), stat=state(before))
+        return replace(file, url=str(path), stat=state(stat))
 
-    return list(in_order(local, list(files), _DOWNLOADS))
+    return list(in_order(local_copy, list(files), _DOWNLOADS))
 
 
-_DOWNLOADS: Final = 4  # at a time
+def _hub_token_of(path: Path, *, is_git: bool) -> str:
+    """Return the hash of a file as the Hub records it: of Git for small files, else SHA-256."""
+    if is_git:
+        # Git hashes a header with the length, and the content after it.
+        content = path.read_bytes()
+        header = b"blob %d" % len(content) + bytes(1)
+        return f"git:{hashlib.sha1(header + content).hexdigest()}"
+    with path.open("rb") as stream:
+        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+
+
+_DOWNLOADS: Final = 4  # number of files that are downloaded at once

@@ -144,7 +144,7 @@ class DatasetMixture:
             ConfigError: an option of a dataset is not what is allowed, or weights are not shares.
             SourceNotFoundError: files of a dataset are not there.
         """
-        opened = [inform.open(self.text_target_field) for inform in self._told()]
+        opened = [inform.open(self.text_target_field) for inform in self._informs_with_options()]
         rows: ShardedDataSource
         if not self.streaming:
             rows = CompositeShardedSource(opened)
@@ -182,9 +182,11 @@ class DatasetMixture:
         """
         if self.tokenize_callback is not None:
             raise ConfigError(f"tokenize_callback: {_NO_FUNCTION}")
-        given = set_fields(self) | {"informs": [each.to_json() for each in self._told()]}
-        given.pop("dask_storage_options", None)  # told by each dataset, which knows what is secret
-        return json.dumps(given, indent=2, default=dict)
+        values = set_fields(self)
+        values["informs"] = [inform.to_json() for inform in self._informs_with_options()]
+        # The options are written with each dataset, which hides secrets.
+        values.pop("dask_storage_options", None)
+        return json.dumps(values, indent=2, default=dict)
 
     def save_mixture(self, json_file_path: str | os.PathLike[str]) -> None:
         """Write :meth:`to_json_string` to a file, for :meth:`load_mixture`; ConfigError where it lies in a store."""
@@ -193,25 +195,22 @@ class DatasetMixture:
 
     @classmethod
     def load_mixture(cls, json_file: str | os.PathLike[str]) -> Self:
-        """Return the mixture that a file holds.
-
-        Raises:
-            ConfigError: it holds none.
-        """
+        """Return the mixture in a file; ConfigError if the file has none."""
         try:
-            given = json.loads(Path(json_file).read_text(encoding="utf-8"))
-            given["informs"] = [TextDatasetInform.from_json(each) for each in given["informs"]]
-            return cls(**given)
+            values = json.loads(Path(json_file).read_text(encoding="utf-8"))
+            values["informs"] = [TextDatasetInform.from_json(inform) for inform in values["informs"]]
+            return cls(**values)
         except (OSError, KeyError, TypeError, ValueError) as error:
-            why = "expected a file that save_mixture wrote"
-            raise ConfigError(f"{os.fspath(json_file)}: no mixture ({error}); {why}") from error
+            raise ConfigError(
+                f"{os.fspath(json_file)}: no mixture ({error}); expected a file that save_mixture wrote"
+            ) from error
 
     @property
     def _packs(self) -> bool:
         return self.pack_tokens or self.pack_on_the_fly
 
-    def _told(self) -> list[TextDatasetInform]:
-        """Return the datasets with the storage options that count for each."""
+    def _informs_with_options(self) -> list[TextDatasetInform]:
+        """Return the datasets, each with its own storage options or else those of the mixture."""
         shared = self.dask_storage_options
         return [
             inform if inform.storage_options or not shared else replace(inform, storage_options=shared)
@@ -268,9 +267,9 @@ def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> Bui
         TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
     """
     if not isinstance(config, DatasetMixture):
-        asked = load_config(config)
-        with observed(asked, options.pop("on_event", ignore)) as watcher:
-            return build_version(asked, **options, on_event=watcher)
+        build_config = load_config(config)
+        with observed(build_config, options.pop("on_event", ignore)) as watcher:
+            return build_version(build_config, **options, on_event=watcher)
     if options:
         raise ConfigError(f"{', '.join(options)}: without effect on a DatasetMixture; leave them out")
     return config.build()
@@ -344,22 +343,23 @@ class TextDatasetInform(BaseDatasetInform):
         """
         if self.format_callback is not None:
             raise ConfigError(f"format_callback: {_NO_FUNCTION}")
-        given = dict(self.storage_options or {})
+        storage_options = dict(self.storage_options or {})
         try:
-            options = _OPTIONS.validate_python(given, context={LITERALS_REFUSED: True})
+            options = _OPTIONS.validate_python(storage_options, context={LITERALS_REFUSED: True})
         except ValidationError as error:
             raise ConfigError(f"storage_options: {error.errors(include_url=False)[0]['msg']}") from None
-        given = set_fields(self) | {"storage_options": _OPTIONS.dump_python(options, mode="json") or None}
+        values = set_fields(self)
+        values["storage_options"] = _OPTIONS.dump_python(options, mode="json") or None
         files = self.data_files
         if isinstance(files, str | os.PathLike):
-            given["data_files"] = os.fspath(files)
+            values["data_files"] = os.fspath(files)
         elif files is not None:
-            given["data_files"] = [os.fspath(file) for file in files]
-        return given
+            values["data_files"] = [os.fspath(file) for file in files]
+        return values
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Return the dataset that :meth:`to_json` told; ConfigError if it is none."""
+        """Return the dataset that :meth:`to_json` described; ConfigError if `value` has other fields."""
         try:
             return cls(**value)
         except TypeError as error:
@@ -374,14 +374,20 @@ class TextDatasetInform(BaseDatasetInform):
         """
         if self.data_files is None:
             raise expected("TextDatasetInform: data_files", None, "a file, glob, directory, URL or Hub id")
-        given: dict[str, Any] = {field: getattr(self, field) for field in _OF_FILES}
+        config: dict[str, Any] = {field: getattr(self, field) for field in _OF_FILES}
         if self.split == TRAIN:
-            del given["split"]  # the default, which selects nothing among files that are named one by one
+            # A written split would select among files that are named one by one; the default does not.
+            del config["split"]
         kind = self.get_str_type()
-        given["type"], given["delimiter"] = ("csv", "\t") if kind == "tsv" else (kind, None)
+        config["type"] = kind
+        config["delimiter"] = None
+        if kind == "tsv":
+            config["type"] = "csv"
+            config["delimiter"] = "\t"
         if kind in ("txt", "text"):
-            given |= {"text_mode": "lines", "content_field": self.content_field or "text"}
-        source = create_source(given)
+            config["text_mode"] = "lines"
+            config["content_field"] = self.content_field or "text"
+        source = create_source(config)
         if self.format_fields:
             source = source.rename_fields(self.format_fields)
         if self.format_callback is not None:
@@ -398,15 +404,23 @@ class TextDatasetInform(BaseDatasetInform):
         def to_target(row: Row) -> Row:
             if content not in row and "chosen" in row and "rejected" in row:
                 return row
-            if missing := [field for field in (content, *fields) if field not in row]:
-                why = f"the row lacks {', '.join(map(repr, missing))}; it has {fields_in(row)}"
-                raise BadRecordError(f"{why}. Every row must have the fields named", reason="missing_field")
+            missing = [field for field in (content, *fields) if field not in row]
+            if missing:
+                raise BadRecordError(
+                    f"the row lacks {', '.join(map(repr, missing))}; it has {fields_in(row)}. Every row must have the "
+                    "fields named",
+                    reason="missing_field",
+                )
             return {target: row[content], **{field: row[field] for field in fields}}
 
         return source.map(to_target)
 
 
-def set_fields(given: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that are not as they are by default."""
-    found = {each.name: (getattr(given, each.name), each.default) for each in fields(given)}
-    return {name: value for name, (value, default) in found.items() if value != default}
+def set_fields(instance: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass whose values differ from their defaults."""
+    values: dict[str, Any] = {}
+    for field in fields(instance):
+        value = getattr(instance, field.name)
+        if value != field.default:
+            values[field.name] = value
+    return values

@@ -114,31 +114,33 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
         """Read nothing yet.
 
         Args:
-            source: rows; every iteration begins anew, which an iterator that was drawn from cannot. Or rows that are
-                stored: a ``Dataset`` or a ``Mixture``.
-            batch_size: rows of a batch.
-            prefetch_enabled: let threads prepare batches ahead.
-            prefetch_workers: number of these threads. One at a time draws rows; they make batches of them in parallel.
-            prefetch_buffer_size: batches that are ready or in work at most.
-            shuffle_buffer_size: rows of the buffer that rows are drawn from at random; None: rows stay in order. The
-                rows of a ``Dataset`` are shuffled over the whole epoch, whatever the number, and those of a ``Mixture``
+            source: Rows, which every iteration reads from the beginning, so an iterator is not enough; or stored rows:
+                a ``Dataset`` or a ``Mixture``.
+            batch_size: Number of rows per batch.
+            prefetch_enabled: Whether threads prepare batches ahead.
+            prefetch_workers: Number of these threads. One at a time draws rows; batches are made in parallel.
+            prefetch_buffer_size: Maximum number of batches that are ready or in progress.
+            shuffle_buffer_size: Number of rows in the buffer from which rows are drawn at random. None for rows in
+                order. With any number, rows of a ``Dataset`` are shuffled over the whole epoch; those of a ``Mixture``
                 always are.
-            drop_last: leave out a last batch of fewer rows.
-            seed: of the shuffle; None is 0.
-            pad_token_id: rows of different lengths are filled up with it to the longest of each batch, and every batch
-                has an ``attention_mask``; None: what the manifest of a flat directory of tokens says; where there is
-                none, such rows are an error.
-            padding_side: where it goes, also for stored rows that are not packed.
-            sharding: a ``jax.sharding.Sharding`` of batches (rows, ids): batches are global ``jax.Array``, `batch_size`
-                rows over all hosts. Of a ``Dataset`` or a ``Mixture`` each host reads only its rows; other rows have no
-                known place before they are read, so every host draws all of them and puts only its own onto devices.
-            prefetch_to_device: put batches onto devices ahead; without `sharding` onto the first one of this process.
+            drop_last: Whether a last batch of fewer rows is left out.
+            seed: Random seed of the shuffle. None is 0.
+            pad_token_id: Token that pads rows to the longest of each batch, which then has an ``attention_mask``. None
+                for the padding token in the manifest of a flat directory of tokens; without one, rows of different
+                lengths are an error.
+            padding_side: Side of the padding, also for stored rows that are not packed.
+            sharding: ``jax.sharding.Sharding`` of batches (rows, ids). Batches are then global ``jax.Array`` with
+                `batch_size` rows over all hosts. Each host reads only its rows of a ``Dataset`` or a ``Mixture``. Other
+                rows have no known place before they are read, so every host draws all of them and puts only its own
+                onto devices.
+            prefetch_to_device: Whether batches are put onto devices ahead; without `sharding`, onto the first device of
+                this process.
 
         Raises:
-            ConfigError: an argument is not what is allowed.
-            MissingExtraError: batches on devices are asked for, and jax is not installed.
+            ConfigError: An argument is not allowed.
+            MissingExtraError: Batches on devices are configured, and jax is not installed.
         """
-        options = {name: given for name, given in locals().items() if name in LoadStageConfig.model_fields}
+        options = {name: value for name, value in locals().items() if name in LoadStageConfig.model_fields}
         stored = isinstance(source, Dataset | Mixture)
         if not stored and not isinstance(source, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("source", source, "a source of rows")
@@ -328,8 +330,10 @@ class RowPlacement:
     def array(self, name: str, values: Any) -> Any:
         """Return one field (rows, ids) on the devices; errors as :meth:`placed`."""
         if getattr(values, "ndim", None) != 2:
-            why = f"is a {type(values).__name__}; batches on devices hold only arrays (rows, ids)"
-            raise ConfigError(f"the field {name!r} {why}. Leave it out: source.drop_fields([...])")
+            raise ConfigError(
+                f"the field {name!r} is a {type(values).__name__}; batches on devices hold only arrays (rows, ids). "
+                "Leave it out: source.drop_fields([...])"
+            )
         placement = self._of(values.shape[1])
         return placement.place({name: values[placement.wanted(self._size)]}, self._size)[name]
 
@@ -357,15 +361,15 @@ class PrefetchIterator(Generic[Item]):
         """Start no thread yet.
 
         Args:
-            source: one thread at a time draws from it.
-            buffer_size: items that are ready ahead, at most.
-            num_workers: threads, which run `make` side by side.
-            make: function of an item whose result takes its place; None: items as they are.
+            source: Items, drawn by one thread at a time.
+            buffer_size: Maximum number of items that are ready ahead.
+            num_workers: Number of threads, which run `make` in parallel.
+            make: Function from an item to the item that replaces it. None for the items themselves.
         """
         whole_number("num_workers", num_workers, 1)
         whole_number("buffer_size", buffer_size, 1)
-        made: Callable[[Any], Any] = make or (lambda item: item)
-        self._items = Prefetched(iter(source), made, workers=num_workers, ahead=buffer_size)
+        function: Callable[[Any], Any] = make or (lambda item: item)
+        self._items = Prefetched(iter(source), function, workers=num_workers, ahead=buffer_size)
 
     def __iter__(self) -> PrefetchIterator[Item]:
         return self

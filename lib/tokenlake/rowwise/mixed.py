@@ -1,4 +1,15 @@
-"""Several sources as one stream of rows, mixed by weights."""
+"""Mixtures: several sources combined by weight into one stream of rows, in a reproducible order.
+
+Indices of this module:
+
+- *row*: number of a row in the mixture, which is its place in the order
+- *draw*: number of a row among all rows drawn from one source, over all its epochs, from 0
+- *ceiling*: number of draws that a schedule of weights ever takes from a source; None if there is no end
+
+To open the mixture at row r, the order says how many draws of each source come before it, and each source is opened at
+that draw. For example, with weights a: 0.75 and b: 0.25 and blocks of 4 rows, row 8 is after two blocks, so source a
+is opened at draw 6 and source b at draw 2.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +29,30 @@ from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
 from tokenlake.runtime.mixing.weights import check_weight_names
 
 SOURCE_FIELD: Final = "__source__"
-"""Field of a mixed row that names the source it is of."""
+"""Field of a mixed row with the name of its source."""
 
 _SHARD: Final = "mixed"
-_SHARDS: Final = 0x53484152_4453  # "SHARDS": the stream of chance that shards are shuffled by
-_ENDLESS: Final = 1 << 53  # rows that no source has
-_STEP: Final = 1024  # places that are looked up at a time, where blocks are smaller
+_SHARDS: Final = 0x53484152_4453  # "SHARDS": part of the random key that shuffles the shards of a source
+_ENDLESS: Final = 1 << 53  # more rows than any source has
+_STEP: Final = 1024  # minimum number of rows whose sources are computed at once
 
 Lengths = dict[str, int | None]
-"""Name of each source to its rows; None where only reading it would tell."""
+"""Name of each source to its number of rows; None if it is not known."""
 
 
 @final
 class MixedShardedSource(NumberedSource):
-    """Rows of several sources in one shard; each says in ``__source__`` which source it is of.
+    """Rows of several sources in one shard, each with the name of its source in ``__source__``.
 
-    Counts over blocks follow the weights, and what is left of a fraction goes over to the next block, so that no source
-    starves. Inside a block the order is a shuffle that the seed decides. Each source gives its own rows in its own
-    order. One that is started again reads its shards in an order drawn for that epoch; inside a shard, and so where
-    it has but one, the order stays.
+    Counts over blocks follow the weights. Fractions of a row are carried over to the next block, so that no source
+    starves. Inside a block, the order is a shuffle by the seed. Each source yields its rows in its own order. In later
+    epochs of a restarted source, its shards are in a new order; inside a shard the order stays the same.
 
-    A row's number is its place in the mixture. Opening at a row computes how many rows of each source are before it
-    and opens every source there, which costs what it costs the sources; what is before is read only of a source that
-    leaves rows out or does not number them. In memory are some places of the order and a row of each source.
+    The number of a row is its place in the mixture. Opening at a row computes the number of rows of each source before
+    it, and opens every source there, at the cost of the sources. Earlier rows are read only from sources that leave
+    rows out or do not number them. Memory holds a few places of the order, and one row of each source.
 
-    How long a source is need not be known: rows are the same, and only `len` differs.
+    The length of a source may be unknown. The rows are the same, and only `len` is not available.
     """
 
     _names = (_SHARD,)
@@ -56,20 +66,19 @@ class MixedShardedSource(NumberedSource):
         stop_strategy: str = "restart",
         weight_scheduler: WeightScheduler | None = None,
     ) -> None:
-        """Mix `sources`; nothing is opened yet.
+        """Mix sources; nothing is opened yet.
 
         Args:
-            sources: name to source, or a list of sources, which are then called source_0, source_1, ...
-            weights: name to weight, per row: shares, percentages, or ratios of whole numbers. None: equal ones.
-            block_size: rows of a block.
-            seed: of the shuffle inside blocks, and of the order of shards in later epochs; None is 0.
-            stop_strategy: when a source ends: ``restart`` it, without end; stop before the first row that it would
-                have to give (``first_exhausted``); or go on with the others until all are at their end
-                (``all_exhausted``).
-            weight_scheduler: weights that change; its steps count rows of the mixture.
+            sources: Name to source, or a list of sources, which get the names source_0, source_1, ...
+            weights: Name to weight per row: shares, percentages, or ratios of whole numbers. None for equal weights.
+            block_size: Number of rows per block.
+            seed: Random seed of the shuffle inside blocks, and of the order of shards in later epochs. None is 0.
+            stop_strategy: Action at the end of a source. ``restart``: restart it, without end. ``first_exhausted``:
+                stop before the first row that is missing. ``all_exhausted``: continue with the others until all end.
+            weight_scheduler: Weights that change. Its steps count rows of the mixture.
 
         Raises:
-            ConfigError: an argument is not what is allowed; weights are of other names than the sources.
+            ConfigError: An argument is not allowed, or the weights do not have the names of the sources.
         """
         self._sources = _named("sources", sources)
         for name, source in self._sources.items():
@@ -77,27 +86,33 @@ class MixedShardedSource(NumberedSource):
                 raise expected(f"sources: {name!r}", source, "a source of rows, such as ParquetShardedSource")
         self._seed = 0 if seed is None else whole_number("seed", seed)
         require_one_of("stop_strategy", stop_strategy, STOPS)
-        self._stop, self._block_size = stop_strategy, whole_number("block_size", block_size, 1)
+        self._stop = stop_strategy
+        self._block_size = whole_number("block_size", block_size, 1)
         self._scheduler = _scheduler_of(tuple(self._sources), weights, weight_scheduler)
 
     def reschedule(self, scheduler: WeightScheduler | None) -> None:
-        """Take other weights; whoever opens the mixture after this draws by these."""
+        """Replace the weights. They apply when the mixture is opened next."""
         self._scheduler = _scheduler_of(tuple(self._sources), None, scheduler)
 
     @property
     def endless(self) -> bool:
-        never = [source.endless for source in self._sources.values()]
-        return self._stop == "restart" or (any(never) if self._stop == "all_exhausted" else all(never))
+        are_endless = [source.endless for source in self._sources.values()]
+        if self._stop == "restart":
+            return True
+        if self._stop == "all_exhausted":
+            return any(are_endless)
+        return all(are_endless)
 
     def _count(self, index: int) -> int | None:
         lengths = dict.fromkeys(self._sources) if self._stop == "restart" else self._lengths()
         return None if None in lengths.values() else self._order(lengths).rows
 
     def __len__(self) -> int:
-        """Return how many rows come out, exactly; TypeError where there is no end, or it is not known."""
+        """Return the exact number of rows; TypeError if there is no end, or it is not known."""
         if self._stop == "restart":
             raise TypeError("a mixture with stop_strategy='restart' has no length: it never ends")
-        if (rows := self._count(0)) is None:
+        rows = self._count(0)
+        if rows is None:
             unknown = ", ".join(name for name, length in self._lengths().items() if length is None)
             raise TypeError(f"the mixture's length is unknown, because that of {unknown} is; count its rows")
         return rows
@@ -109,94 +124,140 @@ class MixedShardedSource(NumberedSource):
         return {name: known_length(source) for name, source in self._sources.items()}
 
     def _rows(self, index: int, row: int) -> Numbered:
-        # Lengths are learned from the rows: asking for them may open every file before the first row comes.
+        # Lengths are learned when sources end: to ask for them might open every file before the first row.
         lengths: Lengths = dict.fromkeys(self._sources)
-        feeds = {
-            name: _SourceFeed(name, source, again=self._stop == "restart", seed=self._seed, place=place)
-            for place, (name, source) in enumerate(self._sources.items())
-        }
+        feeds: dict[str, _SourceFeed] = {}
+        for source_index, (name, source) in enumerate(self._sources.items()):
+            feeds[name] = _SourceFeed(
+                name, source, again=self._stop == "restart", seed=self._seed, source_index=source_index
+            )
         if self._stop == "all_exhausted":
-            # A source that can never be exhausted is an error now, and not behind all others.
-            for name, most in self._ceilings().items():
-                self._told(name, None if most is None else known_length(self._sources[name]), most)
-        place = row
-        if place:
-            self._seek(feeds, lengths, place)
-        while True:
-            for name in self._turns(lengths, place):
-                taken = feeds[name].take()
-                if taken is None:
+            # A source that can never be exhausted is an error now, and not after all others.
+            for name, ceiling in self._ceilings().items():
+                rows = None if ceiling is None else known_length(self._sources[name])
+                self._length_in_order(name, rows, ceiling)
+        if row:
+            self._seek(feeds, lengths, row)
+
+        # Take rows in the order's turns. When a source ends, its length is known, and so the order after its end.
+        has_ended_source = True
+        while has_ended_source:
+            has_ended_source = False
+            for name in self._turns(lengths, row):
+                source_row = feeds[name].take()
+                if source_row is None:
                     lengths[name] = feeds[name].drawn
+                    has_ended_source = True
                     break
-                if SOURCE_FIELD in taken:
-                    how = "rename it with rename_fields, or use drop_fields"
-                    why = f"a row has a field {SOURCE_FIELD!r} already, where a mixture writes the name of its source"
-                    raise BadRecordError(f"source {name!r}: {why}; {how}", source=name, field=SOURCE_FIELD)
-                yield place, {**taken, SOURCE_FIELD: name}
-                place += 1
-            else:
-                break
+                if SOURCE_FIELD in source_row:
+                    raise BadRecordError(
+                        f"source {name!r}: a row has a field {SOURCE_FIELD!r} already, where a mixture writes the name "
+                        "of its source; rename it with rename_fields, or use drop_fields",
+                        source=name,
+                        field=SOURCE_FIELD,
+                    )
+                yield row, {**source_row, SOURCE_FIELD: name}
+                row += 1
         self._check_end(feeds, lengths)
 
-    def _turns(self, lengths: Lengths, place: int) -> Iterator[str]:
-        """Yield the name of the source at each place, from `place` on.
+    def _turns(self, lengths: Lengths, row: int) -> Iterator[str]:
+        """Yield the name of the source of each row, from a row on.
 
-        A source of unknown length is taken for endless until it ends. The places before its end are the same either
-        way: who reads it notes its length when it is known, and asks again from there on.
+        A source of unknown length counts as endless until it ends. The rows before its end are the same either way:
+        the caller sets its length when it ends, and calls this again from there.
+
+        Args:
+            lengths: Number of rows of each source, as far as known.
+            row: Number of the first row.
         """
         order = self._order(lengths)
         step = -(-_STEP // self._block_size) * self._block_size
-        while order.rows is None or place < order.rows:
-            stop = (place // step + 1) * step
-            stop = stop if order.rows is None else min(stop, order.rows)
-            yield from (order.names[source] for source in order.lane(0, place, stop).source.tolist())
-            place = stop
+        while order.rows is None or row < order.rows:
+            stop = (row // step + 1) * step
+            if order.rows is not None:
+                stop = min(stop, order.rows)
+            yield from (order.names[source] for source in order.lane(0, row, stop).source.tolist())
+            row = stop
 
     def _seek(self, feeds: Mapping[str, _SourceFeed], lengths: Lengths, row: int) -> None:
-        """Let every source go on where `row` is; learn the lengths of those that end before it.
+        """Move every source to its first draw at or after a row; set the lengths of those that end before it.
+
+        Args:
+            feeds: Name of each source to its rows.
+            lengths: Number of rows of each source, as far as known.
+            row: Number of the row.
 
         Raises:
-            ConfigError: the mixture has fewer rows.
+            ConfigError: The mixture has fewer rows.
         """
-        place = row
+        reachable = row
         while True:
             order = self._order(lengths)
-            place = place if order.rows is None else min(place, order.rows)
-            wanted = dict(zip(order.names, order.drawn(0, place).tolist(), strict=True))
-            reached = {name: feed.seek(wanted[name]) for name, feed in feeds.items()}
-            ended = {name: draws for name, draws in reached.items() if draws < wanted[name]}
+            if order.rows is not None:
+                reachable = min(reachable, order.rows)
+            draws = dict(zip(order.names, order.drawn(0, reachable).tolist(), strict=True))
+            ended: Lengths = {}
+            for name, feed in feeds.items():
+                reached = feed.seek(draws[name])
+                if reached < draws[name]:
+                    ended[name] = reached
             if not ended:
                 break
+            # With these lengths, the order before the row differs: compute the draws anew.
             lengths |= ended
-        if place < row:
+        if reachable < row:
             self._check_end(feeds, lengths)
-            raise beyond(_SHARD, row, place)
+            raise beyond(_SHARD, row, reachable)
 
     def _order(self, lengths: Lengths) -> SourceMixture:
         """Return the order of the mixture, in one lane; ConfigError if a source can never be exhausted or restarted."""
-        told = {name: self._told(name, lengths[name], most) for name, most in self._ceilings().items()}
-        size = self._block_size  # and of a batch: the order is shuffled inside a block
+        order_lengths: Lengths = {}
+        for name, ceiling in self._ceilings().items():
+            order_lengths[name] = self._length_in_order(name, lengths[name], ceiling)
+        # A batch of the order is a block, inside which it is shuffled.
         return SourceMixture(
-            told, self._scheduler, batch_size=size, block_size=size, seed=self._seed, stop=self._stop
+            order_lengths,
+            self._scheduler,
+            batch_size=self._block_size,
+            block_size=self._block_size,
+            seed=self._seed,
+            stop=self._stop,
         )
 
     def _ceilings(self) -> Lengths:
-        """Rows that the schedule takes of each source, ever; None: there is no end to them."""
+        """Return the number of draws that the schedule ever takes from each source; None if there is no end."""
         counts = counts_of(self._scheduler, block_size=self._block_size)
-        return {name: counts.ceiling(place) for place, name in enumerate(self._scheduler.names)}
+        return {name: counts.ceiling(index) for index, name in enumerate(self._scheduler.names)}
 
-    def _told(self, name: str, rows: int | None, most: int | None) -> int | None:
-        """Return the length that the order is told; `most`: rows that the schedule takes of the source, ever."""
+    def _length_in_order(self, name: str, rows: int | None, ceiling: int | None) -> int | None:
+        """Return the length by which the order treats a source.
+
+        Args:
+            name: Name of the source.
+            rows: Number of its rows; None if it is not known.
+            ceiling: Number of draws that the schedule ever takes from it; None if there is no end.
+
+        Raises:
+            ConfigError: The source can never be exhausted, or has no rows with which to restart.
+        """
         if rows == 0 and self._stop != "all_exhausted":
-            why = f"has no rows, so that stop_strategy={self._stop!r} has nothing to go on with"
-            raise ConfigError(f"source {name!r} {why}; leave it out, or use 'all_exhausted'", source=name)
+            raise ConfigError(
+                f"source {name!r} has no rows, so that stop_strategy={self._stop!r} has nothing to go on with; leave "
+                "it out, or use 'all_exhausted'",
+                source=name,
+            )
         if self._stop == "restart":
             return rows
-        if self._stop == "first_exhausted" or most is None:
+        if self._stop == "first_exhausted" or ceiling is None:
             return _ENDLESS if rows is None else rows
-        if (rows is None and not most) or (rows is not None and rows > most):
-            raise _never_exhausted(name, most)
-        return most if rows is None else rows
+        # With `all_exhausted`, the schedule must take every row.
+        if rows is None:
+            if not ceiling:
+                raise _never_exhausted(name, ceiling)
+            return ceiling
+        if rows > ceiling:
+            raise _never_exhausted(name, ceiling)
+        return rows
 
     def _check_end(self, feeds: Mapping[str, _SourceFeed], lengths: Lengths) -> None:
         """Raise ConfigError if all sources should be exhausted, and one is not."""
@@ -207,18 +268,28 @@ class MixedShardedSource(NumberedSource):
 
 @final
 class _SourceFeed:
-    """The rows of one source as a mixture draws them.
+    """Rows of one source, as a mixture draws them.
 
-    Epoch 0 reads the shards in the source's own order. Where rows are drawn `again`, an epoch follows another, and
-    every later one reads the shards in an order drawn for it; inside a shard the order stays. One shard is open at
-    a time, from the first row on that is drawn.
+    Epoch 0 reads the shards in the source's own order. If rows are drawn `again`, epochs follow each other, and each
+    later epoch reads the shards in a new random order; inside a shard the order stays. One shard is open at a time.
+
+    Args:
+        name: Name of the source.
+        source: Source of the rows.
+        again: Whether the source is restarted at its end.
+        seed: Random seed of the order of shards.
+        source_index: Index of the source in the mixture.
     """
 
-    def __init__(self, name: str, source: ShardedDataSource, *, again: bool, seed: int, place: int) -> None:
-        self._name, self._source, self._again = name, source, again
-        self._key = (seed, _SHARDS, place)
+    def __init__(
+        self, name: str, source: ShardedDataSource, *, again: bool, seed: int, source_index: int
+    ) -> None:
+        self._name = name
+        self._source = source
+        self._again = again
+        self._key = (seed, _SHARDS, source_index)
         self.drawn = 0
-        """How many draws come before the next one, over all epochs."""
+        """Number of draws before the next one, over all epochs."""
         self._rows = self._walk(0)
 
     def take(self) -> Row | None:
@@ -232,10 +303,16 @@ class _SourceFeed:
         return row
 
     def seek(self, draws: int) -> int:
-        """Go on at draw number `draws`, counted from the first epoch on; return how many draws come before it.
+        """Move to a draw.
 
-        Those are `draws`, or all there are, if there are fewer. Rows are passed over by their numbers; they are read
-        only where a source leaves rows out or does not know its length.
+        Rows are passed over by their numbers. They are read only if the source leaves rows out or does not know its
+        length.
+
+        Args:
+            draws: Number of draws before the next one, counted from the first epoch.
+
+        Returns:
+            Number of draws before the next one: `draws`, or the number of all rows if there are fewer.
         """
         if draws != self.drawn:
             self._rows = self._walk(draws)
@@ -243,32 +320,49 @@ class _SourceFeed:
         return self.drawn
 
     def _walk(self, draws: int) -> Iterator[Row]:
-        """Yield the rows from a draw on, epoch after epoch; behind draws that are passed over, first an empty row."""
-        left, epoch, came, there = draws, 0, 0, not draws
+        """Yield the rows from a draw on, epoch after epoch.
+
+        If draws are passed over, the first item is an empty row, yielded once `drawn` is set.
+        """
+        to_skip = draws
+        epoch = 0
+        has_arrived = not draws
         while True:
+            rows_of_epoch = 0
             for shard in self._ordered(epoch):
-                passed, rows = self._opened(shard, left) if left else (0, self._source.open_shard(shard))
-                left, came = left - passed, came + passed
-                if not left and not there:
-                    self.drawn, there = draws, True
+                if to_skip:
+                    skipped, rows = self._opened(shard, to_skip)
+                    to_skip -= skipped
+                    rows_of_epoch += skipped
+                else:
+                    rows = self._source.open_shard(shard)
+                if not to_skip and not has_arrived:
+                    has_arrived = True
+                    self.drawn = draws
                     yield {}
                 for row in rows:
-                    came += 1
+                    rows_of_epoch += 1
                     yield row
             if not self._again:
                 break
-            self._require_rows(came, epoch)
-            skipped, left = divmod(left, came)
-            epoch, came = epoch + 1 + skipped, 0
-        if not there:
-            self.drawn = draws - left
+            # Every epoch has the same number of rows: whole epochs are passed over by division.
+            self._require_rows(rows_of_epoch, epoch)
+            skipped_epochs, to_skip = divmod(to_skip, rows_of_epoch)
+            epoch += 1 + skipped_epochs
+        if not has_arrived:
+            self.drawn = draws - to_skip
             yield {}
 
-    def _require_rows(self, came: int, epoch: int) -> None:
-        if not came:
-            first = "" if epoch == 0 else f" in epoch {epoch}, though it had some before"
-            why = f"source {self._name!r} gives no rows{first}: it cannot be started again; leave it out"
-            raise SourceError(why, source=self._name, epoch=epoch)
+    def _require_rows(self, rows: int, epoch: int) -> None:
+        """Raise SourceError if an epoch had no rows, because the next one would have none either."""
+        if rows:
+            return
+        when = "" if epoch == 0 else f" in epoch {epoch}, though it had some before"
+        raise SourceError(
+            f"source {self._name!r} gives no rows{when}: it cannot be started again; leave it out",
+            source=self._name,
+            epoch=epoch,
+        )
 
     def _ordered(self, epoch: int) -> list[str]:
         names = list(self._source.shard_names)
@@ -277,23 +371,35 @@ class _SourceFeed:
         return [names[place] for place in shuffled(len(names), key_of(*self._key, epoch)).tolist()]
 
     def _opened(self, shard: str, skip: int) -> tuple[int, Iterator[Row]]:
-        """Return how many of the first `skip` rows of a shard there are, and the rows after them."""
-        if not self._source.every_row:  # numbers have gaps: how many rows come before one, only reading tells
+        """Open a shard after its first rows.
+
+        Args:
+            shard: Name of the shard.
+            skip: Number of rows to pass over.
+
+        Returns:
+            skipped: Number of rows that were passed over: `skip`, or all rows of the shard if there are fewer.
+            rows: Rows after them.
+        """
+        if not self._source.every_row:
+            # Numbers have gaps, so that rows must be counted.
             rows = self._source.open_shard(shard)
             return sum(1 for _ in islice(rows, skip)), rows
-        there = self._source.get_shard_info(shard).rows
-        if there is not None and skip >= there:
-            return there, iter(())
+        row_count = self._source.get_shard_info(shard).rows
+        if row_count is not None and skip >= row_count:
+            return row_count, iter(())
         rows = self._source.open_shard_at_row(shard, skip)
-        if there is not None:
+        if row_count is not None:
             return skip, rows
-        try:  # the first row may be beyond the end: then the error says where that is
+
+        # The number of rows is not known. If the shard is shorter, the error of its first row says its length.
+        try:
             return skip, chain(list(islice(rows, 1)), rows)
         except ConfigError as error:
-            there = error.details.get("rows")
-            if error.details.get("row") != skip or not isinstance(there, int):
+            row_count = error.details.get("rows")
+            if error.details.get("row") != skip or not isinstance(row_count, int):
                 raise
-            return there, iter(())
+            return row_count, iter(())
 
 
 def block_mixture_interleave(
@@ -303,63 +409,77 @@ def block_mixture_interleave(
     seed: int | None = None,
     stop: str = "restart",
 ) -> MixedShardedSource:
-    """Mix datasets block by block; in every block the weights hold, and its rows are shuffled.
+    """Mix datasets block by block. Every block follows the weights, and its rows are shuffled.
 
     Args:
-        datasets: name to dataset, or a list of datasets. A dataset is a ``Dataset`` or ``IterableDataset`` of the
-            `datasets` library, any source of ours, or a list of rows.
-        weights: name to weight, or a list of weights in the order of the datasets: shares, percentages, or ratios of
-            whole numbers. None: equal ones.
-            Datasets in a list are called as the weights are, in their order; without names source_0, source_1, ...
-        block_size: rows of a block.
-        seed: of the shuffle inside blocks; None is 0.
-        stop: when a dataset ends: ``restart`` it, stop (``first_exhausted``), or go on with the others
+        datasets: Name to dataset, or a list of datasets. A dataset is a ``Dataset`` or ``IterableDataset`` of the
+            `datasets` library, any source of this library, or a list of rows.
+        weights: Name to weight, or a list of weights in the order of the datasets: shares, percentages, or ratios of
+            whole numbers. None for equal weights. Datasets in a list get the names of the weights, in their order;
+            without names they get source_0, source_1, ...
+        block_size: Number of rows per block.
+        seed: Random seed of the shuffle inside blocks. None is 0.
+        stop: Action at the end of a dataset: ``restart`` it, stop (``first_exhausted``), or continue with the others
             (``all_exhausted``).
 
     Returns:
-        A source, whose rows say in ``__source__`` which dataset they are of: iterate over it, as often as you like,
-        or use it wherever a source is taken. ``.drop_fields(["__source__"])`` leaves that field out.
+        Source whose rows have the name of their dataset in ``__source__``. It can be iterated over any number of times,
+        and used like any other source. ``.drop_fields(["__source__"])`` leaves that field out.
 
     Raises:
-        ConfigError: an argument is not what is allowed.
+        ConfigError: An argument is not allowed.
     """
     names = list(weights) if isinstance(weights, Mapping) else None
-    given = _named("datasets", datasets, names)
+    named_datasets = _named("datasets", datasets, names)
     if weights is not None and not isinstance(weights, Mapping):
-        if not isinstance(weights, list | tuple) or len(weights) != len(given):
+        if not isinstance(weights, list | tuple) or len(weights) != len(named_datasets):
             raise expected("weights", weights, "a mapping of name to weight, or one for each dataset")
-        weights = dict(zip(given, weights, strict=True))
+        weights = dict(zip(named_datasets, weights, strict=True))
+
     sources: dict[str, ShardedDataSource] = {}
-    for name, dataset in given.items():
+    for name, dataset in named_datasets.items():
         try:
             if isinstance(dataset, list | tuple):
                 sources[name] = RowsShardedSource(cast("Any", dataset), name)
+            elif isinstance(dataset, ShardedDataSource):
+                sources[name] = dataset
             else:
-                own = isinstance(dataset, ShardedDataSource)
-                sources[name] = dataset if own else HFDatasetShardedSource(dataset, name)
+                sources[name] = HFDatasetShardedSource(dataset, name)
         except ConfigError as error:
             raise ConfigError(f"datasets, {name!r}: {error}", **error.details) from None
     return MixedShardedSource(sources, weights, block_size, seed, stop)
 
 
-def _named(what: str, given: object, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return a mapping as it is, and a list by `names`, else as source_0, source_1, ...; at least one."""
-    if isinstance(given, list | tuple):
-        listed = cast("Sequence[Any]", given)
-        names = [f"source_{place}" for place in range(len(listed))] if names is None else names
+def _named(argument: str, values: object, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return values by their names.
+
+    Args:
+        argument: Name of the argument for messages.
+        values: Mapping of name to value, or a list, at least one.
+        names: Names of the values of a list. None for source_0, source_1, ...
+
+    Raises:
+        ConfigError: The values are something else, or a list has another length than the names.
+    """
+    by_name: Mapping[str, Any] = {}
+    if isinstance(values, list | tuple):
+        listed = cast("Sequence[Any]", values)
+        if names is None:
+            names = [f"source_{place}" for place in range(len(listed))]
         if len(names) != len(listed):
-            raise ConfigError(f"weights: got {len(names)} for {len(listed)} {what}, must be one each")
-        given = dict(zip(names, listed, strict=True))
-    found = cast("Mapping[str, Any]", given if isinstance(given, Mapping) else {})
-    if not found or not all(isinstance(name, str) and name for name in found):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise expected(what, given, "a mapping of at least one name (text), or a list of at least one")
-    return dict(found)
+            raise ConfigError(f"weights: got {len(names)} for {len(listed)} {argument}, must be one each")
+        by_name = dict(zip(names, listed, strict=True))
+    elif isinstance(values, Mapping):
+        by_name = cast("Mapping[str, Any]", values)
+    if not by_name or not all(isinstance(name, str) and name for name in by_name):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise expected(argument, values, "a mapping of at least one name (text), or a list of at least one")
+    return dict(by_name)
 
 
 def _scheduler_of(
     names: tuple[str, ...], weights: Mapping[str, float] | None, scheduler: WeightScheduler | None
 ) -> WeightScheduler:
-    """Return the weights, as they change; ConfigError unless they are of just these names."""
+    """Return the schedule of weights; ConfigError unless it has exactly the names of the sources."""
     if weights is not None and scheduler is not None:
         raise ConfigError("got weights and a weight_scheduler, must be one of them: a scheduler has weights")
     if scheduler is not None:
@@ -374,8 +494,10 @@ def _scheduler_of(
     return constant({name: weights[name] for name in names})
 
 
-def _never_exhausted(name: str, most: int) -> ConfigError:
-    """Return the error for a source of which the schedule takes no more than `most` rows, and which has more."""
-    why = f"can never be exhausted: the schedule takes {most} rows of it before its weight stays 0, and it has more"
-    how = "Give it a weight above 0 at the end of the schedule, or use another stop_strategy"
-    return ConfigError(f"source {name!r} {why}. {how}", source=name)
+def _never_exhausted(name: str, ceiling: int) -> ConfigError:
+    """Return the error for a source with more rows than the `ceiling` rows that the schedule ever takes."""
+    return ConfigError(
+        f"source {name!r} can never be exhausted: the schedule takes {ceiling} rows of it before its weight stays 0, "
+        "and it has more. Give it a weight above 0 at the end of the schedule, or use another stop_strategy",
+        source=name,
+    )

@@ -1,9 +1,9 @@
-"""The fluent pipeline: six stages, each of which wraps the sources it gets; rows are drawn in the end."""
+"""The fluent pipeline of six stages. Each stage wraps the sources before it; no row is read until the end."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain, permutations, product
 from typing import Any, Final, cast, final
@@ -43,16 +43,18 @@ from tokenlake.rowwise.tokenized import RowTokens, TokenizedShardedSource, texts
 from tokenlake.runtime.mixing.schedule import WeightScheduler
 
 Sources = Mapping[str, ShardedDataSource]
-"""Name of a dataset, or of what a stage made of several, to its rows."""
+"""Name of a dataset, or of a mixture of several, to its rows."""
 
 _MIXED: Final = "mixed"
 _DEFAULT_OUTPUT: Final = "./output"
+_SAVE_FIELDS: Final = ("save_path", "save_format", "num_shards")
+"""Options of a dataset that act in the stage `save`."""
 
 
 class _OwnStage(BaseStage):
-    """A stage that is called as its section of the configuration, which is the first word of its class.
+    """A stage of the library. Its name is the first word of its class, which is also its section of the configuration.
 
-    What it was made with goes in the place of the whole section; None: the context's own.
+    The argument of the class replaces the whole section; None leaves the section of the context.
     """
 
     @property
@@ -60,104 +62,127 @@ class _OwnStage(BaseStage):
         return type(self).__name__.removesuffix("Stage").lower()
 
     def process(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, Any]:
-        """Return what the stage makes of the sources; where ``enabled: false`` is written out, they stay as they are.
+        """Return the sources after the stage. With a written ``enabled: false``, they stay as they are.
 
         Raises:
-            ConfigError: the configuration contradicts itself, also as each class says.
-            NotAvailableError: an option that a pipeline does not act on is set.
+            ConfigError: The configuration contradicts itself; each class lists further reasons.
+            NotAvailableError: An option is set that a pipeline does not act on.
         """
-        own = getattr(context.config, self.name)
+        settings = getattr(context.config, self.name)
         if self.config is not None:
-            own = section(type(own), self.config, self.name)
-            context.config = context.config.model_copy(update={self.name: own})
-        if "enabled" in own.model_fields_set and not own.enabled:
+            settings = section(type(settings), self.config, self.name)
+            context.config = context.config.model_copy(update={self.name: settings})
+        if "enabled" in settings.model_fields_set and not settings.enabled:
             return dict(data)
         check_config(context.config, self.name)
-        return self._made(data, context)
+        return self._applied(data, context)
 
     @abstractmethod
-    def _made(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, Any]: ...
+    def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, Any]: ...
 
 
 @final
 class SourceStage(_OwnStage):
     """Opens every dataset: files are listed, rows are not read."""
 
-    def _made(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
-        """Return the rows of every dataset; SourceNotFoundError where an entry of `data_files` matches nothing."""
-        config = context.config
-        context.opened = {dataset.name or "": open_dataset(config, dataset) for dataset in config.datasets}
-        return context.opened
+    def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
+        """Return the rows of every dataset; SourceNotFoundError if an entry of `data_files` matches nothing."""
+        opened: dict[str, ShardedDataSource] = {}
+        for dataset in context.config.datasets:
+            opened[dataset.name or ""] = open_dataset(context.config, dataset)
+        context.opened = opened
+        return opened
 
 
 @final
 class TokenizeStage(_OwnStage):
     """Wraps every source in a :class:`TokenizedShardedSource`: tokenizers are loaded, rows are not read."""
 
-    def _made(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
+    def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
         """Return the sources as rows of tokens, each with its own tokenizer.
 
-        Where one of the datasets has conversations or prompts, of which a part bears loss, all rows have a
+        If one of the datasets has conversations or prompts, a part of which counts toward the loss, all rows have a
         ``loss_mask``.
 
         Raises:
-            ConfigError: a source has no tokenizer, or options contradict each other.
-            SourceNotFoundError, TokenizerError: a tokenizer cannot be loaded.
+            ConfigError: A source has no tokenizer, or options contradict each other.
+            SourceNotFoundError, TokenizerError: A tokenizer cannot be loaded.
         """
         config = context.config
         raise_problems(ConfigError, truncation_problems(config))
-        for name in data:  # by the dataset's tokenizer, else the stage's, else the pipeline's
+        for name in data:
+            # The tokenizer of the dataset, else that of the stage, else that of the pipeline.
             choice = config.tokenizer_of(context.dataset(name))
             if choice is None:
-                why = "missing, and neither tokenize.default_tokenizer nor default_tokenizer is set"
-                raise ConfigError(f"datasets.{name}.tokenizer: {why}; write a Hub id or a path")
+                raise ConfigError(
+                    f"datasets.{name}.tokenizer: missing, and neither tokenize.default_tokenizer nor default_tokenizer "
+                    "is set; write a Hub id or a path"
+                )
             options = TokenizerConfig(name_or_path=choice) if isinstance(choice, str) else choice
             limit = {"max_length": options.max_length or config.tokenize.max_length}
             files = context.get_tokenizer(options.name_or_path).files
             context.tokenizers[name] = LoadedTokenizer(files, options.model_copy(update=limit))
-        texts = [texts_of(context.config_with_packing(False), context.dataset(name), name) for name in data]
-        masked = any(source.texts.masked for source in texts)
-        return {name: _tokens(source, name, context, masked=masked) for name, source in data.items()}
+
+        unpacked = context.config_with_packing(False)
+        texts = [texts_of(unpacked, context.dataset(name), name) for name in data]
+        is_masked = any(source.texts.masked for source in texts)
+        return {name: _tokens(source, name, context, masked=is_masked) for name, source in data.items()}
 
 
 def _tokens(
     source: ShardedDataSource, name: str, context: PipelineContext, *, masked: bool
 ) -> ShardedDataSource:
-    dataset, stage = context.dataset(name), context.config.tokenize
-    chosen, eos = context.tokenizers[name], context.config.pack.eos_token_id
-    kept = None if dataset is None else dataset.additional_fields
-    ends = chosen.files.eos_id if eos is None else eos
+    """Return the rows of a source as tokens, stored in the cache if the configuration says so.
+
+    Args:
+        source: Rows to tokenize.
+        name: Name of the source.
+        context: Context of the pipeline, with the tokenizer of the source.
+        masked: Whether all rows have a ``loss_mask``.
+    """
+    dataset = context.dataset(name)
+    stage = context.config.tokenize
+    tokenizer = context.tokenizers[name]
+    additional_fields = None if dataset is None else dataset.additional_fields
+    eos_id = context.config.pack.eos_token_id
+    if eos_id is None:
+        eos_id = tokenizer.files.eos_id
 
     @cache
-    def tokens(packing: bool) -> RowTokens:
+    def row_tokens(packing: bool) -> RowTokens:
         return RowTokens(
             source=texts_of(context.config_with_packing(packing), context.dataset(name), name),
-            tokenizer=chosen,
-            keep=kept,
+            tokenizer=tokenizer,
+            keep=additional_fields,
             remove=stage.remove_columns,
             loss=True if masked else None,
             batch_size=stage.batch_size,
             workers=stage.num_workers,
-            eos_id=ends,
+            eos_id=eos_id,
             packing=packing,
         )
 
-    batch = stage.batch_size if chosen.config.padding == "longest" else None
-    wanted = {"masked": masked, "kept": kept, "removed": stage.remove_columns, "batch_size": batch}
-    # Only when rows are drawn is it known whether packing follows.
-    made = TokenizedShardedSource.deciding(source, lambda: tokens(context.packing))
-    return cached(made, source, name, context, wanted)
+    # A later stage may pack, so this is decided when rows are drawn.
+    tokens = TokenizedShardedSource.deciding(source, lambda: row_tokens(context.packing))
+    settings = {
+        "masked": masked,
+        "kept": additional_fields,
+        "removed": stage.remove_columns,
+        # The size of batches decides tokens only where rows are padded to the longest of their batch.
+        "batch_size": stage.batch_size if tokenizer.config.padding == "longest" else None,
+    }
+    return cached(tokens, source, name, context, settings)
 
 
 @final
 class MixStage(_OwnStage):
-    """Makes one :class:`MixedShardedSource` of all sources."""
+    """Mixes all sources into one :class:`MixedShardedSource`."""
 
-    def _made(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
-        """Return ``{"mixed": mixture}``; a single source stays as it is where the section says nothing but defaults.
+    def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
+        """Return ``{"mixed": mixture}``. A single source stays as it is if the section has only defaults.
 
         Raises:
-            ConfigError: weights are of other names than the sources, or sources have different tokenizers.
+            ConfigError: The weights do not have the names of the sources, or sources have different tokenizers.
         """
         mix = context.config.mix
         if len(data) == 1 and not context.config.mixes:
@@ -175,134 +200,182 @@ class MixStage(_OwnStage):
             context.stepped = lambda rows: mixed.reschedule(_schedule(mix, rows))
         if mix.total_rows is not None:
             return {_MIXED: LimitedShardedSource(mixed, mix.total_rows)}
-        return {_MIXED: mixed if mix.total_tokens is None else TokenLimitedSource(mixed, mix.total_tokens)}
+        if mix.total_tokens is not None:
+            return {_MIXED: TokenLimitedSource(mixed, mix.total_tokens)}
+        return {_MIXED: mixed}
 
 
 def _schedule(mix: MixStageConfig, batch_size: int) -> WeightScheduler | None:
-    """Return the weights along the rows of the mixture; a step is `step_rows` of them, else a batch."""
+    """Return the schedule of weights over the rows of the mixture.
+
+    Args:
+        mix: Section of the configuration. `step_rows` is the number of rows per step.
+        batch_size: Number of rows per step if `step_rows` is not set.
+    """
     rows = mix.step_rows or batch_size
     points = [{"step": point.step * rows, "weights": point.weights} for point in mix.weight_schedule or ()]
     return WeightScheduler(points, mix.weight_schedule_type) if points else None
 
 
 def _share_tokenizer(data: Mapping[str, Any], context: PipelineContext) -> None:
-    """Let the mixture have the tokenizer of its sources: in one stream of ids an id must mean one thing."""
-    chosen = {name: context.tokenizers[name] for name in data if name in context.tokenizers}
-    if not chosen:
+    """Set the tokenizer of the mixture, which is that of its sources.
+
+    Raises:
+        ConfigError: Sources have different tokenizers. In one stream, an id must mean one thing.
+    """
+    tokenizers = {name: context.tokenizers[name] for name in data if name in context.tokenizers}
+    if not tokenizers:
         return
-    first, *others = chosen
-    for other in others:
-        if chosen[first].files.json_bytes != chosen[other].files.json_bytes:
-            names = [chosen[name].config.name_or_path for name in (first, other)]
-            why = f"{first!r} and {other!r} are tokenized by two tokenizers, {names[0]!r} and {names[1]!r}"
-            raise ConfigError(f"mix: {why}; in one stream an id must mean one thing. Use one tokenizer")
-    context.tokenizers[_MIXED] = chosen[first]
+    first, *others = tokenizers
+    tokenizer = tokenizers[first]
+    for name in others:
+        other_tokenizer = tokenizers[name]
+        if tokenizer.files.json_bytes != other_tokenizer.files.json_bytes:
+            raise ConfigError(
+                f"mix: {first!r} and {name!r} are tokenized by two tokenizers, {tokenizer.config.name_or_path!r} and "
+                f"{other_tokenizer.config.name_or_path!r}; in one stream an id must mean one thing. Use one tokenizer"
+            )
+    context.tokenizers[_MIXED] = tokenizer
 
 
 @final
 class PackStage(_OwnStage):
     """Wraps every source in a :class:`PackedShardedSource`."""
 
-    def _made(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
-        """Return the sources packed, each by itself.
+    def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
+        """Return the sources, each packed by itself.
 
-        Rows that hold ``input_ids`` already are packed as they are, with ``pack.eos_token_id``, or the EOS of the
-        tokenizer that is named for them.
+        Rows that already hold ``input_ids`` are packed with ``pack.eos_token_id``, or with the EOS of the tokenizer
+        that the configuration names for them.
 
         Raises:
-            ConfigError: no EOS is known, or a dataset pads its documents or keeps fields beside them.
-            SourceNotFoundError, TokenizerError: that tokenizer cannot be loaded.
+            ConfigError: No EOS is known, or a dataset pads its documents or keeps fields beside them.
+            SourceNotFoundError, TokenizerError: That tokenizer cannot be loaded.
         """
-        config, pack = context.config_with_packing(True), context.config.pack
+        config = context.config_with_packing(True)
+        pack = context.config.pack
         problems: list[str] = []
         for dataset in config.datasets:
-            if (known := context.tokenizers.get(dataset.name or "")) is not None:
-                problems += output_problems(config, dataset, known.config)
-        raise_problems(ConfigError, problems + truncation_problems(config))
-        made: dict[str, ShardedDataSource] = {}
+            tokenizer = context.tokenizers.get(dataset.name or "")
+            if tokenizer is not None:
+                problems += output_problems(config, dataset, tokenizer.config)
+        problems += truncation_problems(config)
+        raise_problems(ConfigError, problems)
+
+        packed: dict[str, ShardedDataSource] = {}
         for name, source in data.items():
-            ends = context.tokenizers.get(name)
-            choice = config.tokenizer_of(context.dataset(name)) if ends is None else None
-            if choice is not None and pack.eos_token_id is None:
-                ends = context.get_tokenizer(choice if isinstance(choice, str) else choice.name_or_path)
-            made[name] = PackedShardedSource(source, pack, tokenizer=ends, seed=context.seed)
-        context.packed, context.regrouped = True, context.stepped is not None
-        return made
+            tokenizer = context.tokenizers.get(name)
+            if tokenizer is None and pack.eos_token_id is None:
+                choice = config.tokenizer_of(context.dataset(name))
+                if choice is not None:
+                    name_or_path = choice if isinstance(choice, str) else choice.name_or_path
+                    tokenizer = context.get_tokenizer(name_or_path)
+            packed[name] = PackedShardedSource(source, pack, tokenizer=tokenizer, seed=context.seed)
+        context.packed = True
+        context.regrouped = context.stepped is not None
+        return packed
 
 
 @final
 class SaveStage(_OwnStage):
     """Wraps every source in a :class:`SavedShardedSource`."""
 
-    def _made(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
-        """Return the sources, each to be written to a directory of its own and read back from there.
+    def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
+        """Return the sources, each of which is written to its own directory and read back from there.
 
-        A dataset's directory is its `save_path`; else `output_dir` where there is one source, and ``output_dir/name``
-        where there are several. With `push_to_hub` they are uploaded once all are written.
+        The directory of a dataset is its `save_path`, else `output_dir` for a single source, and ``output_dir/name``
+        for several. With `push_to_hub`, the directories are uploaded once all are written.
 
         Raises:
-            ConfigError: a target may not be written, two are the same, one holds an input, or a source is endless.
+            ConfigError: A target may not be written, two are the same, one holds an input, or a source is endless.
         """
-        config, save = context.config, context.config.save
+        config = context.config
         for dataset in config.datasets:
-            own = [field for field in ("save_path", "save_format", "num_shards") if getattr(dataset, field)]
-            if own and dataset.name not in data:
-                why = f"set, but what is saved is {', '.join(map(repr, data))}"
+            fields = [field for field in _SAVE_FIELDS if getattr(dataset, field)]
+            if fields and dataset.name not in data:
                 raise ConfigError(
-                    f"datasets.{dataset.name}.{own[0]}: {why}; save datasets before they are mixed"
+                    f"datasets.{dataset.name}.{fields[0]}: set, but what is saved is {', '.join(map(repr, data))}; "
+                    "save datasets before they are mixed"
                 )
+
         targets: dict[str, Target] = {}
-        made: dict[str, SavedShardedSource] = {}
+        saved_sources: dict[str, SavedShardedSource] = {}
         for name, source in data.items():
             if source.endless:
-                why = "never ends, because mix.stop_strategy 'restart' starts exhausted sources again"
-                raise ConfigError(f"save: {name!r} {why}; set mix.total_rows, or another stop_strategy")
-            made[name], targets[name] = _saved(name, source, context, alone=len(data) == 1)
+                raise ConfigError(
+                    f"save: {name!r} never ends, because mix.stop_strategy 'restart' starts exhausted sources again; "
+                    "set mix.total_rows, or another stop_strategy"
+                )
+            saved_sources[name], targets[name] = _saved(name, source, context, alone=len(data) == 1)
         _require_apart(targets, config)
-        context.saved += made.values()
-        if save.push_to_hub:
-            if away := [target.url for target in targets.values() if not isinstance(target, FolderTarget)]:
-                why = f"{away[0]} is not on this machine"
-                raise ConfigError(f"save.push_to_hub: {why}; save to a path, and push that")
-            repository, token = save.hub_repo_id or "", hub_token(save)
-            # An error now if it is none, or there is no token.
-            HubRepository(repository, token=token)
-            folders = {name: target.url for name, target in targets.items()}
-            options = {"public": not save.hub_private, "token": token}
-            context.push = partial(push_directories, folders, repository, **options)
-        return made
+        context.saved += saved_sources.values()
+        if config.save.push_to_hub:
+            context.push = _push_of(targets, config.save)
+        return saved_sources
+
+
+def _push_of(targets: Mapping[str, Target], save: SaveStageConfig) -> Callable[[], str]:
+    """Return a function that uploads the written directories.
+
+    Raises:
+        ConfigError: A directory is not local, the repository has no valid id, or there is no token.
+    """
+    for target in targets.values():
+        if not isinstance(target, FolderTarget):
+            raise ConfigError(
+                f"save.push_to_hub: {target.url} is not on this machine; save to a path, and push that"
+            )
+    repository = save.hub_repo_id or ""
+    token = hub_token(save)
+    # Raises now, and not after everything is written.
+    HubRepository(repository, token=token)
+    folders = {name: target.url for name, target in targets.items()}
+    return partial(push_directories, folders, repository, public=not save.hub_private, token=token)
 
 
 def _saved(
     name: str, source: ShardedDataSource, context: PipelineContext, *, alone: bool
 ) -> tuple[SavedShardedSource, Target]:
-    """Return a source that is to be saved, and its directory."""
-    save, dataset = context.config.save, context.dataset(name)
-    own = {field: getattr(dataset, field, None) for field in ("save_path", "save_format", "num_shards")}
-    # As text: a path object would make a path of a URL, which is none.
+    """Return a source that saves its rows, and its directory.
+
+    Args:
+        name: Name of the source.
+        source: Rows to save.
+        context: Context of the pipeline.
+        alone: Whether it is the only source, which is saved to `output_dir` itself.
+    """
+    save = context.config.save
+    dataset = context.dataset(name)
+    save_path = getattr(dataset, "save_path", None)
+    save_format = getattr(dataset, "save_format", None)
+    num_shards = getattr(dataset, "num_shards", None) or save.num_shards
+
+    # Text, because a path object would change a URL.
     folder = save.output_dir or _DEFAULT_OUTPUT
-    num_shards = own["num_shards"] or save.num_shards
-    make = partial(
+    output_path = save_path or (folder if alone else f"{folder}/{name}")
+    make_writer = partial(
         create_writer,
-        own["save_path"] or (folder if alone else f"{folder}/{name}"),
-        own["save_format"] or save.format,
+        output_path,
+        save_format or save.format,
         None if num_shards else save.max_shard_size,
         num_shards,
-        # The stage's compression is that of its format: a dataset of another one has the usual.
-        save.compression if own["save_format"] in (None, save.format) else None,
+        # The compression of the stage belongs to its format; a dataset with another format has the default.
+        save.compression if save_format in (None, save.format) else None,
         save.overwrite,
         storage_options=plain_options(save.storage_options or {}),
         origin=context.origin(name),
     )
-    return SavedShardedSource(source, own["save_format"] or save.format, make), make().target
+    return SavedShardedSource(source, save_format or save.format, make_writer), make_writer().target
 
 
 def _require_apart(targets: Mapping[str, Target], config: PipelineConfig) -> None:
-    """Raise ConfigError if one target lies in another, or holds an input."""
-    for (name, target), (other, path) in permutations(targets.items(), 2):
-        if target.is_within(path.url):
-            why = f"{name!r} would be written to {target.url} and {other!r} to {path.url}, one in the other"
-            raise ConfigError(f"save: {why}; give each dataset a save_path of its own")
+    """Raise ConfigError if one target is inside another, or holds an input."""
+    for (name, target), (other_name, other_target) in permutations(targets.items(), 2):
+        if target.is_within(other_target.url):
+            raise ConfigError(
+                f"save: {name!r} would be written to {target.url} and {other_name!r} to {other_target.url}, one in the "
+                "other; give each dataset a save_path of its own"
+            )
     for target, dataset in product(targets.values(), config.datasets):
         require_apart("save", target, dataset.all_files)
 
@@ -311,35 +384,39 @@ def _require_apart(targets: Mapping[str, Target], config: PipelineConfig) -> Non
 class LoadStage(_OwnStage):
     """Puts an :class:`AsyncDataLoader` before every source."""
 
-    def _made(self, data: Mapping[str, Any], context: PipelineContext) -> dict[str, AsyncDataLoader]:
-        """Return a loader of each source.
+    def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> dict[str, AsyncDataLoader]:
+        """Return a loader for each source.
 
-        Rows of different lengths, which there are where nothing is packed or padded, are filled up with the padding
-        token of their tokenizer (else its EOS) to the longest of each batch.
+        Rows that are neither packed nor padded have different lengths. They are padded with the padding token of their
+        tokenizer (else its EOS) to the longest of each batch.
 
-        Steps of a schedule of weights are training steps, of as many rows as a batch, unless ``mix.step_rows`` is set;
-        where packed rows are mixed, too. Where mixed documents are packed, a step takes as many as fill its rows, which
-        is known only when they have been drawn.
+        Steps of a schedule of weights are training steps of one batch of rows, unless ``mix.step_rows`` is set. That
+        includes a mixture of packed rows. If mixed documents are packed, a step takes the documents that fill its
+        rows, a number that is not known before they are drawn.
 
         Raises:
-            ConfigError: rows are packed after they are mixed by a schedule, and `mix.step_rows` is not set.
-            MissingExtraError: batches on devices are asked for, and jax is not installed.
+            ConfigError: Rows are packed after they are mixed by a schedule, and `mix.step_rows` is not set.
+            MissingExtraError: Batches on devices are configured, and jax is not installed.
         """
         load = context.config.load
         if context.stepped is not None:
             if context.regrouped:
-                why = "Documents are packed after they are mixed, so that a training step takes no fixed number of them"
-                how = "call pack() before mix(), where it takes a batch of rows, or say how many, as step_rows: 256"
-                raise ConfigError(f"mix.step_rows: missing. {why}; {how}")
+                raise ConfigError(
+                    "mix.step_rows: missing. Documents are packed after they are mixed, so that a training step takes "
+                    "no fixed number of them; call pack() before mix(), where it takes a batch of rows, or say how "
+                    "many, as step_rows: 256"
+                )
             context.stepped(load.batch_size)
-        made: dict[str, AsyncDataLoader] = {}
+
+        loaders: dict[str, AsyncDataLoader] = {}
         for name, source in data.items():
             options = load.model_dump()
-            if (chosen := context.tokenizers.get(name)) is not None and not context.packed:
-                side = "left" if chosen.pads_left(chosen.config) else "right"
-                options |= {"pad_token_id": chosen.files.fill_id, "padding_side": side}
-            made[name] = AsyncDataLoader(source, seed=context.seed, **options)
-        return made
+            tokenizer = context.tokenizers.get(name)
+            if tokenizer is not None and not context.packed:
+                options["pad_token_id"] = tokenizer.files.fill_id
+                options["padding_side"] = "left" if tokenizer.pads_left(tokenizer.config) else "right"
+            loaders[name] = AsyncDataLoader(source, seed=context.seed, **options)
+        return loaders
 
 
 @final
@@ -461,23 +538,30 @@ class Pipeline:
     def _apply(self, stage: BaseStage) -> Pipeline:
         check_order(stage.name, self._stages)
         if not stage.validate_config(stage.config):
-            why = f"validate_config refused its configuration, {stage.config!r:.200}"
-            raise ConfigError(f"stage {stage.name!r}: {why}")
-        before = self._context.config
+            raise ConfigError(
+                f"stage {stage.name!r}: validate_config refused its configuration, {stage.config!r:.200}"
+            )
+        config_before = self._context.config
         try:
-            made: Any = stage.process(self._data, self._context)
-            named = isinstance(made, Mapping) and made
-            if not named or not all(isinstance(item, Iterable) for item in cast("Any", made).values()):
-                got = f"a mapping of {len(made)}" if isinstance(made, Mapping) else f"a {type(made).__name__}"
-                why = f"process returned {got}, must be a mapping of name to source"
-                raise ConfigError(f"stage {stage.name!r}: {why}")
-            self._data = dict(made)
+            self._data = _sources_of(stage, stage.process(self._data, self._context))
         except BaseException:
-            self._context.config = before
+            self._context.config = config_before
             raise
         self._context.measure(stage, self._data)
         self._stages.append(stage.name)
         return self
+
+
+def _sources_of(stage: BaseStage, result: object) -> dict[str, Any]:
+    """Return the result of a stage; ConfigError unless it is a mapping of name to source."""
+    if isinstance(result, Mapping):
+        sources = dict(cast("Mapping[str, Any]", result))
+        if sources and all(isinstance(source, Iterable) for source in sources.values()):
+            return sources
+        got = f"a mapping of {len(sources)}"
+    else:
+        got = f"a {type(result).__name__}"
+    raise ConfigError(f"stage {stage.name!r}: process returned {got}, must be a mapping of name to source")
 
 
 def create_pipeline(
@@ -489,13 +573,14 @@ def create_pipeline(
     """Return a pipeline of datasets.
 
     Args:
-        datasets: at least one, each a DatasetConfig or a mapping of its keys.
-        default_tokenizer: of the datasets that name none.
-        streaming: False downloads datasets of the Hub before they are read.
-        sections: other keys of PipelineConfig: ``seed``, ``tokenize``, ``mix``, ``pack`` ...
+        datasets: Datasets, at least one, each a DatasetConfig or a mapping of its keys.
+        default_tokenizer: Tokenizer of the datasets that name none.
+        streaming: Whether datasets of the Hub are read over the network. If false, they are downloaded first.
+        sections: Other keys of PipelineConfig: ``seed``, ``tokenize``, ``mix``, ``pack`` ...
 
     Raises:
-        ConfigError: something is wrong; the message lists everything.
+        ConfigError: The configuration has problems. The message lists all of them.
     """
-    given = {"datasets": datasets, "default_tokenizer": default_tokenizer, "streaming": streaming, **sections}
-    return Pipeline.from_config(given)
+    return Pipeline.from_config(
+        {"datasets": datasets, "default_tokenizer": default_tokenizer, "streaming": streaming, **sections}
+    )

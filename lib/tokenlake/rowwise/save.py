@@ -75,25 +75,26 @@ class DatasetWriter:
         storage_options: Mapping[str, Any] | None = None,
         origin: Callable[[], flat_manifest.Origin] = flat_manifest.Origin,
     ) -> None:
-        """Write nothing yet.
+        """Check the arguments; nothing is written yet.
 
         Args:
-            output_path: the directory, made when missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
+            output_path: Directory, created if it is missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
             format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
-            max_shard_size: a file ends where another row group would make it larger; bytes, or text like "500MB". None:
-                500 MB, or no limit where `num_shards` is given.
-            num_shards: exactly this many files, each with an equal share of the rows, in order. Only a file that would
-                be larger than a `max_shard_size` given beside it is split into several.
-            compression: ``none``, ``gzip``, ``lz4`` or ``zstd``; None: zstd in Parquet, else none. Arrow knows no gzip,
-                JSON Lines no lz4.
-            overwrite: replace the data files of a directory that is not empty; else it is an error.
-            schema: types of the columns; None: the first 1,000 rows decide, and lines of JSON need none.
-            naming: names of files, without extension, of ``split``, ``index`` and ``count``.
-            storage_options: for a bucket; None: those of the environment.
-            origin: asked at the end what the manifest is to say of where the rows come from.
+            max_shard_size: Maximum size of a file in bytes, or text like "500MB"; a file ends before the row group that
+                would exceed it. None for 500 MB, or for no limit if `num_shards` is given.
+            num_shards: Exact number of files, each with an equal share of the rows, in order. Only a file that would
+                be larger than a given `max_shard_size` is split into several.
+            compression: ``none``, ``gzip``, ``lz4`` or ``zstd``. None for zstd in Parquet, else none. Arrow does not
+                support gzip, and JSON Lines do not support lz4.
+            overwrite: Whether data files of a directory are replaced. If false, a directory that is not empty is an
+                error.
+            schema: Types of the columns. None if the first 1,000 rows decide; lines of JSON need no types.
+            naming: Pattern for the names of files without extension, with ``split``, ``index`` and ``count``.
+            storage_options: Options of a bucket. None for those of the environment.
+            origin: Function that returns the origin of the rows for the manifest; called at the end.
 
         Raises:
-            ConfigError: an argument is not what is allowed, or the target is not empty.
+            ConfigError: An argument is not allowed, or the target is not empty.
             NotAvailableError: `output_path` is a URL of something else.
         """
         self._form = flat_manifest.FileFormat.of(format, compression)
@@ -146,10 +147,10 @@ class DatasetWriter:
         """Add one row; ConfigError outside of a ``with`` block."""
         self._in_place()
         self._waiting.append(row)
-        # About how large it is, in characters and items, without looking into what is nested.
+        # Approximate size in characters and items, without nested ones.
         self._waiting_size += sum(len(value) for value in row.values() if hasattr(value, "__len__"))
-        most = _BATCH_SIZE if self._rows or self._lines else _FIRST_SIZE
-        if len(self._waiting) >= _BATCH_ROWS or self._waiting_size >= most:
+        max_size = _BATCH_SIZE if self._rows or self._lines else _FIRST_SIZE
+        if len(self._waiting) >= _BATCH_ROWS or self._waiting_size >= max_size:
             self._flush()
 
     def extend(self, rows: Iterable[Row]) -> None:
@@ -459,52 +460,81 @@ def tokenize_dataset_config(
     """Return the rows of a source as tokens.
 
     Args:
-        source: rows as the files of the dataset have them: those of ``create_source(config)`` are changed already.
-        config: whose tokenizer, `content_field`, `additional_fields`, `format_callback` and `format_fields` act.
-        global_tokenizer: of a dataset that names none.
+        source: Rows as they are in the files of the dataset. Those of ``create_source(config)`` are already changed.
+        config: Dataset. Its tokenizer, `content_field`, `additional_fields`, `format_callback` and `format_fields` act.
+        global_tokenizer: Tokenizer of a dataset that names none.
 
     Raises:
-        ConfigError: neither names a tokenizer, or `config` has transforms. Others as :class:`TokenizedShardedSource`.
+        ConfigError: Neither names a tokenizer, or `config` has transforms. Others as :class:`TokenizedShardedSource`.
     """
     if config.transforms:
-        how = "apply them by create_source(config), and leave them out here"
-        raise ConfigError(f"datasets.{config.name}.transforms: do not act on rows of another source; {how}")
+        raise ConfigError(
+            f"datasets.{config.name}.transforms: do not act on rows of another source; apply them by "
+            "create_source(config), and leave them out here"
+        )
     tokenizer = config.get_tokenizer_config() or global_tokenizer
     if tokenizer is None:
-        why = "missing, and there is no global_tokenizer; write a Hub id or a path"
-        raise ConfigError(f"datasets.{config.name}.tokenizer: {why}")
-    options = tokenizer if isinstance(tokenizer, TokenizerConfig) else None
-    fields = (config.content_field, config.additional_fields, config.format_callback, config.format_fields)
-    return TokenizedShardedSource(source, tokenizer, options, *fields)
+        raise ConfigError(
+            f"datasets.{config.name}.tokenizer: missing, and there is no global_tokenizer; write a Hub id or a path"
+        )
+    return TokenizedShardedSource(
+        source,
+        tokenizer,
+        tokenizer if isinstance(tokenizer, TokenizerConfig) else None,
+        config.content_field,
+        config.additional_fields,
+        config.format_callback,
+        config.format_fields,
+    )
 
 
 def _configuration(
-    data_files: DataFiles, tokenizer: object, max_length: int | None, pack: object, rest: dict[str, Any]
+    data_files: DataFiles, tokenizer: object, max_length: int | None, pack: object, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the configuration of the build; what is wrong with it the build will say."""
-    chosen: dict[str, Any]
+    """Return the configuration of the build, which is not checked here.
+
+    Args:
+        data_files: Path, glob, directory, URL or Hub id, or a list of them.
+        tokenizer: Hub id, path or TokenizerConfig.
+        max_length: Maximum number of ids of a document; None for that of the tokenizer's configuration.
+        pack: True, False, or options of packing.
+        options: Options of the dataset, and of the sections `tokenize`, `source` and `tokenizer`.
+    """
+    # Options go to the section that has them; the others are those of the dataset.
+    dataset_options = dict(options)
+
+    def take(names: Iterable[str]) -> dict[str, Any]:
+        return {name: dataset_options.pop(name) for name in names if name in dataset_options}
+
+    tokenizer_section: dict[str, Any]
     if isinstance(tokenizer, TokenizerConfig):
-        chosen = tokenizer.model_dump(exclude_unset=True)
+        tokenizer_section = tokenizer.model_dump(exclude_unset=True)
     elif isinstance(tokenizer, Mapping):
-        chosen = dict(cast("Mapping[str, Any]", tokenizer))
+        tokenizer_section = dict(cast("Mapping[str, Any]", tokenizer))
     elif isinstance(tokenizer, str | os.PathLike):
-        chosen = {"name_or_path": os.fspath(tokenizer)}
+        tokenizer_section = {"name_or_path": os.fspath(tokenizer)}
     else:
-        what = "a Hub id, a path (save_pretrained makes one) or a TokenizerConfig"
-        raise expected("tokenizer", tokenizer, what)
-    chosen |= {name: rest.pop(name) for name in TokenizerConfig.model_fields if name in rest}
-    chosen |= {} if max_length is None else {"max_length": max_length}
-    chosen.setdefault("return_attention_mask", True)
-    if rest["content_field"] == "text":
-        del rest["content_field"]  # so that messages are found by themselves
-    sections = {
-        "tokenize": {name: rest.pop(name) for name in _TOKENIZE if name in rest},
-        "source": {name: rest.pop(name) for name in _SOURCE if name in rest},
-        "pack": _packing(pack, max_length or chosen.get("max_length")),
+        raise expected(
+            "tokenizer", tokenizer, "a Hub id, a path (save_pretrained makes one) or a TokenizerConfig"
+        )
+    tokenizer_section |= take(TokenizerConfig.model_fields)
+    if max_length is not None:
+        tokenizer_section["max_length"] = max_length
+    tokenizer_section.setdefault("return_attention_mask", True)
+    if dataset_options["content_field"] == "text":
+        # A default content field would rule out messages, which are found by themselves.
+        del dataset_options["content_field"]
+
+    config: dict[str, Any] = {
+        "name": _DATASET,
+        "tokenize": take(_TOKENIZE),
+        "source": take(_SOURCE),
+        "pack": _packing(pack, max_length or tokenizer_section.get("max_length")),
     }
-    dataset = {"name": "files", "data_files": data_files, "tokenizer": chosen, **rest}
-    config = {"name": _DATASET, "datasets": [dataset], **sections}
-    if "text_mode" not in rest and rest.get("type") in _MAY_BE_TEXT and _has_text_files(config):
+    dataset = {"name": "files", "data_files": data_files, "tokenizer": tokenizer_section, **dataset_options}
+    config["datasets"] = [dataset]
+    may_be_text = "text_mode" not in dataset and dataset.get("type") in _MAY_BE_TEXT
+    if may_be_text and _has_text_files(config):
         dataset["text_mode"] = "lines"
     return config
 
@@ -517,17 +547,18 @@ def _has_text_files(config: Mapping[str, Any]) -> bool:
 
 
 def _packing(pack: object, max_length: int | None) -> dict[str, Any]:
+    """Return the section `pack` of the build; `max_length` is the default of `seq_length`."""
     if pack is False or pack is None:
         return {}
-    given: dict[str, Any] = {"enabled": True}
+    packing: dict[str, Any] = {"enabled": True}
     if isinstance(pack, PackStageConfig):
-        given |= pack.model_dump(exclude_unset=True)
+        packing |= pack.model_dump(exclude_unset=True)
     elif isinstance(pack, Mapping):
-        given |= cast("Mapping[str, Any]", pack)
+        packing |= cast("Mapping[str, Any]", pack)
     elif pack is not True:
         raise expected("pack", pack, "True, False, or options of PackStageConfig")
     if max_length is not None:
-        given.setdefault("seq_length", max_length)
+        packing.setdefault("seq_length", max_length)
     # Readers of a flat directory do not derive the column, so it is stored.
-    given.setdefault("store_segment_ids", given.get("include_segment_ids", True))
-    return given
+    packing.setdefault("store_segment_ids", packing.get("include_segment_ids", True))
+    return packing

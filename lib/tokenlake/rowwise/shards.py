@@ -1,4 +1,4 @@
-"""Shards: what is known of one without reading it, where a reader of their rows stands, and what is refused."""
+"""Shards of sources: their properties, the position of a reader, rows of several shards, and the errors of sources."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SHOWN: Final = 12  # fields of a row that a message names
 
 @final
 class RowMeter:
-    """Counts the rows that are drawn from the sources of a stage.
+    """Counter of the rows that are drawn from the sources of a stage.
 
     Attributes:
-        rows: drawn so far, over all passes.
-        tokens: ids in the field ``input_ids`` of these rows.
-        seconds: spent in drawing them, the stages before this one included.
+        rows: Number of rows drawn so far, over all passes.
+        tokens: Number of ids in the field ``input_ids`` of these rows.
+        seconds: Time spent on drawing them, including the stages before this one.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class RowMeter:
         self.seconds = 0.0
 
     def counted(self, rows: Iterator[tuple[int, Mapping[str, Any]]]) -> Iterator[tuple[int, Any]]:
-        """Yield numbered rows as they are, and count them."""
+        """Yield numbered rows unchanged, and count them."""
         while True:
             pair = self.timed(rows)
             if pair is None:
@@ -60,13 +60,13 @@ class RowMeter:
 
 
 class RowPosition(NamedTuple):
-    """A row of an epoch, or the position behind one.
+    """Position of a row in an epoch, or the position right after a row.
 
     Attributes:
-        ordinal: rows of the epoch before it, in the shards that are read.
-        shard: place of its shard; 0 where a source has none.
-        number: of the row in its shard.
-        passed: rows of the same number before it: an expanding transform makes several of one.
+        ordinal: Number of rows of the epoch before it, in the shards that are read.
+        shard: Index of its shard; 0 if a source has no shards.
+        number: Number of the row in its shard.
+        passed: Number of rows with the same number before it. An expanding transform makes several of one row.
     """
 
     ordinal: int = 0
@@ -76,7 +76,7 @@ class RowPosition(NamedTuple):
 
     @property
     def behind(self) -> RowPosition:
-        """Right behind this row."""
+        """Position right after this row."""
         return RowPosition(self.ordinal + 1, self.shard, self.number, self.passed + 1)
 
 
@@ -90,23 +90,22 @@ Numbered = Iterator[tuple[int, Row]]
 Transform = Callable[[Row], Row | None]
 """A function of a row; None leaves the row out."""
 
-_AHEAD: Final = 1024  # rows of a shard that are drawn ahead
+_AHEAD: Final = 1024  # rows of a shard that a thread draws ahead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardInfo:
-    """What is known of a shard without reading it.
+    """Properties of a shard that are known without reading it.
 
     Attributes:
-        name: as in ``shard_names``.
-        index: its place in ``shard_names``.
-        url: path of a local file, or URL without credentials; None for what lies in memory.
-        format: such as ``parquet`` or ``jsonl``; None for what lies in memory.
-        compression: of the file as a whole (``gzip``, ``zstd``), None for none.
-        bytes: as stored, exact; None for what lies in memory.
-        rows: how many rows are numbered, good or bad, kept or filtered out; exact. None where only
-            reading the shard would tell (lines, JSON arrays, CSV, Arrow streams, whatever is compressed), and nobody
-            has read or indexed it to its end yet.
+        name: Name in ``shard_names``.
+        index: Index in ``shard_names``.
+        url: Path of a local file, or URL without credentials. None for rows in memory.
+        format: Format of the file, such as ``parquet`` or ``jsonl``. None for rows in memory.
+        compression: Compression of the whole file (``gzip``, ``zstd``). None if there is none.
+        bytes: Exact stored size. None for rows in memory.
+        rows: Exact number of numbered rows, including bad and filtered ones. None if only a pass over the shard can
+            count them (lines, JSON arrays, CSV, Arrow streams, compressed files) and none has reached its end yet.
     """
 
     name: str
@@ -119,7 +118,16 @@ class ShardInfo:
 
 
 def rows_from(first: int, rows: Iterator[Row], shard: str) -> Numbered:
-    """Number the rows of a shard that is read from its beginning, and drop those before number `first`."""
+    """Yield the rows of a shard from number `first` on, each with its number.
+
+    Args:
+        first: Number of the first row to yield.
+        rows: All rows of the shard, from its beginning.
+        shard: Name of the shard.
+
+    Raises:
+        ConfigError: The shard has fewer rows than `first`.
+    """
     count = 0
     for count, row in enumerate(rows, start=1):
         if count > first:
@@ -131,56 +139,71 @@ def rows_from(first: int, rows: Iterator[Row], shard: str) -> Numbered:
 def rows_in_turn(
     open_at: Callable[[str, int], Iterator[Row]], names: Sequence[str], row: int, workers: int
 ) -> Iterator[Row]:
-    """Yield the rows of shards one after the other, of the first one from number `row` on.
+    """Yield the rows of shards one after the other.
 
     Args:
-        open_at: name of a shard and number of a row -> its rows from there on.
-        names: of the shards.
-        row: number of the first row.
-        workers: shards that threads open ahead, each up to its first 1,024 rows; 0: none.
+        open_at: Function from the name of a shard and the number of a row to the rows of the shard from there on.
+        names: Names of the shards, in order.
+        row: Number of the first row in the first shard. Other shards are read from their beginning.
+        workers: Number of shards that threads open ahead, each up to its first 1,024 rows. 0 for no threads.
     """
-    wanted = ((name, 0 if place else row) for place, name in enumerate(names))
+    starts: list[tuple[str, int]] = []
+    for place, name in enumerate(names):
+        starts.append((name, 0 if place else row))
     if not workers:
-        yield from chain.from_iterable(open_at(*each) for each in wanted)
+        yield from chain.from_iterable(open_at(name, first) for name, first in starts)
         return
 
-    def begun(each: tuple[str, int]) -> tuple[list[Row], Iterator[Row] | Exception]:
-        rows, first = open_at(*each), list[Row]()
+    def open_ahead(start: tuple[str, int]) -> tuple[list[Row], Iterator[Row] | Exception]:
+        """Return the first rows of a shard, and the iterator of the next ones or the error that stopped it."""
+        rows = open_at(*start)
+        first_rows: list[Row] = []
         try:
-            first.extend(islice(rows, _AHEAD))
+            first_rows.extend(islice(rows, _AHEAD))
         except Exception as error:
-            return first, error
-        return first, rows
+            return first_rows, error
+        return first_rows, rows
 
-    with closing(Prefetched(wanted, begun, workers=workers, ahead=workers)) as shards:
-        for first, others in shards:
-            yield from first
-            if isinstance(others, Exception):
-                raise others
-            yield from others
+    with closing(Prefetched(iter(starts), open_ahead, workers=workers, ahead=workers)) as shards:
+        for first_rows, next_rows in shards:
+            yield from first_rows
+            if isinstance(next_rows, Exception):
+                raise next_rows
+            yield from next_rows
 
 
-def limited(rows: Sequence[int | None], most: int) -> int | None:
-    """Return how many rows the last of some shards gives where all together give `most`; `rows`: of each."""
-    *before, own = [-1 if count is None else count for count in rows]
-    return None if min(own, *before, 0) < 0 else min(own, max(0, most - sum(before)))
+def limited(rows: Sequence[int | None], max_rows: int) -> int | None:
+    """Return the number of rows that the last of some shards yields if all together yield at most `max_rows`.
+
+    Args:
+        rows: Number of rows of each shard, in order; None if it is unknown.
+        max_rows: Number of rows that all shards together may yield.
+
+    Returns:
+        Number of rows; None if the number of any of these shards is unknown.
+    """
+    known_rows = [count for count in rows if count is not None]
+    if len(known_rows) < len(rows):
+        return None
+    *rows_before, rows_of_last = known_rows
+    return min(rows_of_last, max(0, max_rows - sum(rows_before)))
 
 
 def known_length(rows: Any) -> int | None:
-    """Return how many rows there are where that is said without reading, else None."""
+    """Return the number of rows if it is known without reading, else None."""
     try:
         return len(rows)
     except TypeError:
         return None
 
 
-def unknown_length(source: object, why: str) -> TypeError:
-    """Return the error for a source that does not know how many rows it has."""
-    return TypeError(f"the length of this {type(source).__name__} is unknown: {why}; count its rows")
+def unknown_length(source: object, reason: str) -> TypeError:
+    """Return the error for a source that does not know its number of rows."""
+    return TypeError(f"the length of this {type(source).__name__} is unknown: {reason}; count its rows")
 
 
 def index_of(name: str, names: Sequence[str]) -> int:
-    """Return the place of a shard among all; ConfigError if there is no such shard."""
+    """Return the index of a shard; ConfigError if no shard has this name."""
     if name in names:
         return names.index(name)
     shown = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
@@ -189,44 +212,74 @@ def index_of(name: str, names: Sequence[str]) -> int:
 
 
 def beyond(name: str, row: int, rows: int) -> ConfigError:
-    """Return the error for a row after the end of a shard."""
-    why = f"row {row} is beyond its end; it has {rows} rows, numbered from 0"
-    how = f"reading may begin at any of them or at {rows}, which gives nothing"
-    return ConfigError(f"shard {name!r}: {why}, and {how}", shard=name, row=row, rows=rows)
+    """Return the error for a row after the end of a shard.
+
+    Args:
+        name: Name of the shard.
+        row: Number of the row.
+        rows: Number of rows that the shard has.
+    """
+    return ConfigError(
+        f"shard {name!r}: row {row} is beyond its end; it has {rows} rows, numbered from 0, and reading may begin at "
+        f"any of them or at {rows}, which gives nothing",
+        shard=name,
+        row=row,
+        rows=rows,
+    )
 
 
-def bad_row(shard: str, number: int, why: str, **details: Any) -> BadRecordError:
+def bad_row(shard: str, number: int, problem: str, **details: Any) -> BadRecordError:
     """Return the error for a row that cannot be used."""
-    place = {"shard": shard, "row": number}
-    return BadRecordError(f"shard {shard!r}, row {number}: {why}", **{**details, **place})
+    fields: dict[str, Any] = {**details, "shard": shard, "row": number}
+    return BadRecordError(f"shard {shard!r}, row {number}: {problem}", **fields)
 
 
-def no_row(shard: str, number: int, got: object, what: str, *, drops: bool) -> ConfigError:
-    """Return the error for something else that was made of a row; `drops`: None would leave the row out."""
+def no_row(shard: str, number: int, result: object, transform: str, *, drops: bool) -> ConfigError:
+    """Return the error for a transform whose result is not a row.
+
+    Args:
+        shard: Name of the shard.
+        number: Number of the row in it.
+        result: Result of the transform.
+        transform: Name of the transform in the message.
+        drops: Whether the transform may return None to leave a row out.
+    """
     hint = " or None, which leaves the row out" if drops else "; `filter` leaves rows out"
-    why = f"{what} returned {type(got).__name__}, must be a dict{hint}"
-    return ConfigError(f"shard {shard!r}, row {number}: {why}", shard=shard, row=number)
+    return ConfigError(
+        f"shard {shard!r}, row {number}: {transform} returned {type(result).__name__}, must be a dict{hint}",
+        shard=shard,
+        row=number,
+    )
 
 
 def fields_in(row: Mapping[str, Any]) -> str:
-    """Return the names of a row's fields, as messages give them."""
+    """Return the names of a row's fields for a message."""
     return ", ".join(map(repr, list(row)[:_SHOWN])) or "no fields"
 
 
-def section(kind: type[Model], given: object, what: str = "") -> Model:
-    """Return `given`, which may be a mapping of its keys, as a section of the configuration.
+def section(kind: type[Model], settings: object, label: str = "") -> Model:
+    """Return settings as a section of the configuration.
+
+    Args:
+        kind: Class of the section.
+        settings: Section, or a mapping of its keys.
+        label: Name of the settings in messages.
 
     Raises:
-        ConfigError: it is something else, or a key or value is not allowed; `what` says where.
+        ConfigError: The settings are something else, or a key or value is not allowed.
     """
-    if isinstance(given, kind):
-        return given
-    if not isinstance(given, Mapping):
-        got = type(given).__name__
-        raise ConfigError(f"{what}: got a {got}, must be a {kind.__name__} or a mapping of its keys")
+    if isinstance(settings, kind):
+        return settings
+    if not isinstance(settings, Mapping):
+        raise ConfigError(
+            f"{label}: got a {type(settings).__name__}, must be a {kind.__name__} or a mapping of its keys"
+        )
     try:
-        return kind.model_validate(dict(cast("Mapping[str, Any]", given)))
-    except ValueError as error:  # pydantic's, whose messages are in our words
-        found: list[dict[str, Any]] = cast("Any", error).errors(include_url=False)
-        lines = [": ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"]))) for each in found]
-        raise ConfigError((f"{what}: " if what else "") + "; ".join(lines)) from None
+        return kind.model_validate(dict(cast("Mapping[str, Any]", settings)))
+    except ValueError as error:  # pydantic's, with messages of this library
+        problems: list[str] = []
+        for problem in cast("Any", error).errors(include_url=False):
+            key = ".".join(map(str, problem["loc"]))
+            problems.append(f"{key}: {problem['msg']}" if key else problem["msg"])
+        prefix = f"{label}: " if label else ""
+        raise ConfigError(prefix + "; ".join(problems)) from None

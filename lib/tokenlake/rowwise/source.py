@@ -93,14 +93,14 @@ class ShardedDataSource(ABC):
         """Return the rows of several shards, one after the other.
 
         Args:
-            shard_indices: places in `shard_names`, in the order wanted; None for all.
-            start_shard: place in `shard_indices` (or of all) to begin at.
-            start_row: number of the row in that shard to begin at.
-            workers: shards that threads open ahead, each up to its first 1,024 rows; 1: none. Rows come in the same
-                order, and whatever a shard raises is raised where its row would be.
+            shard_indices: Indices in `shard_names`, in the order of reading. None for all shards.
+            start_shard: Index in `shard_indices` (or of all shards) of the first shard to read.
+            start_row: Number of the first row in that shard.
+            workers: Number of shards that threads open ahead, each up to its first 1,024 rows. 1 for no threads. The
+                order of rows and errors is the same.
 
         Raises:
-            ConfigError: there is no such shard, `workers` is not allowed, or `start_row` is beyond its end.
+            ConfigError: An index is not allowed, `workers` is not allowed, or `start_row` is beyond the end.
         """
         names = self.shard_names
         indices = range(len(names)) if shard_indices is None else shard_indices
@@ -109,8 +109,8 @@ class ShardedDataSource(ABC):
         whole_number("start_shard", start_shard, 0, len(indices))
         whole_number("start_row", start_row, 0)
         ahead = whole_number("workers", workers, 1) if workers != 1 else 0
-        wanted = [names[index] for index in indices][start_shard:]
-        return shards.rows_in_turn(self.open_shard_at_row, wanted, start_row, ahead)
+        selected = [names[index] for index in indices][start_shard:]
+        return shards.rows_in_turn(self.open_shard_at_row, selected, start_row, ahead)
 
     def __iter__(self) -> Iterator[Row]:
         return self.iter_shards()
@@ -237,8 +237,9 @@ class ShardedDataSource(ABC):
         """
         from tokenlake.runtime.loader.hf import hf_rows
 
-        asked = self.num_shards() if num_shards is None else num_shards
-        return hf_rows(self, whole_number("num_shards", asked, 1))
+        if num_shards is None:
+            num_shards = self.num_shards()
+        return hf_rows(self, whole_number("num_shards", num_shards, 1))
 
     def apply_chat_template(
         self, tokenizer: Any, messages_field: str = "messages", output_field: str = "text", **options: Any
@@ -361,12 +362,13 @@ class TransformedShardedSource(DerivedSource):
         return self._source.every_row and not self._drops and self._fails and not expands
 
     def _rows(self, index: int, row: int) -> Numbered:
-        """Yield (number, row) for all that the transform makes of the rows from number `row` on."""
-        shard, transform = self.shard_names[index], self._transform
+        """Yield the results of the transform for the rows from number `row` on, each with the number of its row."""
+        shard = self.shard_names[index]
+        transform = self._transform
         expands = isinstance(transform, ChainedTransform | ExpandTransform)
-        for number, given in self._source.open_shard_numbered(shard, row):
+        for number, source_row in self._source.open_shard_numbered(shard, row):
             try:
-                made = transform.expand(given) if expands else (transform(given),)
+                results = transform.expand(source_row) if expands else (transform(source_row),)
             except BadRecordError as error:
                 if self._fails:
                     raise shards.bad_row(shard, number, str(error), **error.details) from error
@@ -374,7 +376,7 @@ class TransformedShardedSource(DerivedSource):
             except Exception as error:
                 error.add_note(f"raised by {self._what} of shard {shard!r}, row {number}")
                 raise
-            for result in made:
+            for result in results:
                 if result is None and self._drops and not expands:
                     continue
                 if not isinstance(result, dict):
@@ -409,9 +411,10 @@ class CountedSource(DerivedSource):
     def _counted(self, index: int, left: int, before: int | None = None) -> int:
         """Return how many rows come out of a shard, at most `left`; only those numbered below `before`."""
         name = self.shard_names[index]
-        known = self._source.get_shard_info(name).rows if self.every_row and before is None else None
-        if known is not None:
-            return min(known, left)
+        if self.every_row and before is None:
+            row_count = self._source.get_shard_info(name).rows
+            if row_count is not None:
+                return min(row_count, left)
         rows = self._source.open_shard_numbered(name) if before != 0 else ()
         numbers = takewhile(lambda number: before is None or number < before, (number for number, _ in rows))
         return sum(1 for _ in islice(numbers, left))
@@ -431,8 +434,11 @@ class LimitedShardedSource(CountedSource):
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         info = self._source.get_shard_info(shard_name)
-        each = [self._source.get_shard_info(name).rows for name in self.shard_names[: info.index + 1]]
-        return replace(info, rows=shards.limited(each, self._first) if self.every_row else None)
+        if not self.every_row:
+            return replace(info, rows=None)
+        names = self.shard_names[: info.index + 1]
+        rows = [self._source.get_shard_info(name).rows for name in names]
+        return replace(info, rows=shards.limited(rows, self._first))
 
     def _rows(self, index: int, row: int) -> Numbered:
         rows = self._source.open_shard_numbered(self.shard_names[index], row)
@@ -487,8 +493,8 @@ class ShuffledShardedSource(DerivedSource):
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         info = self._source.get_shard_info(shard_name)
-        known = info.rows if self._source.every_row else None
-        return replace(info, index=self._index(shard_name), rows=known)
+        rows = info.rows if self._source.every_row else None
+        return replace(info, index=self._index(shard_name), rows=rows)
 
     @property
     def every_row(self) -> bool:

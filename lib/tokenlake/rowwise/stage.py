@@ -73,17 +73,17 @@ class PipelineContext:
     def cache_at(self, folder: str | Path | None) -> TreeCacheManager:
         """Return the cache in a folder, as the section `cache` describes it; None: in ``cache.cache_dir``."""
         section = self.config.cache
-        where = Path(folder or section.cache_dir or default_folder() / "tokens")
-        if where not in self._caches:
-            self._caches[where] = TreeCacheManager(
-                where,
+        path = Path(folder or section.cache_dir or default_folder() / "tokens")
+        if path not in self._caches:
+            self._caches[path] = TreeCacheManager(
+                path,
                 section.memory_cache_size if section.enabled else 0,
                 section.disk_cache_expiry,
                 section.compression,
                 max_bytes=section.disk_cache_bytes,
                 cache_type=section.cache_type if section.enabled else "memory",
             )
-        return self._caches[where]
+        return self._caches[path]
 
     @property
     def seed(self) -> int | None:
@@ -108,29 +108,43 @@ class PipelineContext:
         return self.config.get_dataset_by_name(name)
 
     def origin(self, name: str) -> Callable[[], Origin]:
-        """Return what says of where a source's rows come from, as the stages so far have decided it."""
-        config, names = self.config, [name] if name in self.opened else list(self.opened)
-        tokenizers = {each: self.tokenizers[each] for each in names if each in self.tokenizers}
-        kind = "packed" if self.packed else "tokens" if tokenizers else "rows"
+        """Return a function that describes the origin of a source's rows, as the stages so far have decided it.
+
+        Args:
+            name: Name of a dataset; any other name stands for all datasets.
+        """
+        config = self.config
+        names = [name] if name in self.opened else list(self.opened)
+        tokenizers = {
+            dataset_name: self.tokenizers[dataset_name]
+            for dataset_name in names
+            if dataset_name in self.tokenizers
+        }
+        if self.packed:
+            kind = "packed"
+        elif tokenizers:
+            kind = "tokens"
+        else:
+            kind = "rows"
 
         def origin() -> Origin:
-            # As it was written, but for places and what decides no row.
-            decided = config.model_dump(mode="json", exclude_unset=True, exclude=_NO_SETTING)
-            decided["datasets"] = [each for each in decided["datasets"] if each.get("name") in names]
+            # The settings as they were written, without paths and without those that decide no row.
+            settings = config.model_dump(mode="json", exclude_unset=True, exclude=_NO_SETTING)
+            settings["datasets"] = [
+                dataset for dataset in settings["datasets"] if dataset.get("name") in names
+            ]
             inputs: list[dict[str, Any]] = []
-            for each in names:
-                # By what lies below the folder of all: no path of the machine.
-                versions = self.opened[each].versions
-                folder = commonpath([posixpath.dirname(path) for path, _, _ in versions]) if versions else ""
-                for path, size, token in versions:
-                    below = path[len(folder) :].lstrip("/")
-                    inputs.append({"source": each, "path": below, "bytes": size, "version": token})
-            described = {name: describe(loaded.files) for name, loaded in tokenizers.items()}
-            made_of = {"config": decided, "tokenizer": described, "inputs": inputs}
-            files = [(CONFIG, dump_yaml(config).encode())]
-            for loaded in list(tokenizers.values())[:1]:  # rows of one stream have one
-                files += [(f"{TOKENIZER}/{path}", data) for path, data in loaded.files.files.items()]
-            return Origin(kind, made_of, beside=dict(files))
+            for dataset_name in names:
+                inputs += _inputs_of(dataset_name, self.opened[dataset_name])
+            described = {dataset_name: describe(loaded.files) for dataset_name, loaded in tokenizers.items()}
+
+            files = {CONFIG: dump_yaml(config).encode()}
+            # Rows of one stream have one tokenizer.
+            for loaded in list(tokenizers.values())[:1]:
+                for path, data in loaded.files.files.items():
+                    files[f"{TOKENIZER}/{path}"] = data
+            made_of = {"config": settings, "tokenizer": described, "inputs": inputs}
+            return Origin(kind, made_of, beside=files)
 
         return origin
 
@@ -155,14 +169,27 @@ class PipelineContext:
         self._recorded.setdefault(stage, {})[key] = value
 
     def get_metrics(self) -> dict[str, dict[str, Any]]:
-        """Return the figures of every stage so far, and those that were recorded, by the stage's name."""
-        own = {name: stage.get_metrics() for name, stage in self._measured.items()}
-        return {name: own.get(name, {}) | self._recorded.get(name, {}) for name in own | self._recorded}
+        """Return the figures of every stage so far, and the recorded ones, by the names of stages."""
+        metrics = {name: stage.get_metrics() for name, stage in self._measured.items()}
+        for name, recorded in self._recorded.items():
+            metrics[name] = metrics.get(name, {}) | recorded
+        return metrics
 
-    def measure(self, stage: BaseStage, made: Mapping[str, Any]) -> None:
-        """Have the figures of a stage, and of what is drawn from what it made, in :meth:`get_metrics`."""
-        stage.measure(made)
+    def measure(self, stage: BaseStage, sources: Mapping[str, Any]) -> None:
+        """Include a stage, and the rows drawn from its sources, in :meth:`get_metrics`."""
+        stage.measure(sources)
         self._measured[stage.name] = stage
+
+
+def _inputs_of(name: str, source: ShardedDataSource) -> list[dict[str, Any]]:
+    """Return the files of a dataset by their paths below the common folder, which hide paths of the machine."""
+    versions = source.versions
+    folder = commonpath([posixpath.dirname(path) for path, _, _ in versions]) if versions else ""
+    inputs: list[dict[str, Any]] = []
+    for path, size, token in versions:
+        path_below = path[len(folder) :].lstrip("/")
+        inputs.append({"source": name, "path": path_below, "bytes": size, "version": token})
+    return inputs
 
 
 class BaseStage(ABC):
@@ -216,8 +243,8 @@ class BaseStage(ABC):
         """Set a figure of the stage's own."""
         self._metrics[key] = value
 
-    def measure(self, made: Mapping[str, Any]) -> None:
-        """Count from now on what is drawn from the sources that the stage made, and no stage before it."""
-        for source in made.values():
+    def measure(self, sources: Mapping[str, Any]) -> None:
+        """Count the rows drawn from the sources of this stage, unless a stage before it already counts them."""
+        for source in sources.values():
             if isinstance(source, NumberedSource | AsyncDataLoader) and source.meter is None:
                 source.meter = self._meter

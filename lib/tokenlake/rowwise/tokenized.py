@@ -1,14 +1,23 @@
-"""Rows to tokens: the stages of a build (renderer, encoder, length policy, BOS and EOS) over batches of rows."""
+"""Tokens of rows, made by the steps of a build: renderer, encoder, length policy, BOS and EOS.
+
+A batch of rows becomes tokens in these steps:
+
+1. Render: each row becomes a text, by its content field, a prompt or a chat template.
+2. Encode: texts become documents of ids, by the length policy one document, several or none per text.
+3. Frame: BOS and EOS are put around the documents.
+4. Rows: each document becomes a row with the number of its source row, and the fields that are kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Final, Self, final
 
 import numpy as np
+import numpy.typing as npt
 
 from tokenlake.base.arrays import Int64, Ragged, offsets_of
 from tokenlake.base.checks import expected, whole_number
@@ -16,8 +25,8 @@ from tokenlake.base.threads import Prefetched
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve_source
-from tokenlake.config.resolved import ResolvedSource
-from tokenlake.config.stages import TokenizerConfig
+from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
+from tokenlake.config.stages import SpecialTokensInText, TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl.packing.loss_marks import LOSS, learned, plain
 from tokenlake.etl.plan.source import settle
@@ -41,24 +50,24 @@ Callback = Callable[[Row], Row | None]
 RowBatch = list[tuple[int, Row]]
 """Rows that are tokenized together, each with its number."""
 
-_FIRST_ROWS: Final = 16  # of the first batch: the first row should come soon
+_FIRST_ROWS: Final = 16  # rows of the first batch, which is small so that the first row comes soon
 _BATCH_TEXT: Final = 4 << 20  # characters after which a batch is full
 _JSON: Final = ("json", "jsonl")
 _SPELLED: Final = Fault("special_token_in_text", "the text spells out a special token of the tokenizer")
 _CUT: Final = "long_documents_truncate"
-"""What the encoder calls documents that it cut."""
+"""Name under which the encoder counts documents that it cut."""
 _DONE_BEFORE: Final = {"format_callback": None, "format_fields": None, "transforms": None}
-"""What happens to rows when their source is opened."""
+"""Options of a dataset that act when its source is opened, and so not here."""
 
 
 @final
 class TokenizedShardedSource(DerivedSource):
-    """Another source's shards with every row tokenized; rows keep their numbers, so seeking is the same.
+    """Shards of another source with every row tokenized. Rows keep their numbers, so reading can begin at any row.
 
-    A row is changed by `format_callback`, its fields are renamed, its text is tokenized, and the fields asked for are
-    kept: ``{"input_ids": [...], "attention_mask": [...], ...}``. Rows are tokenized some at a time, at the speed of the
-    engine; their ids are those of a build. Where the first rows hold messages and no text, rows are rendered by the
-    tokenizer's chat template, which puts BOS itself.
+    For each row, `format_callback` is applied, fields are renamed, the text is tokenized, and the fields to keep are
+    added: ``{"input_ids": [...], "attention_mask": [...], ...}``. Rows are tokenized in batches, at the speed of the
+    tokenizer, and the ids equal those of a build. If the first rows hold messages and no text, rows are rendered by
+    the tokenizer's chat template, which adds BOS itself.
     """
 
     def __init__(
@@ -75,24 +84,26 @@ class TokenizedShardedSource(DerivedSource):
         batch_size: int = 1000,
         arrays: bool = False,
     ) -> None:
-        """Tokenize `source`.
+        """Tokenize a source.
 
         Args:
-            source: rows with text, or with messages.
-            tokenizer: whatever :meth:`TokenizerManager.get_tokenizer` takes; None: what `tokenizer_config` names.
-            tokenizer_config: how to cut, pad and surround texts; None: the defaults. `truncation=None` cuts.
-            content_field: the field of the text, or of the messages.
-            additional_fields: fields to keep beside the tokens; a row that lacks one is an error.
-            format_callback: a function of a row, applied first; None as its result leaves the row out.
-            format_fields: fields to rename after it, {old: new}.
-            remove_columns: keep all other fields (of `additional_fields`, where that is given).
-            batch_size: rows that are tokenized together, at most. With padding "longest" rows are as long as the
-                longest of their batch, whose first number is a multiple of `batch_size`.
-            arrays: give int32 arrays instead of lists.
+            source: Rows with text, or with messages.
+            tokenizer: Tokenizer, as :meth:`TokenizerManager.get_tokenizer` takes it. None for the tokenizer of
+                `tokenizer_config`.
+            tokenizer_config: Settings of truncation, padding and special tokens. None for the defaults.
+                `truncation=None` cuts.
+            content_field: Field of the text, or of the messages.
+            additional_fields: Fields to keep beside the tokens. A row that lacks one is an error.
+            format_callback: Function of a row, applied first. Its result None leaves the row out.
+            format_fields: Fields to rename after it, {old: new}.
+            remove_columns: Fields to drop; all other fields are kept (of `additional_fields`, if both are set).
+            batch_size: Maximum number of rows that are tokenized together. With padding "longest", rows are padded to
+                the longest of their batch, whose first number is a multiple of `batch_size`.
+            arrays: Whether rows hold int32 arrays instead of lists.
 
         Raises:
-            ConfigError: an argument is not what is allowed.
-            SourceNotFoundError, TokenizerError: the tokenizer cannot be loaded.
+            ConfigError: An argument is not allowed.
+            SourceNotFoundError, TokenizerError: The tokenizer cannot be loaded.
         """
         if tokenizer is None and tokenizer_config is None:
             raise ConfigError("tokenizer: missing; give a Hub id, a path, or a tokenizer_config")
@@ -104,7 +115,7 @@ class TokenizedShardedSource(DerivedSource):
         dataset = DatasetConfig(data_files="rows", content_field=content_field, tokenizer=loaded.config)
         texts = texts_of(PipelineConfig(datasets=(dataset,)), dataset, "rows")
         left_open = ("content_field", *texts.texts.left_open)
-        how = RowTokens(
+        row_tokens = RowTokens(
             source=replace(texts, texts=replace(texts.texts, left_open=left_open)),
             tokenizer=loaded,
             keep=_names("additional_fields", additional_fields),
@@ -117,18 +128,24 @@ class TokenizedShardedSource(DerivedSource):
         if format_callback is not None:
             source = TransformedShardedSource(source, format_callback, what="format_callback")
         self._source = source.rename_fields(format_fields) if format_fields else source
-        self._decide: Callable[[], RowTokens] = lambda: how
+        self._decide: Callable[[], RowTokens] = lambda: row_tokens
 
     @classmethod
     def deciding(cls, source: ShardedDataSource, decide: Callable[[], RowTokens]) -> Self:
-        """Return a source that asks how to tokenize whenever a shard is opened."""
-        made = cls.__new__(cls)
-        made._source, made._decide = source, decide
-        return made
+        """Return a source whose settings are decided whenever a shard is opened.
+
+        Args:
+            source: Rows to tokenize.
+            decide: Function that returns the settings.
+        """
+        tokenized_source = cls.__new__(cls)
+        tokenized_source._source = source
+        tokenized_source._decide = decide
+        return tokenized_source
 
     @property
     def truncated(self) -> CutCount:
-        """What `max_length` cut from the rows that were drawn so far."""
+        """Counts of the documents and tokens that `max_length` cut from the rows drawn so far."""
         return self._decide().cut.count
 
     @property
@@ -136,14 +153,24 @@ class TokenizedShardedSource(DerivedSource):
         return self._decide().one_each and self._source.every_row
 
     def _rows(self, index: int, row: int) -> Numbered:
-        how, name = self._decide(), self.shard_names[index]
-        # Rows that are padded to the longest of their batch are read from the first row of it on.
-        first = row - row % how.batch_size if how.aligned else row
-        if first < row:
-            next(self._source.open_shard_numbered(name, row), None)  # an error, if `row` is beyond the end
+        row_tokens = self._decide()
+        name = self.shard_names[index]
+
+        def is_json() -> bool:
+            return self.get_shard_info(name).format in _JSON
+
+        # Rows that are padded to the longest of their batch are read from the first row of the batch.
+        first = row
+        if row_tokens.aligned:
+            first -= row % row_tokens.batch_size
+        if first == row:
+            rows = self._source.open_shard_numbered(name, row)
+            return row_tokens.tokenized(rows, name, is_json)
+
+        # Raises an error if `row` is beyond the end.
+        next(self._source.open_shard_numbered(name, row), None)
         rows = self._source.open_shard_numbered(name, first)
-        made = how.tokenized(rows, name, lambda: self.get_shard_info(name).format in _JSON)
-        return (pair for pair in made if pair[0] >= row) if first < row else made
+        return (pair for pair in row_tokens.tokenized(rows, name, is_json) if pair[0] >= row)
 
     def __repr__(self) -> str:
         return f"TokenizedShardedSource({self._source!r}, tokenizer={self._decide().tokenizer.files.name!r})"
@@ -158,42 +185,50 @@ def batched_tokenize_iterator(
     *fields: Any,
     **options: Any,
 ) -> Iterator[Row]:
-    """Return the tokens of rows, which come from a source or any iterable.
+    """Return the tokens of rows of a source or any iterable.
 
     Args:
-        fields, options: `additional_fields`, `format_callback`, `format_fields` and the other arguments of
+        source: Rows to tokenize.
+        tokenizer, tokenizer_config, content_field: Arguments of :class:`TokenizedShardedSource`.
+        batch_size: Maximum number of rows that are tokenized together.
+        fields, options: Argument `additional_fields`, `format_callback`, `format_fields` and the others of
             :class:`TokenizedShardedSource`.
 
     Raises:
-        as :class:`TokenizedShardedSource`; BadRecordError while rows are drawn: one has no text.
+        ConfigError, SourceNotFoundError, TokenizerError: As for :class:`TokenizedShardedSource`.
+        BadRecordError: While rows are drawn: one has no text.
     """
-    given = (IterableShardedSource(source), tokenizer, tokenizer_config, content_field, *fields)
-    return iter(TokenizedShardedSource(*given, batch_size=batch_size, **options))
+    rows = IterableShardedSource(source)
+    return iter(
+        TokenizedShardedSource(
+            rows, tokenizer, tokenizer_config, content_field, *fields, batch_size=batch_size, **options
+        )
+    )
 
 
 @final
 @dataclass(eq=False, kw_only=True)
 class RowTokens:
-    """How the rows of a source become tokens, as a build of the same configuration makes them.
+    """Settings by which the rows of a source become tokens, as in a build of the same configuration.
 
-    A row may come out as several (``long_documents: split``), all with its number, or as none: where it is empty, or
-    too long (``drop``), or bad and the policy is ``quarantine``.
+    A row may become several (``long_documents: split``), all with its number. It becomes none if it is empty, too long
+    (``drop``), or bad and the policy is ``quarantine``.
 
     Attributes:
-        source: as :func:`texts_of` returns it; the first rows decide what it leaves open.
-        tokenizer: its configuration says how rows are padded, and whether there is an ``attention_mask``.
-        keep: fields that come out beside the tokens; None: all but those of `remove`, and none without `remove`.
-        remove: fields that do not come out.
-        loss: whether rows have a ``loss_mask``, which of plain texts is true but for BOS; None: only where a part of
-            a document's tokens bears loss.
-        batch_size: rows that are tokenized together, at most; with padding "longest" exactly those whose numbers,
-            divided by it, are the same.
-        workers: threads that tokenize batches side by side, ahead of who draws rows, at most as many batches; 1: none,
-            rows are tokenized when they are drawn.
-        lists: lists instead of int32 arrays.
-        eos_id: what ends a packed document; None if there is none.
-        packing: whether documents that spell their own special tokens end with EOS in any case.
-        one_each: exactly one row comes out of each, be it without ids; not with policies that drop or split rows.
+        source: Settings of the texts, as :func:`texts_of` returns them. The first rows decide the settings left open.
+        tokenizer: Tokenizer. Its configuration decides the padding, and whether there is an ``attention_mask``.
+        keep: Fields to keep beside the tokens. None for all but those of `remove`, and none without `remove`.
+        remove: Fields to drop.
+        loss: Whether rows have a ``loss_mask``, which for plain texts is true except for BOS. None if they have one
+            only where a part of a document's tokens counts toward the loss.
+        batch_size: Maximum number of rows that are tokenized together. With padding "longest", a batch holds exactly
+            the rows with the same value of ``number // batch_size``.
+        workers: Number of threads that tokenize batches ahead of the reader, at most as many batches. 1 for no
+            threads: rows are tokenized when they are drawn.
+        lists: Whether rows hold lists instead of int32 arrays.
+        eos_id: End of a packed document; None if there is none.
+        packing: Whether documents that spell their own special tokens always end with EOS.
+        one_each: Whether every row becomes exactly one, possibly without ids. Not with policies that drop or split.
     """
 
     source: ResolvedSource
@@ -215,64 +250,78 @@ class RowTokens:
 
     @property
     def aligned(self) -> bool:
-        """Whether a row's tokens depend on the rows beside it, so that batches must lie where they always do."""
+        """Whether a row's tokens depend on the other rows of its batch, so that batches must have fixed bounds."""
         return self.tokenizer.config.padding == "longest"
 
     def tokenized(self, rows: Numbered, shard: str, is_json: Callable[[], bool]) -> Numbered:
-        """Yield the rows made of `rows`; those before one that cannot be used come out before the error does.
+        """Yield the tokenized rows, each with the number of its row. Rows before an error are yielded first.
 
         Args:
-            is_json: whether a row lacks the keys that it does not need; elsewhere every object has every key.
+            rows: Rows of a shard, each with its number.
+            shard: Name of the shard.
+            is_json: Function that returns whether objects in a row lack the keys that they do not need. In other
+                formats, every object has every key, and keys without a value are removed.
 
         Raises:
-            BadRecordError: a row cannot be used, and the policy is ``fail``; names shard and row.
+            BadRecordError: A row cannot be used and the policy is ``fail``. The error names shard and row.
         """
-        batches, workers = _batched(rows, self.batch_size, aligned=self.aligned), self.workers
+        batches = _batched(rows, self.batch_size, aligned=self.aligned)
 
-        def make(batch: RowBatch) -> tuple[RowBatch, Exception | None]:
-            """Return the rows made of a batch, and what stopped them, if anything did."""
-            found: RowBatch = []
+        def tokenize(batch: RowBatch) -> tuple[RowBatch, Exception | None]:
+            """Return the tokenized rows of a batch, and the error after them, if there is one."""
+            tokenized_rows: RowBatch = []
             try:
-                found.extend(self._made(batch, shard, is_json))
+                tokenized_rows.extend(self._tokenized_batch(batch, shard, is_json))
             except Exception as error:
-                return found, error
-            return found, None
+                return tokenized_rows, error
+            return tokenized_rows, None
 
-        first = map(make, islice(batches, 1))  # it decides how the others are read
-        others = Prefetched(batches, make, workers=workers, ahead=workers if workers > 1 else 0)
+        # The first batch decides the settings left open, so it is tokenized before the threads start.
+        first = map(tokenize, islice(batches, 1))
+        ahead = self.workers if self.workers > 1 else 0
+        others = Prefetched(batches, tokenize, workers=self.workers, ahead=ahead)
         with closing(others):
-            for made, error in chain(first, others):
-                yield from map(self._listed, made) if self.lists else made
+            for tokenized_rows, error in chain(first, others):
+                yield from map(self._with_lists, tokenized_rows) if self.lists else tokenized_rows
                 if error is not None:
                     raise error
                 self.cut.judge(is_end=False)
         self.cut.judge(is_end=True)
 
-    def _made(self, batch: RowBatch, shard: str, is_json: Callable[[], bool]) -> Numbered:
+    def _tokenized_batch(self, batch: RowBatch, shard: str, is_json: Callable[[], bool]) -> Numbered:
+        """Yield the tokenized rows of a batch; arguments and errors as for :meth:`tokenized`."""
         objects = [row for _, row in batch]
         source, renderer = self._open(objects)
-        if (chat := source.texts.chat) is not None and not is_json():
-            fields = {chat.messages_field, chat.tools_field}
-            objects = [row | {key: without_nulls(row[key]) for key in row.keys() & fields} for row in objects]
+        chat = source.texts.chat
+        if chat is not None and not is_json():
+            objects = [_without_nulls(row, (chat.messages_field, chat.tools_field)) for row in objects]
+
         rendered = renderer.render(with_text(Rows(objects=objects), renderer.columns))
-        loss = source.texts.masked if self.loss is None else self.loss
-        documents, origin, bad = self._encoded(source, rendered, renderer, marks=loss)
-        bad |= self._missing(objects) | dict(rendered.bad)
-        if bad and source.on_bad_record == "fail":
-            first = min(bad)
-            yield from self._made(batch[:first], shard, is_json) if first else ()
-            reason, told = bad[first].reason, bad[first].detail
-            told += f"; it has {fields_in(objects[first])}" if reason == "null_text" else ""
-            raise bad_row(shard, batch[first][0], told, reason=reason)
-        good = ~np.isin(origin, list(bad))
-        yield from self._rows_of(batch, documents.select(good), origin[good], loss=loss)
+        has_loss = source.texts.masked if self.loss is None else self.loss
+        documents, origin, faults = self._encoded(source, rendered, renderer, marks=has_loss)
+        faults |= self._missing(objects)
+        faults |= rendered.bad
+
+        if faults and source.on_bad_record == "fail":
+            # The rows before the first bad one, then its error.
+            place = min(faults)
+            if place:
+                yield from self._tokenized_batch(batch[:place], shard, is_json)
+            problem = faults[place].detail
+            if faults[place].reason == "null_text":
+                problem += f"; it has {fields_in(objects[place])}"
+            number, _ = batch[place]
+            raise bad_row(shard, number, problem, reason=faults[place].reason)
+        is_good = ~np.isin(origin, list(faults))
+        yield from self._rows_of(batch, documents.select(is_good), origin[is_good], loss=has_loss)
 
     def _open(self, first: list[Row]) -> tuple[ResolvedSource, Renderer]:
-        """Return the source and its renderer, which the first rows decide."""
+        """Return the settings of the texts, with those left open decided by the first rows, and the renderer."""
         if self._opened is None:
             files = self.tokenizer.files
             source, _ = settle(self.source, (), files, self.eos_id, Rows(objects=first))
-            if self.one_each and source.texts.chat is not None:  # then no row is left out for lack of loss
+            if self.one_each and source.texts.chat is not None:
+                # Rows without a token that counts toward the loss are not left out.
                 chat = replace(source.texts.chat, loss="all")
                 source = replace(source, texts=replace(source.texts, chat=chat))
             mode = source.tokenizer.special_tokens_in_text
@@ -282,116 +331,197 @@ class RowTokens:
     def _encoded(
         self, source: ResolvedSource, rendered: Rendered, renderer: Renderer, *, marks: bool
     ) -> tuple[Ragged, Int64, dict[int, Fault]]:
-        """Return the documents of texts, of which row each is made, and which rows cannot be used.
+        """Return the documents of rendered texts.
+
+        Args:
+            source: Settings of the texts.
+            rendered: Texts of the rows.
+            renderer: Renderer of the texts.
+            marks: Whether the documents mark the tokens that count toward the loss.
+
+        Returns:
+            documents: Ids of the documents, with BOS and EOS, marked by bits if `marks` is true.
+            origin: int64[documents], the place in the batch of the row that each document is made of.
+            faults: Place in the batch to fault, for rows that cannot be used.
 
         Raises:
             ConfigError: `max_length` leaves no room for a text.
-            EngineMismatchError, TokenizerError: as :meth:`Encoder.encode`.
+            EngineMismatchError, TokenizerError: As in :meth:`Encoder.encode`.
         """
-        settings, spans, files = source.tokenizer, rendered.spans, self.tokenizer.files
+        settings = source.tokenizer
+        spans = rendered.spans
         mode = "encode" if renderer.control_tokens else settings.special_tokens_in_text
-        key, special = (mode, spans is not None), settings.add_special_tokens
-        if key not in self._encoders:
-            # Nobody knows how many rows follow; the first batch is a lower bound.
-            asked: dict[str, Any] = {
-                "add_special_tokens": special,
-                "places": spans is not None,
-                "size": rendered.text.nbytes,
-            }
-            _, self._encoders[key] = choose_encoder(files, settings.engine, mode, **asked)
-        encoder, finish = self._encoders[key], None
+        encoder = self._encoder(settings, mode, text_bytes=rendered.text.nbytes, has_spans=spans is not None)
+        finish: Finish | None = None
         if spans is not None:
-            eos, around = -1 if self.eos_id is None else self.eos_id, (encoder.prefix, encoder.suffix)
-            finish = Finish.around(source.texts.prompt, eos, *around, packed=self.packing)
-        count = len((finish or encoder).prefix) + len((finish or encoder).suffix)
-        if settings.long_documents != "keep" and settings.max_length <= count:
-            how = "make it larger, or use add_special_tokens: false"
-            why = f"{settings.max_length} leaves no room beside the {count} special tokens of {files.name!r}"
-            raise ConfigError(f"max_length: {why}; {how}")
-        masked, settings = marks or spans is not None, replace(settings, special_tokens_in_text=mode)
-        made = DocumentEncoder(settings, encoder, finish, masked=masked).encode(rendered.text, spans)
-        bad = {int(rendered.origin[row]): _SPELLED for row in made.refused}
-        cut = made.touched.get(_CUT, 0) or sum(len(rows) for rows in made.left_out.values())
-        self.cut.add(CutCount(len(rendered.text), cut, made.tokens, sum(made.dropped.values())))
-        documents, origin = Ragged(made.ids, made.offsets), made.origin
-        if self.one_each:  # also a text without ids is a document
+            eos = -1 if self.eos_id is None else self.eos_id
+            finish = Finish.around(
+                source.texts.prompt, eos, encoder.prefix, encoder.suffix, packed=self.packing
+            )
+
+        # Encode, and count the documents and tokens that `max_length` cut.
+        frame = encoder if finish is None else finish
+        self._require_room(settings, len(frame.prefix) + len(frame.suffix))
+        is_masked = marks or spans is not None
+        settings = replace(settings, special_tokens_in_text=mode)
+        encoded = DocumentEncoder(settings, encoder, finish, masked=is_masked).encode(rendered.text, spans)
+        left_out = sum(len(rows) for rows in encoded.left_out.values())
+        cut = encoded.touched.get(_CUT, 0) or left_out
+        self.cut.add(CutCount(len(rendered.text), cut, encoded.tokens, sum(encoded.dropped.values())))
+
+        documents = Ragged(encoded.ids, encoded.offsets)
+        origin = encoded.origin
+        if self.one_each:
+            # A text without ids is a document, too, of length 0.
             sizes = np.zeros(len(rendered.text), np.int64)
             sizes[origin] = np.diff(documents.offsets)
             documents = Ragged(documents.ids, documents.offsets[0] + offsets_of(sizes))
             origin = np.arange(len(sizes))
         if finish is None:
-            # What the post-processor puts around a document; its end is learned as the text is.
-            suffix = [token | LOSS for token in encoder.suffix] if masked else encoder.suffix
-            ends = [Ragged.alike(each, len(documents)) for each in (encoder.prefix, suffix)]
-            documents = Ragged.joined([ends[0], documents, ends[1]])
-        return documents, rendered.origin[origin], bad
+            # The special tokens of the tokenizer. The end counts toward the loss, as the text does.
+            suffix = [token | LOSS for token in encoder.suffix] if is_masked else encoder.suffix
+            before = Ragged.alike(encoder.prefix, len(documents))
+            after = Ragged.alike(suffix, len(documents))
+            documents = Ragged.joined([before, documents, after])
+        faults = {int(rendered.origin[text]): _SPELLED for text in encoded.refused}
+        return documents, rendered.origin[origin], faults
+
+    def _encoder(
+        self, settings: ResolvedTokenizer, mode: SpecialTokensInText, *, text_bytes: int, has_spans: bool
+    ) -> Encoder:
+        """Return the encoder for a mode of special tokens, which is chosen once.
+
+        Args:
+            settings: Settings of the tokenizer.
+            mode: Treatment of special tokens in a text.
+            text_bytes: Size of the first texts. It is a lower bound of the whole, whose size is not known.
+            has_spans: Whether parts of the texts are marked, so that places of tokens are needed.
+        """
+        key = (mode, has_spans)
+        if key not in self._encoders:
+            _, self._encoders[key] = choose_encoder(
+                self.tokenizer.files,
+                settings.engine,
+                mode,
+                add_special_tokens=settings.add_special_tokens,
+                places=has_spans,
+                size=text_bytes,
+            )
+        return self._encoders[key]
+
+    def _require_room(self, settings: ResolvedTokenizer, special_tokens: int) -> None:
+        """Raise ConfigError if the special tokens around a text leave no room for the text."""
+        if settings.long_documents != "keep" and settings.max_length <= special_tokens:
+            raise ConfigError(
+                f"max_length: {settings.max_length} leaves no room beside the {special_tokens} special tokens of "
+                f"{self.tokenizer.files.name!r}; make it larger, or use add_special_tokens: false"
+            )
 
     def _rows_of(self, batch: RowBatch, documents: Ragged, origin: Int64, *, loss: bool) -> Numbered:
+        """Yield the rows of documents, each with the number of the row that it is made of."""
         if not len(documents):
             return
         ids = Ragged(plain(documents.ids), documents.offsets)
         columns = with_masks(ids, self.tokenizer, self.tokenizer.config)
         if loss:
-            left = self.tokenizer.pads_left(self.tokenizer.config)
-            columns["loss_mask"] = masks = [np.zeros(len(row), np.bool_) for row in columns["input_ids"]]
-            for mask, marks in zip(masks, documents.rows(), strict=True):
-                begin = len(mask) - len(marks) if left else 0
-                mask[begin : begin + len(marks)] = learned(marks)
-        names, removed = list(columns), self.remove or ()
-        keeps = self.keep is not None or self.remove is not None
+            columns["loss_mask"] = self._loss_masks(documents, columns["input_ids"])
+
+        names = list(columns)
+        removed = self.remove or ()
+        keeps_fields = self.keep is not None or self.remove is not None
         for place, *cells in zip(origin.tolist(), *columns.values(), strict=True):
             number, row = batch[place]
             tokens = dict(zip(names, cells, strict=True))
-            if keeps:
+            if keeps_fields:
                 fields = row if self.keep is None else self.keep
                 tokens = {**{name: row[name] for name in fields if name not in removed}, **tokens}
             yield number, tokens
 
-    def _missing(self, rows: Sequence[Row]) -> dict[int, Fault]:
-        """Return which rows lack a field that is to be kept."""
-        found: dict[int, Fault] = {}
-        for place, row in enumerate(rows if self.keep else ()):
-            if missing := [name for name in self.keep or () if name not in row]:
-                why = f"additional_fields: the row has no field {missing[0]!r}; it has {fields_in(row)}"
-                found[place] = Fault("missing_field", why)
-        return found
+    def _loss_masks(self, documents: Ragged, rows: Sequence[Sized]) -> list[npt.NDArray[np.bool_]]:
+        """Return the loss mask of each document, padded to the length of its row."""
+        pads_left = self.tokenizer.pads_left(self.tokenizer.config)
+        masks: list[npt.NDArray[np.bool_]] = []
+        for row, marked_ids in zip(rows, documents.rows(), strict=True):
+            mask = np.zeros(len(row), np.bool_)
+            begin = len(row) - len(marked_ids) if pads_left else 0
+            mask[begin : begin + len(marked_ids)] = learned(marked_ids)
+            masks.append(mask)
+        return masks
 
-    def _listed(self, numbered: tuple[int, Row]) -> tuple[int, Row]:
-        """Return a row with lists: a new one, so that the numbers of a batch do not all lie in memory at a time."""
+    def _missing(self, rows: Sequence[Row]) -> dict[int, Fault]:
+        """Return the faults of rows that lack a field to keep, by their places."""
+        faults: dict[int, Fault] = {}
+        if not self.keep:
+            return faults
+        for place, row in enumerate(rows):
+            missing = next((name for name in self.keep if name not in row), None)
+            if missing is not None:
+                problem = f"additional_fields: the row has no field {missing!r}; it has {fields_in(row)}"
+                faults[place] = Fault("missing_field", problem)
+        return faults
+
+    def _with_lists(self, numbered: tuple[int, Row]) -> tuple[int, Row]:
+        """Return a row with lists instead of arrays.
+
+        It is a new row, so that the lists of a whole batch are never in memory at once.
+        """
         number, row = numbered
-        made = {**row, "input_ids": row["input_ids"].tolist()}
-        if (mask := row.get("attention_mask")) is not None:
-            padded = bool(self.tokenizer.config.padding)
-            made["attention_mask"] = mask.tolist() if padded else [1] * len(row["input_ids"])
+        with_lists = {**row, "input_ids": row["input_ids"].tolist()}
+        mask = row.get("attention_mask")
+        if mask is not None:
+            is_padded = bool(self.tokenizer.config.padding)
+            with_lists["attention_mask"] = mask.tolist() if is_padded else [1] * len(row["input_ids"])
         if "loss_mask" in row:
-            made["loss_mask"] = row["loss_mask"].tolist()
-        return number, made
+            with_lists["loss_mask"] = row["loss_mask"].tolist()
+        return number, with_lists
+
+
+def _without_nulls(row: Row, names: Iterable[str | None]) -> Row:
+    """Return a row without the keys that have no value in the objects of some fields."""
+    cleaned = row.copy()
+    for name in names:
+        if name is not None and name in row:
+            cleaned[name] = without_nulls(row[name])
+    return cleaned
 
 
 def texts_of(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> ResolvedSource:
-    """Return how a source's rows become documents, as a build of the configuration would make them.
+    """Return the settings by which a build of the configuration makes documents of a source's rows.
 
     Args:
-        dataset: None for a source that a stage made: it has the pipeline's tokenizer, and no options of its own.
-        name: of the source.
+        config: Configuration.
+        dataset: Dataset of the source. None for a source that a stage made: it has the pipeline's tokenizer, and no
+            options of its own.
+        name: Name of the source.
     """
     if dataset is None:
         dataset = DatasetConfig(data_files=name)
     return replace(resolve_source(config, dataset.model_copy(update=_DONE_BEFORE)), name=name)
 
 
-def _batched(rows: Numbered, most: int, *, aligned: bool) -> Iterator[RowBatch]:
-    """Yield rows in batches; whatever stops them is raised behind the rows before it."""
+def _batched(rows: Numbered, max_rows: int, *, aligned: bool) -> Iterator[RowBatch]:
+    """Yield rows in batches. If drawing them raises an error, the rows before it are yielded first.
+
+    Args:
+        rows: Rows, each with its number.
+        max_rows: Maximum number of rows per batch.
+        aligned: Whether a batch holds exactly the rows with the same value of ``number // max_rows``. If not, the
+            first batches are smaller.
+    """
     batch: RowBatch = []
-    size, room = 0, most if aligned else min(_FIRST_ROWS, most)
+    size = 0
+    batch_rows = max_rows if aligned else min(_FIRST_ROWS, max_rows)
     try:
         for number, row in rows:
-            full = len(batch) >= room or size >= _BATCH_TEXT
             if aligned and batch:
-                full = number // most != batch[-1][0] // most
-            if batch and full:
+                is_full = number // max_rows != batch[-1][0] // max_rows
+            else:
+                is_full = len(batch) >= batch_rows or size >= _BATCH_TEXT
+            if batch and is_full:
                 yield batch
-                batch, size, room = [], 0, min(room * 4, most)
+                batch = []
+                size = 0
+                batch_rows = min(batch_rows * 4, max_rows)
             batch.append((number, row))
             size += _text_size(row)
     except Exception:
@@ -403,7 +533,7 @@ def _batched(rows: Numbered, most: int, *, aligned: bool) -> Iterator[RowBatch]:
 
 
 def _text_size(value: Any) -> int:
-    """Return about how many characters a row holds."""
+    """Return the approximate number of characters of a row."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
@@ -411,7 +541,7 @@ def _text_size(value: Any) -> int:
     return sum(map(_text_size, value)) if isinstance(value, list) else 1
 
 
-def _names(what: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
+def _names(argument: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
     if isinstance(names, str):
-        raise expected(what, names, "a list of names, such as ['text']")
+        raise expected(argument, names, "a list of names, such as ['text']")
     return None if names is None else tuple(names)
