@@ -6,7 +6,6 @@ Each entry of :data:`tokenlake.etl.tokenizers.ENGINES` runs it, with every sampl
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -62,8 +61,7 @@ def encoder_of(engine: str, name: str, mode: str) -> Encoder | None:
 
 def ids_of(encoder: Encoder, texts: list[str]) -> list[list[int]]:
     """Return the ids of each text."""
-    encoded = encoder.encode(samples.large(texts))
-    return [encoded.ids[start:stop].tolist() for start, stop in pairwise(encoded.offsets.tolist())]
+    return samples.rows_of(encoder.encode(samples.large(texts)))
 
 
 @pytest.fixture(params=ENGINES)
