@@ -96,13 +96,17 @@ def test_ids_of_any_text_do_not_depend_on_its_batch(data: st.DataObject, texts: 
     assert together == [ids_of(encoder, [text])[0] for text in texts]
 
 
-def test_arrays_have_the_same_types_and_begin_at_zero(engine: str) -> None:
+def test_a_slice_has_its_own_ids_in_arrays_of_the_same_types_from_zero(engine: str) -> None:
     for name in NAMES:
         encoder = encoder_of(engine, name, "literal")
         if encoder is None:
             continue
-        sliced = samples.large(["left out", "one two", "", "drei \u00e4"]).slice(1)
+        texts = ["one two", "", "drei \u00e4"]
+        sliced = samples.large(["left out", *texts, "left out, too"]).slice(1, 3)
         encoded = encoder.encode(sliced)
+        assert samples.rows_of(encoded) == samples.reference_ids(tokenizers()[name], texts, literal=True), (
+            name
+        )
         assert encoded.ids.dtype == np.int32
         assert encoded.ids.flags.c_contiguous
         assert encoded.offsets.dtype == np.int64
