@@ -1,6 +1,6 @@
 """Small tokenizers trained and written as tokenizer.json by plain Python: Llama-2-style BPE, WordPiece and Unigram.
 
-The byte-level BPE is :func:`tokenlake.etl.tokenizers.training.train_bpe`. Training is deterministic: equal
+The byte-level BPE is :func:`tokenlake.etl.tokenizers.train_bpe`. Training is deterministic: equal
 texts give equal files. The WordPiece and Unigram vocabularies are the most frequent pieces of words, which
 is enough for tests: these compare the ids of one tokenizer made in two ways, and do not ask whether the
 tokenizer is a good one.
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenlake.etl.tokenizers.training import learn_merges
+from tokenlake.etl.tokenizers import learn_merges
 
 SPACE = "\u2581"
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))

@@ -6,7 +6,6 @@ Each entry of :data:`tokenlake.etl.tokenizers.ENGINES` runs it, with every sampl
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -62,8 +61,7 @@ def encoder_of(engine: str, name: str, mode: str) -> Encoder | None:
 
 def ids_of(encoder: Encoder, texts: list[str]) -> list[list[int]]:
     """Return the ids of each text."""
-    encoded = encoder.encode(samples.large(texts))
-    return [encoded.ids[start:stop].tolist() for start, stop in pairwise(encoded.offsets.tolist())]
+    return samples.rows_of(encoder.encode(samples.large(texts)))
 
 
 @pytest.fixture(params=ENGINES)
@@ -98,13 +96,17 @@ def test_ids_of_any_text_do_not_depend_on_its_batch(data: st.DataObject, texts: 
     assert together == [ids_of(encoder, [text])[0] for text in texts]
 
 
-def test_arrays_have_the_same_types_and_begin_at_zero(engine: str) -> None:
+def test_a_slice_has_its_own_ids_in_arrays_of_the_same_types_from_zero(engine: str) -> None:
     for name in NAMES:
         encoder = encoder_of(engine, name, "literal")
         if encoder is None:
             continue
-        sliced = samples.large(["left out", "one two", "", "drei \u00e4"]).slice(1)
+        texts = ["one two", "", "drei \u00e4"]
+        sliced = samples.large(["left out", *texts, "left out, too"]).slice(1, 3)
         encoded = encoder.encode(sliced)
+        assert samples.rows_of(encoded) == samples.reference_ids(tokenizers()[name], texts, literal=True), (
+            name
+        )
         assert encoded.ids.dtype == np.int32
         assert encoded.ids.flags.c_contiguous
         assert encoded.offsets.dtype == np.int64

@@ -14,10 +14,7 @@ from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import TokenizerError
 from tokenlake.etl.tokenizers import SPLIT_REGEXES, objection
-from tokenlake.runtime.tokenizer_guard.backend import deliberate
-from tokenlake.runtime.tokenizer_guard.caution import reason_for_caution
-from tokenlake.runtime.tokenizer_guard.growth import Growth, growth_of
-from tokenlake.runtime.tokenizer_guard.patterns import is_plain
+from tokenlake.runtime.tokenizer_guard import Growth, deliberate, growth_of, is_plain, reason_for_caution
 
 tokenizers: Any = pytest.importorskip("tokenizers")
 

@@ -18,13 +18,15 @@ from tokenlake.errors import TokenizerError
 from tokenlake.etl import build_dataset
 from tokenlake.etl.tokenizers import TokenizerFiles, TokenizerManager, describe, load_tokenizer
 from tokenlake.runtime.loader import open as open_dataset
-from tokenlake.runtime.tokenizer_guard import process, shape
+from tokenlake.runtime.tokenizer_guard import ProcessLimits
 
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bound processes to less memory than usual, which is filled sooner."""
-    monkeypatch.setattr(process, "DEFAULT_LIMITS", process.ProcessLimits(memory=300 << 20))
+    monkeypatch.setattr(
+        "tokenlake.runtime.tokenizer_guard.process.DEFAULT_LIMITS", ProcessLimits(memory=300 << 20)
+    )
 
 
 Change = Callable[[hostile.Spec], object]
@@ -139,7 +141,7 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -
 def test_a_file_of_millions_of_arrays_is_refused_before_it_is_parsed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shape, "MAX_CONTAINERS", 1000)
+    monkeypatch.setattr("tokenlake.runtime.tokenizer_guard.shape.MAX_CONTAINERS", 1000)
     files = TokenizerFiles(name="arrays", files={"tokenizer.json": b"[" + b"[]," * 1000 + b"[]]"})
     with pytest.raises(TokenizerError, match=r"tokenizer\.json has 1,002 arrays and objects"):
         _ = files.spec

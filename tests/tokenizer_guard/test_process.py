@@ -17,9 +17,7 @@ from tests.tokenizer_guard import hostile
 from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import MissingExtraError, TokenizerError
-from tokenlake.runtime.tokenizer_guard import process
-from tokenlake.runtime.tokenizer_guard.backend import open_tokenizer
-from tokenlake.runtime.tokenizer_guard.process import BoundedTokenizer, ProcessLimits
+from tokenlake.runtime.tokenizer_guard import BoundedTokenizer, ProcessLimits, open_tokenizer
 
 tokenizers: Any = pytest.importorskip("tokenizers")
 
@@ -127,7 +125,7 @@ def test_it_ends_with_its_tokenizer() -> None:
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "find_spec", lambda name: None)
+    monkeypatch.setattr("tokenlake.runtime.tokenizer_guard.process.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="pip install"):
         bounded()
 

@@ -10,17 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tokenizer_reference import needs_offsets
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.test_places import FORMS, expected, texts
 from tests.tokenizers.tokenizer_mutations import FLAGS
 from tokenlake.errors import TokenizerError
 from tokenlake.etl.tokenizers import ReferenceEngine, TokenizerFiles
 from tokenlake.etl.tokenizers.alignment import Aligner, compose
-from tokenlake.runtime.tokenizer_guard.generation import exports_parts
-
-with_offsets = pytest.mark.skipif(
-    not exports_parts(), reason="tokenizers 1.0 gives no offsets to compare with"
-)
 
 # Letters that compose, decompose, and marks of several classes, in and out of order.
 MARKED = ("e\u0301", "q\u0301\u0323", "a\u0323\u0302", "\u0344", "\u212b", "\u1100\u1161\u11a8", "\ufb1d")
@@ -44,7 +40,7 @@ def aligned(files: TokenizerFiles, text: str, *, literal: bool) -> list[tuple[in
     return list(zip(ids.tolist(), start.tolist(), stop.tolist(), strict=True))
 
 
-@with_offsets
+@needs_offsets
 @pytest.mark.parametrize("mode", ["literal", "encode"])
 @pytest.mark.parametrize("name", sorted(FORMS))
 @settings(max_examples=15)
@@ -55,7 +51,7 @@ def test_places_from_ids_are_the_offsets_of_tokenizers(name: str, mode: str, pie
     assert aligned(FORMS[name], text, literal=literal) == expected(FORMS[name], text, literal=literal)
 
 
-@with_offsets
+@needs_offsets
 @pytest.mark.parametrize("name", ["byte-level", "nfc", "sentencepiece", "metaspace-first-True"])
 @pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word"])
 def test_an_added_token_holds_the_white_space_that_it_strips(name: str, flag: str) -> None:

@@ -19,12 +19,12 @@ from tests.tokenizers.tokenizer_samples import changed, choose_engine, split_sta
 from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError, TokenizerError
 from tokenlake.etl import build_dataset
 from tokenlake.etl.tokenizers import Encoder, ReferenceEngine, TokenizerFiles, engines, gate, objection
-from tokenlake.etl.tokenizers.engines import GigatokenEngine
 
 # About which engine is chosen, and why, beside `tokenizers` before 1.0.
 pytestmark = needs_stages
 
 BYTE = samples.byte_level
+GigatokenEngine = engines.GigatokenEngine
 
 
 def test_a_request_for_gigatoken_is_refused_with_the_reason() -> None:

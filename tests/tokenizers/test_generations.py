@@ -18,12 +18,8 @@ from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.test_models import MODELS, trained
 from tests.tokenizers.tokenizer_mutations import MUTATIONS
 from tokenlake.errors import TokenizerError
-from tokenlake.etl.tokenizers import Encoder, ReferenceEngine, TokenizerFiles, choose_encoder
-from tokenlake.etl.tokenizers.gate import WORDS_BESIDE_FAST_FROM
-from tokenlake.runtime.tokenizer_guard.adapter import open_backend
-from tokenlake.runtime.tokenizer_guard.compatibility import why_not_fast
-from tokenlake.runtime.tokenizer_guard.generation import exports_parts
-from tokenlake.runtime.tokenizer_guard.process import BoundedTokenizer
+from tokenlake.etl.tokenizers import Encoder, ReferenceEngine, TokenizerFiles, choose_encoder, gate
+from tokenlake.runtime.tokenizer_guard import BoundedTokenizer, exports_parts, open_backend, why_not_fast
 
 PINNED = Path(__file__).with_name("pinned_ids.json")
 REFUSED = "refused"
@@ -125,7 +121,7 @@ def test_beside_the_fast_generation_only_words_of_sentencepiece_style_are_cached
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tokenlake.etl.tokenizers.gate.exports_parts", lambda: False)
-    large = WORDS_BESIDE_FAST_FROM
+    large = gate.WORDS_BESIDE_FAST_FROM
     cases = [("byte-level", large, "tokenizers"), ("sentencepiece", large, "words")]
     cases += [("sentencepiece", large - 1, "tokenizers"), ("llama-3", 1 << 40, "tokenizers")]
     for name, size, engine in cases:

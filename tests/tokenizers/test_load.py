@@ -17,8 +17,7 @@ from tests.tokenizer_reference import ReferenceTokenizer, needs_stages, open_bac
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import Spec, changed
 from tokenlake.errors import SourceNotFoundError, TokenizerError
-from tokenlake.etl.tokenizers import TokenizerFiles, describe, load_tokenizer
-from tokenlake.etl.tokenizers.fingerprint import identity
+from tokenlake.etl.tokenizers import TokenizerFiles, describe, identity, load_tokenizer
 
 LIB = Path(__file__).resolve().parents[2] / "lib"
 

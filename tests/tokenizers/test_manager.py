@@ -15,9 +15,9 @@ from tests.seeds import promise
 from tests.tokenizer_reference import ReferenceTokenizer, import_transformers, needs_stages, open_backend
 from tests.tokenizers.tokenizer_samples import byte_level, changed, from_spec, hard_texts, save, sentencepiece
 from tokenlake.config import TokenizerConfig
+from tokenlake.easydel import compute_tokenizer_hash
 from tokenlake.errors import ConfigError, SourceNotFoundError, TokenizerError
 from tokenlake.etl.tokenizers import TokenizerFiles, TokenizerManager
-from tokenlake.etl.tokenizers.manager import compute_tokenizer_hash
 
 MANAGER = TokenizerManager()
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), max_size=8)

@@ -11,7 +11,7 @@ import pytest
 from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import changed
-from tokenlake.base.cache.disk import DiskCache
+from tokenlake.base.cache import DiskCache
 from tokenlake.errors import EngineMismatchError
 from tokenlake.etl.tokenizers import choose_encoder, gate
 

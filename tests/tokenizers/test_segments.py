@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.engine_builds import check_same_bytes
 from tests.tokenizers.tokenizer_samples import SPACE
-from tokenlake.etl.tokenizers import TokenizerFiles, segments
-from tokenlake.etl.tokenizers.encoder import fast_engine
+from tokenlake.etl.tokenizers import Encoder, TokenizerFiles, segments
 from tokenlake.etl.tokenizers.segments import SegmentEngine
 
 FORMS = sorted(name for name in samples.known() if name.startswith(("sentencepiece", "metaspace")))
@@ -103,13 +102,13 @@ def test_one_text_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("engine", ["segments", "gigatoken"])
 def test_threads_may_share_an_engine(engine: str) -> None:
     files = samples.sentencepiece()
-    shared = fast_engine(engine, files, literal=True)
+    shared = Encoder(files, engine=engine)
     texts = [list(samples.hard_texts()[at::97]) for at in range(8)]  # some few and some more than a few
     texts[::2] = [some * 3 for some in texts[::2]]
     with ThreadPoolExecutor(4) as threads:
-        made = list(threads.map(lambda some: shared.encode(samples.large(some)).rows(), texts * 5))
+        encoded = list(threads.map(lambda some: shared.encode(samples.large(some)), texts * 5))
     expected = [samples.reference_ids(files, some, literal=True) for some in texts] * 5
-    assert [[ids.tolist() for ids in rows] for rows in made] == expected
+    assert [samples.rows_of(batch) for batch in encoded] == expected
 
 
 def test_a_full_table_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:

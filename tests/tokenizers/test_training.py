@@ -14,9 +14,9 @@ from tests.tokenizer_reference import ReferenceTokenizer, needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import choose_engine
 from tokenlake.errors import ConfigError
-from tokenlake.etl.tokenizers import train_bpe
-from tokenlake.etl.tokenizers.training import count_words, learn_merges
-from tokenlake.runtime.tokenizer_guard.byte_alphabet import byte_characters
+from tokenlake.etl.tokenizers import learn_merges, train_bpe
+from tokenlake.etl.tokenizers.training import count_words
+from tokenlake.runtime.tokenizer_guard import byte_characters
 
 TEXTS = st.text(
     st.one_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,10 +14,17 @@ from hypothesis import strategies as st
 
 from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
-from tokenlake.base.cache.disk import DiskCache
-from tokenlake.etl.tokenizers.words import classes, kernels
-from tokenlake.etl.tokenizers.words.automaton import Splitter, classes_of, compile_tree
-from tokenlake.etl.tokenizers.words.expressions import UnsupportedError, literal, parse
+from tokenlake.base.cache import DiskCache
+from tokenlake.etl.tokenizers.words import (
+    UnsupportedError,
+    classes_of,
+    compile_tree,
+    literal,
+    loops,
+    parse,
+    stage_class,
+    symbols_of,
+)
 
 # About character classes, which are read from the parts of `tokenizers`.
 pytestmark = needs_stages
@@ -48,27 +56,28 @@ def _cached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def splitter_of(source: str) -> Splitter:
+def splitter_of(source: str) -> Any:
     """Compile an expression; all classes of these tests share one table."""
     tree = parse(source)
     wanted = classes_of(tree)
     known = [each for each in wanted if each not in CLASSES]
     sources = [*CLASSES, *known]
-    return compile_tree(tree, sources, classes.symbols_of(sources))
+    return compile_tree(tree, sources, symbols_of(sources))
 
 
-def pieces_of(splitter: Splitter, texts: list[str], block: int) -> list[list[str]]:
+def pieces_of(splitter: Any, texts: list[str], block: int) -> list[list[str]]:
     """Return the pieces of texts, split in blocks of so many bytes."""
     encoded = [text.encode() for text in texts]
     edges = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     data = np.frombuffer(b"".join(encoded) + bytes(8), np.uint8)
     made: list[list[str]] = [[] for _ in texts]
+    split = loops().split
     part = 0
     place = 0
     while part < len(texts):
         cuts = np.empty(2 * int(edges[-1]) + 2 * block + 2, np.int64)
         counts = np.zeros(len(edges), np.int64)
-        part, place, count = kernels.split(data, edges, part, place, block, *splitter.tables, cuts, counts)
+        part, place, count = split(data, edges, part, place, block, *splitter.tables, cuts, counts)
         for begin, end in zip(cuts[:count].tolist(), cuts[1 : count + 1].tolist(), strict=True):
             row = int(np.searchsorted(edges, begin, "right")) - 1
             made[row].append(bytes(data[begin:end]).decode())
@@ -151,7 +160,7 @@ def test_expressions_of_real_tokenizers(source: str) -> None:
 def test_literal_texts_are_no_expressions() -> None:
     tree = literal("a.b|")
     sources = classes_of(tree)
-    splitter = compile_tree(tree, sources, classes.symbols_of(sources))
+    splitter = compile_tree(tree, sources, symbols_of(sources))
     text = "xa.b|a.ba.b|a|b"
     assert pieces_of(splitter, [text], 100) == [expected("a.b|", text, "String")]
 
@@ -192,32 +201,32 @@ def test_what_is_not_supported_is_refused_with_the_reason(source: str) -> None:
 
 
 def test_members_of_classes_are_those_of_tokenizers() -> None:
-    symbols = classes.symbols_of([r"\p{Lu}", r"[^\s]", "x"])
+    symbols = symbols_of([r"\p{Lu}", r"[^\s]", "x"])
     letters = "Aax \u00c9\u00e9\u01c5\u2003\u4e00\U0001d504"
     for number, is_member in enumerate(
         (str.isupper, lambda text: not text.isspace(), lambda text: text == "x")
     ):
         made = [bool(symbols.members[symbols.of_point[ord(letter)], number]) for letter in letters]
         assert made == [is_member(letter) for letter in letters]
-    assert len(symbols.of_point) == classes.POINTS
+    assert len(symbols.of_point) == sys.maxunicode + 1
 
 
 def test_classes_are_asked_for_once(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = DiskCache(tmp_path)
-    first = classes.symbols_of([r"\p{L}", "[0-9]"], cache)
-    monkeypatch.setattr(classes, "_ask", None)
-    again = classes.symbols_of([r"\p{L}", "[0-9]"], cache)
+    first = symbols_of([r"\p{L}", "[0-9]"], cache)
+    monkeypatch.setattr("tokenlake.etl.tokenizers.words.classes._ask", None)
+    again = symbols_of([r"\p{L}", "[0-9]"], cache)
     assert np.array_equal(first.of_point, again.of_point) and np.array_equal(first.members, again.members)
     # Another version of `tokenizers` may have other tables.
-    monkeypatch.setattr(classes, "tokenizers_version", lambda: "0.0")
+    monkeypatch.setattr("tokenlake.etl.tokenizers.words.classes.tokenizers_version", lambda: "0.0")
     with pytest.raises(TypeError):
-        classes.symbols_of([r"\p{L}", "[0-9]"], cache)
+        symbols_of([r"\p{L}", "[0-9]"], cache)
 
 
 @needs_stages
 @pytest.mark.parametrize("stage", [{"type": "Digits", "individual_digits": True}, {"type": "Punctuation"}])
 def test_classes_of_other_pre_tokenizers(stage: dict[str, Any]) -> None:
-    symbols = classes.symbols_of([classes.stage_class(stage)])
+    symbols = symbols_of([stage_class(stage)])
     text = "".join(map(chr, range(0x20, 0x3100))) + "\U0001d7ce\U00010ac8\U0001f600"
     members = {character for character in text if symbols.members[symbols.of_point[ord(character)], 0]}
     splitter: Any = samples.backend_with(pre_tokenizer=stage).pre_tokenizer

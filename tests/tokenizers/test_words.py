@@ -21,19 +21,38 @@ from tests.tokenizers.engine_builds import check_same_bytes
 from tests.tokenizers.test_mutations import REFUSED
 from tests.tokenizers.tokenizer_mutations import MUTATIONS
 from tests.tokenizers.tokenizer_samples import SPACE, Spec, choose_engine
+from tokenlake.base.cache import DiskCache
 from tokenlake.errors import EngineMismatchError, TokenizerError
 from tokenlake.etl.tokenizers import Encoder, TokenizerFiles, gate
 from tokenlake.etl.tokenizers.offsets import TokenSizes
-from tokenlake.etl.tokenizers.words import engine as word_engine
-from tokenlake.etl.tokenizers.words import kept, merging, native
-from tokenlake.etl.tokenizers.words import table as word_table
-from tokenlake.etl.tokenizers.words.engine import WordEngine
-from tokenlake.etl.tokenizers.words.kernels import LONGEST
-from tokenlake.etl.tokenizers.words.merging import LONGEST_MERGED, Merger
-from tokenlake.etl.tokenizers.words.rules import objection_to_words
+from tokenlake.etl.tokenizers.words import LONGEST, LONGEST_MERGED, WordEngine, loops, objection_to_words
 
 # About an engine whose splits need character classes; tests/tokenizers/test_generations.py tests the others.
 pytestmark = needs_stages
+
+WORDS = "tokenlake.etl.tokenizers.words"
+
+
+def asking_engine(files: TokenizerFiles) -> WordEngine:
+    """Return an engine that asks the reference for the ids of every new word."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{WORDS}.merging.Merger.of", lambda *_arguments, **_options: None)
+        return WordEngine(files)
+
+
+def merges_words(files: TokenizerFiles, text: str = "some words") -> bool:
+    """Whether an engine has the ids of new words without asking the reference."""
+    questions: list[list[str]] = []
+    encode_words = WordEngine.encode_words
+
+    def note(engine: WordEngine, words: list[str]) -> Any:
+        questions.append(words)
+        return encode_words(engine, words)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WordEngine, "encode_words", note)
+        same_ids(WordEngine(files), [text])
+    return questions == []
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -206,9 +225,7 @@ def test_any_text(name: str) -> None:
     files = form(name)
     assert objection_to_words(files, literal=True) is None
     engine = WordEngine(files)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Merger, "of", lambda *_arguments, **_options: None)
-        asking = WordEngine(files)
+    asking = asking_engine(files)
     for some in (engine, asking):
         same_ids(some, list(samples.hard_texts()))
 
@@ -231,8 +248,7 @@ MERGED = {
 
 @pytest.mark.parametrize("name", MERGED)
 def test_words_are_merged_where_merges_decide_alone(name: str) -> None:
-    merger = Merger.of(native.loops(), form(name), is_sentencepiece=name in SENTENCEPIECE_FORMS)
-    assert (merger is not None) == MERGED[name]
+    assert merges_words(form(name)) == MERGED[name]
 
 
 @settings(max_examples=60)
@@ -259,7 +275,7 @@ def test_any_merges(picks: list[tuple[int, int]], words: list[str], ignores_merg
         spec.update(pre_tokenizer=BYTES, added_tokens=[])
 
     files = samples.changed(samples.byte_level(), change)
-    assert Merger.of(native.loops(), files, is_sentencepiece=False) is not None
+    assert merges_words(files, " ".join(tokens))
     same_ids(WordEngine(files), [*words, *tokens])
 
 
@@ -348,7 +364,7 @@ def test_a_pair_that_is_there_twice_has_no_rank_of_its_own() -> None:
         form("gpt-2"),
         lambda spec: spec["model"].update(merges=[*spec["model"]["merges"], spec["model"]["merges"][0]]),
     )
-    assert Merger.of(native.loops(), twice, is_sentencepiece=False) is None
+    assert not merges_words(twice)
 
 
 @pytest.mark.parametrize("mode", ["literal", "encode"])
@@ -397,7 +413,7 @@ def test_what_is_supported(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["deepseek", "gemma", "whole texts"])
 def test_texts_of_many_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_engine, "BLOCK_BYTES", 32)
+    monkeypatch.setattr(f"{WORDS}.engine.BLOCK_BYTES", 32)
     engine = WordEngine(form(name))
     long = "\n".join(samples.hard_texts()[::3])
     same_ids(engine, [long, "", long[:100], "", "x" * 300, "1" * 300, "\u4f60" * 100])
@@ -422,21 +438,20 @@ def test_words_that_are_alike() -> None:
 
 
 def test_a_full_table_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_engine, "BLOCK_BYTES", 256)
-    monkeypatch.setattr(word_table, "_FIRST_CAPACITY", 16)
-    monkeypatch.setattr(word_table, "_MOST_CAPACITY", 2048)
+    monkeypatch.setattr(f"{WORDS}.engine.BLOCK_BYTES", 256)
+    monkeypatch.setattr(f"{WORDS}.table._FIRST_CAPACITY", 16)
+    monkeypatch.setattr(f"{WORDS}.table._MOST_CAPACITY", 2048)
     drawn = random.Random(4)
     words = ["".join(drawn.choices("abcdefghijklmnop", k=drawn.randint(1, 19))) for _ in range(4000)]
     texts = [" ".join(words[at : at + 50]) for at in range(0, len(words), 50)]
     engine = WordEngine(form("gpt-2"))
     same_ids(engine, texts)
     same_ids(engine, texts)
-    monkeypatch.setattr(word_table, "_MOST_KEPT", 64)
+    monkeypatch.setattr(f"{WORDS}.table._MOST_KEPT", 64)
     same_ids(engine, texts)
 
 
 def test_words_whose_ids_never_came_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Merger, "of", lambda *_arguments, **_options: None)
     encode = WordEngine.encode_words
     failures = ["no ids"]
 
@@ -446,7 +461,7 @@ def test_words_whose_ids_never_came_are_asked_for_again(monkeypatch: pytest.Monk
         return encode(self, words)
 
     monkeypatch.setattr(WordEngine, "encode_words", fail_once)
-    engine = WordEngine(form("gpt-2"))
+    engine = asking_engine(form("gpt-2"))
     with pytest.raises(TokenizerError, match="no ids"):
         engine.encode(samples.large(["some words"]))
     same_ids(engine, ["some words", "words"])
@@ -471,7 +486,7 @@ def test_a_machine_that_has_not_compiled_it_waits_for_larger_texts(monkeypatch: 
 
 
 def test_large_texts_of_other_tokenizers_get_it() -> None:
-    native.loops()
+    loops()
     files = form("deepseek")
     large = gate.CACHED_WORDS_FROM
     small = choose_engine(files, size=large - 1)
@@ -498,7 +513,7 @@ class WrongOnOneWord:
 
 
 def test_a_wrong_word_condemns_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_engine, "WordEngine", WrongOnOneWord)
+    monkeypatch.setattr(f"{WORDS}.engine.WordEngine", WrongOnOneWord)
     documents = samples.training_texts()
     with pytest.raises(EngineMismatchError, match="engine 'words' differs"):
         choose_engine(form("deepseek"), "words", "literal", documents)
@@ -511,14 +526,16 @@ def test_wrong_merges_condemn_every_build_of_a_process(monkeypatch: pytest.Monke
     """Nothing that a right engine left behind in this process hides a wrong one, and the other way round."""
     files = form("deepseek")
     assert choose_engine(files, "words").engine == "words"
-    encode = Merger.encode
+    merge_words = loops().merge_words
 
-    def wrong(self: Merger, *words: Any) -> Any:
-        offsets, ids = encode(self, *words) or pytest.fail("a long word")
-        return offsets, np.where(ids == ids[0], ids[0] + 1, ids)
+    def wrong(*arguments: Any) -> Any:
+        count = merge_words(*arguments)
+        ids = arguments[-1][:count]
+        ids[ids == ids[0]] += 1
+        return count
 
     with monkeypatch.context() as patch:
-        patch.setattr(Merger, "encode", wrong)
+        patch.setattr(loops(), "merge_words", wrong)
         for _ in range(2):
             with pytest.raises(EngineMismatchError, match="engine 'words' differs"):
                 choose_engine(files, "words")
@@ -529,11 +546,15 @@ def test_wrong_tables_on_disk_condemn_every_build(monkeypatch: pytest.MonkeyPatc
     files = form("deepseek")
     assert choose_engine(files, "words").engine == "words"
 
-    def kept_wrong(*given: Any) -> Any:
-        tables = kept.kept_tables(*given)
-        return None if tables is None else {**tables, "joined": np.roll(tables["joined"], 1)}
+    get = DiskCache.get
 
-    monkeypatch.setattr(merging, "kept_tables", kept_wrong)
+    def get_wrong(cache: DiskCache, key: str, *options: Any) -> Any:
+        hit = get(cache, key, *options)
+        if hit is not None and "joined" in hit[0]:
+            hit[0]["joined"] = np.roll(hit[0]["joined"], 1)
+        return hit
+
+    monkeypatch.setattr(DiskCache, "get", get_wrong)
     for _ in range(2):
         with pytest.raises(EngineMismatchError, match="engine 'words' differs"):
             choose_engine(files, "words")

@@ -9,6 +9,7 @@ import json
 import random
 import textwrap
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,8 @@ import pyarrow as pa
 
 from tests.tokenizer_files import SPACE, template, train_sentencepiece
 from tests.tokenizer_reference import ReferenceTokenizer, open_backend
-from tokenlake.etl.tokenizers import SPLIT_REGEXES, TokenizerFiles, choose_encoder, train_bpe
+from tokenlake.etl.tokenizers import SPLIT_REGEXES, Encoded, TokenizerFiles, choose_encoder, train_bpe
 from tokenlake.etl.tokenizers.fingerprint import adversarial_texts
-from tokenlake.etl.tokenizers.gate import EngineChoice
 
 __all__ = ["SPACE", "template"]
 
@@ -113,7 +113,7 @@ def hard_texts() -> tuple[str, ...]:
     return (*adversarial_texts(), *some, *specials, "\n\n".join(some))
 
 
-def choose_engine(*asked: Any, **options: Any) -> EngineChoice:
+def choose_engine(*asked: Any, **options: Any):
     """Return the engine that the gate chooses, and why."""
     return choose_encoder(*asked, **options, add_special_tokens=False)[0]
 
@@ -130,6 +130,11 @@ def reference_ids(
 def reference(tokenizer_json: bytes, literal: bool) -> ReferenceTokenizer:
     """Return `tokenizers` itself, without truncation and padding."""
     return ReferenceTokenizer(tokenizer_json, literal=literal)
+
+
+def rows_of(encoded: Encoded) -> list[list[int]]:
+    """Return the ids of each text of a batch."""
+    return [encoded.ids[start:stop].tolist() for start, stop in pairwise(encoded.offsets.tolist())]
 
 
 def large(texts: list[str] | tuple[str, ...]) -> pa.LargeStringArray:

@@ -1,8 +1,8 @@
-"""Which tokenizer.json files the fast engines really support, and which documents gigatoken must not see even of these.
+"""The allow-list of tokenizer.json files for the fast engines, and the code points that gigatoken must not see.
 
 gigatoken also loads files whose features it ignores (a null pre-tokenizer, extra stages, dropout, single_word
-...) and is then silently wrong. So this is a list of what was verified equal, stricter than its loader: every
-key of every part must have a known value. What is not on it goes to the reference, with the reason.
+...) and is then silently wrong. So this list holds the forms that were verified to be equal. It is stricter than the
+loader of gigatoken: every key of every part must have a known value. Other files go to the reference, with the reason.
 
 gigatoken's Unicode tables are newer than those of `tokenizers`: a code point that one of them takes for a
 letter and the other for nothing splits words differently. Documents that hold such a code point are encoded
@@ -14,7 +14,7 @@ encodes them with both engines and a tokenizer whose merges show every split. La
 and tokenizers 0.23.3:
 
 - :data:`SPLITTING`: letters, digits and marks that Unicode 17 added and gigatoken's tables already know. The
-  union over the forms of the allow-list; the SentencePiece forms ask nothing of Unicode tables, and a sweep
+  union over the forms of the allow-list; the SentencePiece forms do not use Unicode tables, and a sweep
   of Llama 2 found no difference.
 - :data:`COMPOSING`, for tokenizers with NFC: marks younger than Unicode 9, where the normalization tables of
   `tokenizers` end, and the blocks that got new compositions since. With both lists guarded, three million
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import Any, Final, final
 
@@ -81,13 +82,13 @@ _BYTE_LEVEL_KEYS: Final = frozenset({"type", "add_prefix_space", "trim_offsets",
 BYTE_TOKENS: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 
 
-# A look at 60,000 merges takes 0.1 CPU seconds, and several ask.
-_KNOWN: Final[dict[tuple[bytes, str, bool], tuple[str | None]]] = {}
-_MOST_KNOWN: Final = 8
+# Results of `objection`: a look at 60,000 merges takes 0.1 CPU seconds, and a build needs the result several times.
+_RESULTS: Final[dict[tuple[bytes, str, bool], str | None]] = {}
+_MOST_RESULTS: Final = 8
 
 
 def model_type(files: TokenizerFiles) -> str:
-    """Return the type of a tokenizer's model, "BPE" where it has none."""
+    """Return the type of the model, "BPE" if tokenizer.json does not name one."""
     return files.spec["model"].get("type", "BPE")
 
 
@@ -95,22 +96,26 @@ def objection(files: TokenizerFiles, engine: str = "gigatoken", *, literal: bool
     """Return why a fast engine cannot be trusted with a tokenizer, or None.
 
     Args:
-        files: the tokenizer.
-        engine: "gigatoken" or "segments".
-        literal: special tokens' strings are plain text, so their entries are not given to the engine.
+        files: Tokenizer.
+        engine: Name of the engine, "gigatoken" or "segments".
+        literal: Whether strings of special tokens are plain text, so that the engine does not get their entries.
     """
-    key = files.json_bytes, engine, literal
-    found = _KNOWN.get(key)
-    if found is None:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        found = _KNOWN[key] = (next(_objections(files, engine, literal), None),)
-    return found[0]
+    key = (files.json_bytes, engine, literal)
+    # Another thread may clear the results at any time.
+    with suppress(KeyError):
+        return _RESULTS[key]
+    if len(_RESULTS) >= _MOST_RESULTS:
+        _RESULTS.clear()
+    reason = next(_objections(files, engine, literal), None)
+    _RESULTS[key] = reason
+    return reason
 
 
 def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[str]:
-    """Yield everything that is not on the list; tokenizer.json's shape itself was checked by `tokenizers`."""
-    spec, model, kind = files.spec, files.spec["model"], model_type(files)
+    """Yield everything that is not on the list. The shape of tokenizer.json was checked before."""
+    spec = files.spec
+    model = spec["model"]
+    kind = model_type(files)
     caution = model_caution(spec)
     if caution is not None:
         yield caution
@@ -137,7 +142,8 @@ def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[s
 
 
 def _word_piece_objections(spec: dict[str, Any]) -> Iterator[str]:
-    normalizer, stage = spec.get("normalizer"), spec.get("pre_tokenizer")
+    normalizer = spec.get("normalizer")
+    stage = spec.get("pre_tokenizer")
     if normalizer is not None and normalizer.get("type") != "BertNormalizer":
         yield f"the normalizer is {kind_of(normalizer)}, expected none or BertNormalizer"
     if stage != {"type": "BertPreTokenizer"}:
@@ -146,7 +152,8 @@ def _word_piece_objections(spec: dict[str, Any]) -> Iterator[str]:
 
 def _unigram_objections(spec: dict[str, Any], added: list[str]) -> Iterator[str]:
     for part in flat(spec.get("normalizer"), "normalizers"):
-        if part["type"] not in _IN_WORDS and not (part["type"] == "Replace" and _keeps_spaces(part)):
+        is_harmless_replace = part["type"] == "Replace" and _keeps_spaces(part)
+        if part["type"] not in _IN_WORDS and not is_harmless_replace:
             yield f"the normalizer holds {kind_of(part)}, not a form known to keep words apart"
     stages = flat(spec.get("pre_tokenizer"), "pretokenizers")
     *before, metaspace = stages or [{}]
@@ -157,16 +164,30 @@ def _unigram_objections(spec: dict[str, Any], added: list[str]) -> Iterator[str]
 
 
 def flat(stage: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
-    """Return the members of a part of tokenizer.json that is a sequence of `key`, or it alone, or nothing."""
-    return [] if stage is None else stage[key] if stage["type"] == "Sequence" else [stage]
+    """Return the members of a stage of tokenizer.json.
+
+    Args:
+        stage: Stage, a sequence of others or one alone; None for no stage.
+        key: Key of the members of a sequence.
+    """
+    if stage is None:
+        return []
+    if stage["type"] == "Sequence":
+        return stage[key]
+    return [stage]
 
 
 def _keeps_spaces(part: dict[str, Any]) -> bool:
-    """Whether what is replaced lies on one side of a space that follows another character, and a space remains."""
-    pattern, content = part["pattern"], part["content"]
-    if pattern == {"Regex": " {2,}"} or pattern.get("String", "x").strip(" ") == "":
+    """Whether a Replace leaves the borders of words alone: it replaces spaces by a space, or no space at all."""
+    pattern = part["pattern"]
+    content = part["content"]
+    replaces_spaces = pattern == {"Regex": " {2,}"} or pattern.get("String", "x").strip(" ") == ""
+    if replaces_spaces:
         return content in (" ", _SPACE)
-    return "Regex" not in pattern and not any(blank in pattern["String"] + content for blank in (" ", _SPACE))
+    if "Regex" in pattern:
+        return False
+    characters = pattern["String"] + content
+    return " " not in characters and _SPACE not in characters
 
 
 def _is_splitting(stage: dict[str, Any]) -> bool:
@@ -179,13 +200,13 @@ def _is_splitting(stage: dict[str, Any]) -> bool:
 
 
 def unknown_keys(spec: dict[str, Any], kind: str) -> Iterator[str]:
-    """Yield keys that this release has not heard of: they may mean something."""
+    """Yield the keys that this release does not know: they may change ids."""
     added: list[dict[str, Any]] = spec.get("added_tokens") or []
     parts = [("tokenizer.json", spec, _TOP_KEYS), ("model", spec["model"], _MODEL_KEYS[kind])]
     parts += [("an added token", token, _ADDED_TOKEN_KEYS) for token in added]
-    for where, part, known in parts:
-        if not part.keys() <= known:
-            yield f"{where} has the unknown keys {sorted(part.keys() - known)}"
+    for name, part, known_keys in parts:
+        if not part.keys() <= known_keys:
+            yield f"{name} has the unknown keys {sorted(part.keys() - known_keys)}"
 
 
 def _model_objections(model: dict[str, Any]) -> Iterator[str]:
@@ -198,31 +219,52 @@ def _model_objections(model: dict[str, Any]) -> Iterator[str]:
             yield f"model.{key} is {model[key]!r}"
     merges = model["merges"]
     if not all(isinstance(merge, str) for merge in merges):
-        merges = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in merges]
+        merges = _pairs_of(model)
     if len(set(merges)) != len(merges):
         yield "model.merges holds a pair twice"
-    ids = list(model["vocab"].values())
+    ids = model["vocab"].values()
     if len(set(ids)) != len(ids):
         yield "model.vocab gives an id to two tokens"
+
+
+def _pairs_of(model: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return the merges of a model as pairs; a file has either pairs or texts with a space between the two."""
+    pairs: list[tuple[str, ...]] = []
+    for merge in model["merges"]:
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        pairs.append(tuple(parts))
+    return pairs
 
 
 def _byte_level_objections(spec: dict[str, Any]) -> Iterator[str]:
     missing = BYTE_LEVEL_ALPHABET - spec["model"]["vocab"].keys()
     if missing:
         yield f"the vocabulary lacks {len(missing)} of the 256 byte tokens"
-    merges = spec["model"]["merges"]
-    letters = set("".join(merge if isinstance(merge, str) else "".join(merge) for merge in merges))
-    if not BYTE_LEVEL_ALPHABET.issuperset(letters - {" "}) or any(
-        " " in part for merge in merges if not isinstance(merge, str) for part in merge
-    ):
-        made = ("".join(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges)
-        foreign = next(token for token in made if not BYTE_LEVEL_ALPHABET.issuperset(token))
+    foreign = _foreign_merge(spec["model"])
+    if foreign is not None:
         yield f"a merge makes {foreign!r}, which is not byte-level text"
     normalizer = spec.get("normalizer")
     if normalizer not in (None, {"type": "NFC"}):
         yield f"the normalizer is {kind_of(normalizer)}, expected none or NFC"
     if not _is_known_split(spec.get("pre_tokenizer")):
         yield f"the pre_tokenizer is {kind_of(spec.get('pre_tokenizer'))}, not a form known to be equal"
+
+
+def _foreign_merge(model: dict[str, Any]) -> str | None:
+    """Return the first token made by a merge that is not byte-level text, or None."""
+    # All letters at once first: a loop over 60,000 merges takes 30 times as long.
+    merges = model["merges"]
+    texts = [merge for merge in merges if isinstance(merge, str)]
+    pairs = [merge for merge in merges if not isinstance(merge, str)]
+    letters = set("".join(texts)) - {" "}
+    letters.update("".join(chain.from_iterable(pairs)))
+    if BYTE_LEVEL_ALPHABET.issuperset(letters):
+        return None
+    for pair in _pairs_of(model):
+        token = "".join(pair)
+        if not BYTE_LEVEL_ALPHABET.issuperset(token):
+            return token
+    return None
 
 
 def _is_known_split(stage: dict[str, Any] | None) -> bool:
@@ -259,12 +301,13 @@ def _sentencepiece_objections(spec: dict[str, Any]) -> Iterator[str]:
         yield f"the vocabulary lacks {len(missing)} of the 256 byte tokens"
     if model.get("ignore_merges"):
         yield "model.ignore_merges with byte_fallback"
-    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+    pairs = _pairs_of(model)
     if not BYTE_TOKENS.isdisjoint(chain.from_iterable(pairs)):
         yield "a merge uses a byte token"
     if not BYTE_TOKENS.isdisjoint("".join(pair) for pair in pairs if pair[0][:1] in ("", "<")):
         yield "a merge makes a byte token"
-    normalizer, stage = spec.get("normalizer"), spec.get("pre_tokenizer")
+    normalizer = spec.get("normalizer")
+    stage = spec.get("pre_tokenizer")
     prepend = {"type": "Prepend", "prepend": _SPACE}
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
     if stage is None:
@@ -287,13 +330,15 @@ def _is_known_metaspace(stage: dict[str, Any]) -> bool:
 
 
 def only_wraps(stage: dict[str, Any] | None) -> bool:
-    """Whether a post-processor leaves a document's own ids alone (it acts on them even without specials)."""
+    """Whether a post-processor does not change the ids of a document. It acts even without special tokens."""
     if stage is None or stage.get("type") in ("ByteLevel", "BertProcessing", "RobertaProcessing"):
         return True
     if stage.get("type") == "Sequence":
         return all(map(only_wraps, stage["processors"]))
-    single = stage.get("single", ())
-    return stage.get("type") == "TemplateProcessing" and sum("Sequence" in piece for piece in single) == 1
+    if stage.get("type") != "TemplateProcessing":
+        return False
+    texts = [piece for piece in stage.get("single", ()) if "Sequence" in piece]
+    return len(texts) == 1
 
 
 def _added_token_objections(files: TokenizerFiles, literal: bool) -> Iterator[str]:
@@ -303,42 +348,55 @@ def _added_token_objections(files: TokenizerFiles, literal: bool) -> Iterator[st
     if len(set(contents)) != len(contents) or "" in contents:
         yield "an added token is empty or there twice"
     for token in added:
-        given = files.token_id(token["content"])
-        if given != token["id"]:
-            yield f"the added token {token['content']!r} has id {token['id']}, `tokenizers` gives it {given}"
-    kept = [token for token in added if not (literal and token.get("special"))]
-    for token in kept:
+        token_id = files.token_id(token["content"])
+        if token_id != token["id"]:
+            yield f"the added token {token['content']!r} has id {token['id']}, `tokenizers` gives it {token_id}"
+    matched = [token for token in added if not (literal and token.get("special"))]
+    for token in matched:
         for flag in ("single_word", "lstrip", "rstrip"):
             if token.get(flag):
                 yield f"the added token {token['content']!r} has {flag}"
         if token.get("normalized") and spec.get("normalizer") is not None:
             yield f"the added token {token['content']!r} is matched in normalized text"
-        # gigatoken also takes a word equal to an added token for it; only NFC makes one that raw text lacks.
+        # gigatoken also finds an added token that is a whole word of normalized text; only NFC can make one.
         if spec.get("normalizer") == {"type": "NFC"} and not _BRACKETED.fullmatch(token["content"]):
             yield f"the added token {token['content']!r} could be made by NFC"
-    if kept:
+    if matched:
         yield from _overlaps(contents)
 
 
 def _overlaps(contents: list[str]) -> Iterator[str]:
-    """Yield pairs of tokens that can overlap in a text: which one wins differs between the engines."""
-    prefixes = {token[:length]: token for token in contents for length in range(1, len(token))}
-    whole = set(contents)
+    """Yield the first pair of tokens that can overlap in a text: the engines differ in the token that wins.
+
+    A token overlaps another one that lies inside it, or that begins with its end.
+    """
+    prefixes: dict[str, str] = {}
+    for token in contents:
+        for length in range(1, len(token)):
+            prefixes[token[:length]] = token
+    tokens = set(contents)
+
     for token in contents:
         for start in range(len(token)):
-            for length in range(1, len(token) - start + 1):
-                part = token[start : start + length]
-                inside = part != token and part in whole
-                if inside or (start and start + length == len(token) and part in prefixes):
-                    yield f"the added token {token!r} overlaps {part if inside else prefixes[part]!r}"
+            for stop in range(start + 1, len(token) + 1):
+                part = token[start:stop]
+                if part != token and part in tokens:
+                    yield f"the added token {token!r} overlaps {part!r}"
+                    return
+                is_end = start > 0 and stop == len(token)
+                if is_end and part in prefixes:
+                    yield f"the added token {token!r} overlaps {prefixes[part]!r}"
                     return
 
 
 def kind_of(stage: dict[str, Any] | None) -> str:
+    """Return the type of a stage and of its members, for messages: "Sequence[NFC, Lowercase]"."""
     if stage is None:
         return "missing"
-    inner = stage.get("normalizers") or stage.get("pretokenizers") or stage.get("processors")
-    return f"{stage.get('type')}[{', '.join(map(kind_of, inner))}]" if inner else str(stage.get("type"))
+    members = stage.get("normalizers") or stage.get("pretokenizers") or stage.get("processors")
+    if not members:
+        return str(stage.get("type"))
+    return f"{stage.get('type')}[{', '.join(map(kind_of, members))}]"
 
 
 Ranges = tuple[tuple[int, int], ...]
@@ -369,17 +427,24 @@ _NO_ROWS: Final = np.empty(0, np.int64)
 
 @final
 class UnicodeGuard:
-    """Finds the documents that hold a code point on which the engines disagree for a tokenizer.
+    """Find the documents that hold a code point on which the engines disagree for a tokenizer.
 
     Args:
-        files: The tokenizer.
-        engine: The fast engine. Cached words read their character classes from `tokenizers`, so that they agree on all.
+        files: Tokenizer.
+        engine: Name of the fast engine. "words" reads its character classes from `tokenizers`, so no code point is
+            guarded.
+
+    Attributes:
+        ranges: First and last code point of each range that is guarded.
     """
 
     def __init__(self, files: TokenizerFiles, engine: str = "gigatoken") -> None:
-        unaware = engine == "words" or files.spec["model"].get("byte_fallback") or model_type(files) != "BPE"
-        composing: Ranges = () if files.spec.get("normalizer") is None else COMPOSING
-        self.ranges: Ranges = () if unaware else (*SPLITTING, *composing)
+        is_byte_level = model_type(files) == "BPE" and not files.spec["model"].get("byte_fallback")
+        self.ranges: Ranges = ()
+        if is_byte_level and engine != "words":
+            self.ranges = SPLITTING
+            if files.spec.get("normalizer") is not None:
+                self.ranges = (*SPLITTING, *COMPOSING)
         self._class = "[" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in self.ranges) + "]"
 
     def rows(self, text: pa.LargeStringArray) -> Int64:
@@ -389,9 +454,10 @@ class UnicodeGuard:
         non_ascii = np.flatnonzero(~values(pc.string_is_ascii(text)))
         if not non_ascii.size:
             return non_ascii
-        # Taking rows copies them: not where all are meant, which a single long document always is.
-        chosen = text if len(non_ascii) == len(text) else taken(text, non_ascii)
-        return non_ascii[values(pc.match_substring_regex(chosen, self._class))]
+        # Taking rows copies them, which is not needed for all of them: a long document is alone in its batch.
+        if len(non_ascii) < len(text):
+            text = taken(text, non_ascii)
+        return non_ascii[values(pc.match_substring_regex(text, self._class))]
 
 
 def is_sentencepiece(files: TokenizerFiles) -> bool:

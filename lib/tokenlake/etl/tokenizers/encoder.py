@@ -1,9 +1,9 @@
-"""The encoder: text in, token ids out, by either engine.
+"""Encode Arrow text to token ids, by the reference or by a faster engine.
 
-An analogy: the reference engine is the court interpreter whose word counts; gigatoken is a much faster colleague who
-was examined before being hired (:mod:`tokenlake.etl.tokenizers.gate`), who hands over the dialects known to
-give trouble (:mod:`tokenlake.etl.tokenizers.allowlist`), and who is checked on samples while working
-(:class:`Sampler`). One mistake ends the job.
+An analogy: the reference is the court interpreter whose word counts. A fast engine is a much faster colleague who was
+examined before being hired (:mod:`tokenlake.etl.tokenizers.gate`), who hands over the dialects that are known to cause
+trouble (:mod:`tokenlake.etl.tokenizers.allowlist`), and who is checked on samples while working (:class:`Sampler`). One
+mistake ends the job.
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ from tokenlake.etl.tokenizers.offsets import Located, Locator, Spans
 def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
     """Return texts as large_string[n].
 
+    Args:
+        texts: Texts, n of them.
+
     Raises:
-        ConfigError: one is no text, or holds half of a surrogate pair.
+        ConfigError: An entry is not a text, or holds half of a surrogate pair.
     """
     if isinstance(texts, str):
         raise ConfigError("texts: got one text, must be a list of texts; use tokenize_text for one")
@@ -76,11 +79,11 @@ class Encoded:
 
     Attributes:
         offsets: int64[n + 1] from 0; row i has ids[offsets[i]:offsets[i + 1]].
-        ids: int32[total], contiguous; never holds BOS or EOS that were not in the text.
-        special_docs: int64[k], ascending: the rows whose text holds a special token's string.
-        special_counts: int64[k]: how many each of them holds.
-        sampled: documents compared between the engines.
-        guarded: documents given to the reference because of their characters.
+        ids: int32[total], contiguous, without BOS or EOS that are not in the text.
+        special_docs: int64[k], ascending, the rows whose text holds the string of a special token.
+        special_counts: int64[k], the number of these strings in each of them.
+        sampled: Number of documents that were compared with the reference.
+        guarded: Number of documents that the reference encoded because of their characters.
     """
 
     offsets: Int64
@@ -92,7 +95,7 @@ class Encoded:
 
     @property
     def special_tokens(self) -> int:
-        """Occurrences of special tokens' strings in all texts."""
+        """Number of occurrences of special tokens' strings in all texts."""
         return int(self.special_counts.sum())
 
     def __len__(self) -> int:
@@ -100,7 +103,15 @@ class Encoded:
 
 
 def checked(text: pa.LargeStringArray, name: str) -> bool:
-    """Return whether all text is ASCII; raise unless it is valid large_string without nulls."""
+    """Check that a batch is valid large_string without nulls, and return whether all of it is ASCII.
+
+    Args:
+        text: Batch.
+        name: Name of the tokenizer, for messages.
+
+    Raises:
+        TokenizerError: The type is another one, there are nulls, the offsets are broken, or a text is not UTF-8.
+    """
     if text.type != pa.large_string() or text.null_count:
         raise TokenizerError(
             f"tokenizer {name!r}: got {text.type} with {text.null_count} nulls, "
@@ -120,34 +131,41 @@ def checked(text: pa.LargeStringArray, name: str) -> bool:
     return False
 
 
-_BEGIN: Final = 3  # characters of a special token that are looked for first, where there are many
+# Characters of a special token that a text is searched for first if there are many tokens.
+_BEGIN: Final = 3
 
 
 @final
 class SpecialScan:
-    """Counts the occurrences of special tokens' strings, 20 GB/s of text per core.
+    """Count the occurrences of special tokens' strings, at 20 GB/s of text per core.
 
     Args:
-        tokens: the strings; overlapping ones count once, the longer first.
+        tokens: Strings. Of several that begin at the same place the longest counts.
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
         longest_first = sorted({token for token in tokens if token}, key=lambda token: (-len(token), token))
         self.pattern: Final = "|".join(map(re.escape, longest_first))
-        """A regular expression of them all, "" for none."""
-        begins = {token[:_BEGIN] for token in longest_first}
+        """Regular expression of all strings, "" for none."""
         # Arrow compiles a pattern for every call: hundreds of tokens take 0.3 ms, and their few beginnings 10 us.
-        self._begins = "|".join(map(re.escape, sorted(begins))) if 4 * len(begins) < len(tokens) else ""
+        begins = {token[:_BEGIN] for token in longest_first}
+        self._begins = ""
+        if 4 * len(begins) < len(tokens):
+            self._begins = "|".join(map(re.escape, sorted(begins)))
 
     def count(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
-        """Return the rows that hold special tokens (int64[k], ascending) and how many each (int64[k])."""
+        """Return the rows that hold special tokens, and the number of tokens in each of them.
+
+        Returns:
+            int64[k], ascending, and int64[k].
+        """
         if not self.pattern or not len(text):
             return _none(), _none()
         if self._begins:
-            some = np.flatnonzero(values(pc.count_substring_regex(text, self._begins)))
-            if len(some) < len(text):
-                rows, counts = self._counted(taken(text, some))
-                return some[rows], counts
+            candidates = np.flatnonzero(values(pc.count_substring_regex(text, self._begins)))
+            if len(candidates) < len(text):
+                rows, counts = self._counted(taken(text, candidates))
+                return candidates[rows], counts
         return self._counted(text)
 
     def _counted(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
@@ -158,66 +176,98 @@ class SpecialScan:
         return rows, counts[rows].astype(np.int64)
 
     def times(self, text: str) -> int:
-        """Return how many special tokens a text holds."""
-        return len(re.findall(self.pattern, text)) if self.pattern else 0
+        """Return the number of special tokens in a text."""
+        if not self.pattern:
+            return 0
+        return len(re.findall(self.pattern, text))
 
     def first(self, text: str) -> str:
-        """Return the first special token in a text, "" where there is none."""
-        found = re.search(self.pattern, text)
-        return found[0] if found else ""
+        """Return the first special token in a text, "" if there is none."""
+        match = re.search(self.pattern, text)
+        if match is None:
+            return ""
+        return match[0]
 
 
-_MOST_DRAWS: Final = 1000  # in one batch
-_LEAST_COST: Final = 32  # bytes that any sample costs, however short
+_MOST_DRAWS: Final = 1000
+"""Largest number of documents that are drawn from one batch."""
+_LEAST_COST: Final = 32
+"""Bytes that the budget is charged for a sample that is shorter."""
 
 
 @final
 class Sampler:
-    """Draws documents until their windows make up the share `rate` of the bytes seen, one at least.
+    """Compare samples of the text with the reference.
 
-    Which ones is pseudo-random but the same in every run. It has no influence on the ids. Of a long document a window
-    of :data:`WINDOW` bytes somewhere in it is encoded by both engines: the reference is 30 times slower, and whole long
-    documents would make 0.1% cost 5%.
+    Documents are drawn until their windows make up the share `rate` of the bytes seen so far, at least one document.
+    The draws are pseudo-random and the same in every run. They do not change the ids. A long document is compared in a
+    window of :data:`WINDOW` bytes only: the reference is 30 times slower, and with whole long documents a share of 0.1%
+    would cost 5% of the time.
+
+    Args:
+        rate: Share of the bytes, 0 to 1; 0 for no samples.
+        engine: Name of the fast engine, for messages.
+
+    Raises:
+        ConfigError: The share is not from 0 to 1.
     """
 
     def __init__(self, rate: float, engine: str) -> None:
         if not 0 <= rate <= 1:
             raise ConfigError(f"sample_rate is {rate}, expected a share from 0 to 1")
-        self._rate, self._engine = rate, engine
+        self._rate = rate
+        self._engine = engine
         self._random = random.Random(20)
+        # Bytes that may still be compared. The first batch has one sample at least.
         self._budget = float(WINDOW) if rate else 0.0
 
     def check(
         self,
         text: pa.LargeStringArray,
         skip: Int64,
-        made: Callable[[int], Sample],
-        again: Callable[[pa.LargeStringArray], Sequence[Sample]],
+        result_of_row: Callable[[int], Sample],
+        encode: Callable[[pa.LargeStringArray], Sequence[Sample]],
         expected: Callable[[pa.LargeStringArray], Sequence[Sample]],
     ) -> int:
         """Compare a sample of a batch and return its size.
 
         Args:
-            text: the batch.
-            skip: rows (ascending) that are not the fast engine's.
-            made: what the fast engine made of a row.
-            again: what it makes of texts, for windows of long documents.
-            expected: what the reference makes of texts.
+            text: Batch.
+            skip: Rows (ascending) that the reference encoded already.
+            result_of_row: Function that returns the result of the fast engine for a row of the batch.
+            encode: The fast engine, for windows of long documents.
+            expected: The reference.
 
         Raises:
-            EngineMismatchError: with the text, the expected and the actual ids.
+            EngineMismatchError: The results differ. The error has the text, the expected and the actual ids.
         """
-        if not (rows := self._draw(text, skip)):
+        rows = self._draw(text, skip)
+        if not rows:
             return 0
-        windows = {row: _window(text[row].as_buffer(), self._random) for row in rows}
-        cut = [row for row, (_, whole) in windows.items() if not whole]
-        of_cut = dict(zip(cut, again(text_of_strings([windows[row][0] for row in cut])), strict=True))
-        wanted = expected(text_of_strings([window for window, _ in windows.values()]))
-        for (row, (window, whole)), want in zip(windows.items(), wanted, strict=True):
-            require_equal(self._engine, window, want, made(row) if whole else of_cut[row])
+
+        # 1. Cut a window out of each document.
+        windows: list[str] = []
+        rows_of_windows: list[int] = []
+        parts: list[str] = []
+        for row in rows:
+            window, is_whole = _window(text[row].as_buffer(), self._random)
+            windows.append(window)
+            if not is_whole:
+                rows_of_windows.append(row)
+                parts.append(window)
+
+        # 2. Encode the windows of long documents by the fast engine, and all windows by the reference.
+        results = dict(zip(rows_of_windows, encode(text_of_strings(parts)), strict=True))
+        expected_results = expected(text_of_strings(windows))
+
+        # 3. Compare.
+        for row, window, expected_result in zip(rows, windows, expected_results, strict=True):
+            result = results[row] if row in results else result_of_row(row)
+            require_equal(self._engine, window, expected_result, result)
         return len(rows)
 
     def _draw(self, text: pa.LargeStringArray, skip: Int64) -> list[int]:
+        """Return rows of a batch until the budget is used up."""
         if not self._rate or not len(text):
             return []
         starts, _ = string_buffers(text)
@@ -237,19 +287,19 @@ class Sampler:
         return rows
 
 
-def _window(buffer: pa.Buffer, rng: random.Random) -> tuple[str, bool]:
+def _window(buffer: pa.Buffer, random_numbers: random.Random) -> tuple[str, bool]:
     """Return a window of a UTF-8 text, cut between characters, and whether it is the whole text."""
     if buffer.size <= WINDOW:
         return buffer.to_pybytes().decode(), True
-    start = rng.randrange(buffer.size - WINDOW)
+    start = random_numbers.randrange(buffer.size - WINDOW)
     return buffer.slice(start, WINDOW).to_pybytes().decode(errors="ignore"), False
 
 
-#: Bytes of a long document that are encoded at a time; the reference needs 120 times as much memory.
 PIECE_BYTES: Final = 4 << 20
+"""Bytes of a long document that are encoded at a time. The reference needs 120 times as much memory."""
 
-#: The share of the text that is compared with the reference, 30 to 60 times slower than the fast engine.
 SAMPLE_RATE: Final = 0.0004
+"""Share of the text that is compared with the reference, which is 30 to 60 times slower than the fast engine."""
 
 FAST_ENGINES: Final[Mapping[str, str]] = {
     "words": "tokenlake.etl.tokenizers.words.engine:open_engine",
@@ -282,10 +332,10 @@ def fast_engine(
 
     Args:
         engine: "words", "segments" or "gigatoken".
-        files: The tokenizer.
+        files: Tokenizer.
         literal: Whether special tokens are plain text.
         threads: Whether one call may use all cores; gigatoken only.
-        reference: The reference of the same tokenizer, where it is loaded already.
+        reference: Loaded reference of the same tokenizer, if there is one.
     """
     open_engine: OpenEngine = load(FAST_ENGINES[engine], f"tokenizer engine {engine!r}", "etl")
     return open_engine(files, literal=literal, threads=threads, reference=reference)
@@ -293,26 +343,27 @@ def fast_engine(
 
 @final
 class Encoder:
-    """Encodes Arrow text; ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`.
+    """Encode Arrow text. The ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`.
 
     Args:
-        files: the tokenizer.
-        engine: "tokenizers", or "words", "segments" or "gigatoken" if the gate chose it.
-        special_tokens_in_text: "literal": their strings are plain text; "encode": they become control ids;
-            "fail": as literal, and the caller refuses the rows of `Encoded.special_docs`.
-        add_special_tokens: whether :attr:`prefix` and :attr:`suffix` are what the post-processor adds; else
-            they are empty.
-        sample_rate: the share of the text that is compared with the reference; 0 switches it off.
-        threads: let one call use all cores.
-        loaded: the reference and, but for "tokenizers", the fast engine, where they are loaded already.
-        locator: of these, where there is one already.
+        files: Tokenizer.
+        engine: Name of the engine: "tokenizers", or "words", "segments" or "gigatoken" if the gate chose it.
+        special_tokens_in_text: Meaning of special tokens' strings in a text. "literal": plain text. "encode": control
+            ids. "fail": plain text, and the caller refuses the rows of `Encoded.special_docs`.
+        add_special_tokens: Whether :attr:`prefix` and :attr:`suffix` are those of the post-processor. If False, they
+            are empty.
+        sample_rate: Share of the text that is compared with the reference, 0 for none.
+        threads: Whether one call uses all cores.
+        loaded: Loaded reference and fast engine (None for "tokenizers"), if there are any.
+        locator: Locator of the loaded engines, if there is one.
 
     Attributes:
-        prefix, suffix: ids that belong around every document, never part of :class:`Encoded`.
+        prefix: Ids that belong before every document. They are never part of :class:`Encoded`.
+        suffix: Ids that belong after every document, likewise.
 
     Raises:
-        ConfigError: an unknown engine or mode.
-        TokenizerError: the tokenizer cannot be used.
+        ConfigError: The engine or the mode is unknown.
+        TokenizerError: The tokenizer cannot be used.
     """
 
     def __init__(
@@ -337,9 +388,9 @@ class Encoder:
             fast = None
             if engine != "tokenizers":
                 fast = fast_engine(engine, files, literal=literal, threads=threads, reference=reference)
-            loaded = reference, fast
+            loaded = (reference, fast)
         self._reference, self._fast = loaded
-        self._found_locator = locator
+        self._given_locator = locator
         self._literal = literal
         self._guard = UnicodeGuard(files, engine)
         self._sampler = Sampler(sample_rate, engine)
@@ -349,59 +400,79 @@ class Encoder:
         self.suffix: tuple[int, ...] = affixes[1]
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
-        """Encode a batch; a row's ids do not depend on the other rows.
+        """Encode a batch. The ids of a row do not depend on the other rows.
+
+        Args:
+            text: large_string[n], no nulls.
 
         Raises:
-            TokenizerError: nulls, or bytes that are not UTF-8 (never given to an engine).
-            EngineMismatchError: the fast engine differs from the reference on a sampled text.
+            TokenizerError: There are nulls, or bytes that are not UTF-8. No engine gets these.
+            EngineMismatchError: The fast engine differs from the reference on a sampled text.
         """
-        made, rows = self._encoded(text)
-        docs, counts = self._specials.count(text)
-        sampled = 0 if self._fast is None else self._sample(self._fast, text, made, rows)
+        ids, guarded = self._encoded(text)
+        special_docs, special_counts = self._specials.count(text)
+        sampled = 0
+        if self._fast is not None:
+            sampled = self._sample(self._fast, text, ids, guarded)
         return Encoded(
-            offsets=made.offsets,
-            ids=made.ids,
-            special_docs=docs,
-            special_counts=counts,
+            offsets=ids.offsets,
+            ids=ids.ids,
+            special_docs=special_docs,
+            special_counts=special_counts,
             sampled=sampled,
-            guarded=len(rows),
+            guarded=len(guarded),
         )
 
     def special_tokens(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
-        """Return the rows that hold special tokens' strings (int64[k], ascending), and how many each: int64[k]."""
+        """Return the rows that hold special tokens' strings (int64[k], ascending), and their numbers: int64[k]."""
         return self._specials.count(text)
 
     def encode_spans(self, text: pa.LargeStringArray, spans: Spans) -> tuple[Encoded, Bools]:
-        """Encode a batch, and say which ids hold a byte of the `spans` of the texts: bool[total].
+        """Encode a batch, and return which ids hold a byte of the spans of the texts: bool[total].
 
-        A token that holds no byte (a blank that the tokenizer made up) counts if the byte after it does.
-        Special tokens are not looked for: who knows the spans of a text has written it.
+        A token that holds no byte (a blank that the tokenizer inserts) counts if the byte after it does. Special tokens
+        are not counted, because the caller that knows the spans of a text has written it.
+
+        Args:
+            text: large_string[n], no nulls.
+            spans: Spans of each text, in bytes.
 
         Raises:
-            as :meth:`encode`; EngineMismatchError also if the tokens' places differ.
+            TokenizerError: There are nulls, or bytes that are not UTF-8.
+            EngineMismatchError: The fast engine differs from the reference in ids or places of a sampled text.
         """
         encoded, blocks = self._locate(text)
-        masks, first = [np.empty(0, np.bool_)], 0
+        masks = [np.empty(0, np.bool_)]
+        first = 0
         for block in blocks:
             masks.append(block.touched(spans.slice(first, first + len(block.text))))
             first += len(block.text)
         return encoded, np.concatenate(masks)
 
     def encode_places(self, text: pa.LargeStringArray) -> tuple[Encoded, Int64, Int64]:
-        """Encode a batch, and say where each token begins and ends: int64[total], int64[total].
+        """Encode a batch, and return where each token begins and ends: int64[total] and int64[total].
 
-        Places are UTF-8 bytes of the row's own text, whole characters, as the offsets of `tokenizers`: tokens
-        that share a character all hold it. A blank that the tokenizer made up holds no byte.
+        Places are UTF-8 bytes in the text of the row. As in the offsets of `tokenizers` they are whole characters:
+        tokens that share a character all hold it. A blank that the tokenizer inserts holds no byte.
+
+        Args:
+            text: large_string[n], no nulls.
 
         Raises:
-            as :meth:`encode_spans`.
+            TokenizerError: There are nulls, or bytes that are not UTF-8.
+            EngineMismatchError: The fast engine differs from the reference in ids or places of a sampled text.
         """
         encoded, blocks = self._locate(text)
-        places = [(_none(), _none()), *(block.places() for block in blocks)]
-        return encoded, np.concatenate([a for a, _ in places]), np.concatenate([b for _, b in places])
+        starts = [_none()]
+        stops = [_none()]
+        for block in blocks:
+            start, stop = block.places()
+            starts.append(start)
+            stops.append(stop)
+        return encoded, np.concatenate(starts), np.concatenate(stops)
 
     def _locate(self, text: pa.LargeStringArray) -> tuple[Encoded, Iterable[Located]]:
-        """Return a batch's ids, and piece by piece where they lie."""
+        """Return the ids of a batch and, piece by piece, their places."""
         if self._fast is None and self._locator.sizes is not None:
             encoded, _ = self._encoded(text)
             return Encoded(offsets=encoded.offsets, ids=encoded.ids), self._locator.by_ids(
@@ -410,58 +481,63 @@ class Encoder:
         if self._fast is None:
             checked(text, self.files.name)
             located = list(self._locator.by_reference(text))
-            lengths = np.concatenate([_none(), *(np.diff(part.offsets) for part in located)])
-            ids = np.concatenate([np.empty(0, np.int32), *(part.ids for part in located)])
-            return Encoded(offsets=offsets_of(lengths), ids=ids), located
-        made, rows = self._encoded(text)
+            lengths = [_none()]
+            ids = [np.empty(0, np.int32)]
+            for part in located:
+                lengths.append(np.diff(part.offsets))
+                ids.append(part.ids)
+            return Encoded(offsets=offsets_of(np.concatenate(lengths)), ids=np.concatenate(ids)), located
+        rows, guarded = self._encoded(text)
         sampled = self._sampler.check(
             text,
-            rows,
-            partial(self._locator.of_row, text, made),
+            guarded,
+            partial(self._locator.of_row, text, rows),
             partial(self._locator.of_texts, self._fast),
             self._reference.places,
         )
-        encoded = Encoded(offsets=made.offsets, ids=made.ids, sampled=sampled, guarded=len(rows))
-        return encoded, self._locator.by_ids(text, made, rows)
+        encoded = Encoded(offsets=rows.offsets, ids=rows.ids, sampled=sampled, guarded=len(guarded))
+        return encoded, self._locator.by_ids(text, rows, guarded)
 
     @cached_property
     def _locator(self) -> Locator:
-        return self._found_locator or Locator(self._reference, self.engine)
+        return self._given_locator or Locator(self._reference, self.engine)
 
-    def _sample(self, fast: IdEngine, text: pa.LargeStringArray, made: Ragged, skip: Int64) -> int:
-        def each(rows: Ragged) -> list[Sample]:
-            return [(ids,) for ids in rows.rows()]
+    def _sample(self, fast: IdEngine, text: pa.LargeStringArray, encoded: Ragged, skip: Int64) -> int:
+        """Compare ids of a sample with the reference; return the number of documents."""
+
+        def encoded_row(row: int) -> Sample:
+            return (encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]],)
+
+        def samples_by(engine: IdEngine, texts: pa.LargeStringArray) -> list[Sample]:
+            return [(ids,) for ids in engine.encode(texts).rows()]
 
         return self._sampler.check(
-            text,
-            skip,
-            lambda row: (made.ids[made.offsets[row] : made.offsets[row + 1]],),
-            lambda texts: each(fast.encode(texts)),
-            lambda texts: each(self._reference.encode(texts)),
+            text, skip, encoded_row, partial(samples_by, fast), partial(samples_by, self._reference)
         )
 
     def encode_long(self, text: pa.LargeStringArray) -> tuple[int, Iterator[Int32]] | None:
-        """Encode one long document piece by piece, so that its ids never lie in memory together.
+        """Encode one long document piece by piece, so that its ids are never in memory together.
 
         Args:
-            text: large_string[1].
+            text: large_string[1], no nulls.
 
         Returns:
-            How many special tokens' strings the text holds, and arrays whose concatenation is its ids, drawn once; None
-            where this tokenizer's documents cannot be cut exactly, or must be looked at whole.
+            Number of special tokens' strings in the text, and an iterator over arrays whose concatenation is the ids of
+            the text. None if documents of this tokenizer cannot be cut exactly, or the text is too short.
 
         Raises:
-            as :meth:`encode`; what the pieces raise, they raise while they are drawn.
+            TokenizerError: The text is null or not UTF-8. The iterator raises it if a piece cannot be encoded.
+            EngineMismatchError: The fast engine differs from the reference on a sample.
         """
         if text.nbytes <= 2 * WINDOW or self._reference.cuts is None:
             return None
-        ascii_only = checked(text, self.files.name)
+        is_all_ascii = checked(text, self.files.name)
         special_tokens = int(self._specials.count(text)[1].sum())
         fast = self._fast
-        if fast is not None and not ascii_only and len(self._guard.rows(text)):
+        if fast is not None and not is_all_ascii and len(self._guard.rows(text)):
             fast = None
         if fast is not None:
-            # A long document is sampled by a window, for which its own ids are not needed.
+            # The sample of a long document is a window, which does not need the ids of the whole.
             self._sample(fast, text, Ragged(np.empty(0, np.int32), _none()), _none())
         return special_tokens, self._pieces(self._reference.cuts, text, fast)
 
@@ -473,18 +549,18 @@ class Encoder:
                 yield fast.encode(text_of_strings([piece])).ids
 
     def decode(self, ids: Sequence[int] | Int32) -> str:
-        """Return the text of `ids` by the reference, special tokens included."""
+        """Return the text of ids by the reference, including special tokens."""
         return self._reference.decode(ids)
 
     def _encoded(self, text: pa.LargeStringArray) -> tuple[Ragged, Int64]:
-        """Return a batch's ids, and which rows (ascending) the reference made in the place of the fast engine."""
-        ascii_only = checked(text, self.files.name)
+        """Return the ids of a batch, and the rows (ascending) that were guarded from the fast engine."""
+        is_all_ascii = checked(text, self.files.name)
         if self._fast is None:
             return self._reference.encode(text), _none()
-        guarded = _none() if ascii_only else self._guard.rows(text)
+        guarded = _none() if is_all_ascii else self._guard.rows(text)
         if not guarded.size:
             return self._fast.encode(text), guarded
-        free = np.ones(len(text), np.bool_)
-        free[guarded] = False
+        is_free = np.ones(len(text), np.bool_)
+        is_free[guarded] = False
         rows = self._reference.encode(taken(text, guarded))
-        return self._fast.encode(select(text, free)).inserted(rows, guarded), guarded
+        return self._fast.encode(select(text, is_free)).inserted(rows, guarded), guarded

@@ -1,20 +1,19 @@
-"""The engines: the reference, which is the `tokenizers` backend of a tokenizer.json, and gigatoken on Arrow buffers;
-and how the two are compared.
+"""Two tokenizer implementations and their comparison: the reference, and gigatoken on Arrow buffers.
 
-What the backend returns is by definition right. Truncation and padding that a tokenizer.json carries are switched off:
-lengths are the pipeline's business and accounted there.
+**The reference** is the installed `tokenizers` with a tokenizer.json. Its ids are correct by definition. Truncation and
+padding of a tokenizer.json are switched off, because the pipeline decides lengths.
 
-A long document is cut without changing its ids, so that memory stays bounded: the backend needs about 120 bytes for
-each byte of a text, 24 GB for a document of 200 MB. In the forms of the allow-list there is a place where no token can
-reach across: one space between two ASCII letters. Byte-level pre-tokenizers put a word's space before the word and
-never look back; SentencePiece forms mark it as the word's first character, and where no piece of the vocabulary has the
-mark inside, no merge crosses it. Other tokenizers get their documents whole.
+**Long documents** are cut without changing their ids, so that memory stays bounded: the reference needs about 120 bytes
+for each byte of a text, 24 GB for a document of 200 MB. In the forms of the allow-list no token reaches across one
+space between two ASCII letters. Byte-level pre-tokenizers put the space before the word and never look back.
+SentencePiece forms mark it as the first character of the word, and no merge crosses it if no piece of the vocabulary
+has the mark inside. For example, "one two" is cut into "one" and " two". Documents of other tokenizers are not cut.
 
-gigatoken takes many documents at once only as an awkward array, and returns one; both are views of plain buffers, so
-nothing is copied on the way in, and out comes one flat uint32 array with row offsets. A few documents, or long
-ones, are encoded one by one: awkward costs 0.5 to 2 ms a call, and documents of 8 KB take 15% less CPU (GPT-2; 10% with
-Llama 2; those of 4 KB as much, those of 1 KB a third more). Invalid UTF-8 crashes the process inside its SentencePiece
-backend: the caller validates.
+**gigatoken** takes many documents at once only as an awkward array, and returns one. Both are views of plain buffers:
+the input is not copied, and the result is one flat uint32 array with row offsets. A few documents, or long ones, are
+encoded one by one: awkward costs 0.5 to 2 ms per call, and documents of 8 KB take 15% less CPU (GPT-2; 10% with
+Llama 2; those of 4 KB the same, those of 1 KB a third more). Invalid UTF-8 crashes the process inside its SentencePiece
+backend, so the caller validates.
 """
 
 from __future__ import annotations
@@ -50,25 +49,39 @@ _MARK_INSIDE: Final = re.compile("[^\u2581]\u2581")
 @final
 @dataclass(frozen=True, slots=True)
 class CutRule:
-    """Cut before the space of a border; drop it where the normalizer prepends one to every piece."""
+    """A rule that cuts a text before one space between two ASCII letters.
+
+    Attributes:
+        drop_space: Whether this space is left out, because the normalizer puts one before every piece.
+    """
 
     drop_space: bool
 
     def pieces(self, text: pa.Buffer, size: int) -> Iterator[str]:
         """Yield the pieces of a UTF-8 text, each `size` bytes or a little more."""
-        view, start = memoryview(text), 0
+        view = memoryview(text)
+        start = 0
         while start < len(view):
-            found = _BORDER.search(view, start + size)
-            stop = found.start() + 1 if found else len(view)
-            yield str(view[start:stop], "utf-8")
-            start = stop + (self.drop_space and found is not None)
+            border = _BORDER.search(view, start + size)
+            if border is None:
+                yield str(view[start:], "utf-8")
+                return
+            space = border.start() + 1
+            yield str(view[start:space], "utf-8")
+            start = space + 1 if self.drop_space else space
 
 
 def cut_rule(files: TokenizerFiles, *, literal: bool) -> CutRule | None:
-    """Return how documents of a tokenizer can be cut, or None when they cannot."""
+    """Return the rule that cuts documents of a tokenizer, or None if they cannot be cut.
+
+    Args:
+        files: Tokenizer.
+        literal: Whether special tokens in a text are plain text.
+    """
     spec = files.spec
-    kept = files.matched_tokens(literal=literal)
-    if objection(files, literal=literal) is not None or any(" " in content for content in kept):
+    if objection(files, literal=literal) is not None:
+        return None
+    if any(" " in content for content in files.matched_tokens(literal=literal)):
         return None
     if not spec["model"].get("byte_fallback"):
         return CutRule(drop_space=False)
@@ -89,18 +102,18 @@ _AFFIX_PROBES: Final = ("a", "Hello world", " two  spaces", "1")
 
 @final
 class ReferenceEngine:
-    """The tokenizer of a tokenizer.json as the installed `tokenizers` runs it, with ids as numpy arrays.
+    """The tokenizer of a tokenizer.json, run by the installed `tokenizers`, with ids as numpy arrays.
 
     Args:
-        files: the tokenizer.
-        literal: special-token strings inside a text are plain text (`encode_special_tokens=True`); False lets
-            them become their control ids, the default of `tokenizers`.
-        threads: let the backend use all cores; before tokenizers 1.0 the process-wide `TOKENIZERS_PARALLELISM` wins
-            if it is set.
-        backend: The tokenizer, where it is loaded already.
+        files: Tokenizer.
+        literal: Whether strings of special tokens in a text are plain text (`encode_special_tokens=True`). If False,
+            they become control ids, the default of `tokenizers`.
+        threads: Whether the backend uses all cores. Before tokenizers 1.0 the environment variable
+            `TOKENIZERS_PARALLELISM` comes first if it is set.
+        backend: Loaded tokenizer. Default: it is loaded now.
 
     Raises:
-        TokenizerError: the json cannot be loaded, or its ids would be random (BPE dropout).
+        TokenizerError: The file cannot be loaded, or its ids would be random (BPE dropout).
     """
 
     def __init__(
@@ -136,7 +149,7 @@ class ReferenceEngine:
         return self._backend
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
-        """Return the ids of every row, without anything the post-processor adds.
+        """Return the ids of every row, without those that the post-processor adds.
 
         Only one batch becomes Python strings at a time.
         """
@@ -166,7 +179,7 @@ class ReferenceEngine:
     def places(self, text: pa.LargeStringArray) -> list[Placed]:
         """Return (ids, start, stop) of every row: int32[k], int64[k], int64[k]; places are UTF-8 bytes.
 
-        A blank that the tokenizer made up holds no byte: `tokenizers` gives it the character after it.
+        A blank that the tokenizer inserts holds no byte, although `tokenizers` gives it the character after it.
         """
         rows: list[Placed] = []
         for first, last in blocks(string_buffers(text)[0], BATCH_BYTES):
@@ -183,18 +196,26 @@ class ReferenceEngine:
         return rows
 
     def _placed(self, text: str, ids: Int32, places: Int64) -> Placed:
+        """Return the ids of a text and their bytes, from their characters: int64[k, 2]."""
         if not text.isascii():
             data = np.frombuffer(text.encode(), np.uint8)
             places = np.append(np.flatnonzero(data & 0xC0 != _CONTINUES), len(data))[places]
-        start, stop = places[:, 0].copy(), places[:, 1].copy()
-        blanks = [blank for blank in map(self.files.token_id, ("\u2581", "\u0120")) if blank is not None]
-        made_up = np.flatnonzero(np.isin(ids[:-1], blanks) & (start[:-1] == start[1:]))
-        stop[made_up] = start[made_up]
+        start = places[:, 0].copy()
+        stop = places[:, 1].copy()
+
+        # A blank that begins where the next token begins was inserted.
+        blanks: list[int] = []
+        for token in ("\u2581", "\u0120"):
+            blank = self.files.token_id(token)
+            if blank is not None:
+                blanks.append(blank)
+        inserted = np.flatnonzero(np.isin(ids[:-1], blanks) & (start[:-1] == start[1:]))
+        stop[inserted] = start[inserted]
         return ids, start, stop
 
     @cached_property
     def _untrimmed(self) -> Backend:
-        """A backend whose post-processor does not trim blanks off the offsets, though they are the token's."""
+        """A backend without a post-processor that trims blanks off the offsets, because a token holds its blanks."""
         if not _trims(self.files.spec.get("post_processor")):
             return self._backend
         bare = json.dumps({**self.files.spec, "post_processor": None}).encode()
@@ -206,26 +227,27 @@ class ReferenceEngine:
 
     @cached_property
     def cuts(self) -> CutRule | None:
-        """How documents can be cut; only long ones need it, and it costs a look at the whole vocabulary."""
+        """The rule that cuts documents. Only long ones need it, and it takes a look at the whole vocabulary."""
         return cut_rule(self.files, literal=self.literal)
 
     def decode(self, ids: Sequence[int] | Int32) -> str:
-        """Return the text of `ids`, special tokens included."""
+        """Return the text of ids, including special tokens."""
         with deliberate(f"tokenizer {self.files.name!r}: decoding"):
-            return self._backend.decode([int(i) for i in ids])
+            return self._backend.decode([int(token_id) for token_id in ids])
 
     def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return what the post-processor puts before and after a document's own ids (BOS, EOS, CLS ...).
+        """Return the ids that the post-processor puts before and after those of a document (BOS, EOS, CLS ...).
 
         Raises:
-            TokenizerError: the post-processor does more than wrap a document.
+            TokenizerError: The post-processor does more than put ids around a document.
         """
         possible: list[Affixes] | None = None
         for text in _AFFIX_PROBES:
             with deliberate(f"tokenizer {self.files.name!r}: encoding"):
                 (ids,) = self._backend.encode([text], literal=self.literal, add_special_tokens=True)
                 (bare,) = self._backend.encode([text], literal=self.literal)
-            if not len(bare) and not len(ids):  # nothing to learn from a text without ids
+            # A text without ids shows nothing.
+            if not len(bare) and not len(ids):
                 continue
             around = _around(ids.tolist(), bare.tolist())
             if possible is not None:
@@ -257,11 +279,11 @@ class ReferenceEngine:
 
 
 Affixes = tuple[tuple[int, ...], tuple[int, ...]]
-"""What the post-processor puts before and after the ids of a text."""
+"""The ids that the post-processor puts before and after those of a text."""
 
 
 def _template_lengths(stage: dict[str, Any] | None) -> int:
-    """Return how many ids a post-processor puts before a text."""
+    """Return the number of ids that a post-processor puts before a text."""
     if stage is None:
         return 0
     if stage.get("type") == "Sequence":
@@ -278,9 +300,12 @@ def _template_lengths(stage: dict[str, Any] | None) -> int:
 
 
 def _trims(stage: dict[str, Any] | None) -> bool:
-    return stage is not None and (
-        stage.get("trim_offsets", False) or any(map(_trims, stage.get("processors", [])))
-    )
+    """Whether a post-processor trims blanks off the offsets of tokens."""
+    if stage is None:
+        return False
+    if stage.get("trim_offsets", False):
+        return True
+    return any(_trims(member) for member in stage.get("processors", []))
 
 
 def _strings(text: pa.LargeStringArray, first: int, last: int) -> list[str]:
@@ -288,7 +313,7 @@ def _strings(text: pa.LargeStringArray, first: int, last: int) -> list[str]:
 
 
 def _around(ids: list[int], bare: list[int]) -> list[Affixes]:
-    """Return all pairs of what lies before and after `bare` inside `ids`."""
+    """Return the ids before and after each occurrence of `bare` in `ids`."""
     pairs: list[Affixes] = []
     if not bare:
         return pairs
@@ -300,7 +325,7 @@ def _around(ids: list[int], bare: list[int]) -> list[Affixes]:
 
 
 class IdEngine(Protocol):
-    """What makes ids of texts: the reference, or the fast engine behind the gate."""
+    """Tokenizer implementation: the reference, or a fast engine that passed the gate."""
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
         """Return the ids of valid UTF-8 without nulls, contiguous, from 0."""
@@ -312,18 +337,21 @@ class GigatokenEngine:
     """gigatoken on one tokenizer.json.
 
     Args:
-        files: the tokenizer; must have passed the gate.
-        literal: leave the special=true added tokens out, so that their strings are plain text.
-        threads: use all cores for one call (never in a forked child: it hangs there).
+        files: Tokenizer, which must have passed the gate.
+        literal: Whether special added tokens are left out, so that their strings are plain text.
+        threads: Whether one call uses all cores. It hangs in a forked child.
 
     Raises:
-        TokenizerError: gigatoken refuses the json.
+        TokenizerError: gigatoken refuses the file.
+        MissingExtraError: gigatoken or awkward is not installed.
     """
 
     def __init__(self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False) -> None:
         self.files = files
         self._threads = threads
-        self._free, self._users = Condition(), 0  # threads that encode; -1: one alone
+        self._is_free = Condition()
+        # Number of threads that encode; -1 for one that must be alone.
+        self._users = 0
         try:
             from gigatoken.gigatoken_rs import load_hf_json
         except ImportError as error:
@@ -333,11 +361,12 @@ class GigatokenEngine:
         with deliberate(f"tokenizer {files.name!r}: gigatoken cannot load tokenizer.json"):
             data = files.json_bytes
             if literal:
-                kept = [token for token in files.added_tokens if not token.get("special")]
-                bare = {**files.spec, "added_tokens": kept}
+                plain_tokens = [token for token in files.added_tokens if not token.get("special")]
+                bare = {**files.spec, "added_tokens": plain_tokens}
                 try:
                     data = orjson.dumps(bare)
-                except TypeError:  # half of a surrogate pair, or an integer of more than 64 bits
+                except TypeError:
+                    # Half of a surrogate pair, or an integer of more than 64 bits.
                     data = json.dumps(bare).encode()
             self._backend: Any = load_hf_json(data)
 
@@ -345,34 +374,53 @@ class GigatokenEngine:
         """Return the ids of all rows."""
         if len(text) == 0:
             return Ragged(np.empty(0, np.int32), np.zeros(1, np.int64))
-        with deliberate(f"tokenizer {self.files.name!r}: encoding with gigatoken"), self._turn(text) as alone:
-            if alone:
-                starts, data = string_buffers(text)
-                rows = [self._backend.encode(data[a:b].tobytes()) for a, b in pairwise(starts.tolist())]
-                return Ragged(np.concatenate(rows).view(np.int32), offsets_of([len(row) for row in rows]))
+        with (
+            deliberate(f"tokenizer {self.files.name!r}: encoding with gigatoken"),
+            self._turn(text) as is_alone,
+        ):
+            if is_alone:
+                return self._encode_one_by_one(text)
             layout = self._backend.encode_batch(self._array(text), parallel=self._threads).layout
         offsets = np.asarray(layout.offsets.data, np.int64)
-        ids = np.asarray(layout.content.data).view(np.int32)
-        return Ragged(ids[offsets[0] : offsets[-1]], offsets - offsets[0] if offsets[0] else offsets)
+        ids = np.asarray(layout.content.data).view(np.int32)[offsets[0] : offsets[-1]]
+        if offsets[0]:
+            offsets = offsets - offsets[0]
+        return Ragged(ids, offsets)
+
+    def _encode_one_by_one(self, text: pa.LargeStringArray) -> Ragged:
+        starts, data = string_buffers(text)
+        rows: list[Any] = []
+        for start, stop in pairwise(starts.tolist()):
+            rows.append(self._backend.encode(data[start:stop].tobytes()))
+        return Ragged(np.concatenate(rows).view(np.int32), offsets_of([len(row) for row in rows]))
 
     @contextmanager
     def _turn(self, text: pa.LargeStringArray) -> Generator[bool]:
-        """Wait until the backend may be used; say whether alone, which encoding documents one by one must be."""
-        with self._free:
-            self._free.wait_for(lambda: self._users >= 0)
+        """Wait until the backend may be used, and yield whether this thread is alone.
+
+        Only a thread that is alone may encode documents one by one.
+        """
+        with self._is_free:
+            self._is_free.wait_for(lambda: self._users >= 0)
             offsets, _ = string_buffers(text)
-            few = len(text) <= FEW or int(offsets[-1] - offsets[0]) >= _LONG * len(text)
-            alone = few and not self._threads and not self._users
-            self._users = -1 if alone else self._users + 1
+            is_long = int(offsets[-1] - offsets[0]) >= _LONG * len(text)
+            is_alone = (len(text) <= FEW or is_long) and not self._threads and self._users == 0
+            if is_alone:
+                self._users = -1
+            else:
+                self._users += 1
         try:
-            yield alone
+            yield is_alone
         finally:
-            with self._free:
-                self._users = 0 if alone else self._users - 1
-                self._free.notify_all()
+            with self._is_free:
+                if is_alone:
+                    self._users = 0
+                else:
+                    self._users -= 1
+                self._is_free.notify_all()
 
     def _array(self, text: pa.LargeStringArray) -> Any:
-        # Not before it is needed, which is not for long documents: it takes 0.25 CPU seconds.
+        # Long documents do not need awkward, whose import takes 0.25 CPU seconds.
         import awkward  # pyright: ignore[reportMissingTypeStubs]
 
         ak: Any = awkward
@@ -389,36 +437,53 @@ def _missing() -> MissingExtraError:
 
 
 FEW: Final = 256
-"""Documents that are encoded one by one, however short they are."""
-_LONG: Final = 6 << 10  # bytes of a document, in the mean, from which on all are
+"""Largest number of documents in a batch that are encoded one by one, whatever their length."""
+_LONG: Final = 6 << 10
+"""Mean bytes of the documents in a batch from which on all are encoded one by one."""
 WINDOW: Final = 4096
-"""Bytes of a text that are compared."""
+"""Largest number of bytes of a text that are compared."""
 _SHOWN_TEXT: Final = 200
 _SHOWN_IDS: Final = 20
 _PARTS: Final = ("id", "the first byte of id", "the end of id")
 
 Sample = tuple[Int32] | tuple[Int32, Int64, Int64]
-"""The ids of a text, and where each begins and ends (bytes) where that is wanted."""
+"""The ids of a text, alone or with the first byte and the end of each."""
 
 
 def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None:
-    """Raise EngineMismatchError unless the ids that `engine` made, and the places if there are some, are equal."""
-    for what, want, have in zip(_PARTS, expected, got, strict=False):
-        if np.array_equal(want, have):
+    """Check that an engine gives the ids, and where they are compared the places, of the reference.
+
+    Args:
+        engine: Name of the engine.
+        text: Text, for the message.
+        expected: Result of the reference.
+        got: Result of the engine.
+
+    Raises:
+        EngineMismatchError: The results differ.
+    """
+    for part, expected_values, got_values in zip(_PARTS, expected, got, strict=False):
+        if np.array_equal(expected_values, got_values):
             continue
-        same = min(len(want), len(have))
-        differ = np.flatnonzero(want[:same] != have[:same])
-        first = int(differ[0]) if differ.size else same
+        common = min(len(expected_values), len(got_values))
+        first = common
+        differences = np.flatnonzero(expected_values[:common] != got_values[:common])
+        if differences.size:
+            first = int(differences[0])
+
+        # The message shows the values around the first difference.
         shown = slice(max(0, first - 2), first + _SHOWN_IDS)
-        wanted, found = want[shown].tolist(), have[shown].tolist()
+        expected_shown = expected_values[shown].tolist()
+        got_shown = got_values[shown].tolist()
         raise EngineMismatchError(
-            f"engine {engine!r} differs from the reference 'tokenizers' from {what} {first} on: expected {wanted}, got "
-            f"{found}, in the text {text[:_SHOWN_TEXT]!r}; this build must use engine: tokenizers",
+            f"engine {engine!r} differs from the reference 'tokenizers' from {part} {first} on: expected "
+            f"{expected_shown}, got {got_shown}, in the text {text[:_SHOWN_TEXT]!r}; this build must use "
+            "engine: tokenizers",
             engine=engine,
             text=text[:WINDOW],
             first_difference=first,
-            expected=wanted,
-            got=found,
+            expected=expected_shown,
+            got=got_shown,
         )
 
 

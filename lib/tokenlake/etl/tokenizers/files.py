@@ -1,8 +1,8 @@
-"""The files of a tokenizer: found on disk or on the Hugging Face Hub, and read without running it.
+"""Find the files of a tokenizer on disk or on the Hugging Face Hub, and read them without running the tokenizer.
 
-Only the files' bytes are kept (:class:`TokenizerFiles`): they are what a dataset version stores beside its data and
-what its fingerprint is taken of. Where there is a tokenizer.json, `transformers` is not imported, and where the Hub's
-local cache holds the repository, `huggingface_hub` is not either (0.2 and 0.5 s in every process).
+Only the bytes of the files are kept (:class:`TokenizerFiles`). A dataset version stores them beside its data, and its
+fingerprint is computed from them. `transformers` is imported only if there is no tokenizer.json, and `huggingface_hub`
+only if the local cache of the Hub does not hold the repository: they take 0.2 and 0.5 s in every process.
 """
 
 from __future__ import annotations
@@ -36,20 +36,25 @@ SLOW_FILES: Final = (
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", "tekken.json"),
     *("vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"),
 )
-"""What holds a vocabulary where there is no tokenizer.json."""
+"""Files that hold a vocabulary. They are converted if there is no tokenizer.json."""
 
-_OF_THE_CALL: Final = ("is_local", "local_files_only")  # what transformers notes of how it was called
+# Keys that transformers writes about the call that loaded a tokenizer.
+_CALL_KEYS: Final = ("is_local", "local_files_only")
 
 
 def converted(folder: Path, name: str) -> dict[str, bytes]:
-    """Return the files that transformers saves of the tokenizer in a folder; no code of the folder is run.
+    """Convert the tokenizer in a folder with transformers. No code of the folder is run.
 
     Args:
-        name: what the user called it.
+        folder: Folder with files of a tokenizer.
+        name: Name that the user gave, for messages.
+
+    Returns:
+        File name -> content, as transformers saves a fast tokenizer.
 
     Raises:
         MissingExtraError: transformers is not installed.
-        TokenizerError: it cannot load the folder, or makes no fast tokenizer of it.
+        TokenizerError: transformers cannot load the folder, or has no fast tokenizer for it.
     """
     try:
         from transformers import AutoTokenizer
@@ -68,11 +73,12 @@ def converted(folder: Path, name: str) -> dict[str, bytes]:
     try:
         tokenizer = loader.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:
-        # Whatever a tokenizer's own class and its files may raise.
-        why = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason'}"
+        # The class of a tokenizer and its files may raise any exception.
+        message = str(error).strip() or "no reason"
+        reason = f"{type(error).__name__}: {message.splitlines()[0]}"
         raise TokenizerError(
-            f"tokenizer {name!r}: no tokenizer.json, and transformers cannot load its files ({why}); expected a fast "
-            "tokenizer, or files that transformers converts (a tokenizer.model needs: pip install sentencepiece)",
+            f"tokenizer {name!r}: no tokenizer.json, and transformers cannot load its files ({reason}); expected a "
+            "fast tokenizer, or files that transformers converts (a tokenizer.model needs: pip install sentencepiece)",
             tokenizer=name,
         ) from error
     if not hasattr(tokenizer, "backend_tokenizer"):
@@ -84,8 +90,12 @@ def converted(folder: Path, name: str) -> dict[str, bytes]:
     with TemporaryDirectory() as target:
         tokenizer.save_pretrained(target)
         files = {path.name: path.read_bytes() for path in Path(target).iterdir() if path.is_file()}
-    if settings := files.get("tokenizer_config.json"):
-        config = {key: value for key, value in json.loads(settings).items() if key not in _OF_THE_CALL}
+    # The result must not depend on how transformers was called.
+    saved_config = files.get("tokenizer_config.json")
+    if saved_config:
+        config: dict[str, Any] = json.loads(saved_config)
+        for key in _CALL_KEYS:
+            config.pop(key, None)
         files["tokenizer_config.json"] = json.dumps(config, indent=2, ensure_ascii=False).encode()
     return files
 
@@ -101,15 +111,15 @@ KEPT_FILES: Final = (
 @final
 @dataclass(frozen=True, kw_only=True)
 class TokenizerFiles:
-    """A tokenizer as bytes.
+    """The files of a tokenizer.
 
     Attributes:
-        name: what the user called it; for messages only, never part of an identity.
-        files: file name to content; holds `tokenizer.json`, and of :data:`KEPT_FILES` whatever was there.
-        revision: the Hub commit, when it came from the Hub.
+        name: Name that the user gave, for messages. It is never part of an identity.
+        files: File name -> content: `tokenizer.json`, and those of :data:`KEPT_FILES` that exist.
+        revision: Commit of the Hub; None for a tokenizer that is not from the Hub.
 
     Raises:
-        TokenizerError: `tokenizer.json` is missing, or one of the JSON files is not a JSON object.
+        TokenizerError: `tokenizer.json` is missing, or a JSON file is not a JSON object.
     """
 
     name: str
@@ -132,19 +142,34 @@ class TokenizerFiles:
     def read(
         cls, directory: Path | str, *, name: str | None = None, revision: str | None = None
     ) -> TokenizerFiles:
-        """Read the kept files of a directory; `name` defaults to the directory's path.
+        """Read those of :data:`KEPT_FILES` that a directory holds, converted if there is no tokenizer.json.
 
-        Without a tokenizer.json they are what transformers makes of the files that are there.
+        Args:
+            directory: Directory.
+            name: Name for messages. Default: path of the directory.
+            revision: Commit of the Hub, if the directory is from the Hub.
+
+        Raises:
+            TokenizerError: A file is too large, or there is no tokenizer.json and no file that can be converted.
+            MissingExtraError: A conversion needs transformers, which is not installed.
         """
         folder = Path(directory)
-        name = name if name is not None else str(folder)
-        there = {path.name for path in folder.iterdir() if path.is_file()}
-        if TOKENIZER_JSON in there or there.isdisjoint(SLOW_FILES):
-            found = {file: read_bounded(folder / file, name) for file in KEPT_FILES if file in there}
+        if name is None:
+            name = str(folder)
+        present = {path.name for path in folder.iterdir() if path.is_file()}
+        needs_conversion = TOKENIZER_JSON not in present and not present.isdisjoint(SLOW_FILES)
+
+        files: dict[str, bytes] = {}
+        if needs_conversion:
+            from_transformers = converted(folder, name)
+            for file in KEPT_FILES:
+                if file in from_transformers:
+                    files[file] = from_transformers[file]
         else:
-            made = converted(folder, name)
-            found = {file: made[file] for file in KEPT_FILES if file in made}
-        return cls(name=name, files=found, revision=revision)
+            for file in KEPT_FILES:
+                if file in present:
+                    files[file] = read_bounded(folder / file, name)
+        return cls(name=name, files=files, revision=revision)
 
     @property
     def json_bytes(self) -> bytes:
@@ -156,7 +181,7 @@ class TokenizerFiles:
         """The parsed tokenizer.json (do not modify).
 
         Raises:
-            TokenizerError: it does not have the shape of a tokenizer's file.
+            TokenizerError: The file does not have the shape of a tokenizer's file.
         """
         spec = self._parse(TOKENIZER_JSON)
         require_tokenizer_shape(self.name, spec)
@@ -167,7 +192,7 @@ class TokenizerFiles:
         """The parsed tokenizer_config.json over special_tokens_map.json; empty without them.
 
         Raises:
-            TokenizerError: a file is no JSON object, or a named token in it is no text.
+            TokenizerError: A file is not a JSON object, or a named token in it is not a text.
         """
         merged: dict[str, Any] = {}
         for file in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -234,24 +259,34 @@ class TokenizerFiles:
 
     @property
     def fill_id(self) -> int | None:
-        """The id that fills rows up by default: padding, else EOS."""
+        """The id that fills rows by default: that of padding, or that of EOS if there is no padding token."""
         return self.eos_id if self.pad_id is None else self.pad_id
 
     def matched_tokens(self, *, literal: bool) -> list[str]:
-        """Return the contents of the added tokens that a text is searched for: `literal`, none that is special."""
-        return [token["content"] for token in self.added_tokens if not (literal and token.get("special"))]
+        """Return the contents of the added tokens that a text is searched for.
+
+        Args:
+            literal: Whether special tokens are plain text, so that they are left out.
+        """
+        tokens = self.added_tokens
+        if literal:
+            tokens = [token for token in tokens if not token.get("special")]
+        return [token["content"] for token in tokens]
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token of the vocabulary or of the added tokens."""
         return self._ids.get(token)
 
     def with_special_tokens(self, tokens: Mapping[str, str]) -> TokenizerFiles:
-        """Return the same with other named tokens, such as ``{"pad_token": "<unk>"}``.
+        """Return a copy with other named tokens.
 
-        What the tokenizer itself puts around a text is its post-processor's to say, and stays.
+        The ids around a text do not change: the post-processor of the tokenizer decides them.
+
+        Args:
+            tokens: Name -> token, for example ``{"pad_token": "<unk>"}``.
 
         Raises:
-            TokenizerError: one is no token of the vocabulary: a new id would be one that no model has learned.
+            TokenizerError: A token is not in the vocabulary. No model has learned the id of a new token.
         """
         for key, token in tokens.items():
             if self.token_id(token) is None:
@@ -269,20 +304,24 @@ class TokenizerFiles:
 
     def _named(self, key: str) -> str | None:
         value: Any = self.config.get(key)
-        return cast("dict[str, str]", value).get("content") if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            return cast("dict[str, str]", value).get("content")
+        return value
 
     def _id(self, token: str | None) -> int | None:
-        return None if token is None else self._ids.get(token)
+        if token is None:
+            return None
+        return self._ids.get(token)
 
     def _parse(self, file: str) -> dict[str, Any]:
         return parse_json_object(self.name, file, self.files.get(file, b"{}"))
 
 
 def read_bounded(path: Path, name: str) -> bytes:
-    """Return the content of a tokenizer's file.
+    """Return the content of a file of a tokenizer.
 
     Raises:
-        TokenizerError: it is larger than any tokenizer's.
+        TokenizerError: The file is larger than that of any tokenizer.
     """
     require_size(name, path.name, path.stat().st_size)
     return path.read_bytes()
@@ -300,14 +339,14 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
     """Return the files of a tokenizer.
 
     Args:
-        name_or_path: a `tokenizer.json` file, a directory holding one, or a Hub id such as
-            ``meta-llama/Llama-2-7b-hf``, optionally with ``@revision``. What exists on disk wins over the
-            Hub; what the Hub's local cache holds is taken without asking the network.
+        name_or_path: Path of a `tokenizer.json` file or of a directory that holds one, or Hub id such as
+            ``meta-llama/Llama-2-7b-hf``, optionally with ``@revision``. A path that exists comes before the Hub.
+            A repository in the local cache of the Hub is read without the network.
 
     Raises:
-        SourceNotFoundError: nothing there; names near local paths.
-        TokenizerError: there, but without a usable tokenizer.json, or files that transformers converts.
-        MissingExtraError: a download is needed and huggingface_hub is not installed, or a conversion and transformers.
+        SourceNotFoundError: The path or repository does not exist; the message names similar local paths.
+        TokenizerError: There is neither a usable tokenizer.json nor a file that transformers converts.
+        MissingExtraError: A download needs huggingface_hub or a conversion needs transformers, which is not installed.
     """
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()
@@ -323,6 +362,8 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
                 tokenizer=name,
             )
         return TokenizerFiles(name=name, files={TOKENIZER_JSON: read_bounded(path, name)})
+
+    # Nothing on disk has this name, so it must be a Hub id.
     repo, _, revision = name.partition("@")
     if _HUB_ID.fullmatch(repo) is None or repo.endswith(_FILE_SUFFIXES):
         raise SourceNotFoundError(
@@ -337,27 +378,35 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
 
 
 def _near(path: Path) -> str:
-    """Return a clause naming what lies nearest to a path that does not exist."""
+    """Return a clause with the names that are most similar to a path that does not exist, "" if there are none."""
+    # The deepest folder of the path that exists, and the part of the path that it lacks.
     parent = path.parent
     while not parent.is_dir() and parent != parent.parent:
         parent = parent.parent
-    child = path.parts[len(parent.parts)] if len(path.parts) > len(parent.parts) else path.name
+    child = path.name
+    if len(path.parts) > len(parent.parts):
+        child = path.parts[len(parent.parts)]
+
     try:
         entries = sorted(entry.name for entry in parent.iterdir())
     except OSError:
         return ""
-    near = difflib.get_close_matches(child, entries, n=3, cutoff=0.6)
-    return f"; {str(parent)!r} has {', '.join(map(repr, near))}" if near else ""
+    matches = difflib.get_close_matches(child, entries, n=3, cutoff=0.6)
+    if not matches:
+        return ""
+    return f"; {str(parent)!r} has {', '.join(map(repr, matches))}"
 
 
 def _hub_cache() -> Path:
-    """Return the Hub's cache folder by huggingface_hub's own rules."""
-    env = os.environ
+    """Return the cache folder of the Hub, by the rules of huggingface_hub."""
+    variables = os.environ
     for key in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if env.get(key):
-            return Path(env[key]).expanduser()
-    home = env.get("HF_HOME") or Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    return Path(home).expanduser() / "hub"
+        if variables.get(key):
+            return Path(variables[key]).expanduser()
+    if variables.get("HF_HOME"):
+        return Path(variables["HF_HOME"]).expanduser() / "hub"
+    cache_home = variables.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache_home).expanduser() / "huggingface" / "hub"
 
 
 def _cached_snapshot(repo: str, revision: str) -> Path | None:
@@ -365,10 +414,14 @@ def _cached_snapshot(repo: str, revision: str) -> Path | None:
     if "/" in revision or revision in ("", ".", ".."):
         return None
     folder = _hub_cache() / f"models--{repo.replace('/', '--')}"
-    ref = folder / "refs" / revision
-    commit = ref.read_text().strip() if ref.is_file() else revision
+    reference = folder / "refs" / revision
+    commit = revision
+    if reference.is_file():
+        commit = reference.read_text().strip()
     snapshot = folder / "snapshots" / commit
-    return snapshot if (snapshot / TOKENIZER_JSON).is_file() else None
+    if (snapshot / TOKENIZER_JSON).is_file():
+        return snapshot
+    return None
 
 
 def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
@@ -380,13 +433,17 @@ def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
             "pip install 'tokenlake[etl]'"
         ) from error
     try:
-        listed = list_repo_files(repo, revision=revision)
-        # What is converted only where there is no tokenizer.json.
-        slow = () if TOKENIZER_JSON in listed else (*SLOW_FILES, "config.json")
-        wanted = [file for file in listed if file in KEPT_FILES or file in slow]
-        paths = [Path(hf_hub_download(repo, file, revision=revision)) for file in wanted]
+        repository_files = list_repo_files(repo, revision=revision)
+        names: set[str] = set(KEPT_FILES)
+        if TOKENIZER_JSON not in repository_files:
+            # Files for a conversion.
+            names.update(SLOW_FILES, ["config.json"])
+        paths: list[Path] = []
+        for file in repository_files:
+            if file in names:
+                paths.append(Path(hf_hub_download(repo, file, revision=revision)))  # noqa: PERF401
     except Exception as error:
-        # The Hub's client lets through what its HTTP library raises, and that library changes with releases.
+        # The client of the Hub passes on the exceptions of its HTTP library, which changes with releases.
         raise SourceNotFoundError(
             f"tokenizer {name!r}: no such local path{_near(Path(name))}, not in the Hub's cache "
             f"{str(_hub_cache())!r}, and the Hub gave {type(error).__name__}: {error}. "
@@ -402,28 +459,34 @@ _NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token"
 
 
 def files_of(tokenizer: Any) -> TokenizerFiles:
-    """Return the files of whatever names or holds a tokenizer.
+    """Return the files of a tokenizer that is given by its name, by its files or as an object.
 
     Args:
-        tokenizer: files, what has been loaded from some, a Hub id, a path, a
-            :class:`tokenlake.config.stages.TokenizerConfig`, or a fast tokenizer of transformers or tokenizers.
+        tokenizer: :class:`TokenizerFiles`, object that was loaded from them, Hub id, path,
+            :class:`tokenlake.config.stages.TokenizerConfig`, or fast tokenizer of transformers or tokenizers.
 
     Raises:
-        ConfigError: it is none of these.
-        TokenizerError, SourceNotFoundError: as of :func:`load_tokenizer`.
+        ConfigError: The argument is none of these.
+        SourceNotFoundError: The path or repository does not exist.
+        TokenizerError: The files are not those of a tokenizer.
     """
-    for found in (tokenizer, getattr(tokenizer, "files", None)):
-        if isinstance(found, TokenizerFiles):
-            return found
+    for candidate in (tokenizer, getattr(tokenizer, "files", None)):
+        if isinstance(candidate, TokenizerFiles):
+            return candidate
+
+    # An object of transformers or tokenizers.
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if type(backend).__module__.partition(".")[0] == "tokenizers" and not hasattr(backend, "to_str"):
         raise ConfigError(
-            "tokenizer: got a tokenizers.Tokenizer of tokenizers 1.0, which does not give its tokenizer.json away; "
+            "tokenizer: got a tokenizers.Tokenizer of tokenizers 1.0, which does not export its tokenizer.json; "
             "pass the path of the tokenizer.json that it was loaded from, its folder or its Hub id"
         )
     if hasattr(backend, "to_str"):
-        names = (*_NAMED, "padding_side", "chat_template")
-        settings = {name: value for name in names if isinstance(value := getattr(tokenizer, name, None), str)}
+        settings: dict[str, str] = {}
+        for name in (*_NAMED, "padding_side", "chat_template"):
+            value = getattr(tokenizer, name, None)
+            if isinstance(value, str):
+                settings[name] = value
         return TokenizerFiles(
             name=str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__),
             files={
@@ -431,10 +494,11 @@ def files_of(tokenizer: Any) -> TokenizerFiles:
                 "tokenizer_config.json": json.dumps(settings, ensure_ascii=False).encode(),
             },
         )
-    # A configuration, which workers need not import to know it.
-    named = getattr(tokenizer, "name_or_path", tokenizer)
-    if isinstance(named, str | os.PathLike):
-        files = load_tokenizer(cast("str | os.PathLike[str]", named))
+
+    # A configuration or a path. Workers need not import the class of a configuration.
+    name_or_path = getattr(tokenizer, "name_or_path", tokenizer)
+    if isinstance(name_or_path, str | os.PathLike):
+        files = load_tokenizer(cast("str | os.PathLike[str]", name_or_path))
         return files.with_special_tokens(getattr(tokenizer, "special_tokens", None) or {})
     raise ConfigError(
         f"tokenizer: got a {type(tokenizer).__name__}, must be a Hub id, a path, a TokenizerConfig, or a fast "

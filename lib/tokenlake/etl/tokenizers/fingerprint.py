@@ -1,7 +1,7 @@
-"""What a tokenizer is: its files, and what it does.
+"""Describe a tokenizer by its files and by its behaviour.
 
-Equal files are not enough: a changed backend once dropped BOS in 26 TB of somebody's caches. So the ids of a
-fixed set of texts, as the reference gives them today, belong to the identity too.
+Equal files are not enough: a changed backend once dropped BOS in 26 TB of somebody's caches. So the ids that the
+reference gives to a fixed set of texts belong to the identity as well.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain, product
 from typing import Any, Final
 
 import pyarrow as pa
@@ -44,39 +45,52 @@ FINGERPRINT_TEXTS: Final = (
 _WORDS: Final = "a|Ab|the|don't|I'LL|x's|\u017f|\u01c5|\u02b0|\u0661\u0662|\xb2|12|1234".split("|")  # noqa: SIM905
 _GAPS: Final = "| |  |   |\n|\r\n| \n|\n |\t| \t |\xa0|\u3000|\x00|\u200b|\u2581".split("|")  # noqa: SIM905
 _SIGNS: Final = ".|'|''|\u2019s|-|--|/|//\n|!?\r\n|$|_|\u3002|\u0301|\u20ac|\U0001f600|<|</s>".split("|")  # noqa: SIM905
+_SIGN_COUNTS: Final = (1, 2, 5, 33)
+_RUN_UNITS: Final = ("a", "ab", " ", "\n", "0", "=-", "\u4e00", "\u2581", "\t")
+_RUN_COUNTS: Final = (2, 3, 15, 16, 17, 63, 64, 65, 257)
 
 
 def adversarial_texts() -> list[str]:
-    """Return about 500 short texts around the borders where pre-tokenizers decide differently."""
-    pairs = [left + gap + right for left in _WORDS for gap in _GAPS for right in _WORDS[::3]]
-    signs = [f"x{gap}{sign}{gap}y" for sign in _SIGNS for gap in _GAPS] + [
-        sign * n for sign in _SIGNS for n in (1, 2, 5, 33)
-    ]
-    runs = [
-        unit * n
-        for unit in ("a", "ab", " ", "\n", "0", "=-", "\u4e00", "\u2581", "\t")
-        for n in (2, 3, 15, 16, 17, 63, 64, 65, 257)
-    ]
+    """Return about 500 short texts that hold the borders where pre-tokenizers split differently."""
+    # Two words around each kind of white space.
+    pairs = [left + gap + right for left, gap, right in product(_WORDS, _GAPS, _WORDS[::3])]
+    # Signs between white space, and repeated.
+    signs = [f"x{gap}{sign}{gap}y" for sign, gap in product(_SIGNS, _GAPS)]
+    signs += [sign * count for sign, count in product(_SIGNS, _SIGN_COUNTS)]
+    # Long runs, around the sizes of the blocks that implementations read.
+    runs = [unit * count for unit, count in product(_RUN_UNITS, _RUN_COUNTS)]
     return [*FINGERPRINT_TEXTS, *pairs, *signs, *runs, " ".join(pairs), "".join(signs), "\n".join(runs)]
 
 
-_SHOWN: Final = 16
+# Number of ids in `probe_ids`.
+_PROBE_IDS: Final = 16
 
 
 def describe(files: TokenizerFiles) -> dict[str, Any]:
-    """Return the JSON-able description of a tokenizer; everything but ``name`` and ``revision`` is identity.
+    """Describe a tokenizer in values of JSON. Everything but ``name`` and ``revision`` is its identity.
 
     Returns:
-        ``name``, ``revision``, ``files`` (name -> sha256), ``probe`` (sha256 of the ids of
-        :data:`FINGERPRINT_TEXTS`, literal and with control ids, and of what goes around a document),
-        ``probe_ids`` (the first ids, for people), ``prefix`` and ``suffix`` (null when the post-processor
-        is not a wrapper), ``vocab_size``, ``bos_id``, ``eos_id``, ``pad_id``.
+        A dict with these keys:
+
+        - ``name``, ``revision``: as in :class:`TokenizerFiles`;
+        - ``files``: name -> sha256;
+        - ``probe``: sha256 of the ids of :data:`FINGERPRINT_TEXTS`, literal and with control ids, and of the ids
+          around a document;
+        - ``probe_ids``: the first of these ids, for people;
+        - ``prefix``, ``suffix``: ids around a document, None if the post-processor does more than put ids around it;
+        - ``vocab_size``, ``bos_id``, ``eos_id``, ``pad_id``.
+
+    Raises:
+        TokenizerError: The tokenizer does not load, or a named token has another id in its files than in the backend.
     """
     reference = ReferenceEngine(files)
     prefix: list[int] | None = None
     suffix: list[int] | None = None
-    with suppress(TokenizerError):  # its post-processor is no wrapper
-        prefix, suffix = map(list, reference.affixes())
+    # A post-processor that does more than put ids around a document has no affixes.
+    with suppress(TokenizerError):
+        before, after = reference.affixes()
+        prefix = list(before)
+        suffix = list(after)
     _require_same_ids(files, reference)
     literal = _probe(reference)
     encode = _probe(reference.with_mode(literal=False))
@@ -86,7 +100,7 @@ def describe(files: TokenizerFiles) -> dict[str, Any]:
         "revision": files.revision,
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.files.items()},
         "probe": hashlib.sha256(json.dumps(behaviour, separators=(",", ":")).encode()).hexdigest(),
-        "probe_ids": [i for ids in literal for i in ids][:_SHOWN],
+        "probe_ids": list(chain.from_iterable(literal))[:_PROBE_IDS],
         "prefix": prefix,
         "suffix": suffix,
         "vocab_size": files.vocab_size,
@@ -104,34 +118,47 @@ def identity(description: dict[str, Any]) -> dict[str, Any]:
 def special_ids(
     files: TokenizerFiles, suffix: Sequence[int] | None, eos: int | None, pad: int | None
 ) -> dict[str, Any]:
-    """Return ``eos_id`` and ``pad_id`` of a build, -1 for none, and whether packing must ``append_eos``.
+    """Return the ids of EOS and padding in a build, and whether packing must append EOS.
 
     Args:
-        suffix: what the post-processor puts after a document; None where it is not to.
-        eos, pad: what the configuration asks for; else they are the tokenizer's, and EOS is for padding, too.
+        files: Tokenizer.
+        suffix: Ids that the post-processor puts after a document; None if it adds none.
+        eos: Id of EOS that the configuration requests. Default: that of the tokenizer.
+        pad: Id of padding that the configuration requests. Default: that of the tokenizer, otherwise that of EOS.
+
+    Returns:
+        ``eos_id``, -1 for none; ``pad_id``; and ``append_eos``, a bool.
     """
-    eos = files.eos_id if eos is None else eos
-    eos = -1 if eos is None else eos
-    pad = files.pad_id if pad is None else pad
-    return {
-        "eos_id": eos,
-        "pad_id": eos if pad is None else pad,
-        "append_eos": not suffix or suffix[-1] != eos,
-    }
+    if eos is None:
+        eos = files.eos_id
+    if eos is None:
+        eos = -1
+    if pad is None:
+        pad = files.pad_id
+    if pad is None:
+        pad = eos
+    return {"eos_id": eos, "pad_id": pad, "append_eos": not suffix or suffix[-1] != eos}
 
 
 def _probe(reference: ReferenceEngine) -> list[list[int]]:
-    # `pa.array` imports pandas (0.25 CPU seconds), for which nothing else of a plan or of `verify` asks.
+    """Return the ids of each of :data:`FINGERPRINT_TEXTS`."""
+    # `pa.array` imports pandas (0.25 CPU seconds), which nothing else of a plan or of `verify` needs.
     texts = [text.encode() for text in FINGERPRINT_TEXTS]
     array = text_over(offsets_of([len(text) for text in texts]), pa.py_buffer(b"".join(texts)))
     return [ids.tolist() for ids in reference.encode(array).rows()]
 
 
 def _require_same_ids(files: TokenizerFiles, reference: ReferenceEngine) -> None:
-    """Packing takes EOS and padding from the files: they must be what the backend means by them."""
+    """Check that the backend gives the named tokens the ids of the files, from which packing takes EOS and padding.
+
+    Raises:
+        TokenizerError: An id differs.
+    """
     for token in (files.bos_token, files.eos_token, files.pad_token):
-        expected = None if token is None else reference.backend.token_to_id(token)
-        if token is not None and files.token_id(token) != expected:
+        if token is None:
+            continue
+        expected = reference.backend.token_to_id(token)
+        if files.token_id(token) != expected:
             raise TokenizerError(
                 f"tokenizer {files.name!r}: {token!r} has id {files.token_id(token)} by its files "
                 f"and {expected} by its backend; expected the same. Save it again with transformers: "

@@ -1,9 +1,12 @@
-"""The exactness gate: which engine a tokenizer may use.
+"""The exactness gate: choose the engine of a tokenizer.
 
-A fast engine is chosen only if tokenizer.json is on the allow-list (:mod:`tokenlake.etl.tokenizers.allowlist`), or its
-splitting rules can be compiled (:mod:`tokenlake.etl.tokenizers.words`), and it then gives the reference's ids on
-adversarial texts and on samples of the documents to come. While the build runs,
-:class:`~tokenlake.etl.tokenizers.encoder.Encoder` keeps checking.
+A fast engine is chosen on two conditions:
+
+1. tokenizer.json is on the allow-list (:mod:`tokenlake.etl.tokenizers.allowlist`), or its splitting rules can be
+   compiled (:mod:`tokenlake.etl.tokenizers.words`).
+2. In a probe the engine gives the ids of the reference on adversarial texts and on samples of the documents to come.
+
+While the build runs, :class:`~tokenlake.etl.tokenizers.encoder.Encoder` compares further samples.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Final, final
 
@@ -22,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake._version import __version__
-from tokenlake.base.arrays import select, text_of_strings
+from tokenlake.base.arrays import Int32, select, text_of_strings
 from tokenlake.base.cache.disk import DiskCache
 from tokenlake.base.checks import require_one_of
 from tokenlake.errors import MissingExtraError, TokenizerError
@@ -80,20 +83,20 @@ def choose_encoder(
     """Choose the engine for a build, and return an encoder made of the engines that were probed.
 
     Args:
-        files: the tokenizer.
-        requested: "auto", or one of :data:`~tokenlake.etl.tokenizers.encoder.ENGINES`.
-        special_tokens_in_text: "literal", "encode" or "fail"; as in the build.
-        sample_texts: documents of the build; the first :data:`SAMPLE_BYTES` of them are used.
-        size: about how many bytes of text there are; "auto" takes "segments" from :data:`SEGMENTS_FROM` on, and "words"
-            from :data:`CACHED_WORDS_FROM` on, or :data:`UNCOMPILED_WORDS_FROM`.
-        add_special_tokens: as of :class:`Encoder`.
-        places: the probe also compares where tokens lie: for builds that need :meth:`Encoder.encode_spans`.
-        known: probes that need not be made again; those of gigatoken and words are looked up and remembered.
+        files: Tokenizer.
+        requested: Name of one of :data:`~tokenlake.etl.tokenizers.encoder.ENGINES`, or "auto".
+        special_tokens_in_text: Mode of the build, "literal", "encode" or "fail".
+        sample_texts: Documents of the build; the first :data:`SAMPLE_BYTES` of them are used.
+        size: Approximate bytes of text in the build. "auto" chooses "segments" from :data:`SEGMENTS_FROM` on, and
+            "words" from :data:`CACHED_WORDS_FROM` on, or from :data:`UNCOMPILED_WORDS_FROM` on.
+        add_special_tokens: Whether the encoder has the affixes of the post-processor; see :class:`Encoder`.
+        places: Whether the probe also compares the places of tokens, for :meth:`Encoder.encode_spans`.
+        known: Cache of earlier probes that found no difference. It is used for gigatoken and words.
 
     Raises:
-        ConfigError: an unknown request or mode.
-        TokenizerError: a fast engine is requested for a tokenizer that is not its, or the tokenizer does not load.
-        EngineMismatchError: a fast engine is requested and differs on a probe.
+        ConfigError: The request or the mode is unknown.
+        TokenizerError: A fast engine is requested that does not support the tokenizer, or the tokenizer does not load.
+        EngineMismatchError: A fast engine is requested and differs from the reference in the probe.
     """
     require_one_of("engine", requested, REQUESTS)
     require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
@@ -166,7 +169,8 @@ def _chosen(
     try:
         try:
             fast = fast_engine(engine, files, literal=literal, reference=reference)
-        except MissingExtraError:  # gigatoken does where the segment cache cannot run and nobody asked for it
+        except MissingExtraError:
+            # The segment cache cannot run, and was not requested: gigatoken takes its place.
             is_replaceable = engine == "segments" and requested == "auto" and model_type(files) == "BPE"
             if not is_replaceable or objection(files, literal=literal) is not None:
                 raise
@@ -288,44 +292,51 @@ def probe(engine: str, fast: IdEngine, reference: ReferenceEngine, sample_texts:
     """Compare the engines on adversarial texts and documents; return how many texts were compared.
 
     Raises:
-        EngineMismatchError: on the first difference.
+        EngineMismatchError: The engines differ.
     """
     texts = _unguarded(reference.files, [*_made_up(reference.files), *_bounded(sample_texts)], engine)
-    # A few at a time, then all at once: engines may do these in different ways.
     strings = [str(text) for text in texts]
+
+    # Small batches, then one large one: engines may encode these in different ways.
+    rows: list[Int32] = []
     edges = [*range(0, min(len(texts), _APART), FEW), len(texts)]
-    made = [fast.encode(text_of_strings(strings[first:last])).rows() for first, last in pairwise(edges)]
-    for text, ids, expected in zip(strings, chain(*made), reference.encode(texts).rows(), strict=True):
+    for first, last in pairwise(edges):
+        rows += fast.encode(text_of_strings(strings[first:last])).rows()
+    for text, ids, expected in zip(strings, rows, reference.encode(texts).rows(), strict=True):
         require_equal(engine, text, (expected,), (ids,))
     return len(texts)
 
 
 def probe_places(engine: str, fast: IdEngine, locator: Locator, sample_texts: Sequence[str] = ()) -> None:
-    """Compare where the tokens of a tenth of the texts of :func:`probe`, and of the documents' beginnings, lie.
+    """Compare the places of tokens, in a tenth of the texts of :func:`probe` and in the beginnings of the documents.
 
     Raises:
-        EngineMismatchError: on the first difference.
+        EngineMismatchError: The engines differ.
     """
     files = locator.reference.files
-    texts = _unguarded(files, [*_made_up(files)[::_PLACED], *_bounded(sample_texts, _PLACED_BYTES)], engine)
-    pairs = zip(locator.of_texts(fast, texts), locator.reference.places(texts), strict=True)
-    for text, (made, expected) in zip(texts, pairs, strict=True):
-        require_equal(engine, str(text), expected, made)
+    candidates = [*_made_up(files)[::_PLACED], *_bounded(sample_texts, _PLACED_BYTES)]
+    texts = _unguarded(files, candidates, engine)
+    located = locator.of_texts(fast, texts)
+    expected = locator.reference.places(texts)
+    for text, result, expected_result in zip(texts, located, expected, strict=True):
+        require_equal(engine, str(text), expected_result, result)
 
 
 def _made_up(files: TokenizerFiles) -> list[str]:
+    """Return adversarial texts, and texts with added tokens."""
     added = [token["content"] for token in files.added_tokens[:_ADDED_TOKENS]]
     return [*adversarial_texts(), *(f"a{token}b {token} {token}{token}" for token in added)]
 
 
 def _unguarded(files: TokenizerFiles, texts: list[str], engine: str) -> pa.LargeStringArray:
+    """Return the texts that the engine will see in a build."""
     array = text_of_strings(texts)
-    free = np.ones(len(texts), np.bool_)
-    free[UnicodeGuard(files, engine).rows(array)] = False
-    return select(array, free)
+    is_free = np.ones(len(texts), np.bool_)
+    is_free[UnicodeGuard(files, engine).rows(array)] = False
+    return select(array, is_free)
 
 
 def _bounded(texts: Sequence[str], size: int = SAMPLE_BYTES) -> Iterator[str]:
-    """Yield the texts' beginnings, `size` characters in all, each at least a window."""
+    """Yield the beginnings of texts, each of a window at least, with `size` characters in total."""
     share = max(WINDOW, size // max(1, len(texts)))
     return islice((text[:share] for text in texts), size // share)

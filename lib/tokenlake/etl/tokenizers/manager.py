@@ -1,5 +1,7 @@
-"""`TokenizerManager`: texts to ids from Python, with truncation, special tokens, padding and attention masks; and
-`Decoder`: ids back to text, with a version's own copy of its tokenizer.
+"""Encode texts from Python, and decode the ids of a version.
+
+:class:`TokenizerManager` encodes texts with truncation, special tokens, padding and attention masks.
+:class:`Decoder` decodes ids with the copy of the tokenizer that a version holds.
 """
 
 from __future__ import annotations
@@ -29,56 +31,61 @@ from tokenlake.runtime.tokenizer_guard.adapter import Backend, open_backend
 
 @final
 class LoadedTokenizer:
-    """A tokenizer that is ready to encode; :meth:`TokenizerManager.get_tokenizer` makes it.
+    """A tokenizer that is ready to encode, from :meth:`TokenizerManager.get_tokenizer`.
 
     Attributes:
-        files: what it is made of.
-        config: how it was asked for; :meth:`TokenizerManager.tokenize_batch` follows it where it is told nothing else.
+        files: Files of the tokenizer.
+        config: Default options of :meth:`encode` and :meth:`TokenizerManager.tokenize_batch`.
     """
 
     def __init__(self, files: TokenizerFiles, config: TokenizerConfig) -> None:
-        self.files, self.config = files, config
+        self.files = files
+        self.config = config
         self._encoders: dict[bool, Encoder] = {}
 
     def encode(self, text: pa.LargeStringArray, config: TokenizerConfig | None = None) -> Ragged:
-        """Return the ids of texts, cut and with special tokens around them as `config` says, not padded.
+        """Return the ids of texts, truncated and surrounded by special tokens, without padding.
 
-        A special token's own text is plain text.
+        The string of a special token inside a text is plain text.
 
         Args:
             text: large_string[n], no nulls.
-            config: None for :attr:`config`.
+            config: Options of truncation and special tokens. Default: :attr:`config`.
 
         Raises:
             ConfigError: `max_length` leaves no room for a token of the text.
-            TokenizerError, EngineMismatchError: as :meth:`Encoder.encode`.
+            TokenizerError: A text has nulls or is not UTF-8.
+            EngineMismatchError: The fast engine differs from the reference on a sampled text.
         """
         config = config or self.config
         encoder = self._encoder(config.add_special_tokens)
         encoded = encoder.encode(text)
-        own, count = Ragged(encoded.ids, encoded.offsets), len(encoded)
+        count = len(encoded)
+        ids = Ragged(encoded.ids, encoded.offsets)
         if config.truncation is not False:
-            around = len(encoder.prefix) + len(encoder.suffix)
-            room = (config.max_length or DEFAULT_MAX_LENGTH) - around
+            special_count = len(encoder.prefix) + len(encoder.suffix)
+            room = (config.max_length or DEFAULT_MAX_LENGTH) - special_count
             if room < 1:
                 raise ConfigError(
-                    f"max_length: {config.max_length} leaves no room for a text beside the {around} special tokens "
-                    f"that tokenizer {self.files.name!r} puts around it; make it larger, or use "
+                    f"max_length: {config.max_length} leaves no room for a text beside the {special_count} special "
+                    f"tokens that tokenizer {self.files.name!r} puts around it; make it larger, or use "
                     "add_special_tokens=False"
                 )
-            own = own.cut(np.full(count, room))
-        return Ragged.joined([Ragged.alike(encoder.prefix, count), own, Ragged.alike(encoder.suffix, count)])
+            ids = ids.cut(np.full(count, room))
+        prefixes = Ragged.alike(encoder.prefix, count)
+        suffixes = Ragged.alike(encoder.suffix, count)
+        return Ragged.joined([prefixes, ids, suffixes])
 
     def decode(self, ids: Sequence[int] | Int32) -> str:
-        """Return the text of `ids`, special tokens included."""
+        """Return the text of ids, including special tokens."""
         return self._encoder(False).decode(ids)
 
     @property
     def pad_id(self) -> int:
-        """The id that fills up rows: the tokenizer's padding, else its EOS.
+        """The id that fills rows: the padding token of the tokenizer, or its EOS token if it has no padding token.
 
         Raises:
-            TokenizerError: it has neither.
+            TokenizerError: The tokenizer has neither.
         """
         if self.files.fill_id is None:
             raise TokenizerError(
@@ -89,8 +96,13 @@ class LoadedTokenizer:
         return self.files.fill_id
 
     def pads_left(self, config: TokenizerConfig) -> bool:
-        """Whether padding goes before a text: as `config` says, else tokenizer_config.json."""
-        return (config.padding_side or self.files.config.get("padding_side")) == "left"
+        """Whether padding goes before a text.
+
+        Args:
+            config: Options; its `padding_side` comes before that of tokenizer_config.json.
+        """
+        side = config.padding_side or self.files.config.get("padding_side")
+        return side == "left"
 
     def _encoder(self, add_special_tokens: bool) -> Encoder:
         if add_special_tokens not in self._encoders:
@@ -101,32 +113,43 @@ class LoadedTokenizer:
 
 @final
 class TokenizerManager:
-    """Loads tokenizers, each once, and encodes texts with them.
+    """Load tokenizers, each once, and encode texts with them.
 
-    Ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`; a fast engine makes them where it is proven
-    exact. A special token's own text inside a text is plain text, as in a build.
+    Ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`. A faster engine is used only after it matches
+    the reference. The string of a special token inside a text is plain text, as in a build.
+
+    Example:
+        >>> from tokenlake.etl.tokenizers import train_bpe
+        >>> files = train_bpe(["low lower lowest"], 300)
+        >>> manager = TokenizerManager()
+        >>> tokenizer = manager.get_tokenizer(files)
+        >>> ids = manager.tokenize_text(tokenizer, "low")["input_ids"]
+        >>> tokenizer.decode(ids)
+        'low'
     """
 
     def __init__(self) -> None:
         self._loaded: dict[tuple[str, str], LoadedTokenizer] = {}
 
     def get_tokenizer(self, tokenizer: Any) -> LoadedTokenizer:
-        """Return a tokenizer, loaded before if its files are still the same.
+        """Load a tokenizer, or return one that was loaded before from the same files.
 
         Args:
-            tokenizer: a Hub id, directory or tokenizer.json file, a :class:`TokenizerConfig`, or an object of
-                `transformers` (a fast one) or of `tokenizers`.
+            tokenizer: Hub id, directory, tokenizer.json file, :class:`TokenizerConfig`, fast tokenizer of
+                `transformers`, or tokenizer of `tokenizers`.
 
         Raises:
-            SourceNotFoundError, TokenizerError, MissingExtraError: as :func:`load_tokenizer`.
+            SourceNotFoundError: The tokenizer does not exist, or cannot be reached.
+            TokenizerError: Its files are not those of a tokenizer.
+            MissingExtraError: A package that opens it is not installed.
         """
         if isinstance(tokenizer, LoadedTokenizer):
             return tokenizer
         files = files_of(tokenizer)
-        config = (
-            tokenizer if isinstance(tokenizer, TokenizerConfig) else TokenizerConfig(name_or_path=files.name)
-        )
-        key = content_hash(files), config.model_dump_json()
+        config = tokenizer
+        if not isinstance(tokenizer, TokenizerConfig):
+            config = TokenizerConfig(name_or_path=files.name)
+        key = (content_hash(files), config.model_dump_json())
         return self._loaded.setdefault(key, LoadedTokenizer(files, config))
 
     def tokenize_text(
@@ -137,7 +160,20 @@ class TokenizerManager:
         *,
         return_tensors: str | None = None,
     ) -> dict[str, Any]:
-        """Return ``input_ids`` and, where asked for, ``attention_mask`` of one text: as for one row of a batch."""
+        """Encode one text, as :meth:`tokenize_batch` encodes a batch of one.
+
+        Args:
+            tokenizer: Tokenizer, as in :meth:`get_tokenizer`.
+            text: Text.
+            config: Options. Default: those of `tokenizer`.
+            return_tensors: Type of the values: None for a list of ints, "np" for int32 arrays.
+
+        Returns:
+            ``input_ids`` and, if the options request it, ``attention_mask``.
+
+        Raises:
+            ConfigError: An argument has a value that is not allowed.
+        """
         batch = self.tokenize_batch(tokenizer, [text], config, return_tensors=return_tensors)
         return {name: rows[0] for name, rows in batch.items()}
 
@@ -149,18 +185,22 @@ class TokenizerManager:
         *,
         return_tensors: str | None = None,
     ) -> dict[str, Any]:
-        """Return ``input_ids`` and, where asked for, ``attention_mask`` of texts.
+        """Encode texts.
 
         Args:
-            tokenizer: whatever :meth:`get_tokenizer` takes.
-            texts: n texts.
-            config: how to cut, pad and surround them; None: as `tokenizer` was asked for.
-            return_tensors: None for lists of ints; "np" for int32 arrays: one of shape (n, longest) where rows are
-                padded, else a list of n.
+            tokenizer: Tokenizer, as in :meth:`get_tokenizer`.
+            texts: Texts, n of them.
+            config: Options of truncation, padding and special tokens. Default: those of `tokenizer`.
+            return_tensors: Type of the values: None for lists of ints, "np" for int32 arrays. If rows are padded,
+                "np" gives one array of shape (n, longest), otherwise a list of n arrays.
+
+        Returns:
+            ``input_ids`` and, if the options request it, ``attention_mask``.
 
         Raises:
-            ConfigError: an argument is not what is allowed.
-            as :meth:`LoadedTokenizer.encode`.
+            ConfigError: An argument has a value that is not allowed, or `max_length` leaves no room for a text.
+            TokenizerError: A text is not valid.
+            EngineMismatchError: The fast engine differs from the reference on a sampled text.
         """
         if return_tensors not in (None, "np"):
             raise ConfigError(f"return_tensors: got {return_tensors!r}, must be None or 'np'")
@@ -170,45 +210,72 @@ class TokenizerManager:
         columns = with_masks(ids, loaded, config)
         if return_tensors:
             return columns
-        return {name: [row.tolist() for row in rows] for name, rows in columns.items()}
+        lists: dict[str, Any] = {}
+        for name, rows in columns.items():
+            lists[name] = [row.tolist() for row in rows]
+        return lists
 
 
 def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig) -> dict[str, Any]:
-    """Return ``input_ids`` and ``attention_mask``: int32[n, width] where rows are padded, else lists of arrays.
+    """Pad rows of ids as the options say, and add the attention mask.
 
-    Rows that are longer than the width asked for are as long as they are; then all are a list.
+    Args:
+        ragged: Ids of n texts.
+        loaded: Tokenizer, for the id and the side of padding.
+        config: Options.
+
+    Returns:
+        ``input_ids`` and, if the options request it, ``attention_mask``. Each is int32[n, width] if rows are padded
+        and none is longer than the width, otherwise a list of n arrays int32.
     """
-    longest = int(ragged.lengths.max(initial=0))
-    width = config.max_length or DEFAULT_MAX_LENGTH if config.padding == "max_length" else longest
-    ones = np.ones(len(ragged.ids), np.int32)
-    columns: dict[str, Any] = {
-        "input_ids": ragged.rows(),
-        "attention_mask": Ragged(ones, ragged.offsets).rows(),
-    }
     if config.padding in ("longest", "max_length"):
-        left, pad_id, whole = loaded.pads_left(config), loaded.pad_id, longest <= width
-        parts = [ragged] if whole else [Ragged(row, np.array([0, len(row)])) for row in ragged.rows()]
-        made = [
-            part.rectangle(width if whole else max(width, len(part.ids)), pad_id, left=left) for part in parts
-        ]
-        filled: tuple[Any, Any] = [ids for ids, _ in made], [here.astype(np.int32) for _, here in made]
-        columns = dict(
-            zip(columns, (rows[0] if whole else [row[0] for row in rows] for rows in filled), strict=True)
-        )
+        columns = _padded(ragged, loaded, config)
+    else:
+        ones = np.ones(len(ragged.ids), np.int32)
+        columns: dict[str, Any] = {
+            "input_ids": ragged.rows(),
+            "attention_mask": Ragged(ones, ragged.offsets).rows(),
+        }
     if not config.return_attention_mask:
         del columns["attention_mask"]
     return columns
 
 
+def _padded(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig) -> dict[str, Any]:
+    """Pad rows to the width of the options; a longer row keeps its length."""
+    longest = int(ragged.lengths.max(initial=0))
+    width = longest
+    if config.padding == "max_length":
+        width = config.max_length or DEFAULT_MAX_LENGTH
+    pad_id = loaded.pad_id
+    is_left = loaded.pads_left(config)
+
+    if longest <= width:
+        ids, is_text = ragged.rectangle(width, pad_id, left=is_left)
+        return {"input_ids": ids, "attention_mask": is_text.astype(np.int32)}
+
+    # Rows of several lengths cannot be one array.
+    all_ids: list[Any] = []
+    masks: list[Any] = []
+    for row in ragged.rows():
+        alone = Ragged(row, np.array([0, len(row)]))
+        ids, is_text = alone.rectangle(max(width, len(row)), pad_id, left=is_left)
+        all_ids.append(ids[0])
+        masks.append(is_text[0].astype(np.int32))
+    return {"input_ids": all_ids, "attention_mask": masks}
+
+
 def compute_tokenizer_hash(tokenizer: Any) -> str:
-    """Return a hash (sha256, hex) of what a tokenizer is and does: its files and its ids of fixed texts, not its name.
+    """Return a hash (sha256, hex) of the files of a tokenizer and of its ids of fixed texts, without its name.
 
     Args:
-        tokenizer: whatever :meth:`TokenizerManager.get_tokenizer` takes. What is made of an object of `transformers`
-            has other files than the directory it was loaded from, hence another hash.
+        tokenizer: Tokenizer, as in :meth:`TokenizerManager.get_tokenizer`. An object of `transformers` has other files
+            than the directory that it was loaded from, hence another hash.
 
     Raises:
-        as :meth:`TokenizerManager.get_tokenizer`.
+        SourceNotFoundError: The tokenizer does not exist, or cannot be reached.
+        TokenizerError: Its files are not those of a tokenizer.
+        MissingExtraError: A package that opens it is not installed.
     """
     files = tokenizer.files if isinstance(tokenizer, LoadedTokenizer) else files_of(tokenizer)
     return hashlib.sha256(canonical_json(identity(describe(files)))).hexdigest()
@@ -222,11 +289,11 @@ def content_hash(files: TokenizerFiles) -> str:
 
 @final
 class Decoder:
-    """Decodes ids of one version; special tokens stay visible.
+    """Decode ids of one version; the text includes special tokens.
 
     Args:
-        tokenizer_json: content of the version's tokenizer.json.
-        name: where it is from, for messages.
+        tokenizer_json: Content of the version's tokenizer.json.
+        name: Place of this file, for messages.
     """
 
     def __init__(self, tokenizer_json: bytes, name: str) -> None:
@@ -235,36 +302,48 @@ class Decoder:
 
     @classmethod
     def of(cls, store: ReadStore, manifest: Manifest, source: str | None = None) -> Self:
-        """Read the tokenizer of a version, or of one of its sources, verified.
+        """Read the tokenizer of a version, or of one of its sources, and verify its hash.
+
+        Args:
+            store: Store of the version.
+            manifest: Manifest of the version.
+            source: Name of the source; None for the tokenizer of all sources.
 
         Raises:
-            NotFoundError: the version has no tokenizer.
-            ConfigError: its sources have different tokenizers, and none is named.
+            NotFoundError: The version has no tokenizer.
+            ConfigError: Its sources have different tokenizers, and none is named.
         """
-        where = f"{manifest.dataset}@v{manifest.version}"
-        found = _tokenizers(manifest, "" if source is None else manifest.tokenizer[source].get("folder", ""))
-        if not found:
-            raise NotFoundError(f"{where} holds no {TOKENIZER}/{TOKENIZER_JSON}; its ids cannot be decoded")
-        if len(found) > 1:
+        version = f"{manifest.dataset}@v{manifest.version}"
+        folder = ""
+        if source is not None:
+            folder = manifest.tokenizer[source].get("folder", "")
+        tokenizers = _tokenizers(manifest, folder)
+        if not tokenizers:
+            raise NotFoundError(f"{version} holds no {TOKENIZER}/{TOKENIZER_JSON}; its ids cannot be decoded")
+        if len(tokenizers) > 1:
+            paths = ", ".join(sorted(tokenizers.values()))
             raise ConfigError(
-                f"the sources of {where} have different tokenizers ({', '.join(sorted(found.values()))}), so its ids "
+                f"the sources of {version} have different tokenizers ({paths}), so its ids "
                 "cannot be decoded without knowing the source; build one dataset for each"
             )
-        return cls.all_of(store, manifest, found)[0]
+        return cls.all_of(store, manifest, tokenizers)[0]
 
     @classmethod
     def all_of(
         cls, store: ReadStore, manifest: Manifest, files: Mapping[str, str] | None = None
     ) -> list[Self]:
-        """Read each tokenizer of a version, verified.
+        """Read each tokenizer of a version, and verify its hash.
 
         Args:
-            files: only of these: sha256 -> path.
+            store: Store of the version.
+            manifest: Manifest of the version.
+            files: Files to read, sha256 -> path. Default: every different tokenizer of the version.
         """
         layout = Layout(manifest.dataset, manifest.version)
-        found = _tokenizers(manifest, "") if files is None else files
+        if files is None:
+            files = _tokenizers(manifest, "")
         decoders: list[Self] = []
-        for digest, path in found.items():
+        for digest, path in files.items():
             name = f"{manifest.dataset}@v{manifest.version}/{path}"
             decoders.append(cls(verified_bytes(store, layout, path, digest), name))
         return decoders
@@ -274,14 +353,15 @@ class Decoder:
         return open_backend(self._name, self._json)
 
     def text(self, ids: Iterable[int]) -> str:
-        """Decode one run of ids; bytes that are no whole character become U+FFFD."""
+        """Return the text of ids; bytes that are not a whole character become U+FFFD."""
         return self._tokenizer.decode(list(ids))
 
 
 def _tokenizers(manifest: Manifest, folder: str) -> dict[str, str]:
-    """Return the tokenizers of a version that differ: sha256 -> the first path of each."""
-    return {
-        entry.sha256: path
-        for path, entry in sorted(manifest.other_files.items(), reverse=True)
-        if path.startswith(f"{TOKENIZER}/{folder}") and path.endswith(f"/{TOKENIZER_JSON}")
-    }
+    """Return the different tokenizers of a version: sha256 -> the first path of each."""
+    paths: dict[str, str] = {}
+    # From the last path to the first, so that the first of equal files stays.
+    for path, entry in sorted(manifest.other_files.items(), reverse=True):
+        if path.startswith(f"{TOKENIZER}/{folder}") and path.endswith(f"/{TOKENIZER_JSON}"):
+            paths[entry.sha256] = path
+    return paths

@@ -49,16 +49,24 @@ from tokenlake.runtime.tokenizer_guard.generation import OLDER, exports_parts
 
 LONGEST: Final = 1024
 """Bytes of the longest segment that is merged here: the time grows with the square of the length."""
-BLOCK_BYTES: Final = 1 << 19  # cut, looked up and written while they are in the processor's cache
-_SMALL, _LARGE = 1 << 16, 1 << 20  # slots of a table, 32 bytes each
-_MOST_KEYS: Final = 1 << 26  # bytes
-_SPACE, _MARK = " ", "\u2581"
+BLOCK_BYTES: Final = 1 << 19
+"""Bytes of text that are cut, looked up and written while they are in the processor's cache."""
+# Slots of a new table and of the largest one, 32 bytes each.
+_SMALL: Final = 1 << 16
+_LARGE: Final = 1 << 20
+_MOST_KEYS: Final = 1 << 26
+"""Bytes of all segments in a table from which on it is emptied."""
+_SPACE: Final = " "
+_MARK: Final = "\u2581"
 _POINTS: Final = 0x110000
-# The scripts that are written with spaces. U+0D4E is the one letter among them that belongs to what comes behind it.
-_ALPHABETS, _HANGUL, _PREPENDED = 0x2000, range(0xAC00, 0xD7A4), 0x0D4E
+# The scripts that are written with spaces. U+0D4E is the one letter among them that belongs to the letter behind it.
+_ALPHABETS: Final = 0x2000
+_HANGUL: Final = range(0xAC00, 0xD7A4)
+_PREPENDED: Final = 0x0D4E
 UInt8 = npt.NDArray[np.uint8]
 UInt64 = npt.NDArray[np.uint64]
-_UNKNOWN_COSTS: Final = 10.0  # of a character that no piece spells, below the lowest score
+_UNKNOWN_COSTS: Final = 10.0
+"""Difference between the lowest score and that of a character that no piece spells."""
 _ASCII: Final = 128
 _BARE: Final[Any] = {"type": "Replace", "pattern": {"String": _SPACE}, "content": _MARK}
 
@@ -68,8 +76,8 @@ class SegmentEngine:
     """The segment cache of one tokenizer.json.
 
     Args:
-        files: a tokenizer that is on the allow-list, of SentencePiece's style, WordPiece or Unigram.
-        literal: leave the special=true added tokens out, so that their strings are plain text.
+        files: Tokenizer of the allow-list, of SentencePiece's style, WordPiece or Unigram.
+        literal: Whether special added tokens are left out, so that their strings are plain text.
 
     Raises:
         MissingExtraError: numba is not installed, or has no folder for what it compiles.
@@ -83,7 +91,8 @@ class SegmentEngine:
             raise MissingExtraError(
                 "engine 'segments' needs its packages: pip install 'tokenlake[etl]'"
             ) from error
-        except RuntimeError as error:  # numba's own where it finds no folder to write to
+        except RuntimeError as error:
+            # numba found no folder to write to.
             raise MissingExtraError(
                 f"engine 'segments' cannot keep what it compiles: {error}; set NUMBA_CACHE_DIR to a folder that can be "
                 "written"
@@ -103,68 +112,88 @@ class SegmentEngine:
         self._added = np.frombuffer(bytearray(b"".join(spelled)), np.uint8)
         self._firsts = np.zeros(256, np.uint8)
         self._firsts[[token[0] for token in spelled]] = 1
-        made = _Merges if model_type(files) == "BPE" else _Words
-        self._model = made(files, literal, segment_kernels)
+        model_class = _Merges if model_type(files) == "BPE" else _Words
+        self._model = model_class(files, literal, segment_kernels)
         self._one_thread = Lock()
         self._restart(_SMALL)
         self._cuts = np.empty(BLOCK_BYTES + 2, np.int32)
-        self._slots, self._new = np.empty((2, BLOCK_BYTES), np.int32)
+        self._slots = np.empty(BLOCK_BYTES, np.int32)
+        self._new = np.empty(BLOCK_BYTES, np.int32)
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
         """Return the ids of valid UTF-8 without nulls, contiguous, from 0."""
         offsets, data = string_buffers(text)
         # Copies, because one layout has one compiled form of each loop.
-        begins, stops, count = offsets[:-1].copy(), offsets[1:].copy(), 0
-        place = row = which = np.empty(0, np.int64)
-        if len(self._added_ids):
-            most = int(offsets[-1] - offsets[0]) // int(np.diff(self._added_edges).min()) + 1
-            place, row, which = np.empty((3, most), np.int64)
-            tokens = self._added, self._added_edges, self._firsts
-            count = self._run.find_tokens(data, begins, stops, *tokens, place, row, which)
-        if not count:
+        begins = offsets[:-1].copy()
+        stops = offsets[1:].copy()
+
+        # 1. Find the added tokens: the place, the row and the number of each.
+        if not len(self._added_ids):
             return self._encoded(data, begins, stops, np.arange(len(text)))
-        place, row, which = place[:count], row[:count], which[:count]
-        ends = place + np.diff(self._added_edges)[which]
-        # A text with k added tokens is k + 1 pieces.
-        before = np.searchsorted(row, np.arange(len(offsets)))
-        first = before + np.arange(len(offsets))
-        begins, stops = np.sort(np.concatenate([begins, ends])), np.sort(np.concatenate([stops, place]))
-        pieces = self._encoded(data, begins, stops, first[:-1])
-        after = pieces.offsets[np.arange(count) + row + 1]
-        ids = np.insert(pieces.ids, after, self._added_ids[which])
-        return Ragged(ids, pieces.offsets[first] + before)
+        room = int(offsets[-1] - offsets[0]) // int(np.diff(self._added_edges).min()) + 1
+        token_places, rows, numbers = np.empty((3, room), np.int64)
+        tokens = (self._added, self._added_edges, self._firsts)
+        count = self._run.find_tokens(data, begins, stops, *tokens, token_places, rows, numbers)
+        if count == 0:
+            return self._encoded(data, begins, stops, np.arange(len(text)))
+        token_places = token_places[:count]
+        rows = rows[:count]
+        numbers = numbers[:count]
+
+        # 2. A text with k added tokens is k + 1 pieces. Both borders ascend, so sorting pairs them.
+        token_ends = token_places + np.diff(self._added_edges)[numbers]
+        tokens_before = np.searchsorted(rows, np.arange(len(offsets)))
+        first_pieces = tokens_before + np.arange(len(offsets))
+        begins = np.sort(np.concatenate([begins, token_ends]))
+        stops = np.sort(np.concatenate([stops, token_places]))
+        pieces = self._encoded(data, begins, stops, first_pieces[:-1])
+
+        # 3. Put the ids of the tokens between those of the pieces.
+        after_piece = pieces.offsets[np.arange(count) + rows + 1]
+        ids = np.insert(pieces.ids, after_piece, self._added_ids[numbers])
+        return Ragged(ids, pieces.offsets[first_pieces] + tokens_before)
 
     def _encoded(self, data: UInt8, starts: Int64, stops: Int64, first: Int64) -> Ragged:
-        """Return the ids of n pieces of texts, of which `first` (int64[m]) begin a text."""
+        """Return the ids of n pieces of texts. The pieces `first` (int64[m]) begin a text."""
         with self._one_thread:
             try:
                 return self._encode(data, starts, stops, first)
             except BaseException:
-                # New segments stand in the table before they have ids: met again, they would be taken for empty.
+                # New segments are in the table before they have ids; a later text would find them without ids.
                 self._restart(_SMALL)
                 raise
 
     def _encode(self, data: UInt8, begins: Int64, stops: Int64, first: Int64) -> Ragged:
-        rows, model = len(begins), self._model
-        led = np.full(rows, model.prefix == "every", np.uint8)
+        model = self._model
+        rows = len(begins)
+
+        # 1. Copy the pieces end to end, some with a space in front.
+        gets_space = np.full(rows, model.prefix == "every", np.uint8)
         if model.prefix == "first":
-            led[first] = 1
+            gets_space[first] = 1
         # Eight bytes are read at once, wherever a segment begins.
         laid = np.empty(int((stops - begins).sum()) + rows + 8, np.uint8)
-        starts, ends = np.empty(rows + 1, np.int64), np.empty(rows, np.int32)
-        size = self._run.lay_out(data, begins, stops, led, model.once, MARK, laid, starts)
-        ids, found = np.empty(size + 2, np.int32), np.zeros(rows + 1, np.int64)
-        row = begin = at = 0
+        starts = np.empty(rows + 1, np.int64)
+        size = self._run.lay_out(data, begins, stops, gets_space, model.once, MARK, laid, starts)
+
+        # 2. Block by block, cut them into segments, look these up, and write their ids.
+        ids = np.empty(size + 2, np.int32)
+        offsets = np.zeros(rows + 1, np.int64)
+        ends = np.empty(rows, np.int32)
         rule = (model.ascii, model.bits, model.spaced, model.mark)
+        row = 0
+        place = 0
+        total = 0
         while row < rows:
-            before, place = row, begin
-            row, begin, count = self._run.cut(laid, starts, row, begin, BLOCK_BYTES, *rule, self._cuts, ends)
-            self._look_up(laid, place, begin - place, count)
-            ids = _with_room(ids, at, self._run.count_ids(self._table, self._slots, count) + 2)
-            at = self._run.write(
-                self._table, self._slots, count, self._kept, ids, at, before, row, ends, found
+            first_row = row
+            begin = place
+            row, place, count = self._run.cut(laid, starts, row, begin, BLOCK_BYTES, *rule, self._cuts, ends)
+            self._look_up(laid, begin, place - begin, count)
+            ids = _with_room(ids, total, self._run.count_ids(self._table, self._slots, count) + 2)
+            total = self._run.write(
+                self._table, self._slots, count, self._ids, ids, total, first_row, row, ends, offsets
             )
-        return Ragged(ids[:at], found)
+        return Ragged(ids[:total], offsets)
 
     def _look_up(self, laid: npt.NDArray[np.uint8], begin: int, size: int, count: int) -> None:
         """Find the slots of the segments of a block, and give new ones their ids."""
@@ -173,60 +202,72 @@ class SegmentEngine:
         self._keys_used, fresh = self._run.look_up(
             laid, begin, self._cuts, count, self._table, self._keys, before, self._slots, self._new
         )
-        self._held += fresh
+        self._segments += fresh
         new = self._new[:fresh]
-        self._kept_used = self._model.make(self._table, new, self._keys, self._kept, self._kept_used)
-        left = new[self._table[new, 1] >> np.uint64(32) == 0]
-        if len(left):
-            self._ask(left)
+        self._ids_used = self._model.make(self._table, new, self._keys, self._ids, self._ids_used)
+        without_ids = new[self._table[new, 1] >> np.uint64(32) == 0]
+        if len(without_ids):
+            self._ask(without_ids)
 
     def _ask(self, new: Int32) -> None:
-        """Give new segments the ids that another engine makes of them."""
+        """Give new segments the ids of another engine."""
         starts = self._table[new, 2].astype(np.int64)
         sizes = (self._table[new, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        texts = [self._keys[a : a + n].tobytes() for a, n in zip(starts, sizes, strict=True)]
+        texts: list[bytes] = []
+        for start, size in zip(starts, sizes, strict=True):
+            texts.append(self._keys[start : start + size].tobytes())
         offsets = offsets_of([len(text) for text in texts])
-        made = self._model.bare.encode(text_over(offsets, pa.py_buffer(b"".join(texts))))
-        self._kept = _with_room(self._kept, self._kept_used, len(made.ids) + 2)
-        self._kept_used = self._run.put_given(
-            self._table, new, made.offsets, made.ids, self._kept, self._kept_used
+        encoded = self._model.bare.encode(text_over(offsets, pa.py_buffer(b"".join(texts))))
+        self._ids = _with_room(self._ids, self._ids_used, len(encoded.ids) + 2)
+        self._ids_used = self._run.put_given(
+            self._table, new, encoded.offsets, encoded.ids, self._ids, self._ids_used
         )
 
     def _make_room(self, size: int, count: int) -> None:
-        """Make sure that a block of so many bytes and segments finds room, whatever is new of it."""
-        if self._held + count > self._model.most or self._keys_used > _MOST_KEYS:
+        """Make room for a block of which all segments are new.
+
+        Args:
+            size: Bytes of the block.
+            count: Number of its segments.
+        """
+        if self._segments + count > self._model.most or self._keys_used > _MOST_KEYS:
             self._restart(len(self._table))
-        wanted = len(self._table)
-        while self._held + count > wanted // 2:
-            wanted *= 2
-        if wanted > len(self._table):
-            old, self._table = self._table, np.zeros((wanted, 4), np.uint64)
-            self._run.move(old, self._table, self._keys)
+        capacity = len(self._table)
+        while self._segments + count > capacity // 2:
+            capacity *= 2
+        if capacity > len(self._table):
+            larger = np.zeros((capacity, 4), np.uint64)
+            self._run.move(self._table, larger, self._keys)
+            self._table = larger
         self._keys = _with_room(self._keys, self._keys_used, size + 8)
-        self._kept = _with_room(self._kept, self._kept_used, size + 2)
+        self._ids = _with_room(self._ids, self._ids_used, size + 2)
 
     def _restart(self, capacity: int) -> None:
-        """Forget all segments: the table is bounded, and nothing is lost but time."""
+        """Forget all segments. The table is bounded, and segments that come again are encoded again."""
         self._table = np.zeros((capacity, 4), np.uint64)
-        self._keys, self._kept = np.empty(1 << 16, np.uint8), np.empty(1 << 16, np.int32)
-        self._held = self._keys_used = self._kept_used = 0
+        self._segments = 0
+        # The bytes of the segments, and their ids.
+        self._keys = np.empty(1 << 16, np.uint8)
+        self._keys_used = 0
+        self._ids = np.empty(1 << 16, np.int32)
+        self._ids_used = 0
 
 
 @final
 class _Words:
-    """WordPiece and Unigram: words are independent; new ones are searched here, or the reference makes their ids.
+    """WordPiece and Unigram: words are independent. New ones are searched here or encoded by the reference.
 
-    This and :class:`_Merges` say how the texts of a tokenizer are cut, and what gives new segments their ids.
+    This class and :class:`_Merges` decide how the texts of a tokenizer are cut, and give new segments their ids.
 
     Attributes:
-        prefix: before which pieces of a text a space is put, "every", "never" or "first", with `once` only where it has
-            none.
-        mark: the code point that counts as a space, -1 for none.
-        ascii: uint8[128 * 128], 1 where two characters may not be parted.
-        bits: the set of the other pairs of which that is so.
-        spaced: uint8[0x110000], 1 for each code point but ASCII that is always parted from a space behind it.
-        most: segments that the table holds.
-        bare: the engine for segments that :meth:`make` gives no ids.
+        prefix: Pieces of a text that get a space in front: "every", "never" or "first".
+        once: Whether a piece that begins with a space gets none.
+        mark: Code point that counts as a space, -1 for none.
+        ascii: uint8[128 * 128], 1 for two characters that may not be parted.
+        bits: Set of the other pairs that may not be parted.
+        spaced: uint8[0x110000], 1 for each code point beyond ASCII that is always parted from a space behind it.
+        most: Largest number of segments in the table.
+        bare: Engine for segments that :meth:`make` gives no ids.
     """
 
     prefix, once = "never", False
@@ -247,13 +288,13 @@ class _Words:
         self.ascii = np.where(parted, 0, 1).astype(np.uint8).reshape(-1)
         self.spaced = stays.astype(np.uint8)
 
-    def make(self, table: UInt64, new: Int32, keys: UInt8, kept: Int32, used: int) -> int:
-        """Give new segments their ids where a search is enough; return how much of `kept` is used now."""
+    def make(self, table: UInt64, new: Int32, keys: UInt8, ids: Int32, used: int) -> int:
+        """Give ids to new segments for which a search is enough; return the number of `ids` that are used now."""
         if self._pieces is None:
             return used
         from tokenlake.etl.tokenizers import unigram_kernels
 
-        return unigram_kernels.search_new(table, new, keys, kept, used, *self._pieces)
+        return unigram_kernels.search_new(table, new, keys, ids, used, *self._pieces)
 
     def _normalized(self, character: str) -> str:
         return self.bare.normalized(character)
@@ -265,8 +306,8 @@ class _Words:
         backend = self.bare.backend.raw
         # As `tokenizers` read it: of some scores its last bit is another than in the file, which decides between sums.
         model: dict[str, Any] = orjson.loads(backend.to_str())["model"]
-        found = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(f"{_SPACE}a")]
-        if found not in ([f"{_MARK}a"], ["a"]):
+        words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(f"{_SPACE}a")]
+        if words not in ([f"{_MARK}a"], ["a"]):
             return None
         pieces = [piece.encode() for piece, _ in model["vocab"]]
         offsets = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
@@ -284,7 +325,7 @@ class _Words:
             scores,
             unknown,
             self._plain(blanks),
-            np.frombuffer(found[0][:-1].encode(), np.uint8),
+            np.frombuffer(words[0][:-1].encode(), np.uint8),
             *room,
         )
 
@@ -304,8 +345,9 @@ class _Words:
         for point in chain(range(_ALPHABETS), _HANGUL):
             if point == _PREPENDED or category(character := chr(point))[0] not in "LNPS":
                 continue
-            made = self._normalized(character)
-            stays[point] = made != "" and made.isprintable() and not {_SPACE, _MARK} & set(made)
+            normalized = self._normalized(character)
+            is_visible = normalized != "" and normalized.isprintable()
+            stays[point] = is_visible and _SPACE not in normalized and _MARK not in normalized
         return stays
 
     @cached_property
@@ -317,8 +359,8 @@ def _parted_words() -> Bools:
     """bool[128, 128]: where BERT's pre-tokenizer parts two characters, neither of which its normalizer drops."""
     letter = np.array([chr(point).isalnum() for point in range(_ASCII)])
     space = np.isin(np.arange(_ASCII), [ord(character) for character in " \t\n\r"])
-    there = space | np.array([chr(point).isprintable() for point in range(_ASCII)])
-    return there[:, None] & there & ~(letter[:, None] & letter)
+    stays = space | np.array([chr(point).isprintable() for point in range(_ASCII)])
+    return stays[:, None] & stays & ~(letter[:, None] & letter)
 
 
 @final
@@ -373,9 +415,9 @@ class _Merges:
         self._run.add_merges(merges, *np.ascontiguousarray(triples.T))
         self._merging = points, byte_ids, merges, np.empty(LONGEST, np.int64)
 
-    def make(self, table: UInt64, new: Int32, keys: UInt8, kept: Int32, used: int) -> int:
-        """Give new segments that are not too long their ids; return how much of `kept` is used now."""
-        return self._run.merge_new(table, new, keys, kept, used, *self._merging)
+    def make(self, table: UInt64, new: Int32, keys: UInt8, ids: Int32, used: int) -> int:
+        """Give ids to new segments that are not too long; return the number of `ids` that are used now."""
+        return self._run.merge_new(table, new, keys, ids, used, *self._merging)
 
     @cached_property
     def _merged(self) -> list[tuple[str, str]]:
@@ -391,11 +433,11 @@ class _Merges:
         return GigatokenEngine(TokenizerFiles(name=self._files.name, files={TOKENIZER_JSON: data}))
 
 
-def _with_room(array: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
-    """Return an array with the `used` entries of another and room for `more`."""
-    if used + more <= len(array):
+def _with_room(array: npt.NDArray[Any], used: int, additional: int) -> npt.NDArray[Any]:
+    """Return an array with the first `used` entries of another one and room for additional ones."""
+    if used + additional <= len(array):
         return array
-    larger = np.empty(max(2 * len(array), used + more), array.dtype)
+    larger = np.empty(max(2 * len(array), used + additional), array.dtype)
     larger[:used] = array[:used]
     return larger
 

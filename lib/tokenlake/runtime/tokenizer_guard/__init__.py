@@ -8,3 +8,7 @@ Three steps, in this order:
    other into a process of its own (:mod:`~tokenlake.runtime.tokenizer_guard.process`), whose time and memory
    the kernel bounds.
 """
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

@@ -25,7 +25,7 @@ from tokenlake.runtime.tokenizer_guard.vocabulary import ids_by_token
 
 
 class Backend(Protocol):
-    """A tokenizer that neither cuts nor pads.
+    """A tokenizer without truncation and padding.
 
     Attributes:
         has_places: Whether :meth:`encode_with_places` works.
@@ -40,8 +40,8 @@ class Backend(Protocol):
         """Return the ids of texts.
 
         Args:
-            texts: n texts.
-            literal: Whether the text of a special token is plain text.
+            texts: Texts, n of them.
+            literal: Whether strings of special tokens are plain text.
             add_special_tokens: Whether the post-processor adds its tokens.
         """
         ...
@@ -55,11 +55,11 @@ class Backend(Protocol):
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, special tokens included."""
+        """Return the text of ids, including special tokens."""
         ...
 
     def token_to_id(self, token: str) -> int | None:
-        """Return the id that the tokenizer itself gives to a token, None for none."""
+        """Return the id that the tokenizer itself gives to a token, None if it has no such token."""
         ...
 
 
@@ -74,7 +74,7 @@ def open_backend(
     Args:
         name: Name of the tokenizer, for messages.
         tokenizer_json: Content of the file.
-        spec: Parsed and checked form of the same file, where the caller has it.
+        spec: Parsed and checked form of the same file. Default: the file is parsed now.
         threads: Whether one call may use all cores. Before tokenizers 1.0, `TOKENIZERS_PARALLELISM` decides.
 
     Raises:
@@ -120,7 +120,9 @@ class _WithParts:
 
     def normalize(self, text: str) -> str:
         normalizer: Any = self._tokenizer.normalizer
-        return text if normalizer is None else normalizer.normalize_str(text)
+        if normalizer is None:
+            return text
+        return normalizer.normalize_str(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
@@ -150,7 +152,7 @@ class _IdsOnly:
         if self._threads:
             encodings: list[Any] = self._tokenizer.encode_batch(list(texts), **options)
         else:
-            # A batch starts threads; the other cores belong to other workers.
+            # A batch starts threads, but the other cores belong to other workers.
             encodings = [self._tokenizer.encode(text, **options) for text in texts]
         return [encoding.ids_array.view(np.int32) for encoding in encodings]
 
@@ -178,9 +180,12 @@ class _IdsOnly:
         token_id = ids_by_token(self._spec).get(token)
         if token_id is None:
             return None
+        # The file names the id; the tokenizer must give the token back.
         if isinstance(self._tokenizer, BoundedTokenizer):
-            return token_id if self._tokenizer.id_to_token(token_id) == token else None
-        return token_id if self._tokenizer.decode_tokens([token_id]) == [token] else None
+            is_given_back = self._tokenizer.id_to_token(token_id) == token
+        else:
+            is_given_back = self._tokenizer.decode_tokens([token_id]) == [token]
+        return token_id if is_given_back else None
 
 
 def spelling_json(normalizer: Mapping[str, Any]) -> bytes:

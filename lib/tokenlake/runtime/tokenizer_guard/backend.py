@@ -21,21 +21,27 @@ from tokenlake.runtime.tokenizer_guard.shape import TOKENIZER_JSON, parse_json_o
 
 
 @contextmanager
-def deliberate(what: str) -> Generator[None]:
-    """Turn everything a Rust tokenizer raises, panics included, into a TokenizerError.
+def deliberate(action: str) -> Generator[None]:
+    """Turn every exception of a Rust tokenizer, including panics, into a TokenizerError.
 
     A panic arrives as `pyo3_runtime.PanicException`, a BaseException that `except Exception` misses.
+
+    Args:
+        action: Name of the tokenizer and of the action, for messages.
+
+    Raises:
+        TokenizerError: The tokenizer raised an exception.
     """
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, TokenizerError, MissingExtraError):
         raise
     except Exception as error:
-        raise TokenizerError(f"{what}: {type(error).__name__}: {error}") from error
+        raise TokenizerError(f"{action}: {type(error).__name__}: {error}") from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise TokenizerError(f"{what}: the tokenizer's Rust code panicked: {error}") from None
+        raise TokenizerError(f"{action}: the tokenizer's Rust code panicked: {error}") from None
 
 
 def _require_supported(name: str, spec: Mapping[str, Any]) -> None:

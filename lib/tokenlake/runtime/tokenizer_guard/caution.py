@@ -1,8 +1,7 @@
-"""Which tokenizers may run in this process: those whose parts all have a known harmless form.
+"""Decide whether a tokenizer may run in this process: all its parts must have a known harmless form.
 
-The forms are those of published models, with generous bounds. What is not among them is not refused: it runs in a
-bounded process (:mod:`tokenlake.runtime.tokenizer_guard.process`). So a mistake on the careful side costs a
-process, and nothing else.
+The forms are those of published models, with generous bounds. A tokenizer of another form is not refused. It runs in a
+bounded process (:mod:`tokenlake.runtime.tokenizer_guard.process`), so a false alarm costs a process and nothing else.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from tokenlake.runtime.tokenizer_guard.patterns import is_plain
 from tokenlake.runtime.tokenizer_guard.shape import STAGES, largest_id, walk
 
 MAX_FACTOR: Final = 32.0
-"""Bytes that a text's stages may make of one byte. Llama 2's make 3, byte-level ones 2, T5's 18."""
+"""Bytes that the stages of a text may give for one byte. Those of Llama 2 give 3, byte-level ones 2, those of T5 18."""
 MAX_ADDED_BYTES: Final = 1024
-"""Bytes that they may add to a text."""
+"""Bytes that the stages may add to a text."""
 MAX_PARTS: Final = 32
 """Parts of a stage."""
 MAX_PIECE: Final = 1024
-"""Characters of a piece of the vocabulary. Llama 3's longest, of spaces, has 128."""
+"""Characters of a piece of the vocabulary. The longest of Llama 3, of spaces, has 128."""
 MAX_ADDED_TOKEN: Final = 512
 """Characters of an added token."""
 MAX_ADDED_CHARACTERS: Final = 1 << 20
@@ -37,10 +36,10 @@ _PROCESSORS: Final = frozenset(("ByteLevel", "BertProcessing", "RobertaProcessin
 
 
 def reason_for_caution(spec: Mapping[str, Any]) -> str | None:
-    """Return why a tokenizer must not be loaded into this process; None where all of it is harmless.
+    """Return why a tokenizer must not be loaded into this process, None if all its parts are harmless.
 
     Args:
-        spec: parsed tokenizer.json, whose shape has been checked.
+        spec: Parsed tokenizer.json, whose shape has been checked.
     """
     for reasons in (_model_reasons(spec), _stage_reasons(spec)):
         for reason in reasons:
@@ -49,7 +48,7 @@ def reason_for_caution(spec: Mapping[str, Any]) -> str | None:
 
 
 def model_caution(spec: Mapping[str, Any]) -> str | None:
-    """Return what is unusual about the vocabulary, the added tokens and their ids, which every engine loads."""
+    """Return why the vocabulary, the added tokens or their ids, which every engine loads, are unusual, or None."""
     return next(_model_reasons(spec), None)
 
 
@@ -69,15 +68,15 @@ def _model_reasons(spec: Mapping[str, Any]) -> Iterator[str]:
         yield f"its added tokens have {sum(lengths):,} characters together"
     entries = len(vocab) + len(added)
     largest = largest_id(spec)
-    # Tables by id have a place for each id up to the largest.
+    # Tables by id have an entry for each id up to the largest.
     if largest > 4 * entries + (1 << 20):
         yield f"its largest id is {largest:,}, with {entries:,} tokens"
     for key in ("continuing_subword_prefix", "end_of_word_suffix", "unk_token"):
         text = model.get(key)
         if text is not None and not (isinstance(text, str) and len(text) <= MAX_AFFIX):
             yield f"its model.{key} is not a text of at most {MAX_AFFIX} characters"
-    most = model.get("max_input_chars_per_word", 0)
-    if not (type(most) is int and most <= MAX_WORD):
+    word_limit = model.get("max_input_chars_per_word", 0)
+    if not (type(word_limit) is int and word_limit <= MAX_WORD):
         yield f"its model.max_input_chars_per_word is more than {MAX_WORD:,}"
 
 
@@ -101,25 +100,26 @@ def _stage_reasons(spec: Mapping[str, Any]) -> Iterator[str]:
         yield "its post_processor does more than put a few ids around a text"
 
 
-def _growth_reasons(what: str, spec: Mapping[str, Any], stages: tuple[str, ...]) -> Iterator[str]:
+def _growth_reasons(name: str, spec: Mapping[str, Any], stages: tuple[str, ...]) -> Iterator[str]:
     growth = total_of([growth_of(spec.get(stage)) for stage in stages])
     if growth is None:
-        yield f"its {what} has a part that is not known"
+        yield f"its {name} has a part that is not known"
     elif growth.factor > MAX_FACTOR:
-        yield f"its {what} may make {growth.factor:,.0f} bytes of one"
+        yield f"its {name} may make {growth.factor:,.0f} bytes of one"
     elif growth.added > MAX_ADDED_BYTES:
-        yield f"its {what} may add {growth.added:,.0f} bytes to a text"
+        yield f"its {name} may add {growth.added:,.0f} bytes to a text"
 
 
 def _is_wrapper(stage: Mapping[str, Any] | None) -> bool:
+    """Return whether a post-processor only puts a few ids around a text."""
     if stage is None:
         return True
     pending: list[Mapping[str, Any]] = [stage]
-    seen = 0
+    part_count = 0
     while pending:
         part = pending.pop()
-        seen += 1
-        if seen > MAX_PARTS:
+        part_count += 1
+        if part_count > MAX_PARTS:
             return False
         processors: Any = part.get("processors")
         if part.get("type") == "Sequence" and isinstance(processors, list):
@@ -137,7 +137,6 @@ def _is_wrapper(stage: Mapping[str, Any] | None) -> bool:
 
 def _is_short_template(part: Mapping[str, Any]) -> bool:
     """Return whether a template names each text once at most, and few tokens with few ids."""
-    ids = 0
     for template in ("single", "pair"):
         pieces: Any = part.get(template)
         if isinstance(pieces, str):
@@ -150,6 +149,9 @@ def _is_short_template(part: Mapping[str, Any]) -> bool:
     tokens: Any = part.get("special_tokens") or {}
     if not isinstance(tokens, dict):
         return False
+    id_count = 0
     for token in cast("dict[str, Any]", tokens).values():
-        ids += len(token.get("ids", ())) if isinstance(token, dict) else MAX_AROUND + 1
-    return ids <= MAX_AROUND
+        if not isinstance(token, dict):
+            return False
+        id_count += len(cast("dict[str, Any]", token).get("ids", ()))
+    return id_count <= MAX_AROUND

@@ -1,8 +1,8 @@
-"""Which tokenizer.json files tokenizers 1.0 encodes and decodes as the generation before it does.
+"""The tokenizer.json files that tokenizers 1.0 encodes and decodes as the generation before it does.
 
-It recognizes the regular expressions of well-known models by their form, and has written code for each of them. Some
-files it refuses. Others it loads and then gives other ids: ``\\p{N}{1,2}`` is taken for ``\\p{N}{1,3}``, and the prefix
-and the suffix of BPE pieces are ignored. So a file is used only if its parts are of the forms that were compared
+tokenizers 1.0 recognizes the regular expressions of well-known models by their form, and has code for each of them. It
+refuses some files. It loads others and then gives other ids: ``\\p{N}{1,2}`` is taken for ``\\p{N}{1,3}``, and the
+prefix and the suffix of BPE pieces are ignored. So a file is used only if its parts are of the forms that were compared
 (`benchmarks/check_ids.py`, `tests/tokenizers/test_generations.py`).
 """
 
@@ -51,7 +51,7 @@ _BYTE_LETTERS: Final = frozenset(letter for letter in byte_characters() if not l
 
 
 def why_not_fast(spec: Mapping[str, Any]) -> str | None:
-    """Return why tokenizers 1.0 must not run a tokenizer, or None.
+    """Return why tokenizers 1.0 must not run a tokenizer, None if it may.
 
     Args:
         spec: Parsed tokenizer.json, whose shape has been checked.
@@ -85,15 +85,15 @@ def _is_byte_level(spec: Mapping[str, Any]) -> bool:
 
 
 def _byte_level_reasons(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what differs in the text that ids are decoded to."""
-    decoder = spec.get("decoder")
-    kind = None if decoder is None else decoder.get("type")
+    """Yield why ids would be decoded to another text."""
+    kind = None
+    if spec.get("decoder") is not None:
+        kind = spec["decoder"].get("type")
     if kind != "ByteLevel":
         yield f"its decoder is {shown(kind)}, expected ByteLevel after a ByteLevel pre_tokenizer"
     added: list[Mapping[str, Any]] = spec.get("added_tokens") or []
     for token in added:
         content = token["content"]
-        if _BYTE_LETTERS.intersection(content) and all(
-            letter in _BYTE_LETTERS or "!" <= letter <= "~" for letter in content
-        ):
+        has_byte_letter = not _BYTE_LETTERS.isdisjoint(content)
+        if has_byte_letter and all(letter in _BYTE_LETTERS or "!" <= letter <= "~" for letter in content):
             yield f"its added token {shown(content)} could be spelled bytes"

@@ -17,9 +17,9 @@ from typing import Any, Final, cast
 from tokenlake.errors import MissingExtraError
 
 OLDER: Final = "pip install 'tokenizers>=0.22,<1'"
-"""How to install the generation that has all parts."""
+"""Command that installs the generation with all parts."""
 FASTER: Final = "pip install --pre 'tokenizers>=1.0.0rc3,<2'"
-"""How to install the fast generation."""
+"""Command that installs the fast generation."""
 GPT2_EXPRESSIONS: Final = (
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
@@ -28,7 +28,7 @@ GPT2_EXPRESSIONS: Final = (
 
 
 def tokenizers_version() -> str:
-    """Return the version of `tokenizers`, "" where it is not installed."""
+    """Return the version of `tokenizers`, "" if it is not installed."""
     try:
         return version("tokenizers")
     except PackageNotFoundError:
@@ -46,7 +46,7 @@ def exports_parts() -> bool:
 
 
 def load_raw(tokenizer_json: bytes, spec: Mapping[str, Any]) -> Any:
-    """Return the `tokenizers.Tokenizer` of a tokenizer.json, which neither cuts nor pads.
+    """Return the `tokenizers.Tokenizer` of a tokenizer.json, without truncation and padding.
 
     Args:
         tokenizer_json: Content of the file.
@@ -54,7 +54,7 @@ def load_raw(tokenizer_json: bytes, spec: Mapping[str, Any]) -> Any:
 
     Raises:
         MissingExtraError: `tokenizers` is not installed.
-        Exception: Whatever `tokenizers` raises where it cannot load the file.
+        Exception: `tokenizers` cannot load the file; it raises exceptions of several types.
     """
     tokenizer_class = _tokenizer_class()
     if exports_parts():
@@ -85,15 +85,17 @@ def _tokenizer_class() -> Any:
 
 
 def failure_to_load() -> str:
-    """Return what to say of a tokenizer.json that the installed `tokenizers` does not load."""
-    what = "tokenizer.json cannot be loaded"
+    """Return the message for a tokenizer.json that the installed `tokenizers` does not load."""
+    message = "tokenizer.json cannot be loaded"
     if exports_parts():
-        return what
-    return f"{what} by tokenizers {tokenizers_version()} (the generation before it loads more forms: {OLDER})"
+        return message
+    return (
+        f"{message} by tokenizers {tokenizers_version()} (the generation before it loads more forms: {OLDER})"
+    )
 
 
 def _rewritten(tokenizer_json: bytes, spec: Mapping[str, Any]) -> bytes:
-    """Return a tokenizer.json that means the same, in the words that tokenizers 1.0 knows."""
+    """Return a tokenizer.json with the same meaning, in a form that tokenizers 1.0 loads."""
     changed = {**spec, "pre_tokenizer": _with_named_expression(spec.get("pre_tokenizer"))}
     changed["model"] = _with_all_bytes(spec)
     if changed["pre_tokenizer"] is spec.get("pre_tokenizer") and changed["model"] is spec.get("model"):
@@ -102,7 +104,7 @@ def _rewritten(tokenizer_json: bytes, spec: Mapping[str, Any]) -> bytes:
 
 
 def _with_named_expression(stage: Any) -> Any:
-    """Return a pre-tokenizer with GPT-2's expression as a part of ByteLevel, where it is a Split of its own."""
+    """Return a pre-tokenizer in which ByteLevel splits by GPT-2's expression, instead of a Split before it."""
     members: Any = None if stage is None else stage.get("pretokenizers")
     if not isinstance(members, list) or len(cast("list[Any]", members)) != 2:
         return stage
@@ -116,7 +118,7 @@ def _with_named_expression(stage: Any) -> Any:
 
 
 def _with_all_bytes(spec: Mapping[str, Any]) -> Any:
-    """Return a model with a token for every byte, where the tokens that are missing can never be used.
+    """Return a model with a token for every byte, if the tokens that it lacks can never be used.
 
     Gemini's vocabulary has a token for the tab itself and none for its byte. tokenizers 1.0 does not load it.
     """
@@ -132,6 +134,8 @@ def _with_all_bytes(spec: Mapping[str, Any]) -> Any:
     # Added tokens outside of the vocabulary are numbered by its size.
     if not all(token["content"] in ids for token in added):
         return model
-    unused = max(ids.values(), default=-1) + 1
-    fillers = {f"<0x{byte:02X}>": unused + index for index, byte in enumerate(missing)}
-    return {**model, "vocab": {**ids, **fillers}}
+    first_unused = max(ids.values(), default=-1) + 1
+    complete = dict(ids)
+    for token_id, byte in enumerate(missing, first_unused):
+        complete[f"<0x{byte:02X}>"] = token_id
+    return {**model, "vocab": complete}

@@ -36,7 +36,7 @@ _BEGIN: Final = (
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLimits:
-    """What a request may take at most: a fixed part, and a part that grows with what is given.
+    """Limits of a request: a fixed part, and a part that grows with the size of the request.
 
     Attributes:
         seconds: Processor seconds of any request.
@@ -64,12 +64,12 @@ DEFAULT_LIMITS: Final = ProcessLimits()
 @final
 @dataclass(frozen=True, slots=True)
 class BoundedEncoding:
-    """What `tokenizers.Encoding` tells of a text, as far as the library asks.
+    """The part of `tokenizers.Encoding` that the library uses.
 
     Attributes:
         ids: Ids of the tokens.
-        offsets: First and last (exclusive) character of each token; empty where they were not asked for.
-        special_tokens_mask: 1 for each id that the post-processor added, else 0.
+        offsets: First and last (exclusive) character of each token; empty if they were not requested.
+        special_tokens_mask: 1 for each id that the post-processor added, 0 for others.
     """
 
     ids: list[int]
@@ -84,14 +84,14 @@ class BoundedTokenizer:
     Safe to use from several threads; their requests wait for each other.
 
     Args:
-        name: name of the tokenizer, for messages.
-        tokenizer_json: content of the file.
-        reason: why it does not run in this process, for messages.
-        limits: what a request may take.
+        name: Name of the tokenizer, for messages.
+        tokenizer_json: Content of the file.
+        reason: Reason why it does not run in this process, for messages.
+        limits: Limits of a request. Default: :data:`DEFAULT_LIMITS`.
 
     Raises:
         MissingExtraError: `tokenizers` is not installed.
-        TokenizerError: the file cannot be loaded, or loading it takes more than it may.
+        TokenizerError: The file cannot be loaded, or loading it exceeds the limits.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ class BoundedTokenizer:
         return text.decode("utf-8", "replace")
 
     def token_to_id(self, token: str) -> int | None:
-        """Return the id of a token, None where it is not in the vocabulary."""
+        """Return the id of a token, None if it is not in the vocabulary."""
         answer, _ = self._ask("looking up a token", {"op": "token_to_id", "token": token})
         return answer["value"]
 
     def id_to_token(self, id: int) -> str | None:
-        """Return the token of an id, None where there is none."""
+        """Return the token of an id, None if there is none."""
         answer, _ = self._ask("looking up an id", {"op": "id_to_token", "id": int(id)})
         return answer["value"]
 
@@ -151,21 +151,21 @@ class BoundedTokenizer:
 
     @property
     def normalizer(self) -> BoundedNormalizer | None:
-        """The normalizer, None where there is none."""
+        """The normalizer, None if there is none."""
         answer, _ = self._ask("looking at its normalizer", {"op": "has_normalizer"})
         return BoundedNormalizer(self) if answer["value"] else None
 
     @property
     def pre_tokenizer(self) -> BoundedPreTokenizer | None:
-        """The pre-tokenizer, None where there is none."""
+        """The pre-tokenizer, None if there is none."""
         answer, _ = self._ask("looking at its pre_tokenizer", {"op": "has_pre_tokenizer"})
         return BoundedPreTokenizer(self) if answer["value"] else None
 
     def normalized(self, text: str) -> str:
         """Return a text as the normalizer makes it."""
         data = text.encode()
-        _, (made,) = self._ask("normalizing", {"op": "normalize"}, [data], len(data))
-        return made.decode()
+        _, (normalized,) = self._ask("normalizing", {"op": "normalize"}, [data], len(data))
+        return normalized.decode()
 
     def pre_tokenized(self, text: str) -> list[tuple[str, tuple[int, int]]]:
         """Return the words that the pre-tokenizer makes of a text, and the characters of each."""
@@ -175,7 +175,8 @@ class BoundedTokenizer:
 
     def close(self) -> None:
         """End the process; the next request starts another."""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is not None:
             process.end()
 
@@ -207,13 +208,13 @@ class BoundedTokenizer:
         """Return the answer to a request.
 
         Args:
-            doing: what the request does, for messages.
-            header: operation and its arguments.
-            payload: raw bytes that belong to it.
-            size: bytes of text, or number of ids, that are given.
+            doing: Name of the action, for messages.
+            header: Operation and its arguments.
+            payload: Raw parts of the request.
+            size: Bytes of text, or number of ids, in the request.
 
         Raises:
-            TokenizerError: the tokenizer failed, or took more than it may.
+            TokenizerError: The tokenizer failed, or exceeded the limits.
         """
         with self._lock:
             if self._process is None:
@@ -252,8 +253,10 @@ class BoundedTokenizer:
         if "limit" in answer:
             raise self._limit_error(f"{doing} {answer['limit']}")
         if "error" in answer:
-            what = failure_to_load() if header["op"] == "open" else doing
-            raise TokenizerError(f"tokenizer {self._name!r}: {what}: {answer['error']}", tokenizer=self._name)
+            failure = failure_to_load() if header["op"] == "open" else doing
+            raise TokenizerError(
+                f"tokenizer {self._name!r}: {failure}: {answer['error']}", tokenizer=self._name
+            )
         return answer, parts
 
     def _limit_error(self, text: str) -> TokenizerError:

@@ -1,8 +1,8 @@
-"""The process that a tokenizer runs in: see :mod:`tokenlake.runtime.tokenizer_guard.process`.
+"""The server process of a tokenizer; :mod:`tokenlake.runtime.tokenizer_guard.process` has the client.
 
-A request is a line of JSON with ``op``, its bounds (``seconds``, ``memory``, ``output``) and ``sizes``, and as many
-raw parts behind it. An answer has the same form. A failure is ``{"error": text}``, an answer that would be too large
-``{"limit": text}``; too much time or memory ends the process.
+A request is a line of JSON, followed by raw parts. The line has the operation ``op``, its arguments, the bounds
+``seconds``, ``memory`` and ``output``, and ``sizes``, the bytes of each part. An answer has the same form. A failure is
+``{"error": text}``, an answer that would be too large ``{"limit": text}``. Too much time or memory ends the process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    # Text that a library prints must not be taken for an answer.
+    os.dup2(2, 1)
     server = Server()
     try:
         while True:
@@ -45,54 +46,63 @@ def main() -> None:
                 return
             header: dict[str, Any] = json.loads(line)
             parts = [requests.read(size) for size in header["sizes"]]
-            answer, made = _answered(server, header, parts)
-            _write(answers, answer, made)
+            answer, answer_parts = _answered(server, header, parts)
+            _write(answers, answer, answer_parts)
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
 
 
 def _answered(server: Server, header: dict[str, Any], parts: Parts) -> Answer:
+    """Return the answer to a request within its bounds, or the failure of the tokenizer."""
     bound_process(header["seconds"], header["memory"])
     try:
-        answer, made = server.answer(header, parts)
+        answer, answer_parts = server.answer(header, parts)
     except MemoryError:
         raise
     except OutputLimitError:
         return _too_much(header), []
     except BaseException as error:
-        # A panic of Rust is a BaseException, and everything else that a tokenizer may raise is its failure, too.
-        is_panic = type(error).__name__ == "PanicException"
-        kind = "the tokenizer's Rust code panicked" if is_panic else type(error).__name__
+        # A panic of Rust is a BaseException. All other exceptions are failures of the tokenizer as well.
+        kind = type(error).__name__
+        if kind == "PanicException":
+            kind = "the tokenizer's Rust code panicked"
         return {"error": f"{kind}: {error}"[:_ERROR_CHARACTERS]}, []
-    if sum(map(len, made)) > header["output"]:
+    if sum(map(len, answer_parts)) > header["output"]:
         return _too_much(header), []
-    return answer, made
+    return answer, answer_parts
 
 
 def _too_much(header: dict[str, Any]) -> dict[str, Any]:
     return {"limit": f"gave more than {header['output'] >> 20:,} MiB"}
 
 
-def _write(answers: IO[bytes], answer: dict[str, Any], made: Parts) -> None:
-    sizes = [len(part) for part in made]
+def _write(answers: IO[bytes], answer: dict[str, Any], parts: Parts) -> None:
+    sizes = [len(part) for part in parts]
     answers.write(json.dumps({**answer, "sizes": sizes}).encode() + b"\n")
-    for part in made:
+    for part in parts:
         answers.write(part)
     answers.flush()
 
 
 def bound_process(seconds: int, memory: int) -> None:
-    """Have the kernel end this process after so many processor seconds from now, and refuse it more memory."""
-    until = int(time.process_time()) + 1 + seconds
-    for kind, most in ((resource.RLIMIT_CPU, until), (resource.RLIMIT_AS, memory)):
-        hard = resource.getrlimit(kind)[1]
-        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        with contextlib.suppress(OSError, ValueError):  # not every system bounds memory
-            resource.setrlimit(kind, (allowed, hard))
+    """Let the kernel end this process after some time, and refuse it more memory.
+
+    Args:
+        seconds: Processor seconds from now.
+        memory: Bytes of memory.
+    """
+    last_second = int(time.process_time()) + 1 + seconds
+    for kind, limit in ((resource.RLIMIT_CPU, last_second), (resource.RLIMIT_AS, memory)):
+        _, hard = resource.getrlimit(kind)
+        if hard != resource.RLIM_INFINITY:
+            limit = min(limit, hard)
+        # Not every system bounds memory.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(kind, (limit, hard))
 
 
 class Server:
-    """A tokenizer and what is asked of it."""
+    """A tokenizer that answers requests."""
 
     def __init__(self) -> None:
         self._tokenizer: Any = None
@@ -100,7 +110,13 @@ class Server:
         self._ids: dict[str, int] = {}
 
     def answer(self, header: dict[str, Any], parts: Parts) -> Answer:
-        """Return the answer to a request; whatever the tokenizer raises is raised."""
+        """Return the answer to a request.
+
+        Raises:
+            OutputLimitError: The answer is larger than the request allows.
+            NotImplementedError: The installed `tokenizers` does not have the operation.
+            BaseException: Any exception of the tokenizer.
+        """
         op = header["op"]
         tokenizer = self._tokenizer
         if op == "open":
@@ -145,8 +161,9 @@ class Server:
         if op == "token_to_id":
             return self._ids.get(header["token"])
         if op == "id_to_token":
-            is_known = header["id"] in self._ids.values()
-            return self._tokenizer.decode_tokens([header["id"]])[0] if is_known else None
+            if header["id"] not in self._ids.values():
+                return None
+            return self._tokenizer.decode_tokens([header["id"]])[0]
         if op == "get_vocab_size":
             return len(self._ids)
         raise NotImplementedError(
@@ -154,7 +171,7 @@ class Server:
         )
 
     def _open(self, tokenizer_json: bytes) -> None:
-        # Within the bounds of a request, of which the import is a part.
+        # The import counts toward the bounds of this request.
         self._has_parts = exports_parts()
         spec: dict[str, Any] = json.loads(tokenizer_json)
         self._tokenizer = load_raw(tokenizer_json, spec)
@@ -170,15 +187,16 @@ class Server:
         lengths: list[int] = []
         first = 0
         for size in header["lengths"]:
-            # One at a time: a batch of hostile encodings would lie in memory together.
+            # One text at a time: a batch of hostile encodings would be in memory together.
             text = data[first : first + size].decode()
             first += size
             encoding = self._encode_text(header, text)
             lengths.append(len(encoding.ids))
             ids.extend(encoding.ids)
-            for start, stop in encoding.offsets if with_offsets else ():
-                starts.append(start)
-                stops.append(stop)
+            if with_offsets:
+                for start, stop in encoding.offsets:
+                    starts.append(start)
+                    stops.append(stop)
             if self._has_parts:
                 special.extend(encoding.special_tokens_mask)
             if ids.itemsize * len(ids) > header["output"]:

@@ -21,3 +21,7 @@ splitting depends on are read from the installed `tokenizers`.
 `engine`            Encodes batches of text with all of these.
 =================== ==========================================================================
 """
+
+from tokenlake.base.lazy_names import lazy_package
+
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]
