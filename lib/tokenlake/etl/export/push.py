@@ -23,7 +23,8 @@ from tokenlake.etl.publish import (
     require_none,
     scan_texts,
 )
-from tokenlake.etl.reports.croissant import CROISSANT, RowFiles, metadata
+from tokenlake.etl.reports import RowFiles, metadata
+from tokenlake.etl.reports.croissant import CROISSANT
 from tokenlake.runtime.store.layout import CARD, QUARANTINE
 
 _GIT_ATTRIBUTES: Final = ".gitattributes"
