@@ -33,7 +33,7 @@ from tokenlake.etl import (
     run_pending,
 )
 from tokenlake.etl.plan import Plan
-from tokenlake.etl.tokenizers.manager import Decoder
+from tokenlake.etl.tokenizers import Decoder
 from tokenlake.runtime.store import Layout, UnitRecord, open_store, seal
 
 Config = dict[str, Any]

@@ -15,9 +15,8 @@ from tokenlake import Catalog
 from tokenlake import sql as query
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl import build_dataset
-from tokenlake.etl.tokenizers.manager import Decoder
-from tokenlake.query import read_sequences
-from tokenlake.query.tables import relations
+from tokenlake.etl.tokenizers import Decoder
+from tokenlake.query import read_sequences, relations
 from tokenlake.runtime.store import open_store
 
 

@@ -115,6 +115,10 @@ def test_ranges_that_double_count_everything_once(lengths: dict[int, int]) -> No
         assert (name, within) in found
 
 
+def test_an_account_of_nothing_has_an_empty_flow() -> None:
+    assert Skeleton(flow(Account()).text).tags == [("div", "class"), ("/div",)]
+
+
 @pytest.mark.parametrize("seq_length", [None, 8])
 def test_the_flow_says_each_count(seq_length: int | None) -> None:
     packed: dict[str, Any] = {"sequences": 2, "slots": 16, "eos": 3, "pad": 4} if seq_length else {}

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.base.arrays import Bools, Int64, UInt8, UInt64
-from tokenlake.etl.clean.compiled import kernels
+from tokenlake.etl.clean.compiled import compiled_loops
 from tokenlake.etl.clean.fate import REASONS, Fate, KeptPlaces, LeftOut
 from tokenlake.etl.clean.left_out_list import EarlierList, places_hash
 from tokenlake.etl.clean.signatures import SignatureFile, band_name, opened_signatures
@@ -71,7 +71,7 @@ class Documents:
             high, low = high[order], low[order]
             new = np.ones(len(order), np.uint64)
             new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-            kernels().unite(self.parents, np.cumsum(new, dtype=np.uint64), items[order])
+            compiled_loops().unite(self.parents, np.cumsum(new, dtype=np.uint64), items[order])
         self._settle(Fate.DUPLICATE)
 
     def drop_near_duplicates(self, bands: int) -> None:
@@ -80,7 +80,7 @@ class Documents:
         for band in range(bands):
             for (keys,), items in self._keys((band_name(band),), wanted):
                 order = np.argsort(keys, kind="stable")
-                kernels().unite(self.parents, keys[order], items[order])
+                compiled_loops().unite(self.parents, keys[order], items[order])
         self._settle(Fate.NEAR_DUPLICATE)
 
     def of_unit(self, index: int) -> slice:
@@ -173,7 +173,7 @@ class Documents:
 
     def _settle(self, fate: Fate) -> None:
         """Give what is not the first of its set its fate; what an earlier list holds is no one's to leave out."""
-        kernels().settle(self.parents)
+        compiled_loops().settle(self.parents)
         left_out = self.parents < np.arange(len(self.parents))
         left_out[: self._offsets[self._first]] = False
         self.fate[left_out & (self.fate == Fate.KEPT)] = fate

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from tokenlake.base.arrays import Int64, UInt64
 from tokenlake.config.resolved import Signing
 from tokenlake.errors import IntegrityError, NotFoundError
-from tokenlake.etl.clean.compiled import kernels
+from tokenlake.etl.clean.compiled import compiled_loops
 from tokenlake.etl.clean.evaluation_ngrams import EvaluationNgrams
 from tokenlake.etl.clean.words import WordBuffer, exact_hashes
 from tokenlake.etl.text.quality import open_quality
@@ -114,7 +114,7 @@ class Signer:
         bands, ngrams = np.empty((count, signing.bands), np.uint64), np.zeros(count, np.int64)
         if words is not None and signing.bands:
             drawn = self._factors, self._terms, signing.rows
-            kernels().sign_all(words.data, words.ends, signing.ngram, *drawn, bands, ngrams)
+            compiled_loops().sign_all(words.data, words.ends, signing.ngram, *drawn, bands, ngrams)
         exact = exact_hashes(texts, self._signing.exact)
         columns = [file, position, None, ngrams, exact[:, 0], exact[:, 1], *bands.T]
         arrays: list[Any] = [
