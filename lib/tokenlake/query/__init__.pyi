@@ -2,7 +2,7 @@
 
 from tokenlake.query.report import render_report as render_report
 from tokenlake.query.report import store_report as store_report
+from tokenlake.query.row_sample import sample_rows as sample_rows
+from tokenlake.query.row_sample import spread as spread
 from tokenlake.query.sequences import read_sequences as read_sequences
-from tokenlake.query.sequences import sample_rows as sample_rows
-from tokenlake.query.sequences import spread as spread
 from tokenlake.query.tables import relations as relations
