@@ -59,8 +59,10 @@ class PublishedFile:
     """A file to publish.
 
     Attributes:
-        path: relative to the version, and to the repository.
-        data: its verified bytes; None for a shard, which is read when it is sent.
+        path: Path relative to the version, and to the repository.
+        bytes: Size of the file.
+        sha256: Hash of the file.
+        data: Verified bytes of the file; None for a shard, which is read when it is sent.
     """
 
     path: str
@@ -75,29 +77,49 @@ class PublishedFile:
             return None
         return hashlib.sha1(b"blob %d\0" % len(self.data) + self.data, usedforsecurity=False).hexdigest()
 
-    def is_same(self, found: Any) -> bool:
-        """Return whether a file of a repository (``RepoFile``) is this one, by size and by hash."""
-        if found.size != self.bytes:
+    def is_same(self, repository_file: Any) -> bool:
+        """Return True if a file of a repository (``RepoFile``) has the same size and hash."""
+        if repository_file.size != self.bytes:
             return False
-        return found.lfs.sha256 == self.sha256 if found.lfs else found.blob_id == self.blob
+        if repository_file.lfs:
+            return repository_file.lfs.sha256 == self.sha256
+        return repository_file.blob_id == self.blob
 
 
 def differing(
-    files: Iterable[PublishedFile], found: Mapping[str, Any], ours: Callable[[str], bool]
+    files: Iterable[PublishedFile], repository_files: Mapping[str, Any], ours: Callable[[str], bool]
 ) -> list[str]:
-    """Return what of a repository is not as in these files: paths missing, others of ours, or of other bytes."""
-    wanted = {file.path: file for file in files}
-    wrong = {path for path, file in wanted.items() if path not in found or not file.is_same(found[path])}
-    return sorted(wrong | {path for path in found if ours(path) and path not in wanted})
+    """Return the paths at which a repository differs from these files.
+
+    Args:
+        files: Files that the repository should hold.
+        repository_files: Files of a commit, by path, as ``RepoFile``.
+        ours: Function that returns True for a path that only these files may have.
+
+    Returns:
+        Sorted paths of missing files, files with other bytes, and additional files under paths of ours.
+    """
+    expected = {file.path: file for file in files}
+    wrong_paths: set[str] = set()
+    for path, file in expected.items():
+        if path not in repository_files or not file.is_same(repository_files[path]):
+            wrong_paths.add(path)
+    for path in repository_files:
+        if ours(path) and path not in expected:
+            wrong_paths.add(path)
+    return sorted(wrong_paths)
 
 
 @final
 @dataclass(frozen=True)
 class Published:
-    """A version as it is published: its manifest, and all files by path.
+    """A version as it is published.
 
     Attributes:
-        left_out: files that the manifest lists and that stay in the store.
+        layout: Names of the version's files.
+        manifest: Manifest of the version.
+        files: Files to publish, sorted by path.
+        left_out: Paths that the manifest lists and that stay in the store.
     """
 
     layout: Layout
@@ -116,37 +138,39 @@ class Published:
 
     @property
     def texts(self) -> list[PublishedFile]:
-        """The files whose bytes are held: all but the shards."""
+        """The files whose bytes are in memory: all but the shards."""
         return [file for file in self.files if file.data is not None]
 
     @property
     def shards(self) -> list[PublishedFile]:
         return [file for file in self.files if file.data is None]
 
-    def differing(self, found: Mapping[str, Any]) -> list[str]:
-        """Return what of a repository is not as in this version: paths missing, others, or of other bytes."""
-        return differing(self.files, found, is_ours)
+    def differing(self, repository_files: Mapping[str, Any]) -> list[str]:
+        """Return the paths at which a repository differs from this version."""
+        return differing(self.files, repository_files, is_ours)
 
     @classmethod
     def read(cls, store: ReadStore, dataset: str, version: int) -> Self:
-        """Read everything of a version but its shards, verified.
+        """Read and verify all files of a version except its shards.
 
         Raises:
-            NotFoundError: there is no such version, or a file of it is missing.
-            IntegrityError: a file is not what the manifest says.
+            NotFoundError: The version does not exist, or one of its files is missing.
+            IntegrityError: A file differs from its hash in the manifest.
         """
         layout = Layout(dataset, version)
         manifest = Catalog(store).manifest(dataset, version)
         raw = store.read(layout.manifest)
         if Manifest.from_bytes(raw, layout.manifest).sha256 != manifest.sha256:
             raise IntegrityError(f"{layout.manifest}: it changed while it was read; nothing may change it")
-        listed = {path: entry for path, entry in manifest.other_files.items() if is_published(path)}
-        texts = [
-            PublishedFile(path, entry.bytes, entry.sha256, verified_bytes(store, layout, path, entry.sha256))
-            for path, entry in listed.items()
-        ]
-        head = PublishedFile(MANIFEST, len(raw), hashlib.sha256(raw).hexdigest(), raw)
-        shards = [PublishedFile(entry.path, entry.bytes, entry.sha256) for entry in manifest.files]
-        left_out = tuple(path for path in manifest.other_files if path not in listed)
-        ordered = sorted((head, *texts, *shards), key=lambda file: file.path)
-        return cls(layout, manifest, tuple(ordered), left_out)
+
+        files = [PublishedFile(MANIFEST, len(raw), hashlib.sha256(raw).hexdigest(), raw)]
+        left_out: list[str] = []
+        for path, entry in manifest.other_files.items():
+            if is_published(path):
+                data = verified_bytes(store, layout, path, entry.sha256)
+                files.append(PublishedFile(path, entry.bytes, entry.sha256, data))
+            else:
+                left_out.append(path)
+        files += [PublishedFile(shard.path, shard.bytes, shard.sha256) for shard in manifest.files]
+        files.sort(key=lambda file: file.path)
+        return cls(layout, manifest, tuple(files), tuple(left_out))
