@@ -21,8 +21,8 @@ from tokenlake.etl.integrity.verify import verify as verify
 from tokenlake.etl.introspection.introspector import DatasetIntrospector as DatasetIntrospector
 from tokenlake.etl.introspection.introspector import inspect as inspect
 from tokenlake.etl.planner.configurations import plan as plan
-from tokenlake.etl.publish import PushReport as PushReport
-from tokenlake.etl.publish import push_to_hub as push_to_hub
+from tokenlake.etl.publish.push import push_to_hub as push_to_hub
+from tokenlake.etl.publish.push_report import PushReport as PushReport
 from tokenlake.etl.runner import BuildResult as BuildResult
 from tokenlake.query.report import report as report
 from tokenlake.query.session import sql as sql

@@ -22,7 +22,7 @@ from tokenlake import clean_dataset, load_config
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl import InProcessPool, Workbench
-from tokenlake.etl.clean.cleaning import CleanResult
+from tokenlake.etl.clean import CleanResult
 
 Config = dict[str, Any]
 BENCH = Workbench()

@@ -10,21 +10,17 @@ from hypothesis import strategies as st
 
 from tests.seeds import promise
 from tokenlake import ColumnMapper
+from tokenlake.data_pipeline import fuzzy_match_columns
 from tokenlake.errors import ConfigError
-from tokenlake.etl.introspection.mapping import (
-    ROLES,
-    SYNONYMS,
-    fuzzy_match_columns,
-    normalized,
-    role_of,
-    similarity,
-    words_of,
-)
-from tokenlake.etl.introspection.shapes import Shape, shape_of_value
+from tokenlake.etl.introspection import SYNONYMS, Shape, role_of, shape_of_value, similarity, words_of
 
 CHAT = shape_of_value([{"role": "user", "content": "hello"}])
 SHARED = shape_of_value([{"from": "human", "value": "hello"}])
 STRING, NUMBER = Shape("string"), Shape("int64")
+
+
+def normalized(name: str) -> str:
+    return "".join(words_of(name))
 
 
 # -- names
@@ -144,7 +140,7 @@ def test_the_long_string_column_is_the_text() -> None:
 _LIKELY = "text raw content prompt answer lang id tset q page chosen output x1"
 _WORDS = st.sampled_from(_LIKELY.split())
 _NAMES = st.one_of(
-    st.lists(_WORDS, min_size=1, max_size=3).map("_".join), st.text(max_size=8), st.sampled_from(ROLES)
+    st.lists(_WORDS, min_size=1, max_size=3).map("_".join), st.text(max_size=8), st.sampled_from([*SYNONYMS])
 )
 _COLUMNS = st.lists(_NAMES, max_size=10, unique=True)
 _WANTED = st.lists(_NAMES, max_size=8, unique=True)

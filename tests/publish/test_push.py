@@ -24,16 +24,14 @@ from tests.store.support import copy_store, shared_store
 from tokenlake import Catalog, PushReport, push_to_hub, verify
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, IntegrityError, SourceError, StoreError, VersionConflictError
-from tokenlake.etl import publish as push
-from tokenlake.etl.publish import PushProgress
-from tokenlake.etl.publish import repository as repositories
-from tokenlake.etl.publish.files import PublishedFile
+from tokenlake.etl.publish import HubRepository, PublishedFile, PushProgress, groups_of
 from tokenlake.runtime.store import LocalStore, open_store
 
 # huggingface_hub's own call of its HTTP library.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 REPO = "our-org/small"
+GROUP_FILES = "tokenlake.etl.publish.upload.GROUP_FILES"
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +177,7 @@ def test_files_that_nobody_listed_stay(store: Path, server: HubServer, tmp_path:
 def test_an_interrupted_push_shows_nothing_and_goes_on(
     store: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push, "GROUP_FILES", 1)
+    monkeypatch.setattr(GROUP_FILES, 1)
     version = Catalog(open_store(store)).manifest("small", 1)
     last = version.files[-1]
     server.faults.append(Fault(f"/lfs-store/{last.sha256}", status=500, times=100))
@@ -226,13 +224,13 @@ def test_a_push_that_ended_before_its_tag_only_tags(store: Path, server: HubServ
 
 def test_a_race_is_a_conflict(store: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     repo = server.repo(REPO, {".gitattributes": ""}, private=True)
-    upload = repositories.HubRepository.upload
+    upload = HubRepository.upload
 
     def meanwhile(self: Any, files: Any) -> Any:
         repo.commit({**repo.commits[repo.refs["main"]], "notes.txt": "somebody else"})
         return upload(self, files)
 
-    monkeypatch.setattr(repositories.HubRepository, "upload", meanwhile)
+    monkeypatch.setattr(HubRepository, "upload", meanwhile)
     with pytest.raises(VersionConflictError, match="somebody else changed the repository meanwhile"):
         go(store)
     assert tree(repo) == {"notes.txt": b"somebody else"} and "v1" not in repo.refs
@@ -242,14 +240,14 @@ def test_two_pushes_at_once_make_one_commit(
     store: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both find nothing; one creates and commits while the other is about to."""
-    created = repositories.HubRepository.created
+    created = HubRepository.created
 
     def meanwhile(self: Any, *, public: bool) -> Any:
-        monkeypatch.setattr(repositories.HubRepository, "created", created)
+        monkeypatch.setattr(HubRepository, "created", created)
         assert go(store).outcome == "pushed"
         return created(self, public=public)
 
-    monkeypatch.setattr(repositories.HubRepository, "created", meanwhile)
+    monkeypatch.setattr(HubRepository, "created", meanwhile)
     assert go(store).outcome == "unchanged"
     assert len(server.repos[REPO].messages) == 1
 
@@ -257,14 +255,14 @@ def test_two_pushes_at_once_make_one_commit(
 def test_the_slower_of_two_equal_commits_is_no_failure(
     store: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    upload = repositories.HubRepository.upload
+    upload = HubRepository.upload
 
     def meanwhile(self: Any, files: Any) -> Any:
-        monkeypatch.setattr(repositories.HubRepository, "upload", upload)
+        monkeypatch.setattr(HubRepository, "upload", upload)
         assert go(store).outcome == "pushed"
         return upload(self, files)
 
-    monkeypatch.setattr(repositories.HubRepository, "upload", meanwhile)
+    monkeypatch.setattr(HubRepository, "upload", meanwhile)
     assert go(store).outcome == "pushed"
     assert len(server.repos[REPO].messages) == 1
     assert tree(server.repos[REPO], "v1") == expected(store, 1)
@@ -358,15 +356,15 @@ def test_from_another_store_over_a_small_disk(
     memory = fsspec.filesystem("memory")
     memory.put(str(store), "/push-lake", recursive=True)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(push, "GROUP_FILES", 2)
+    monkeypatch.setattr(GROUP_FILES, 2)
     held: list[int] = []
-    upload = repositories.HubRepository.upload
+    upload = HubRepository.upload
 
     def counted(self: Any, files: Any) -> Any:
         held.append(len(list(tmp_path.rglob("*.parquet"))))
         return upload(self, files)
 
-    monkeypatch.setattr(repositories.HubRepository, "upload", counted)
+    monkeypatch.setattr(HubRepository, "upload", counted)
     steps: list[PushProgress] = []
     try:
         report = push_to_hub("memory://push-lake/small@v2", REPO, on_progress=steps.append)
@@ -378,14 +376,14 @@ def test_from_another_store_over_a_small_disk(
     assert done == sorted(done) and done[-1] == report.bytes == steps[-1].bytes_total
 
 
-@given(st.lists(st.integers(1, push.GROUP_BYTES * 2), max_size=60))
+@given(st.lists(st.integers(1, 2 << 30), max_size=60))
 def test_groups_keep_the_order_and_the_limits(sizes: list[int]) -> None:
     shards = [PublishedFile(f"data/{n}.parquet", size, "") for n, size in enumerate(sizes)]
-    groups = list(push.groups_of(shards))
+    groups = list(groups_of(shards))
     assert [shard for group in groups for shard in group] == shards
     for group in groups:
-        assert len(group) <= push.GROUP_FILES
-        assert len(group) == 1 or sum(shard.bytes for shard in group) <= push.GROUP_BYTES
+        assert len(group) <= 16
+        assert len(group) == 1 or sum(shard.bytes for shard in group) <= 1 << 30
 
 
 def test_a_disk_without_room_says_where(

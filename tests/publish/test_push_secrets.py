@@ -21,12 +21,11 @@ from tests.hub_support import writable_hub
 from tests.servers.hub import HubServer
 from tests.store.support import copy_store, settings
 from tokenlake import Catalog, push_to_hub
-from tokenlake.base.secrets import resolve_options
+from tokenlake.base import resolve_options
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError
 from tokenlake.etl import build_dataset
-from tokenlake.etl.publish.detector import Detector
-from tokenlake.etl.publish.files import PublishedFile, is_published, scan_texts
+from tokenlake.etl.publish import Detector, PublishedFile, is_published, scan_texts
 from tokenlake.runtime.store import HashingFile, open_store
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")

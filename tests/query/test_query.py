@@ -16,8 +16,7 @@ from tokenlake import sql as query
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl import build_dataset
 from tokenlake.etl.tokenizers import Decoder
-from tokenlake.query import read_sequences
-from tokenlake.query.tables import relations
+from tokenlake.query import read_sequences, relations
 from tokenlake.runtime.store import open_store
 
 

@@ -19,8 +19,7 @@ from tokenlake import Catalog, verify
 from tokenlake import sql as query
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl import build_dataset
-from tokenlake.query.report import render_report, store_report
-from tokenlake.query.sequences import sample_rows, spread
+from tokenlake.query import render_report, sample_rows, spread, store_report
 from tokenlake.runtime.loader.host_load import host_load
 from tokenlake.runtime.store import open_store
 

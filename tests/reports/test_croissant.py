@@ -12,8 +12,8 @@ import pytest
 
 from tests.store.support import shared_store
 from tokenlake.cli.app import main
-from tokenlake.etl.export.flat_manifest import FlatFile
-from tokenlake.etl.reports.croissant import RowFiles, metadata
+from tokenlake.etl.export import FlatFile
+from tokenlake.etl.reports import RowFiles, metadata
 
 REQUIRED = {
     "sc:Dataset": {"@context", "conformsTo", "name", "description"},

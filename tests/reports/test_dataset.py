@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 from tests.lazily import lazily
 from tests.store.support import shared_store
 from tokenlake import Catalog, Manifest
-from tokenlake.base.fingerprint import file_id
+from tokenlake.base import file_id
 from tokenlake.base.markup import code_span, one_line
 from tokenlake.etl.reports import dataset, equations, remarks, render_card, sources_table
 from tokenlake.runtime.store import Account, InputFileEntry, ShardEntry, open_store

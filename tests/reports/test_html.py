@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.base.markup import Html, tag
+from tokenlake.base.markup import tag
 from tokenlake.etl.reports import Table, label, number, to_html
 from tokenlake.etl.reports.html import areas, bars, coloured, doubling, flow, folded, legend, page, stack
 from tokenlake.runtime.store import Account
@@ -91,7 +91,7 @@ def test_what_drives_a_reader_is_made_visible() -> None:
 def test_only_what_is_markup_stays_markup() -> None:
     bold = tag("b", "x")
     assert tag("p", bold, "<b>").text == "<p><b>x</b>&lt;b&gt;</p>"
-    assert tag("br", id=1.5, hidden=True, open=False) == Html('<br id="1.5" hidden>')
+    assert tag("br", id=1.5, hidden=True, open=False).text == '<br id="1.5" hidden>'
 
 
 def test_a_page_loads_and_runs_nothing() -> None:
@@ -113,6 +113,10 @@ def test_ranges_that_double_count_everything_once(lengths: dict[int, int]) -> No
         low, _, high = name.replace(",", "").partition("-")
         within = sum(many for length, many in lengths.items() if int(low) <= length <= int(high or low))
         assert (name, within) in found
+
+
+def test_an_account_of_nothing_has_an_empty_flow() -> None:
+    assert Skeleton(flow(Account()).text).tags == [("div", "class"), ("/div",)]
 
 
 @pytest.mark.parametrize("seq_length", [None, 8])

@@ -27,7 +27,7 @@ from tokenlake.etl.export.directory import FolderTarget, Target, require_apart
 from tokenlake.etl.export.plan import hub_token
 from tokenlake.etl.export.push import push_directories
 from tokenlake.etl.observability import observed_batches
-from tokenlake.etl.publish.repository import HubRepository
+from tokenlake.etl.publish import HubRepository
 from tokenlake.etl.tokenizers.manager import LoadedTokenizer
 from tokenlake.rowwise.cached_tokens import cached
 from tokenlake.rowwise.combine import PackedShardedSource, TokenLimitedSource

@@ -7,18 +7,18 @@ from typing import Any
 from tokenlake.errors import MissingExtraError
 
 
-def kernels() -> Any:
+def compiled_loops() -> Any:
     """Return the compiled loops, see :mod:`tokenlake.etl.clean.kernels`.
 
     Raises:
         MissingExtraError: numba is not installed, or has no folder for what it compiles.
     """
     try:
-        from tokenlake.etl.clean import kernels as found
+        from tokenlake.etl.clean import kernels
     except ImportError as error:
         raise MissingExtraError("cleaning needs its packages: pip install 'tokenlake[etl]'") from error
     except RuntimeError as error:  # numba's own where it finds no folder to write to
         raise MissingExtraError(
             f"cleaning cannot keep what it compiles: {error}; set NUMBA_CACHE_DIR to a folder that can be written"
         ) from error
-    return found
+    return kernels

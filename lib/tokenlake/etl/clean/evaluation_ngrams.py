@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.base.arrays import Bools, Int64, UInt8, UInt64
-from tokenlake.etl.clean.compiled import kernels
+from tokenlake.etl.clean.compiled import compiled_loops
 from tokenlake.etl.clean.words import WordBuffer
 
 _SETS_ABOUT: Final = b"tokenlake.evaluation"
@@ -102,7 +102,7 @@ class EvaluationNgrams:
         """
         hashes, counts = ngram_hashes(words, self.ngram)
         hits, group = np.empty((2, len(counts)), np.int64)
-        kernels().look_up(hashes, counts, self.hashes, self.groups, self._sieve, hits, group)
+        compiled_loops().look_up(hashes, counts, self.hashes, self.groups, self._sieve, hits, group)
         found: Bools = (hits >= least) & (hits >= share * counts) & (hits > 0)
         names = self.names
         return [names[at] if held else None for at, held in zip(group.tolist(), found.tolist(), strict=True)]
@@ -140,7 +140,7 @@ def ngram_hashes(words: WordBuffer, ngram: int) -> tuple[UInt64, Int64]:
     """Return the hashes of all n-grams, document by document, and how many each document has (int64[docs])."""
     hashes = np.empty(len(words.data) // 2 + len(words.ends) + 1, np.uint64)
     counts = np.empty(len(words.ends) - 1, np.int64)
-    total = kernels().ngrams_of_all(words.data, words.ends, ngram, hashes, counts)
+    total = compiled_loops().ngrams_of_all(words.data, words.ends, ngram, hashes, counts)
     return hashes[:total], counts
 
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from tokenlake.base.arrays import Int64, UInt64
 from tokenlake.config.resolved import Signing
 from tokenlake.errors import IntegrityError, NotFoundError
-from tokenlake.etl.clean.compiled import kernels
+from tokenlake.etl.clean.compiled import compiled_loops
 from tokenlake.etl.clean.evaluation_ngrams import EvaluationNgrams
 from tokenlake.etl.clean.words import WordBuffer, exact_hashes
 from tokenlake.etl.text.quality import open_quality
@@ -89,39 +89,66 @@ class Signer:
     """Makes the signatures of documents.
 
     Args:
-        signing: what is made.
-        evaluation: n-grams of the evaluation sets that `signing` names.
+        signing: Options of the signatures.
+        evaluation: N-grams of the evaluation sets that `signing` names.
     """
 
     def __init__(self, signing: Signing, evaluation: EvaluationNgrams | None = None) -> None:
-        self._signing, self._evaluation = signing, evaluation
+        self._signing = signing
+        self._evaluation = evaluation
         self._judge = open_quality(signing.filters)
         self._factors, self._terms = permutations(signing)
         self.schema = signature_schema(signing.bands)
 
     def sign(self, texts: Sequence[str], file: Int64, position: Int64) -> pa.RecordBatch:
-        """Return the signatures of n documents."""
-        words = WordBuffer.of(texts) if self._signing.bands or self._evaluation else None
-        reasons = [self._judge(text) for text in texts] if self._signing.filters else [None] * len(texts)
+        """Return the signatures of n documents.
+
+        Args:
+            texts: Texts of the documents.
+            file: Id of the input file of each document, int64[n].
+            position: Position of each document in its file, int64[n].
+        """
+        signing = self._signing
+        words = WordBuffer.of(texts) if signing.bands or self._evaluation else None
+        reasons = self._reasons(texts, words)
+
+        # MinHash: the keys of the bands, and the number of n-grams of each document.
+        bands = np.empty((len(texts), signing.bands), np.uint64)
+        ngrams = np.zeros(len(texts), np.int64)
+        if words is not None and signing.bands:
+            compiled_loops().sign_all(
+                words.data,
+                words.ends,
+                signing.ngram,
+                self._factors,
+                self._terms,
+                signing.rows,
+                bands,
+                ngrams,
+            )
+
+        exact = exact_hashes(texts, signing.exact)
+        arrays: list[Any] = [
+            pa.array(file),
+            pa.array(position),
+            pa.array(reasons, pa.string()),
+            pa.array(ngrams),
+        ]
+        arrays += [pa.array(np.ascontiguousarray(column)) for column in (*exact.T, *bands.T)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _reasons(self, texts: Sequence[str], words: WordBuffer | None) -> list[str | None]:
+        """Return the reason to leave out each document by itself; None for no reason. Filters go first."""
+        reasons: list[str | None] = [None] * len(texts)
+        if self._signing.filters:
+            reasons = [self._judge(text) for text in texts]
         if words is not None and self._evaluation is not None:
             _, least, share = self._signing.contamination or (0, 1, 0.0)
-            found = self._evaluation.find(words, least, share)
-            reasons = [
-                why or (held and f"contamination.{held}") for why, held in zip(reasons, found, strict=True)
-            ]
-        count, signing = len(texts), self._signing
-        # The keys of the bands, and the number of n-grams.
-        bands, ngrams = np.empty((count, signing.bands), np.uint64), np.zeros(count, np.int64)
-        if words is not None and signing.bands:
-            drawn = self._factors, self._terms, signing.rows
-            kernels().sign_all(words.data, words.ends, signing.ngram, *drawn, bands, ngrams)
-        exact = exact_hashes(texts, self._signing.exact)
-        columns = [file, position, None, ngrams, exact[:, 0], exact[:, 1], *bands.T]
-        arrays: list[Any] = [
-            pa.array(reasons, pa.string()) if column is None else pa.array(np.ascontiguousarray(column))
-            for column in columns
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            set_names = self._evaluation.find(words, least, share)
+            for index, set_name in enumerate(set_names):
+                if set_name and not reasons[index]:
+                    reasons[index] = f"contamination.{set_name}"
+        return reasons
 
 
 @final

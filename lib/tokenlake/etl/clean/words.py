@@ -35,19 +35,19 @@ _IDEOGRAPHS: Final = (
 
 @final
 class _Letters(dict[int, str | int | None]):
-    """What becomes of each character; looked up once, kept then."""
+    """Translation of each character, computed at its first use."""
 
     def __missing__(self, code: int) -> str | int | None:
-        kind = unicodedata.category(chr(code))
-        found: str | int | None = code
-        if kind == "Mn":
-            found = None
+        category = unicodedata.category(chr(code))
+        translation: str | int | None = code
+        if category == "Mn":
+            translation = None
         elif any(first <= code <= last for first, last in _IDEOGRAPHS):
-            found = f" {chr(code)} "
-        elif kind[0] not in "LMN":
-            found = " "
-        self[code] = found
-        return found
+            translation = f" {chr(code)} "
+        elif category[0] not in "LMN":
+            translation = " "
+        self[code] = translation
+        return translation
 
 
 _LETTERS: Final = _Letters()
@@ -68,8 +68,8 @@ class WordBuffer:
     """The words of several documents, one after the other.
 
     Attributes:
-        data: uint8, UTF-8.
-        ends: int64[docs + 1], where each document begins, and where the last one ends.
+        data: UTF-8 bytes of all words, uint8.
+        ends: Byte offset of each document's beginning, and of the last one's end, int64[documents + 1].
     """
 
     data: UInt8
@@ -85,14 +85,15 @@ class WordBuffer:
 
 
 def exact_hashes(texts: Sequence[str], normal: Normal) -> UInt64:
-    """Return what equal documents have in common: uint64[n, 2], the two halves of XXH3-128.
+    """Return a hash that equal documents share: the two halves of XXH3-128, uint64[n, 2].
 
     Args:
-        normal: ``text``: of the text as it is; ``folded``: of its case-folded words with single spaces.
+        texts: Texts of the documents.
+        normal: ``text`` to hash the text itself, ``folded`` to hash its case-folded words with single spaces.
     """
-    found = np.empty((len(texts), 2), np.uint64)
+    hashes = np.empty((len(texts), 2), np.uint64)
     for row, text in enumerate(texts):
-        same = text if normal == "text" else " ".join(text.casefold().split())
-        whole = xxhash.xxh3_128_intdigest(same.encode())
-        found[row] = whole >> 64, whole & 0xFFFFFFFFFFFFFFFF
-    return found
+        hashed_text = text if normal == "text" else " ".join(text.casefold().split())
+        digest = xxhash.xxh3_128_intdigest(hashed_text.encode())
+        hashes[row] = digest >> 64, digest & 0xFFFFFFFFFFFFFFFF
+    return hashes

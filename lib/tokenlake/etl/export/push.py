@@ -13,11 +13,18 @@ from typing import Any, Final
 from tokenlake.base import numbers
 from tokenlake.errors import VersionConflictError
 from tokenlake.etl.export.flat_manifest import FOLDER, MANIFEST, FlatManifest
-from tokenlake.etl.publish import commit_all, groups_of
-from tokenlake.etl.publish.detector import Detector
-from tokenlake.etl.publish.files import PublishedFile, differing, require_none, scan_texts
-from tokenlake.etl.publish.repository import HubRepository
-from tokenlake.etl.reports.croissant import CROISSANT, RowFiles, metadata
+from tokenlake.etl.publish import (
+    Detector,
+    HubRepository,
+    PublishedFile,
+    commit_all,
+    differing,
+    groups_of,
+    require_none,
+    scan_texts,
+)
+from tokenlake.etl.reports import RowFiles, metadata
+from tokenlake.etl.reports.croissant import CROISSANT
 from tokenlake.runtime.store.layout import CARD, QUARANTINE
 
 _GIT_ATTRIBUTES: Final = ".gitattributes"

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, final
 
+from tokenlake.etl.introspection.column_names import ROLES, rank_of, role_of
 from tokenlake.etl.introspection.mapping import (
-    ROLES,
     ColumnMapper,
     ColumnMapping,
     MappedColumn,
-    rank_of,
-    role_of,
 )
 from tokenlake.etl.introspection.shapes import Shape
 from tokenlake.etl.sources.rows import value_at

@@ -1,7 +1,7 @@
-"""A look at a source before anybody reads it: what is there, what it is good for, how to build from it.
+"""Inspection of a source before a build: its files, columns, kinds of records, and a proposed configuration.
 
-Bounded however large the source is: the listing, and about eight files of which at most 4 MiB are read each. An Arrow
-file of this machine is mapped, and only what its first records touch is read. Local files are not hashed.
+The cost is limited, however large the source is: the listing, and at most 4 MiB of each of about eight files. A local
+Arrow file is mapped, and only the pages of its first records are read. Local files are not hashed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.etl.introspection import file_group
+from tokenlake.etl.introspection import file_choice, file_group
 from tokenlake.etl.introspection.file_group import FileGroup
 from tokenlake.etl.introspection.inspection import DatasetMetadata, Feature, Group, Inspection, Remark, Split
 from tokenlake.etl.introspection.mapping import ColumnMapper
 from tokenlake.etl.introspection.proposal import SEQ_LENGTH, entry_of, proposal, text_options
-from tokenlake.etl.introspection.sample import look, shortened
+from tokenlake.etl.introspection.sample import FileSample, look, shortened
 from tokenlake.etl.sources.file_signatures import kind_of
 from tokenlake.etl.sources.formats import belongs, compression_of, format_of
 from tokenlake.etl.sources.hub import list_repo, listed
@@ -49,7 +49,15 @@ _DEFAULT_SPLIT: Final = "train"
 @final
 @dataclass(frozen=True, slots=True)
 class _HubFacts:
-    """All subsets, the splits of one, and which of them are looked at: as asked, the default ones, or the first."""
+    """Subsets and splits of a dataset on the Hub.
+
+    Attributes:
+        configs: Names of all subsets.
+        splits: Splits of the inspected subset.
+        subset: Inspected subset: as requested, else the default one, else the first.
+        split: Inspected split, chosen in the same way.
+        remarks: Choices that the user should know.
+    """
 
     configs: tuple[str, ...]
     splits: tuple[Split, ...]
@@ -59,27 +67,39 @@ class _HubFacts:
 
     @classmethod
     def of(cls, source: ResolvedSource, split: str | None) -> Self:
-        """Ask the Hub; of several ids, the first says which subsets and splits there are."""
+        """Ask the Hub; of several ids, the first decides the subsets and splits.
+
+        Args:
+            source: Source with type ``hub``.
+            split: Requested split; None for the default.
+        """
         listing = list_repo(HubClient(source.storage_options), parse_id(source.data_files[0]))
-        subsets, sizes = listing.layout.subsets, {path: file.size for path, file in listing.files.items()}
-        subset, first_of = source.subset or listing.layout.default, list[tuple[str, str, tuple[str, ...]]]()
+        subsets = listing.layout.subsets
+        remarks: list[Remark] = []
+
+        subset = source.subset or listing.layout.default
         if subset is None and subsets:
             subset = next(iter(subsets))
-            first_of.append(("subset", subset, tuple(subsets)))
-        splits = tuple(
-            Split(name=name, files=len(paths), bytes=sum(sizes.get(path, 0) for path in paths))
-            for name, paths in subsets.get(subset or "", {}).items()
-        )
-        names = tuple(each.name for each in splits)
-        chosen = split or (_DEFAULT_SPLIT if _DEFAULT_SPLIT in names or not names else names[0])
-        if split is None and names and chosen != _DEFAULT_SPLIT:
-            first_of.append(("split", chosen, names))
-        told = (
-            f"this is {what} {name!r}, the first of {listed(others)}: none of them is the default one"
-            for what, name, others in first_of
-        )
-        remarks = tuple(Remark(file="", what=each) for each in told)
-        return cls(tuple(subsets), splits, subset, chosen, remarks)
+            remarks.append(_first_of("subset", subset, tuple(subsets)))
+
+        splits: list[Split] = []
+        for name, paths in subsets.get(subset or "", {}).items():
+            sizes = [listing.files[path].size for path in paths if path in listing.files]
+            splits.append(Split(name=name, files=len(paths), bytes=sum(sizes)))
+        names = tuple(entry.name for entry in splits)
+        chosen = split
+        if not chosen:
+            has_default = _DEFAULT_SPLIT in names or not names
+            chosen = _DEFAULT_SPLIT if has_default else names[0]
+            if split is None and not has_default:
+                remarks.append(_first_of("split", chosen, names))
+        return cls(tuple(subsets), tuple(splits), subset, chosen, tuple(remarks))
+
+
+def _first_of(choice: str, name: str, names: tuple[str, ...]) -> Remark:
+    """Return the remark that a subset or split was chosen only because it is the first."""
+    message = f"this is {choice} {name!r}, the first of {listed(names)}: none of them is the default one"
+    return Remark(file="", what=message)
 
 
 SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -227,22 +247,23 @@ _SHOWN = 6
 
 
 def _passed_over(given: tuple[str, ...], wanted: SourceType | None) -> tuple[Remark, ...]:
-    """Count the files with other extensions in the directories among `given`; hidden ones mean nothing."""
-    found: Counter[str] = Counter()
+    """Return a remark about the files with other extensions in the given directories, without hidden files."""
+    endings: Counter[str] = Counter()
     for entry in given:
         for _, folders, names in os.walk(Path(entry.removeprefix("file://")).expanduser()):
             folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-            found.update(
+            endings.update(
                 "".join(PurePath(name).suffixes[-2:]) or name
                 for name in names
                 if not name.startswith((".", "_")) and not belongs(name, wanted)
             )
-    if not found:
+    if not endings:
         return ()
-    most = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-    told = ", ".join(f"{name} {count:,}" for name, count in most[:_SHOWN])
-    more = f" and {len(most) - _SHOWN} more endings" if len(most) > _SHOWN else ""
-    return (Remark(file="", what=f"files that are not read, because of their names: {told}{more}"),)
+    most_frequent = sorted(endings.items(), key=lambda item: (-item[1], item[0]))
+    counts = ", ".join(f"{name} {count:,}" for name, count in most_frequent[:_SHOWN])
+    if len(most_frequent) > _SHOWN:
+        counts += f" and {len(most_frequent) - _SHOWN} more endings"
+    return (Remark(file="", what=f"files that are not read, because of their names: {counts}"),)
 
 
 _THREADS: Final = 8
@@ -396,67 +417,92 @@ class DatasetIntrospector:
     @cached_property
     def _inspection(self) -> Inspection:
         request = self._request
-        grouped = file_group.families(self._files)
-        picked = file_group.chosen(grouped)
-        delimiter, options = request.source.delimiter, request.source.storage_options
-        files = [file for few in picked for file in few]
-        looks = in_order(lambda file: look(file, delimiter, options), files, _THREADS)
-        parts = file_group.merged_groups(
-            [(all_, [next(looks) for _ in few]) for all_, few in zip(grouped, picked, strict=True)],
-            self._mapper,
-            self._columns,
-        )
+        parts = self._file_groups()
+        remarks = self._source_remarks()
+        for part in parts:
+            remarks += part.findings()
+        damaged_paths = {remark.file for remark in remarks if remark.fatal}
 
-        hub, empty = request.hub, [file for file in self._files if not file.size]
-        found = list(_passed_over(request.given, request.source.type) if hub is None else hub.remarks)
-        found += request.chosen.remarks
-        for file in empty[:_NAMED]:  # fine where a format needs no byte
-            fatal = file.format in {"parquet", "arrow", "json"} or file.compression is not None
-            found.append(Remark(file=file.path, what="it is empty", fatal=fatal))
-        if len(empty) > _NAMED:
-            found.append(Remark(file="", what=f"{len(empty) - _NAMED:,} more files are empty"))
-        found += (each for part in parts for each in part.findings())
-        damaged = {finding.file for finding in found if finding.fatal}
-        groups = [
-            self._group(part, name, damaged) for part, name in zip(parts, self._names(parts), strict=True)
-        ]
-        seen = [look for part in parts for look in part.looks]
-        read = sum(look.bytes_read for look in seen)
+        groups: list[Group] = []
+        opened_files = 0
+        bytes_read = 0
+        for part, name in zip(parts, self._names(parts), strict=True):
+            groups.append(self._group(part, name, damaged_paths))
+            opened_files += len(part.looks)
+            bytes_read += sum(look.bytes_read for look in part.looks)
+        file_count = numbers.plural(len(self._files), "file")
         return Inspection(
             source=request.given,
             configs=self.configs(),
             splits=self.splits(),
             files=len(self._files),
             bytes=sum(file.size for file in self._files),
-            looked_into=len(seen),
-            bytes_read=read,
+            looked_into=opened_files,
+            bytes_read=bytes_read,
             groups=tuple(groups),
-            findings=tuple(found),
+            findings=tuple(remarks),
             proposal=proposal(
                 request.given,
                 groups,
-                found,
+                remarks,
                 tokenizer=self._tokenizer,
                 seq_length=self._seq_length,
-                looked=f"Looked into {len(seen)} of {numbers.plural(len(self._files), 'file')}, "
-                f"{numbers.size(read)} read.",
+                looked=f"Looked into {opened_files} of {file_count}, {numbers.size(bytes_read)} read.",
             ),
         )
 
+    def _file_groups(self) -> list[FileGroup]:
+        """Return the files by kind of records, judged by samples of about eight files."""
+        families = file_choice.families(self._files)
+        source = self._request.source  # the listing may have changed it
+        chosen = file_choice.chosen(families)
+        chosen_files: list[InputFile] = []
+        for files in chosen:
+            chosen_files += files
+        samples = in_order(
+            lambda file: look(file, source.delimiter, source.storage_options), chosen_files, _THREADS
+        )
+        looked: list[tuple[list[InputFile], list[FileSample]]] = []
+        for family, files in zip(families, chosen, strict=True):
+            looked.append((family, [next(samples) for _ in files]))
+        return file_group.merged_groups(looked, self._mapper, self._columns)
+
+    def _source_remarks(self) -> list[Remark]:
+        """Return the remarks about the choice of files, and about empty files."""
+        request = self._request
+        remarks: list[Remark] = []
+        if request.hub is None:
+            remarks += _passed_over(request.given, request.source.type)
+        else:
+            remarks += request.hub.remarks
+        remarks += request.chosen.remarks
+
+        empty_files = [file for file in self._files if not file.size]
+        for file in empty_files[:_NAMED]:
+            # An empty file is valid where the format needs no byte.
+            needs_bytes = file.format in {"parquet", "arrow", "json"} or file.compression is not None
+            remarks.append(Remark(file=file.path, what="it is empty", fatal=needs_bytes))
+        if len(empty_files) > _NAMED:
+            remarks.append(Remark(file="", what=f"{len(empty_files) - _NAMED:,} more files are empty"))
+        return remarks
+
     def _names(self, parts: list[FileGroup]) -> list[str]:
-        """Names of sources, each once; of a single one as it was given, where that says anything."""
+        """Return a different name for each source; the name of a single source comes from the given path."""
         if len(parts) == 1 and len(self._request.given) == 1:
-            plain = [
-                part for part in PurePosixPath(self._request.given[0]).parts if not set("*?[") & set(part)
-            ]
-            if name := file_group.source_name(plain[-1].partition(".")[0] if plain else ""):
-                return [name]
-        taken: Counter[str] = Counter()
+            path_parts = PurePosixPath(self._request.given[0]).parts
+            plain_parts = [part for part in path_parts if not set("*?[") & set(part)]
+            if plain_parts:
+                name = file_group.source_name(plain_parts[-1].partition(".")[0])
+                if name:
+                    return [name]
+
+        # Equal names are numbered from the second on.
+        occurrences: Counter[str] = Counter()
         names: list[str] = []
         for part in parts:
             name = file_group.name_of(part.files)
-            taken[name] += 1
-            names.append(name if taken[name] == 1 else f"{name[:60]}-{taken[name]}")
+            occurrences[name] += 1
+            names.append(name if occurrences[name] == 1 else f"{name[:60]}-{occurrences[name]}")
         return names
 
     def _group(self, part: FileGroup, name: str, damaged: set[str]) -> Group:
@@ -497,7 +543,7 @@ class DatasetIntrospector:
             "content_field": None if part.format == "text" else part.content_field,
             "text_mode": part.text_mode,
         }
-        files = file_group.data_files(good, self._files, given)
+        files = file_choice.data_files(good, self._files, given)
         return entry_of(name, files, options | (made or {}))
 
 

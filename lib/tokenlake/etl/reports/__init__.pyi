@@ -2,6 +2,8 @@
 
 from tokenlake.etl.reports.card import recipe as recipe
 from tokenlake.etl.reports.card import render_card as render_card
+from tokenlake.etl.reports.croissant import RowFiles as RowFiles
+from tokenlake.etl.reports.croissant import metadata as metadata
 from tokenlake.etl.reports.dataset import account_table as account_table
 from tokenlake.etl.reports.dataset import equations as equations
 from tokenlake.etl.reports.dataset import expected_lengths as expected_lengths

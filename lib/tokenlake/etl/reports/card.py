@@ -7,7 +7,8 @@ person with DuckDB therefore find the shards without knowing of ``data/``.
 from __future__ import annotations
 
 import json
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from tokenlake.base import numbers
 from tokenlake.base.columns import IGNORED, columns_for
@@ -182,12 +183,15 @@ def _columns(manifest: Manifest) -> str:
 
 
 def _further(manifest: Manifest) -> str:
-    """The columns that not every dataset of unpacked rows has."""
+    """Return the columns that only some datasets of unpacked rows have."""
     build = manifest.config.get("build", {})
+    lines = ""
+    if "attention_mask" in build:
+        lines += "- `attention_mask`: 1 for an id of the document, 0 for padding.\n"
     names = ", ".join(code_span(name) for name, _ in build.get("kept", ()))
-    kept = f"- {names}: kept from the input.\n" if names else ""
-    mask = "- `attention_mask`: 1 for an id of the document, 0 for padding.\n"
-    return mask + kept if "attention_mask" in build else kept
+    if names:
+        lines += f"- {names}: kept from the input.\n"
+    return lines
 
 
 def _sources(manifest: Manifest) -> str:
@@ -209,39 +213,51 @@ def _table(table: Table) -> str:
 
 
 def recipe(manifest: Manifest, record: MixtureRecord) -> str:
-    """A configuration, as YAML, that makes the same rows again of the same parents."""
-    order, pack = record.order, manifest.config.get("build", {}).get("pack")
+    """Return a configuration, as YAML, that makes the same rows again from the same parents."""
     lines = [f"name: {manifest.dataset}", "datasets:"]
-    lines += [
-        f"- {{name: {json.dumps(name)}, dataset: {source.dataset}@v{source.version}, "
-        f"split: {json.dumps(source.split)}}}"
-        for name, source in record.sources.items()
-    ]
-    lines.append("mix:")
+    for name, source in record.sources.items():
+        lines.append(
+            f"- {{name: {json.dumps(name)}, dataset: {source.dataset}@v{source.version}, "
+            f"split: {json.dumps(source.split)}}}"
+        )
+    lines += _mix_section(record)
+    pack = manifest.config.get("build", {}).get("pack")
+    if pack:
+        lines += _pack_section(pack)
+    return "\n".join(lines) + "\n"
+
+
+def _mix_section(record: MixtureRecord) -> list[str]:
+    """Return the lines of the section `mix`."""
+    order = record.order
+    lines = ["mix:"]
     if order.kept:
-        # In the middle of the shares that come to so many rows.
+        # Several shares give the same number of rows: the middle one is written.
         shares = {name: (rows + 0.5) / record.sources[name].rows for name, rows in order.kept.items()}
         lines.append(f"  max_fraction: {json.dumps(shares)}")
-    lines += ["  weight_schedule:"]
-    lines += [
-        f"  - {{step: {step}, weights: {json.dumps(dict(weights))}}}" for step, weights in points_of(record)
-    ]
-    lines += [
-        f"  weight_schedule_type: {order.interpolation}",
-        *(
-            f"  {key}: {getattr(order, key)}"
-            for key in ("step_rows", "block_size", "seed", "lanes", "batch_size")
-        ),
-        *([] if order.version == FIRST_ORDER else [f"  order: {order.version}"]),
-        f"  stop_strategy: {order.stop}",
-        f"  total_rows: {order.rows}",
-    ]
-    if pack:
-        seed = pack.get("shuffle_seed")
-        # In an order of its own: the manifest's, once it was read, is another than when the card was first written.
-        names = [name for name in _PACK if name in pack] + sorted(pack.keys() - {*_PACK, "shuffle_seed"})
-        lines += [] if seed is None else [f"seed: {seed}"]
-        lines += ["pack:", "  enabled: true"]
-        lines += [f"  {name}: {json.dumps(pack[name])}" for name in names if pack[name] is not None]
-        lines.append(f"  shuffle_packed: {json.dumps(seed is not None)}")
-    return "\n".join(lines) + "\n"
+    lines.append("  weight_schedule:")
+    for step, weights in points_of(record):
+        lines.append(f"  - {{step: {step}, weights: {json.dumps(dict(weights))}}}")
+    lines.append(f"  weight_schedule_type: {order.interpolation}")
+    keys = ("step_rows", "block_size", "seed", "lanes", "batch_size")
+    lines += [f"  {key}: {getattr(order, key)}" for key in keys]
+    if order.version != FIRST_ORDER:
+        lines.append(f"  order: {order.version}")
+    lines += [f"  stop_strategy: {order.stop}", f"  total_rows: {order.rows}"]
+    return lines
+
+
+def _pack_section(pack: Mapping[str, Any]) -> list[str]:
+    """Return the lines of the seed and of the section `pack`."""
+    lines: list[str] = []
+    seed = pack.get("shuffle_seed")
+    if seed is not None:
+        lines.append(f"seed: {seed}")
+    lines += ["pack:", "  enabled: true"]
+    # The order of keys is fixed here: the order in a manifest that was read differs from that at the first writing.
+    names = [name for name in _PACK if name in pack] + sorted(pack.keys() - {*_PACK, "shuffle_seed"})
+    for name in names:
+        if pack[name] is not None:
+            lines.append(f"  {name}: {json.dumps(pack[name])}")
+    lines.append(f"  shuffle_packed: {json.dumps(seed is not None)}")
+    return lines

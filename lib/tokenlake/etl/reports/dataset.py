@@ -154,42 +154,60 @@ CALLED: Final = {"content_packed": "content", "bos": "BOS", "eos": "EOS", "pad":
 
 
 def equations(account: Account, width: int) -> list[tuple[str, str]]:
-    """Return (left side's name, the rest of the equation) for each law of the account.
+    """Return pairs (left side, right side) for each law of the account.
 
-    A packed dataset (`width`: ids of a row; else 0) has the equation on slots too. Terms that are 0 are left out:
-    ``("rows read", "1,834 = 1,832 kept + 2 filtered (empty)")``.
+    Terms that are 0 are left out: ``("rows read", "1,834 = 1,832 kept + 2 filtered (empty)")``.
+
+    Args:
+        account: Account.
+        width: Number of ids in a packed row, for the equation on slots; 0 for datasets without packing.
     """
-    found: list[tuple[str, str]] = []
-    for whole, parts in LAWS.items():
-        called = CALLED | {"content_packed": "written"} if whole == "tokens" else CALLED
-        names = {part: called.get(part, part) for part in parts}
-        terms: list[str] = []
-        for part, name in names.items():
-            value = getattr(account, part)
-            reasons: Mapping[str, int] = {} if isinstance(value, int) else value
-            there = [reason for reason, many in reasons.items() if many]
-            made_of = f" ({there[0] if len(there) == 1 else _reasons(reasons)})" if there else ""
-            terms += [f"{count(many)} {name}{made_of}"] if (many := account.count(part)) else []
-        sums = [count(getattr(account, whole)), " + ".join(terms) or f"0 {names[parts[0]]}"]
-        if whole == "slots" and width:
-            sums.insert(1, f"{count(account.sequences)} x {count(width)}")
-        if whole != "slots" or width:
-            found.append((whole.replace("_", " "), " = ".join(sums)))
-    return found
+    pairs: list[tuple[str, str]] = []
+    for law, parts in LAWS.items():
+        if law == "slots" and not width:
+            continue
+        names = CALLED
+        if law == "tokens":
+            names = CALLED | {"content_packed": "written"}
+        terms = [_term(account, part, names.get(part, part)) for part in parts if account.count(part)]
+
+        sides = [count(getattr(account, law))]
+        if law == "slots":
+            sides.append(f"{count(account.sequences)} x {count(width)}")
+        sides.append(" + ".join(terms) or f"0 {names.get(parts[0], parts[0])}")
+        pairs.append((law.replace("_", " "), " = ".join(sides)))
+    return pairs
+
+
+def _term(account: Account, part: str, name: str) -> str:
+    """Return a term of an equation with its reasons: ``3 filtered (1 empty, 2 excluded)``."""
+    term = f"{count(account.count(part))} {name}"
+    value = getattr(account, part)
+    if isinstance(value, int):
+        return term
+    counts_by_reason: Mapping[str, int] = value
+    present = [reason for reason, records in counts_by_reason.items() if records]
+    if len(present) == 1:
+        return f"{term} ({present[0]})"
+    return f"{term} ({_reasons(counts_by_reason)})"
 
 
 def draws(manifest: Manifest) -> list[tuple[str, str]]:
     """Return the law of every source of a mixture: ``("drawn of web", "1,250 = 2 x 500 of whole epochs + 250")``."""
-    found: list[tuple[str, str]] = []
-    sources = {} if manifest.mixture is None else manifest.mixture.sources
-    for name, source in sources.items():
-        drawn, there = count(source.drawn_tokens), count(source.tokens)
-        rest = f" + {count(source.partial_tokens)}" if source.partial_tokens else ""
-        law = f"{drawn} = {count(source.full_epochs)} x {there} of whole epochs{rest}"
+    if manifest.mixture is None:
+        return []
+    pairs: list[tuple[str, str]] = []
+    for name, source in manifest.mixture.sources.items():
+        drawn_tokens = count(source.drawn_tokens)
+        source_tokens = count(source.tokens)
         if not source.full_epochs and source.drawn_tokens <= source.tokens:
-            law = f"{drawn} of {there}, not a whole epoch"
-        found.append((f"drawn of {name}", law))
-    return found
+            law = f"{drawn_tokens} of {source_tokens}, not a whole epoch"
+        else:
+            law = f"{drawn_tokens} = {count(source.full_epochs)} x {source_tokens} of whole epochs"
+            if source.partial_tokens:
+                law += f" + {count(source.partial_tokens)}"
+        pairs.append((f"drawn of {name}", law))
+    return pairs
 
 
 def account_table(manifest: Manifest, title: str | None = "Account") -> Table:
@@ -426,28 +444,35 @@ def mixture_table(record: MixtureRecord, title: str | None = "Mixture") -> Table
 
 
 def order_table(record: MixtureRecord, title: str | None = "Order") -> Table:
-    """The order of the rows in words: enough to make it again."""
+    """Return the order of the rows in words, with everything that is needed to produce it again."""
     order = record.order
-    packed = " and then packed" if record.level == "documents" and record.rows.sequences else ""
+    level = record.level
+    if record.level == "documents" and record.rows.sequences:
+        level += " and then packed"
+    pairs = [("mixed", level)]
+
+    if order.kept:
+        shortened_sources: list[str] = []
+        for name, rows in order.kept.items():
+            source_rows = numbers.count(record.sources[name].rows)
+            shortened_sources.append(f"{name} to {numbers.count(rows)} of {source_rows} rows")
+        pairs.append(("shortened", ", ".join(shortened_sources)))
+
     weights = weights_in_words(points_of(record), order.interpolation, order.step_rows, record.level)
-    exact = " at whose ends the weights hold"
-    held, held_late = ("", exact) if order.version == FIRST_ORDER else (exact, "")
-    by = ", by the mean tokens of a row of each" if record.weights_by == "tokens" else ""
-    kept = ", ".join(
-        f"{name} to {numbers.count(rows)} of {numbers.count(record.sources[name].rows)} rows"
-        for name, rows in order.kept.items()
-    )
-    pairs = [
-        ("mixed", f"{record.level}{packed}"),
-        *([("shortened", kept)] if kept else []),
-        ("weights", f"{weights}{by}"),
-        ("end", f"after {numbers.count(order.rows)} {record.level}; {STOPS[order.stop]}"),
-        (
-            "order",
-            f"{numbers.plural(order.lanes, 'lane')}, batches of {numbers.count(order.batch_size)}{held}, "
-            f"blocks of {numbers.count(order.block_size)}{held_late}, seed {order.seed}",
-        ),
-    ]
+    if record.weights_by == "tokens":
+        weights += ", by the mean tokens of a row of each"
+    pairs.append(("weights", weights))
+    pairs.append(("end", f"after {numbers.count(order.rows)} {record.level}; {STOPS[order.stop]}"))
+
+    # The weights are exact at the ends of blocks in the first version of the order, and of batches since then.
+    batches = f"batches of {numbers.count(order.batch_size)}"
+    blocks = f"blocks of {numbers.count(order.block_size)}"
+    if order.version == FIRST_ORDER:
+        blocks += " at whose ends the weights hold"
+    else:
+        batches += " at whose ends the weights hold"
+    lanes = numbers.plural(order.lanes, "lane")
+    pairs.append(("order", f"{lanes}, {batches}, {blocks}, seed {order.seed}"))
     return facts(pairs, title)
 
 

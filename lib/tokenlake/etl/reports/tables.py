@@ -75,17 +75,24 @@ def listed(lines: Sequence[str], title: str) -> Table:
 
 
 def to_markdown(table: Table) -> str:
-    """The table as GitHub Markdown, ending in a newline; what would be markup in a cell is escaped."""
-    heads = [markdown_text(column.heading) for column in table.columns]
+    """Return the table as GitHub Markdown that ends in a newline; cells are escaped, so that they hold no markup."""
+    headings = [markdown_text(column.heading) for column in table.columns]
     rules = ["---:" if column.align == "right" else "---" for column in table.columns]
-    body = [[markdown_text(cell) for cell in row] for row in table.cells()]
-    lines = ["| " + " | ".join(row) + " |" for row in (heads, rules, *body)]
-    title = [f"### {table.title}", ""] if table.title else []
-    return "\n".join([*title, *lines]) + "\n"
+    rows = [headings, rules]
+    rows += [[markdown_text(cell) for cell in cells] for cells in table.cells()]
+
+    lines: list[str] = []
+    if table.title:
+        lines += [f"### {table.title}", ""]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
 
 
 def to_html(table: Table) -> Html:
-    """The table as HTML, its title as a heading; a wide one scrolls by itself."""
-    heads, sides = [column.heading for column in table.columns], [column.align for column in table.columns]
-    shown = tag("div", grid(heads, table.cells(), sides), class_="wide")
-    return together([tag("h3", table.title), shown]) if table.title else shown
+    """Return the table as HTML, with its title as a heading; a wide table scrolls by itself."""
+    headings = [column.heading for column in table.columns]
+    alignments = [column.align for column in table.columns]
+    scrolled = tag("div", grid(headings, table.cells(), alignments), class_="wide")
+    if not table.title:
+        return scrolled
+    return together([tag("h3", table.title), scrolled])

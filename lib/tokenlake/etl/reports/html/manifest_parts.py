@@ -1,0 +1,143 @@
+"""The sections of a report that come from a manifest alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tokenlake.base import numbers
+from tokenlake.base.markup import Html, Part, tag, together
+from tokenlake.etl.reports import Table, dataset, label, number, to_html
+from tokenlake.etl.reports.dataset import asked, mixture_table, order_table, share
+from tokenlake.etl.reports.html.account_flow import flow
+from tokenlake.etl.reports.html.document import folded
+from tokenlake.etl.reports.html.figures import areas, coloured, legend, stack
+from tokenlake.runtime.store.account import Account
+from tokenlake.runtime.store.draws import schedule_of
+from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.mixture import MixtureRecord
+
+Sections = list[tuple[str, Html]]
+"""Pairs (title, content) in the order of the page."""
+
+_SCHEDULE_INTERVALS: Final = 64  # of a weight schedule that are drawn
+
+
+def tiles(manifest: Manifest) -> Html:
+    """Return the main figures of a version, large and side by side."""
+    facts = [*dataset.headline(manifest).rows, ("build", manifest.fingerprint[:12])]
+    boxes = [tag("div", tag("b", value), tag("span", name, class_="dim")) for name, value in facts]
+    return tag("div", *boxes, class_="tiles")
+
+
+def manifest_sections(manifest: Manifest, texts: Mapping[str, Account]) -> Sections:
+    """Return the sections about the account, the sources and the mixture.
+
+    Args:
+        manifest: Manifest of the version.
+        texts: Account of each source's text; for a mixture the accounts of its parents that are in the store.
+    """
+    account_parts = [flow(manifest.account), to_html(dataset.account_table(manifest, None))]
+    account_parts += [tag("p", remark) for remark in dataset.remarks(manifest.account)]
+    sections = [("Account", together(account_parts)), ("Sources", _sources(manifest, texts))]
+    record = manifest.mixture
+    if record is not None:
+        tables = [to_html(mixture_table(record, None)), to_html(order_table(record))]
+        sections.append(("Mixture", together([*_shares(record), *tables, _weights(record)])))
+    return sections
+
+
+def _sources(manifest: Manifest, texts: Mapping[str, Account]) -> Html:
+    """Return the tokens of each source as a bar, and the tables of sources and splits."""
+    # The order of the mixture gives each source one colour on the whole page.
+    names = manifest.accounts if manifest.mixture is None else manifest.mixture.sources
+    tokens_by_source: dict[str, float] = {}
+    for name in names:
+        if name in manifest.accounts:
+            tokens_by_source[name] = float(manifest.accounts[name].tokens)
+
+    parts: list[Part] = []
+    if len(tokens_by_source) > 1:
+        pieces = coloured(tokens_by_source)
+        parts += [stack(pieces), legend(pieces, sum(tokens_by_source.values()))]
+    tables = [
+        dataset.sources_table(manifest.accounts, None),
+        density_table(texts),
+        dataset.splits_table(manifest),
+    ]
+    parts += [to_html(table) for table in tables if table.rows]
+    return together(parts)
+
+
+def density_table(texts: Mapping[str, Account]) -> Table:
+    """Return tokens per byte of text, with one row for each source whose text is known."""
+    columns = (
+        label("source"),
+        number("tokens"),
+        number("text_bytes", "text", numbers.size),
+        number("tokens_per_byte", "tokens per byte", lambda value: f"{value:.3f}"),
+        number("bytes_per_token", "bytes per token", lambda value: f"{value:.2f}"),
+        number("mean", "tokens per document", lambda value: f"{value:,.0f}"),
+    )
+    rows: list[tuple[Any, ...]] = []
+    for name, account in texts.items():
+        if not account.text_bytes or not account.tokens:
+            continue
+        rows.append(
+            (
+                name,
+                account.tokens,
+                account.text_bytes,
+                account.tokens / account.text_bytes,
+                account.text_bytes / account.tokens,
+                account.tokens / account.documents if account.documents else None,
+            )
+        )
+    return Table(columns, tuple(rows), "Tokens per byte")
+
+
+def _shares(record: MixtureRecord) -> list[Part]:
+    """Return the configured and the achieved shares of the sources, as bars below each other."""
+    sources = record.sources
+    shares_by_title = {
+        f"asked of {record.weights_by}": {name: asked(source) for name, source in sources.items()},
+        "of rows": {name: source.achieved_rows for name, source in sources.items()},
+        "of tokens": {name: source.achieved_tokens for name, source in sources.items()},
+    }
+    parts: list[Part] = []
+    for title, shares in shares_by_title.items():
+        pieces = coloured(shares, {name: share(value) for name, value in shares.items()})
+        parts += [tag("p", title, class_="dim"), stack(pieces), legend(pieces)]
+    return parts
+
+
+def _weights(record: MixtureRecord) -> Html:
+    """Draw the weights of the sources over the steps of the schedule."""
+    order = record.order
+    scheduler = schedule_of(record.spec)
+    if not scheduler.changes:
+        return tag("p", "The weights are the same at every step.")
+    steps_in_pass = -(-order.rows // order.step_rows)
+    last_step = max(order.points[-1].step, steps_in_pass)
+
+    # Evenly spaced steps, and every point of the schedule itself.
+    steps = {last_step * place // _SCHEDULE_INTERVALS for place in range(_SCHEDULE_INTERVALS + 1)}
+    steps.update(point.step for point in order.points)
+    drawn = areas([(step, scheduler.get_weights(step)) for step in sorted(steps)], "step")
+    return together([tag("h3", "Weights over steps"), drawn])
+
+
+def lineage(manifest: Manifest, ancestors: Table) -> Html:
+    """Return the origin of a version: its parents, software, tokenizers, inputs and configuration.
+
+    Args:
+        manifest: Manifest of the version.
+        ancestors: Table of all versions that the version was made from, directly or through others.
+    """
+    config = json.dumps(manifest.config, indent=2, ensure_ascii=False, sort_keys=True)
+    tables = [dataset.lineage_table(manifest)]
+    if ancestors.rows:
+        tables.append(ancestors)
+    tables += [dataset.tokenizers_table(manifest), dataset.inputs_table(manifest)]
+    return together([*map(to_html, tables), folded("Configuration", tag("pre", config))])
