@@ -107,7 +107,7 @@ DATASET: Final[dict[str, Option]] = {
     ),
     "content_field": Option(
         value="body",
-        told=dict.fromkeys(("source", "rows"), "whose `content_field` holds the text"),
+        told=dict.fromkeys(("source", "rows"), "with the text in `content_field`"),
         told_kinds={"source": tuple(kind for kind in KINDS if kind != "txt"), "rows": ("txt",)},
     ),
     "delimiter": Option(value=";"),
