@@ -28,9 +28,9 @@ MODULES: Final = {
     ),
     **dict.fromkeys(("jsonpickle", "torch.hub", "code", "codeop", "pty", "runpy", "imp", "xmlrpc"), ()),
     "subprocess": (
-        "tokenlake/etl/pool.py",  # starts our own workers, by a fixed command
+        "tokenlake/etl/worker_process.py",  # starts our own workers, by a fixed command
         "tokenlake/runtime/tokenizer_guard/process.py",  # starts the process of a tokenizer, by a fixed command
-        "tokenlake/etl/text/chat_template.py",  # starts the process that renders templates, by a fixed command
+        "tokenlake/etl/text/render_process.py",  # starts the process that renders templates, by a fixed command
         "tokenlake/demo.py",  # runs this very command line
         "tokenlake_flows/server.py",  # starts our own Prefect server, by a fixed command
     ),
