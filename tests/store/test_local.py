@@ -392,3 +392,23 @@ def test_an_orphan_is_replaced_by_a_new_inode(store: Store) -> None:
         store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=lambda: False)
     old.close()
     assert files(store) == {"d/v1/x"}
+
+
+def test_a_closed_file_writes_into_no_other_file_that_has_its_descriptor(tmp_path: Path) -> None:
+    sink = HashingFile(tmp_path / "f")
+    sink.write(b"first")
+    sink.close()
+    # The lowest free descriptor: that of the closed file.
+    with (tmp_path / "other").open("wb") as other:
+        with pytest.raises(ValueError, match="is closed: nothing more can be written"):
+            sink.write(b"stray")
+        other.write(b"mine")
+    assert (tmp_path / "other").read_bytes() == b"mine"
+
+
+def test_a_discarded_file_ignores_what_its_writer_still_writes(tmp_path: Path) -> None:
+    sink = HashingFile(tmp_path / "f")
+    sink.write(b"first")
+    sink.discard()
+    assert sink.write(b"stray") == 5
+    assert (tmp_path / "f").read_bytes() == b"first"

@@ -218,7 +218,7 @@ class SignatureWriter:
     def discard(self) -> None:
         """Give up: remove the temporary file."""
         self._rows.discard()
-        self._file.close()
+        self._file.discard()
         remove_temp(self._temp)
 
 

@@ -116,7 +116,7 @@ class OpenFile:
         with suppress(Exception):  # the disk may be full; the file is removed anyway
             if not self._sink.closed:
                 self._writer.close()
-        self._sink.close()
+        self._sink.discard()
 
     def _end_bytes_of(self, batch: pa.RecordBatch) -> int:
         """Return the bytes that a batch takes at most at the file's end."""

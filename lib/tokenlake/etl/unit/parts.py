@@ -78,10 +78,9 @@ class UnitFile:
 
     def discard(self) -> None:
         """Give up: remove the temporary file."""
-        # A writer that is not closed closes itself when it is collected, and then finds its file closed.
         with contextlib.suppress(OSError, ValueError, StoreError, pa.ArrowException):
             self._writer.close()
-        self._file.close()
+        self._file.discard()
         remove_temp(self._temp)
 
 

@@ -266,6 +266,7 @@ class HashingFile(io.RawIOBase):
         except OSError as error:
             raise StoreError(f"cannot open {self._path}: {error.strerror}.{hint_on(error)}") from error
         self._hash = hashlib.sha256()
+        self._is_discarded = False
         self.bytes = 0
 
     @property
@@ -280,8 +281,16 @@ class HashingFile(io.RawIOBase):
         return self.bytes
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write all of ``data``; returns its size in bytes."""
+        """Write all of ``data``; returns its size in bytes.
+
+        Raises:
+            ValueError: The file is closed. Its descriptor may be that of another file or socket by then.
+        """
         view = memoryview(data).cast("B")
+        if self._is_discarded:
+            return view.nbytes
+        if self.closed:
+            raise ValueError(f"{self._path} is closed: nothing more can be written to it")
         self._hash.update(view)
         write_all(self._fd, view, self._path, self.bytes)
         self.bytes += view.nbytes
@@ -290,4 +299,13 @@ class HashingFile(io.RawIOBase):
     def close(self) -> None:
         if not self.closed and self._fd >= 0:
             os.close(self._fd)
+            self._fd = -1
         super().close()
+
+    def discard(self) -> None:
+        """Close a file that is given up. Later writes are ignored.
+
+        A Parquet writer that failed writes once more when it is collected.
+        """
+        self._is_discarded = True
+        self.close()
