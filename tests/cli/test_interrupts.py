@@ -92,6 +92,29 @@ def test_ctrl_c_ends_a_query(statement: str, tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().err == "interrupted\n"
 
 
+def test_ctrl_c_while_the_thread_of_a_query_starts_ends_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread begins after the signal was answered."""
+    start_thread = threading.Thread.start
+    threads: list[threading.Thread] = []
+
+    def start_late(thread: threading.Thread) -> None:
+        if thread.name != "tokenlake-sql":
+            start_thread(thread)
+            return
+        threads.append(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    with pytest.raises(KeyboardInterrupt):
+        sql(tmp_path, ENDLESS)
+    [thread] = threads
+    start_thread(thread)
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 def test_ctrl_c_in_a_process_is_its_exit_code() -> None:
     # A dataclass is made of a text; Python ends by the signal itself where Ctrl-C falls into one.
     code = (

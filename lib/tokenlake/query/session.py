@@ -154,17 +154,29 @@ def _warn(layout: Layout, error: IntegrityError) -> None:
 
 
 def _interruptible(connection: Any, work: Callable[[], pa.Table]) -> pa.Table:
-    """Do what a connection is to do, and end it when Ctrl-C is pressed.
+    """Run a query, and end it when Ctrl-C is pressed.
 
-    DuckDB looks for signals between its calls only, and a query is one call. So the query runs in a thread of its own,
-    and this one waits.
+    DuckDB looks for signals between its calls only, and a query is one call. Therefore the query runs in its own thread,
+    and this thread waits.
+
+    Args:
+        connection: Connection of the query.
+        work: Function that runs the query.
     """
     answers: list[pa.Table] = []
     failures: list[BaseException] = []
-    # Not `Thread.join`: where Ctrl-C interrupts it, some Pythons take the thread for ended.
+    # Not `Thread.join`: some versions of Python take a thread for ended when Ctrl-C interrupts its `join`.
     has_ended = threading.Event()
+    # Ctrl-C may arrive while the thread starts: it may begin afterwards, and must not run the query then.
+    order = threading.Lock()
+    has_begun = threading.Event()
+    is_cancelled = threading.Event()
 
     def run() -> None:
+        with order:
+            if is_cancelled.is_set():
+                return
+            has_begun.set()
         try:
             answers.append(work())
         except BaseException as error:
@@ -172,14 +184,16 @@ def _interruptible(connection: Any, work: Callable[[], pa.Table]) -> pa.Table:
         finally:
             has_ended.set()
 
-    # A daemon: a second Ctrl-C does not wait for it.
+    # A daemon thread: a second Ctrl-C does not wait for it.
     thread = threading.Thread(target=run, name=QUERY_THREAD, daemon=True)
     try:
         thread.start()
         has_ended.wait()
     except BaseException:
-        # Again and again: DuckDB forgets an interrupt that comes before the query begins.
-        while thread.ident is not None and not has_ended.wait(_INTERRUPT_SECONDS):
+        with order:
+            is_cancelled.set()
+        # Repeatedly, because DuckDB forgets an interrupt that arrives before the query begins.
+        while has_begun.is_set() and not has_ended.wait(_INTERRUPT_SECONDS):
             connection.interrupt()
         raise
     if failures:
