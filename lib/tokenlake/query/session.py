@@ -156,7 +156,7 @@ def _warn(layout: Layout, error: IntegrityError) -> None:
 def _interruptible(connection: Any, work: Callable[[], pa.Table]) -> pa.Table:
     """Run a query, and end it when Ctrl-C is pressed.
 
-    DuckDB looks for signals between its calls only, and a query is one call. Therefore the query runs in its own thread,
+    DuckDB looks for signals between its calls only, and a query is one call. Therefore it runs in a thread of its own,
     and this thread waits.
 
     Args:
