@@ -201,6 +201,7 @@ def test_a_row_is_found_without_decoding_the_batches_before_it(tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_a_remote_file_only_what_is_wanted_is_read(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("aiohttp")
     noise = "".join(map(chr, np.random.default_rng(0).integers(33, 126, 1_000_000)))
     wide = [noise[n : n + 10_000] for n in range(0, 1_000_000, 10_000)]
     path = write(tmp_path / "in.arrow", pa.table({"wide": wide, "text": [f"t{n}" for n in range(100)]}), kind)

@@ -312,6 +312,7 @@ def test_without_statistics_nothing_is_known_and_nothing_pruned(tmp_path: Path) 
 
 
 def test_a_remote_file_is_read_in_few_and_large_reads(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
     noise = np.random.default_rng(0).integers(33, 126, 10_000_000, np.uint8).tobytes().decode()
     table = pa.table(
         {"text": [noise[n : n + 10_000] for n in range(0, 10_000_000, 10_000)], "id": range(1000)}
