@@ -19,7 +19,7 @@
     │   ├── NotFoundError              no such dataset, version or object
     │   └── VersionConflictError       another writer's object is where ours should go
     ├── IntegrityError                 exit code 3: bytes are not what the manifest says
-    │   └── AccountError               an account does not close
+    │   └── AccountError               an audit does not balance
     ├── WorkerError                    running the build
     │   ├── WorkerDiedError            a worker process ended without an answer; worth a retry
     │   └── CancelledError             the build was asked to stop; the state is resumable
@@ -194,7 +194,7 @@ class IntegrityError(TokenlakeError):
 
 
 class AccountError(IntegrityError):
-    """An account of rows or tokens does not close: something was lost or invented."""
+    """An audit of rows or tokens does not balance: something was lost or invented."""
 
 
 class WorkerError(TokenlakeError):
