@@ -25,7 +25,7 @@ from tokenlake.cli.console import (
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.errors import CancelledError, ConfigError
-from tokenlake.etl.clean.cleaning import Cleaning, CleanResult
+from tokenlake.etl.clean import Cleaning, CleanResult
 from tokenlake.etl.engines import local_pool, open_pool
 from tokenlake.etl.reports import Table, label, number
 from tokenlake.etl.reports.terminal import near, print_tables, stdout

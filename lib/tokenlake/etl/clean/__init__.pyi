@@ -1,7 +1,7 @@
 """What others may import from this package, and where each name is defined."""
 
+from tokenlake.etl.clean.clean_result import CleanResult as CleanResult
 from tokenlake.etl.clean.cleaning import Cleaning as Cleaning
-from tokenlake.etl.clean.cleaning import CleanResult as CleanResult
 from tokenlake.etl.clean.cleaning import clean_dataset as clean_dataset
 from tokenlake.etl.clean.cleaning import output_of as output_of
 from tokenlake.etl.clean.compiled import compiled_loops as compiled_loops

@@ -23,21 +23,20 @@ from tokenlake.base.arrays import Bools, Int64, UInt8, UInt64
 from tokenlake.etl.clean.compiled import compiled_loops
 from tokenlake.etl.clean.words import WordBuffer
 
-_SETS_ABOUT: Final = b"tokenlake.evaluation"
-_SIEVE_PER_HASH: Final = (
-    16  # of these bytes one is set, so that one look-up in 16 goes further than the sieve
-)
+_METADATA_KEY: Final = b"tokenlake.evaluation"
+_SIEVE_BYTES_PER_HASH: Final = 16
+"""Size of the sieve. One byte of 16 is set, so that one look-up of 16 has to search the hashes."""
 _SMALLEST_SIEVE: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class SetCounts:
-    """What was found in one evaluation set.
+    """Numbers of one evaluation set.
 
     Attributes:
-        documents: texts in it.
-        too_short: those with fewer words than an n-gram has.
-        ngrams: different ones that no set before it has.
+        documents: Number of texts.
+        too_short: Number of texts with fewer words than an n-gram has.
+        ngrams: Number of different n-grams that no set before it has.
     """
 
     documents: int
@@ -48,13 +47,13 @@ class SetCounts:
 @final
 @dataclass(frozen=True)
 class EvaluationNgrams:
-    """The n-grams of all sets, of which each belongs to the first set that has it.
+    """The n-grams of all sets. An n-gram of several sets belongs to the first of them.
 
     Attributes:
-        ngram: words of an n-gram.
-        hashes: uint64[k], ascending.
-        groups: int64[k], index of the set.
-        counts: of each set, in order.
+        ngram: Number of words of an n-gram.
+        hashes: Hashes of the n-grams, ascending, uint64[k].
+        groups: Index of the set of each n-gram, int64[k].
+        counts: Set -> its numbers, in order.
     """
 
     ngram: int
@@ -64,12 +63,13 @@ class EvaluationNgrams:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The sets, in the order of their indices."""
+        """Names of the sets, in the order of their indices."""
         return tuple(self.counts)
 
     @cached_property
     def _sieve(self) -> UInt8:
-        size = max(_SMALLEST_SIEVE, 1 << (_SIEVE_PER_HASH * len(self.hashes)).bit_length())
+        """Bytes that are 1 where the low bits of a hash point: a quick test that most other hashes fail."""
+        size = max(_SMALLEST_SIEVE, 1 << (_SIEVE_BYTES_PER_HASH * len(self.hashes)).bit_length())
         sieve = np.zeros(size, np.uint8)
         sieve[self.hashes & np.uint64(size - 1)] = 1
         return sieve
@@ -79,76 +79,93 @@ class EvaluationNgrams:
         """Return the n-grams of sets.
 
         Args:
-            sets: name to texts, some at a time.
-            ngram: words of an n-gram.
+            sets: Name -> batches of texts.
+            ngram: Number of words of an n-gram.
         """
-        hashes, groups = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        hashes = np.zeros(0, np.uint64)
+        groups = np.zeros(0, np.int64)
         counts: dict[str, SetCounts] = {}
-        for group, (name, texts) in enumerate(sets.items()):
-            found, documents, short = _ngrams_of(texts, ngram)
-            new = np.setdiff1d(found, hashes, assume_unique=True)
-            hashes = np.concatenate([hashes, new])
-            groups = np.concatenate([groups, np.full(len(new), group, np.int64)])
-            counts[name] = SetCounts(documents, short, len(new))
+        for group, (name, batches) in enumerate(sets.items()):
+            set_hashes, documents, too_short = _ngrams_of(batches, ngram)
+            new_hashes = np.setdiff1d(set_hashes, hashes, assume_unique=True)
+            new_groups = np.full(len(new_hashes), group, np.int64)
+            hashes = np.concatenate([hashes, new_hashes])
+            groups = np.concatenate([groups, new_groups])
+            counts[name] = SetCounts(documents, too_short, len(new_hashes))
         order = np.argsort(hashes, kind="stable")
         return cls(ngram, hashes[order], groups[order], counts)
 
     def find(self, words: WordBuffer, least: int, share: float) -> list[str | None]:
-        """Return for each document the set that it holds too much of, None for most.
+        """Return for each document the name of the set of which it contains too much; None for no set.
+
+        A document contains too much if it has at least `least` n-grams of the sets, and these are at least the
+        share `share` of all its n-grams.
 
         Args:
-            least: n-grams of a document that are in a set, from which it is too much...
-            share: ...if they are at least this share of all its n-grams.
+            words: Words of the documents.
+            least: Smallest number of n-grams.
+            share: Smallest share of the document's n-grams, 0 to 1.
         """
         hashes, counts = ngram_hashes(words, self.ngram)
-        hits, group = np.empty((2, len(counts)), np.int64)
-        compiled_loops().look_up(hashes, counts, self.hashes, self.groups, self._sieve, hits, group)
-        found: Bools = (hits >= least) & (hits >= share * counts) & (hits > 0)
-        names = self.names
-        return [names[at] if held else None for at, held in zip(group.tolist(), found.tolist(), strict=True)]
+        hits = np.empty(len(counts), np.int64)
+        groups = np.empty(len(counts), np.int64)
+        compiled_loops().look_up(hashes, counts, self.hashes, self.groups, self._sieve, hits, groups)
+        is_contaminated: Bools = (hits >= least) & (hits >= share * counts) & (hits > 0)
+
+        set_names: list[str | None] = [None] * len(counts)
+        for document in np.flatnonzero(is_contaminated).tolist():
+            set_names[document] = self.names[groups[document]]
+        return set_names
 
     @cached_property
     def data(self) -> bytes:
-        """The bytes of a Parquet file with all of it."""
-        about = {name: [each.documents, each.too_short, each.ngrams] for name, each in self.counts.items()}
+        """Bytes of a Parquet file that holds all n-grams and counts."""
+        sets: dict[str, list[int]] = {}
+        for name, counts in self.counts.items():
+            sets[name] = [counts.documents, counts.too_short, counts.ngrams]
         schema = pa.schema(
             [pa.field("hash", pa.uint64(), False), pa.field("group", pa.int64(), False)],
-            {_SETS_ABOUT: json.dumps({"ngram": self.ngram, "sets": about}).encode()},
+            {_METADATA_KEY: json.dumps({"ngram": self.ngram, "sets": sets}).encode()},
         )
         arrays: list[Any] = [pa.array(self.hashes), pa.array(self.groups)]
+        table = pa.Table.from_arrays(arrays, schema=schema)
         sink = io.BytesIO()
-        pq.write_table(
-            pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd", write_page_checksum=True
-        )
+        pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
         return sink.getvalue()
 
     @cached_property
     def sha256(self) -> str:
-        """Hex, of :attr:`data`."""
+        """Hash of :attr:`data`, in hexadecimal digits."""
         return hashlib.sha256(self.data).hexdigest()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> EvaluationNgrams:
-        """Return what :attr:`data` holds."""
+        """Return the n-grams that the bytes of :attr:`data` hold."""
         table = pq.read_table(io.BytesIO(data))
-        about = json.loads((table.schema.metadata or {})[_SETS_ABOUT])
-        counts = {name: SetCounts(*numbers) for name, numbers in about["sets"].items()}
-        return cls(about["ngram"], table["hash"].to_numpy(), table["group"].to_numpy(), counts)
+        metadata = json.loads((table.schema.metadata or {})[_METADATA_KEY])
+        counts: dict[str, SetCounts] = {}
+        for name, (documents, too_short, ngrams) in metadata["sets"].items():
+            counts[name] = SetCounts(documents, too_short, ngrams)
+        return cls(metadata["ngram"], table["hash"].to_numpy(), table["group"].to_numpy(), counts)
 
 
 def ngram_hashes(words: WordBuffer, ngram: int) -> tuple[UInt64, Int64]:
-    """Return the hashes of all n-grams, document by document, and how many each document has (int64[docs])."""
+    """Return the hashes of all n-grams, document by document, and the number of each document (int64[documents])."""
+    # A word and its space have two bytes at least, so this is room enough.
     hashes = np.empty(len(words.data) // 2 + len(words.ends) + 1, np.uint64)
     counts = np.empty(len(words.ends) - 1, np.int64)
     total = compiled_loops().ngrams_of_all(words.data, words.ends, ngram, hashes, counts)
     return hashes[:total], counts
 
 
-def _ngrams_of(texts: Iterable[Sequence[str]], ngram: int) -> tuple[UInt64, int, int]:
-    """Return the different n-grams of a set, its documents, and those of them that are too short."""
-    parts, documents, short = [np.zeros(0, np.uint64)], 0, 0
-    for some in texts:
-        hashes, counts = ngram_hashes(WordBuffer.of(some), ngram)
+def _ngrams_of(batches: Iterable[Sequence[str]], ngram: int) -> tuple[UInt64, int, int]:
+    """Return the different n-grams of a set, the number of its documents, and of those that are too short."""
+    parts = [np.zeros(0, np.uint64)]
+    documents = 0
+    too_short = 0
+    for texts in batches:
+        hashes, counts = ngram_hashes(WordBuffer.of(texts), ngram)
         parts.append(np.unique(hashes))
-        documents, short = documents + len(counts), short + int((counts == 0).sum())
-    return np.unique(np.concatenate(parts)), documents, short
+        documents += len(counts)
+        too_short += int((counts == 0).sum())
+    return np.unique(np.concatenate(parts)), documents, too_short

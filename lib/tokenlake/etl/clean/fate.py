@@ -16,7 +16,7 @@ KEPT_COLUMNS: Final = ("kept_file", "kept_position")
 
 
 class Fate(IntEnum):
-    """What becomes of a document."""
+    """Outcome for a document: it is kept, or the reason it is left out."""
 
     KEPT = 0
     OWN_REASON = 1
@@ -32,16 +32,17 @@ REASONS: Final[Mapping[Fate, str]] = {
     Fate.DUPLICATE: "duplicate",
     Fate.NEAR_DUPLICATE: "near_duplicate",
 }
-"""Why a document is left out that has no reason of its own in its signature."""
+"""Reasons of documents that have no reason of their own in their signature."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPlaces:
-    """Documents that others are left out for.
+    """Places of the documents that are kept while their duplicates are left out.
 
     Attributes:
-        numbers: int64[k], ascending.
-        file, position: int64[k].
+        numbers: Numbers of the documents, ascending, int64[k].
+        file: Id of each document's file, int64[k].
+        position: Position of each document in its file, int64[k].
     """
 
     numbers: Int64
@@ -54,16 +55,18 @@ class LeftOut:
     """Documents of a unit that are left out.
 
     Attributes:
-        file, position: int64[m].
-        reason: of each.
-        twice: bool[m], whether it is for another document, which stays.
-        kept_file, kept_position: int64, of these.
+        file: Id of each document's file, int64[m].
+        position: Position of each document in its file, int64[m].
+        reason: Reason of each document.
+        is_duplicate: True for a document that is left out for another one, bool[m].
+        kept_file: File of that other document, for each duplicate, int64.
+        kept_position: Position of that other document, for each duplicate, int64.
     """
 
     file: Int64
     position: Int64
     reason: list[str]
-    twice: Bools
+    is_duplicate: Bools
     kept_file: Int64
     kept_position: Int64
 
@@ -71,10 +74,10 @@ class LeftOut:
         return len(self.reason)
 
     def to_columns(self) -> dict[str, Any]:
-        """Return the columns of a list; null where no other document stays for this one."""
-        kept = np.zeros((2, len(self)), np.int64)
-        kept[:, self.twice] = self.kept_file, self.kept_position
-        found = {
-            name: pa.array(values, mask=~self.twice) for name, values in zip(KEPT_COLUMNS, kept, strict=True)
-        }
-        return {"file": self.file, "position": self.position, "reason": self.reason, **found}
+        """Return the columns of the list; those of the kept document are null where there is none."""
+        columns: dict[str, Any] = {"file": self.file, "position": self.position, "reason": self.reason}
+        for name, places in zip(KEPT_COLUMNS, (self.kept_file, self.kept_position), strict=True):
+            values = np.zeros(len(self), np.int64)
+            values[self.is_duplicate] = places
+            columns[name] = pa.array(values, mask=~self.is_duplicate)
+        return columns

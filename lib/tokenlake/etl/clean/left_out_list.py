@@ -35,18 +35,18 @@ SCHEMA: Final = pa.schema(
         pa.field("kept_position", pa.int64()),
     ]
 )
-"""``file``, ``position``: the document. ``kept_file``, ``kept_position``: of a duplicate, the document that stays."""
+"""``file`` and ``position`` name the document; ``kept_file`` and ``kept_position`` the one that a duplicate equals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanAbout:
-    """How a list was made.
+    """Description of the run that wrote a list.
 
     Attributes:
-        signing: what was made of every document.
-        units: fingerprints of the signatures, in order.
-        accounts: by source; what is left out is `filtered` by its reason.
-        sets: evaluation set to its documents, those too short to be found, and n-grams.
+        signing: Options of the signatures.
+        units: Fingerprints of the signatures, in order.
+        accounts: Source -> audit; documents that are left out count as `filtered`, by reason.
+        sets: Evaluation set -> number of its documents, of those too short to be found, and of its n-grams.
     """
 
     signing: Mapping[str, Any]
@@ -61,12 +61,21 @@ class CleanAbout:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Return what the bytes say; ValueError or KeyError where they are of another format."""
-        found = json.loads(data)
-        if found.pop("format") != FORMAT:
-            raise ValueError("it is of another format")
-        accounts = {name: Account(**each) for name, each in found.pop("accounts").items()}
-        return cls(accounts=accounts, units=tuple(found.pop("units")), **found)
+        """Return the description that the bytes hold.
+
+        Raises:
+            ValueError: The bytes have another format.
+            KeyError: A field is missing.
+        """
+        fields = json.loads(data)
+        if fields["format"] != FORMAT:
+            raise ValueError("it has another format")
+        accounts: dict[str, Account] = {}
+        for name, account_fields in fields["accounts"].items():
+            accounts[name] = Account(**account_fields)
+        return cls(
+            signing=fields["signing"], units=tuple(fields["units"]), accounts=accounts, sets=fields["sets"]
+        )
 
 
 def places_hash(file: Any, position: Any) -> UInt64:
@@ -78,20 +87,24 @@ def places_hash(file: Any, position: Any) -> UInt64:
 class EarlierList:
     """A list that an earlier run wrote.
 
+    Args:
+        path: Path of the list.
+        signing: Options of this run's signatures.
+
     Attributes:
-        units: fingerprints of the signatures of its documents.
-        places: uint64[m], hashes of the places that it leaves out.
+        units: Fingerprints of the signatures of its documents.
+        places: Hashes of the places that it leaves out, uint64[m].
 
     Raises:
-        ConfigError: it is none, or was made with signatures that cannot be compared with these.
+        ConfigError: The file is no such list, or its signatures cannot be compared with those of this run.
     """
 
     def __init__(self, path: str, signing: Signing) -> None:
         about = read_about(path)
         if about is None:
             raise ConfigError(
-                f"clean.against: {path}: expected a list that `tokenlake clean` wrote; this file says nothing of how "
-                "it was made",
+                f"clean.against: {path}: expected a list that `tokenlake clean` wrote; this is another Parquet "
+                "file",
                 file=path,
             )
         for name, value in signing.comparable.items():
@@ -107,14 +120,17 @@ class EarlierList:
 
 
 def read_about(path: str) -> CleanAbout | None:
-    """Return how a list was made; None of a Parquet file of another kind.
+    """Return the description of a list; None for a Parquet file of another kind.
 
     Raises:
-        ConfigError: there is no such file, or it is no Parquet file, or of another release.
+        ConfigError: There is no such file, or it is no Parquet file, or another release wrote it.
     """
     try:
         metadata = pq.read_metadata(path).metadata or {}
-        return CleanAbout.from_bytes(metadata[key]) if (key := _ABOUT.encode()) in metadata else None
+        description = metadata.get(_ABOUT.encode())
+        if description is None:
+            return None
+        return CleanAbout.from_bytes(description)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file", file=path) from None
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
@@ -122,11 +138,11 @@ def read_about(path: str) -> CleanAbout | None:
 
 
 def require_ours(path: str) -> None:
-    """Raise ConfigError where a file lies at `path` that no run of `clean` wrote: a list made by hand stays."""
+    """Raise ConfigError if `path` is a file that no run of `clean` wrote. A list made by hand is never replaced."""
     if Path(path).exists() and read_about(path) is None:
         raise ConfigError(
-            f"clean.output: {path} is there, and `tokenlake clean` did not write it; name another file. A list of your "
-            "own goes to `exclude`: `clean` takes what it leaves out over",
+            f"clean.output: {path} exists, and `tokenlake clean` did not write it. Name another file. A list of your "
+            "own belongs in `exclude` of its source: `clean` leaves out its documents too",
             file=path,
         )
 
@@ -146,13 +162,13 @@ class ListWriter:
         self._rows.write(rows)
 
     def finish(self, about: CleanAbout) -> None:
-        """Put the file in its place."""
+        """Move the file to its path, whole."""
         self._rows.finish({_ABOUT: about.to_bytes().decode()})
         with self._temp.open("rb") as file:
             os.fsync(file.fileno())
         self._temp.replace(self._path)
 
     def discard(self) -> None:
-        """Give up: remove the temporary file."""
+        """Remove the temporary file."""
         self._rows.discard()
         self._temp.unlink(missing_ok=True)

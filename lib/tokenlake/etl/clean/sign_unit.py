@@ -25,7 +25,7 @@ def run_sign_job(job: SignJob, store: Store, kept: dict[Any, Any], progress: Pro
         job: Unit to sign.
         store: Open store of the job.
         kept: Signers of earlier jobs of this process. A signer holds the n-grams of evaluation sets.
-        progress: Function that is told what more is done.
+        progress: Function that is told how many bytes are read.
     """
     signing = job.signing
     signer = kept.get(signing)
@@ -41,21 +41,29 @@ def run_sign_job(job: SignJob, store: Store, kept: dict[Any, Any], progress: Pro
 
 
 NO_TOKENIZER: Final = TokenizerFiles(name="none", files={"tokenizer.json": b"{}"})
-"""For recipes whose texts are fields: these ask nothing of a tokenizer."""
+"""Tokenizer of recipes whose texts are fields, which need none."""
 
-_MOST_DOCUMENTS: Final = 1 << 14  # that are signed at a time: their texts are Python strings meanwhile
+_BATCH_DOCUMENTS: Final = 1 << 14
+"""Largest number of documents that are signed together; meanwhile their texts are Python strings."""
 
 
 def sign_unit(job: SignJob, store: Store, signer: Signer, progress: Progress) -> Account:
     """Make the signatures of one unit, whose records are read, prepared and accounted as for a build, and publish them.
 
+    Args:
+        job: Unit to sign.
+        store: Open store of the job.
+        signer: Signer with the options of the job.
+        progress: Function that is told how many bytes are read.
+
     Returns:
-        the account of its records, all documents being kept.
+        Audit of the unit's records, in which all documents are kept.
 
     Raises:
-        AccountError: a record is missing, which would be a bug.
+        AccountError: The audit does not balance, which would be a bug.
     """
-    recipe, tally = Recipe(job.source, NO_TOKENIZER), UnitTally(packed=False)
+    recipe = Recipe(job.source, NO_TOKENIZER)
+    tally = UnitTally(packed=False)
     writer = SignatureWriter(store, signer.schema)
     try:
         for parts in recipe.groups(job.ranges):
@@ -63,14 +71,13 @@ def sign_unit(job: SignJob, store: Store, signer: Signer, progress: Progress) ->
             for prepared in recipe.read_all(parts):
                 tally.read(prepared)
                 tally.by["quarantined"].update(record.reason for record in prepared.bad)
-                for documents, begins in _row_by_row(prepared.documents):
-                    texts = cast("list[str]", documents.text.to_pylist())
-                    if len(begins) < len(texts):  # a row that became several is left out whole, or not at all
-                        edges = pairwise([*begins.tolist(), len(texts)])
-                        texts = ["\n".join(texts[begin:end]) for begin, end in edges]
-                    writer.write(signer.sign(texts, documents.file[begins], documents.position[begins]))
-                    count = len(begins)
-                    tally.numbers.update(kept=count, documents=count, text_bytes=documents.text_bytes)
+                for documents, row_starts in _batches_of_rows(prepared.documents):
+                    texts = _texts_of_rows(documents, row_starts)
+                    files = documents.file[row_starts]
+                    positions = documents.position[row_starts]
+                    writer.write(signer.sign(texts, files, positions))
+                    row_count = len(row_starts)
+                    tally.numbers.update(kept=row_count, documents=row_count, text_bytes=documents.text_bytes)
                 progress({"bytes": prepared.bytes_read})
         account = tally.account(())
         account.check(where=f"signatures of {job.source.name}")
@@ -81,10 +88,32 @@ def sign_unit(job: SignJob, store: Store, signer: Signer, progress: Progress) ->
     return account
 
 
-def _row_by_row(documents: TextDocuments) -> Iterator[tuple[TextDocuments, Int64]]:
-    """Yield the documents of some rows, whole rows, and where each row's documents begin (int64[n])."""
-    rows = np.arange(len(documents)) if documents.extra is None else np.flatnonzero(~documents.extra)
-    for at in range(0, len(rows), _MOST_DOCUMENTS):
-        begins = rows[at : at + _MOST_DOCUMENTS + 1]
-        stop = len(documents) if len(begins) <= _MOST_DOCUMENTS else int(begins[-1])
-        yield documents.slice(int(begins[0]), stop), begins[:_MOST_DOCUMENTS] - begins[0]
+def _texts_of_rows(documents: TextDocuments, row_starts: Int64) -> list[str]:
+    """Return one text for each row. A row that became several documents is left out whole, or not at all.
+
+    Args:
+        documents: Documents of whole rows.
+        row_starts: Index of the first document of each row, int64[rows].
+    """
+    texts = cast("list[str]", documents.text.to_pylist())
+    if len(row_starts) == len(texts):
+        return texts
+    row_texts: list[str] = []
+    for start, stop in pairwise([*row_starts.tolist(), len(texts)]):
+        row_texts.append("\n".join(texts[start:stop]))
+    return row_texts
+
+
+def _batches_of_rows(documents: TextDocuments) -> Iterator[tuple[TextDocuments, Int64]]:
+    """Yield batches of whole rows: their documents, and the index of each row's first document (int64[n])."""
+    if documents.extra is None:
+        row_starts = np.arange(len(documents))
+    else:
+        row_starts = np.flatnonzero(~documents.extra)
+    for index in range(0, len(row_starts), _BATCH_DOCUMENTS):
+        batch_starts = row_starts[index : index + _BATCH_DOCUMENTS]
+        first = int(batch_starts[0])
+        stop = len(documents)
+        if index + _BATCH_DOCUMENTS < len(row_starts):
+            stop = int(row_starts[index + _BATCH_DOCUMENTS])
+        yield documents.slice(first, stop), batch_starts - first

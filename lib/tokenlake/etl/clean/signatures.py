@@ -32,13 +32,13 @@ from tokenlake.runtime.store.durable_files import remove_temp
 from tokenlake.runtime.store.writes import HashingFile
 
 FORMAT: Final = 1
-"""Of the files; another one makes other names of files."""
+"""Version of the files' layout. It is part of their names."""
 
 FOLDER: Final = ".clean"
 _ABOUT: Final = "tokenlake.signatures"
-_PARQUET: Final[Any] = pq  # whose stubs know neither files of our own nor columns with a dictionary
+_PARQUET: Final[Any] = pq  # its type stubs lack file objects of our own and columns with a dictionary
 _PRIME: Final = (1 << 61) - 1
-_ROWS: Final = 1 << 16  # of a row group
+_ROW_GROUP_ROWS: Final = 1 << 16
 
 
 def signature_key(fingerprint: str) -> str:
@@ -59,19 +59,21 @@ def band_name(band: int) -> str:
 def signature_schema(bands: int) -> pa.Schema:
     """Return the schema of a file.
 
-    ``exact_high``, ``exact_low``: halves of the hash of the whole document. ``ngrams``: how many it has; without any
-    the bands mean nothing. ``reason``: why the document is left out whatever the others are; null: it is not.
+    ``exact_high`` and ``exact_low`` are the halves of the hash of the whole document. ``ngrams`` is the number of its
+    n-grams; the bands of a document without n-grams mean nothing. ``reason`` is the reason to leave the document out,
+    whatever the other documents are; null: there is none.
     """
-    names = ["exact_high", "exact_low", *map(band_name, range(bands))]
-    return pa.schema(
-        [
-            pa.field("file", pa.int64(), False),
-            pa.field("position", pa.int64(), False),
-            pa.field("reason", pa.string()),
-            pa.field("ngrams", pa.int64(), False),
-            *(pa.field(name, pa.uint64(), False) for name in names),
-        ]
-    )
+    fields = [
+        pa.field("file", pa.int64(), False),
+        pa.field("position", pa.int64(), False),
+        pa.field("reason", pa.string()),
+        pa.field("ngrams", pa.int64(), False),
+        pa.field("exact_high", pa.uint64(), False),
+        pa.field("exact_low", pa.uint64(), False),
+    ]
+    for band in range(bands):
+        fields.append(pa.field(band_name(band), pa.uint64(), False))
+    return pa.schema(fields)
 
 
 def permutations(signing: Signing) -> tuple[UInt64, UInt64]:
@@ -79,9 +81,11 @@ def permutations(signing: Signing) -> tuple[UInt64, UInt64]:
 
     They are drawn as datatrove draws them, from NumPy's frozen generator: one seed gives both tools the same functions.
     """
-    draw, count = np.random.RandomState(signing.seed), signing.bands * signing.rows
-    factors = draw.randint(1, _PRIME, count, np.uint64)
-    return factors, draw.randint(0, _PRIME, count, np.uint64)
+    generator = np.random.RandomState(signing.seed)
+    count = signing.bands * signing.rows
+    factors = generator.randint(1, _PRIME, count, np.uint64)
+    terms = generator.randint(0, _PRIME, count, np.uint64)
+    return factors, terms
 
 
 @final
@@ -153,11 +157,12 @@ class Signer:
 
 @final
 class EvenRowGroups:
-    """Writes a Parquet file in row groups of equal size, in whatever batches rows come.
+    """Writes a Parquet file in row groups of about equal size, whatever the batches are.
 
     Args:
-        sink: path of the file, or what it is written to.
-        dictionary: columns that are stored with one.
+        sink: Path of the file, or a file object.
+        schema: Schema of the file.
+        dictionary: Names of the columns that are stored with a dictionary.
     """
 
     def __init__(self, sink: Any, schema: pa.Schema, dictionary: Sequence[str]) -> None:
@@ -165,32 +170,33 @@ class EvenRowGroups:
         self._writer = _PARQUET.ParquetWriter(
             sink, schema, compression="zstd", use_dictionary=list(dictionary), write_page_checksum=True
         )
-        self._held: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._batches: list[pa.RecordBatch] = []
+        self._row_count = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows."""
-        self._held.append(rows)
-        self._rows += rows.num_rows
-        if self._rows >= _ROWS:
+        self._batches.append(rows)
+        self._row_count += rows.num_rows
+        if self._row_count >= _ROW_GROUP_ROWS:
             self._flush()
 
     def finish(self, metadata: dict[str, str]) -> None:
-        """Write what is left, and the footer."""
+        """Write the last rows and the footer."""
         self._flush()
         self._writer.add_key_value_metadata(metadata)
         self._writer.close()
 
     def discard(self) -> None:
-        """Give up."""
+        """Close the writer; the file is not whole."""
         with contextlib.suppress(OSError, ValueError, pa.ArrowException):
             self._writer.close()
 
     def _flush(self) -> None:
-        if self._rows:
-            table: Any = pa.Table.from_batches(self._held, self._schema)
-            self._writer.write_table(table.combine_chunks(), row_group_size=self._rows)
-        self._held, self._rows = [], 0
+        if self._row_count:
+            table: Any = pa.Table.from_batches(self._batches, self._schema)
+            self._writer.write_table(table.combine_chunks(), row_group_size=self._row_count)
+        self._batches = []
+        self._row_count = 0
 
 
 @final
@@ -198,7 +204,8 @@ class SignatureWriter:
     """A unit's file while it is written to a temporary place."""
 
     def __init__(self, store: Store, schema: pa.Schema) -> None:
-        self._store, self._temp = store, store.temp(FOLDER)
+        self._store = store
+        self._temp = store.temp(FOLDER)
         self._file = HashingFile(self._temp)
         self._rows = EvenRowGroups(self._file, schema, ["reason"])
 
@@ -207,16 +214,16 @@ class SignatureWriter:
         self._rows.write(rows)
 
     def publish(self, fingerprint: str, account: Account) -> None:
-        """Put the whole file in its place."""
+        """Move the whole file to its place in the store."""
         self._rows.finish({_ABOUT: json.dumps(account.to_json(), sort_keys=True)})
         self._file.close()
-        # Of one name, it is what another version of Arrow has written: the same rows in other bytes.
+        # A file of this name holds the same rows; another version of Arrow may have written other bytes.
         self._store.publish(
             self._temp, signature_key(fingerprint), self._file.sha256, replace_orphan=lambda: True
         )
 
     def discard(self) -> None:
-        """Give up: remove the temporary file."""
+        """Remove the temporary file."""
         self._rows.discard()
         self._file.discard()
         remove_temp(self._temp)
@@ -224,11 +231,11 @@ class SignatureWriter:
 
 @final
 class SignatureFile:
-    """A unit's file, opened to be read column by column; to be used in a ``with``.
+    """A unit's file, opened to read columns; a context manager.
 
     Raises:
-        NotFoundError: there is none.
-        IntegrityError: it is damaged.
+        NotFoundError: There is no such file.
+        IntegrityError: The file is damaged.
     """
 
     def __init__(self, store: Store, fingerprint: str) -> None:
@@ -237,8 +244,8 @@ class SignatureFile:
             self._bytes = store.open(self._key)
         except NotFoundError as error:
             raise NotFoundError(
-                f"{self._key}: these signatures are not in the store {store.url}. Clean once more with the "
-                "configuration that they were made for and with this store, and they are made again",
+                f"{self._key}: these signatures are not in the store {store.url}. Clean again with this store and the "
+                "configuration that they belong to, which makes them anew",
                 file=self._key,
             ) from error
         try:
@@ -260,20 +267,22 @@ class SignatureFile:
 
     @property
     def rows(self) -> int:
-        """Documents in it."""
+        """Number of documents."""
         return self._file.metadata.num_rows
 
     def column(self, name: str) -> Any:
-        """Return a column as a numpy array; ``reason`` as Arrow's."""
+        """Return a column as a NumPy array; the column ``reason`` as an Arrow array."""
         try:
-            found = self._file.read(columns=[name]).column(0)
+            column = self._file.read(columns=[name]).column(0)
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from error
-        return found if name == "reason" else found.to_numpy()
+        if name == "reason":
+            return column
+        return column.to_numpy()
 
     def _damaged(self, error: Exception) -> IntegrityError:
         return IntegrityError(
-            f"{self._key}: the signatures are damaged: {error}. Remove the file, and clean again: it is made anew",
+            f"{self._key}: the signatures are damaged: {error}. Remove the file and clean again to write it anew",
             file=self._key,
         )
 

@@ -90,7 +90,7 @@ class FilesByValue:
         finished: list[FlatFile] = []
         for files in all_files:
             for file in files.finish(naming):
-                finished.append(replace(file, split=self._split))  # noqa: PERF401
+                finished.append(replace(file, split=self._split))
         return finished
 
     def __enter__(self) -> FilesByValue:

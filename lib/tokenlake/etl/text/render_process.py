@@ -139,7 +139,7 @@ class RenderProcess:
             process.stdin.flush()
             self._opened.add(template.name)
             for line in itertools.islice(process.stdout, len(lines)):
-                answers.append(json.loads(line))  # noqa: PERF401 (answers before an end of the process count)
+                answers.append(json.loads(line))
         except (BrokenPipeError, json.JSONDecodeError):
             pass
         except BaseException:

@@ -441,7 +441,7 @@ def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
         paths: list[Path] = []
         for file in repository_files:
             if file in names:
-                paths.append(Path(hf_hub_download(repo, file, revision=revision)))  # noqa: PERF401
+                paths.append(Path(hf_hub_download(repo, file, revision=revision)))
     except Exception as error:
         # The client of the Hub passes on the exceptions of its HTTP library, which changes with releases.
         raise SourceNotFoundError(
