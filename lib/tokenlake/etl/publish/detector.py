@@ -1,11 +1,11 @@
-"""What looks like a secret in a text: shapes of credentials, values behind telling names, this process's own secrets.
+"""Search of a text for secrets: shapes of credentials, random values under names, secrets of this process.
 
-A secret is looked for as it is written, and also
+A secret is found as it is written, and also
 
 - cut into pieces: string literals that are put together (``"ghp_" + "..."``), and lines that break inside it;
 - in base64 or hexadecimal digits, wrapped lines and two layers included.
 
-Nothing that is found is kept or shown.
+Secrets that are found are neither stored nor shown.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from urllib.parse import quote
 
 from tokenlake.base.secrets import CREDENTIAL, HIDDEN, known_secrets
 
-_SHORTEST: Final = 8  # characters; a shorter value of a variable is likely to be an ordinary word
+_SHORTEST_OWN_SECRET: Final = 8  # characters; a shorter value of a variable may be an ordinary word
 LONG_ENOUGH: Final = 16
-"""Characters of a value behind a telling name, at least."""
+"""Smallest number of characters of a random value."""
 _ENTROPY: Final = 3.2  # bits per character of such a value; words have less
 
 # As the issuers document them: kind, texts of which one occurs in each (a search for those is fast), and the shape.
@@ -72,13 +72,13 @@ URL with a password | :// | [A-Za-z][\w+.-]{0,30}://[^\s/:@'"<>{}\[\]()]{0,64}:(
 @final
 @dataclass(frozen=True, slots=True)
 class _SecretShape:
-    """What the credentials of one issuer look like.
+    """Form of the credentials of one issuer.
 
     Attributes:
-        kind: Name for people.
-        hints: Texts of which one occurs in each; a search for those is fast.
-        pattern: The whole credential.
-        may_be_split: Whether pieces of it are put together before it is looked for: it is one word.
+        kind: Name of the kind of credential, for messages.
+        hints: Texts of which every credential contains one; the search for them is fast.
+        pattern: Pattern of the whole credential.
+        may_be_split: True for a credential that is one word, whose pieces are joined before the search.
     """
 
     kind: str
@@ -112,7 +112,7 @@ _NAMED: Final = re.compile(
     re.IGNORECASE,
 )
 _HASH: Final = re.compile(r"(?:sha256|sha1|md5|git|etag)[:-].*|[0-9]+")
-_TELLING: Final = re.compile(
+_SECRET_NAME: Final = re.compile(
     r"secret|passw|credential|private_?key|access_?key|api_?key|connection_string|(^|_)(token|pat|pwd|key|auth)$",
     re.IGNORECASE,
 )
@@ -130,7 +130,7 @@ _JOINT: Final = re.compile(
 _WORD: Final = re.compile(r"[\w.+/=~:-]+")
 _LAST_WORD: Final = re.compile(r"[\w.+/=~:-]+\Z")
 _HINT: Final = re.compile("|".join(re.escape(hint) for shape in _KNOWN for hint in shape.hints))
-_LONGEST: Final = 512  # characters of the first piece that are looked at
+_LONGEST: Final = 512  # characters of the first piece that are searched
 _MOST_JOINTS: Final = 6  # in one credential: a list of words that happens to look like one has more
 
 # A run of base64, lines that were wrapped at 60 letters or more taken together; and of hexadecimal digits.
@@ -144,65 +144,84 @@ _LAYERS: Final = 2
 
 @final
 class Detector:
-    """Looks for secrets in texts: ``Detector(os.environ).shapes("key: AKIA...")``.
+    """Search of texts for secrets: ``Detector(os.environ).shapes("key: AKIA...")``.
 
-    Nothing that it finds is kept, and its repr shows nothing that it knows. What it yields is (kind, offset).
+    The methods yield pairs (kind of secret, character offset). The detector stores no secret that it finds, and its
+    repr shows none that it knows.
+
+    Args:
+        environment: Environment variables, whose secrets are searched for. Those of resolved references always are.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """Learn the secrets of this process: of resolved references, and of an environment."""
-        own = dict.fromkeys(known_secrets(), "a secret that this process uses")
+        kinds = dict.fromkeys(known_secrets(), "a secret that this process uses")
         for name, value in (environment or {}).items():
-            found = [each for each in _IN_URL.findall(value) if not _PLACEHOLDER.fullmatch(each)]
-            is_place = _PLACES.search(name) or value.startswith(("/", "~", "./"))
-            if _TELLING.search(name) and not is_place:
-                found.append(value.strip())
-            own |= dict.fromkeys(found, f"the value of the environment variable {name}")
-        self._own: dict[str, str] = {}
-        for secret, kind in own.items():
-            if len(secret) >= _SHORTEST:
-                self._own |= dict.fromkeys(_spellings(secret), kind)
-                self._own |= dict.fromkeys(_encodings(secret), f"{kind}, encoded")
-        self._known = sum(len(secret) >= _SHORTEST for secret in own)
+            for secret in _secrets_of_variable(name, value):
+                kinds[secret] = f"the value of the environment variable {name}"
+
+        # A secret is searched for in each way in which it may be written.
+        self._kind_of: dict[str, str] = {}
+        self._secret_count = 0
+        for secret, kind in kinds.items():
+            if len(secret) >= _SHORTEST_OWN_SECRET:
+                self._secret_count += 1
+                self._kind_of |= dict.fromkeys(_spellings(secret), kind)
+                self._kind_of |= dict.fromkeys(_encodings(secret), f"{kind}, encoded")
 
     def __repr__(self) -> str:
-        return f"Detector({self._known} secrets of this process)"
+        return f"Detector({self._secret_count} secrets of this process)"
 
     def shapes(self, text: str) -> Iterator[tuple[str, int]]:
-        """Yield what has the shape of a credential, and what is a secret of this process."""
+        """Yield text with the shape of a credential, and secrets of this process."""
         for shape in _KNOWN:
             for start, _ in _matches(shape, text):
                 yield shape.kind, start
-        for secret, kind in self._own.items():
-            if (start := text.find(secret)) >= 0:
+        for secret, kind in self._kind_of.items():
+            start = text.find(secret)
+            if start >= 0:
                 yield kind, start
         yield from _in_pieces(text)
         yield from _encoded(text, _LAYERS)
 
     def named(self, text: str) -> Iterator[tuple[str, int]]:
-        """Yield values that look random and stand behind names such as token, secret or password."""
-        for found in _NAMED.finditer(text):
-            name = found["name"].rpartition(".")[2].strip("-")  # storage.aws_secret -> aws_secret
-            if CREDENTIAL.search(name) and is_random(found["value"]):
-                yield f"value of {name!r}", found.start("value")
+        """Yield random values under names such as token, secret or password."""
+        for match in _NAMED.finditer(text):
+            name = match["name"].rpartition(".")[2].strip("-")  # storage.aws_secret -> aws_secret
+            if CREDENTIAL.search(name) and is_random(match["value"]):
+                yield f"value of {name!r}", match.start("value")
 
     def everywhere(self, text: str) -> Iterator[tuple[str, int]]:
-        """Yield both."""
+        """Yield the results of :meth:`shapes` and :meth:`named`."""
         yield from self.shapes(text)
         yield from self.named(text)
 
 
 def is_random(value: str) -> bool:
-    """Return whether a value may be a generated secret: long, of letters and digits, and of no words."""
+    """Return True if a value may be a generated secret: long, of letters and digits, and not made of words."""
     if len(value) < LONG_ENOUGH or _HASH.fullmatch(value) or re.search(r"\s", value):
         return False
     if not re.search(r"[0-9]", value) or not re.search(r"[A-Za-z]", value):
         return False
-    shares = [count / len(value) for count in Counter(value).values()]
-    return -sum(share * math.log2(share) for share in shares) >= _ENTROPY
+    # Entropy of its characters, in bits per character.
+    entropy = 0.0
+    for count in Counter(value).values():
+        share = count / len(value)
+        entropy -= share * math.log2(share)
+    return entropy >= _ENTROPY
+
+
+def _secrets_of_variable(name: str, value: str) -> Iterator[str]:
+    """Yield the passwords in URLs of an environment variable's value, and the value itself if its name says secret."""
+    for password in _IN_URL.findall(value):
+        if not _PLACEHOLDER.fullmatch(password):
+            yield password
+    is_place = _PLACES.search(name) or value.startswith(("/", "~", "./"))
+    if _SECRET_NAME.search(name) and not is_place:
+        yield value.strip()
 
 
 def _spellings(secret: str) -> set[str]:
+    """Return a secret as it stands in plain text, in JSON and in a URL."""
     return {secret, json.dumps(secret)[1:-1], quote(secret, safe="")}
 
 
@@ -212,7 +231,7 @@ def _encodings(secret: str) -> set[str]:
     encodings = {data.hex(), data.hex().upper()}
     for before in range(3):
         text = base64.b64encode(bytes(before) + data).decode()
-        # Letters that bytes before and behind have a part in are left out.
+        # A letter holds 6 bits. Those that hold bits of the bytes before or after the secret are left out.
         start = -(-before * 8 // 6)
         stop = (before + len(data)) * 8 // 6
         encodings |= {text[start:stop], text[start:stop].replace("+", "-").replace("/", "_")}
@@ -220,7 +239,7 @@ def _encodings(secret: str) -> set[str]:
 
 
 def _matches(shape: _SecretShape, text: str) -> Iterator[tuple[int, int]]:
-    """Yield where credentials of a shape begin and end."""
+    """Yield the start and end of each credential of a shape."""
     if not any(hint in text for hint in shape.hints):
         return
     for match in shape.pattern.finditer(text):
@@ -238,15 +257,21 @@ def _in_pieces(text: str) -> Iterator[tuple[str, int]]:
         token = "ghp_ | 0123 | 4567"          # | is a joint: candidates are ghp_0123 and ghp_01234567
     """
     joints = list(_JOINT.finditer(text))
-    stops = [joint.start() for joint in joints[1:]] + [len(text)]
+    stops = [joint.start() for joint in joints[1:]]
+    stops.append(len(text))
     for index, joint in enumerate(joints):
-        before = joints[index - 1].end() if index else 0
-        first = _LAST_WORD.search(text, max(before, joint.start() - _LONGEST), joint.start())
+        piece_start = 0
+        if index:
+            piece_start = joints[index - 1].end()
+        first = _LAST_WORD.search(text, max(piece_start, joint.start() - _LONGEST), joint.start())
         if first is None:
             continue
+
+        # Add the first word of each later piece, as long as the pieces consist of one word.
         candidate = first[0]
-        for after in range(index, min(index + _MOST_JOINTS, len(joints))):
-            start, stop = joints[after].end(), stops[after]
+        for later in range(index, min(index + _MOST_JOINTS, len(joints))):
+            start = joints[later].end()
+            stop = stops[later]
             word = _WORD.match(text, start, stop)
             if word is None:
                 break
@@ -259,7 +284,7 @@ def _in_pieces(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _kinds_across(candidate: str, joint: int) -> Iterator[str]:
-    """Yield the kinds of credentials that begin before a place in a text and end behind it."""
+    """Yield the kinds of credentials that begin before an offset of a text and end after it."""
     for shape in _KNOWN:
         if shape.may_be_split:
             for start, stop in _matches(shape, candidate):
@@ -268,31 +293,40 @@ def _kinds_across(candidate: str, joint: int) -> Iterator[str]:
 
 
 def _encoded(text: str, layers: int) -> Iterator[tuple[str, int]]:
-    """Yield credentials in base64 or hexadecimal digits, at the place where these begin."""
+    """Yield credentials in base64 or hexadecimal digits, at the offset of the first letter.
+
+    Args:
+        text: Text to search.
+        layers: Number of encodings that may be nested.
+    """
     for run in _BASE64.finditer(text):
         letters = _NOT_BASE64.sub("", run[0].replace("-", "+").replace("_", "/"))
         if len(letters) < _LEAST_ENCODED:
             continue
-        # What stands before may be letters of base64, too: a path, or a word with a dash.
+        # The run may begin with letters of a path or a word. Four letters hold three bytes, so there are four ways.
         for skipped in range(4):
-            whole = (len(letters) - skipped) // 4 * 4
-            data = base64.b64decode(letters[skipped : skipped + whole] + _rest(letters[skipped + whole :]))
+            length = (len(letters) - skipped) // 4 * 4
+            end = skipped + length
+            data = base64.b64decode(letters[skipped:end] + _padded(letters[end:]))
             for kind in _in_bytes(data, layers):
                 yield f"{kind}, in base64", run.start()
     for run in _HEX.finditer(text):
         for skipped in range(2):
             digits = run[0][skipped:]
-            for kind in _in_bytes(bytes.fromhex(digits[: len(digits) // 2 * 2]), layers):
+            data = bytes.fromhex(digits[: len(digits) // 2 * 2])
+            for kind in _in_bytes(data, layers):
                 yield f"{kind}, in hexadecimal digits", run.start()
 
 
-def _rest(letters: str) -> str:
-    """Return the last letters of a run with their padding; one alone holds no byte."""
-    return letters + "=" * (4 - len(letters)) if len(letters) > 1 else ""
+def _padded(letters: str) -> str:
+    """Return the last letters of a run with their padding; a single letter holds no byte."""
+    if len(letters) < 2:
+        return ""
+    return letters + "=" * (4 - len(letters))
 
 
 def _in_bytes(data: bytes, layers: int) -> Iterator[str]:
-    """Yield the kinds of credentials in what was decoded."""
+    """Yield the kinds of credentials in decoded bytes."""
     for printable in _PRINTABLE.finditer(data):
         text = printable[0].decode("ascii")
         for shape in _KNOWN:

@@ -1,4 +1,4 @@
-"""A dataset's repository on the Hub: what is there now, and the few changes that publishing makes, through HfApi."""
+"""A dataset's repository on the Hub: its state, and the few changes that publishing makes, through HfApi."""
 
 from __future__ import annotations
 
@@ -12,100 +12,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast, final
 
-from tokenlake.base.secrets import remember, scrub
-from tokenlake.errors import ConfigError, MissingExtraError, StoreError, TokenlakeError, VersionConflictError
+from tokenlake.base.secrets import remember
+from tokenlake.errors import ConfigError, MissingExtraError, StoreError, VersionConflictError
 from tokenlake.etl.publish.files import PublishedFile
-from tokenlake.etl.sources.hub_client import offline
+from tokenlake.etl.publish.hub_errors import hub_error, is_offline, status_of
 
-_PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})  # the same request may succeed after it
+_TEMPORARY_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})  # the same request may succeed later
 _TRIES: Final = 4
-_FIRST_WAIT: Final = 1.0  # seconds; doubles
+_FIRST_WAIT: Final = 1.0  # seconds before the second try; each further wait is twice as long
 _REPO: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _BRANCH: Final = re.compile(r"(?!v[0-9]+\Z|[0-9a-f]{40}\Z|refs/)[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
 _NO_IGNORE: Final = "# what the manifest lists is uploaded, whatever a .gitignore of the repository says\n"
 _THREADS: Final = 4
-_AGAIN: Final = "run the same command again: what was uploaded is not sent again, and nothing is visible yet"
-
-
-def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that an error, or what caused it, stands for."""
-    seen: BaseException | None = error
-    while seen is not None:
-        response: Any = getattr(seen, "response", None)
-        if response is not None:
-            return int(response.status_code)
-        seen = seen.__cause__
-    return None
-
-
-def explained(error: Exception, repo: str, doing: str) -> TokenlakeError:
-    """Return the error for people that stands for one of `huggingface_hub`, or of its HTTP library.
-
-    Args:
-        doing: what was being done, such as ``"uploading data/train-00000-00.parquet"``.
-    """
-    if "offline" in type(error).__name__.lower():
-        return offline(f"{repo} on the Hub")
-    status, said = status_of(error), _said(error)
-    details = {"repo": repo, "status": status}
-    if any(word in said.lower() for word in ("quota", "storage limit", "exceeded your", "payment required")):
-        return StoreError(
-            f"{repo}: the Hub has no room for it ({said}); free private storage of the account or raise its limit, "
-            f"and {_AGAIN}",
-            **details,
-        )
-    kind: type[TokenlakeError] = ConfigError
-    match status:
-        case 401:
-            told = (
-                "the Hub does not accept the token; it may be expired, revoked or mistyped. Log in again with `hf auth "
-                "login`, set HF_TOKEN, or name the variable that holds it: --token-env NAME"
-            )
-        case 403:
-            told = (
-                f"the token may not do that ({doing}; the Hub says {said!r}). It needs write access to the repository, "
-                "and to its organization where it is new: https://huggingface.co/settings/tokens"
-            )
-        case 404:
-            told = (
-                f"the Hub has no such repository, organization or branch, or the token may not see it ({doing}); check "
-                "the spelling, and whose token it is"
-            )
-        case 409 | 412:
-            kind = VersionConflictError
-            told = (
-                f"somebody else changed the repository meanwhile ({doing}); nothing of this push is visible. Look at "
-                "what they pushed, and run the same command again"
-            )
-        case _:
-            kind, told = (
-                StoreError,
-                f"the Hub could not be reached or failed while {doing} ({said}); {_AGAIN}",
-            )
-    return kind(f"{repo}: {told}", **details)
-
-
-def _said(error: BaseException) -> str:
-    """Return the Hub's own sentence, without addresses and secrets."""
-    found = getattr(error, "server_message", None)
-    cause = error.__cause__
-    if not found and cause is not None and isinstance(error, RuntimeError):
-        return _said(cause)
-    text = str(found or error).strip() or type(error).__name__
-    first = scrub(" ".join(text.split()))
-    return first if len(first) <= 300 else f"{first[:300]}..."
 
 
 @final
 @dataclass(frozen=True)
 class HubState:
-    """What is there.
+    """State of a repository.
 
     Attributes:
-        private: whether it is for those with access only.
-        head: commit of the branch, None where there is no such branch.
-        main: commit of main, None while the repository is empty.
-        tags: tag to commit.
+        private: True if only accounts with access see it.
+        head: Commit of the branch; None if there is no such branch.
+        main: Commit of main; None while the repository is empty.
+        tags: Tag -> commit.
     """
 
     private: bool
@@ -116,27 +46,28 @@ class HubState:
 
 @final
 class HubRepository:
-    """One repository; asks for nothing until it is told to.
+    """Client of one repository. It sends no request before one of its methods is called.
+
+    Args:
+        repo: Repository, as ``org/name``.
+        branch: Branch to publish on.
+        token: Token; None: that of ``HF_TOKEN``, or else of the saved login.
+        look: True to change nothing, which needs no token.
 
     Attributes:
-        repo: ``org/name``.
-        branch: of it, to publish on.
-        with_token: whether it is seen as somebody's, and not as everybody sees it.
+        repo: Repository, as ``org/name``.
+        branch: Branch to publish on.
+        with_token: True if requests carry a token; otherwise only what everybody sees is visible.
+        url: Address of the repository.
+
+    Raises:
+        MissingExtraError: `huggingface_hub` is not installed.
+        ConfigError: A name is not allowed, or a token is needed and there is none.
     """
 
     def __init__(
         self, repo: str, branch: str = "main", token: str | None = None, *, look: bool = False
     ) -> None:
-        """Prepare the client.
-
-        Args:
-            token: None: ``HF_TOKEN``, then the saved login.
-            look: change nothing, which needs no token.
-
-        Raises:
-            MissingExtraError: `huggingface_hub` is not installed.
-            ConfigError: a name is none; or there is no token, and one is needed.
-        """
         if not _REPO.fullmatch(repo) or ".." in repo or "--" in repo:
             raise ConfigError(
                 f"the repository {repo!r} is refused; expected org/name, of a dataset on the Hub"
@@ -150,8 +81,9 @@ class HubRepository:
             from huggingface_hub import HfApi, constants, get_token
             from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
         except ImportError as error:
-            told = "pushing to the Hub needs huggingface_hub: pip install 'tokenlake[etl]'"
-            raise MissingExtraError(told) from error
+            raise MissingExtraError(
+                "pushing to the Hub needs huggingface_hub: pip install 'tokenlake[etl]'"
+            ) from error
         token = token or get_token()
         self.with_token = bool(token)
         if not token and not look:
@@ -160,52 +92,62 @@ class HubRepository:
                 "set HF_TOKEN, or name the variable that holds it: --token-env NAME"
             )
         remember([token or ""])
-        self.repo, self.branch = repo, branch
-        # Read now, not when huggingface_hub was imported.
-        endpoint = (os.environ.get("HF_ENDPOINT") or cast("str", constants.ENDPOINT)).rstrip("/")
+        self.repo = repo
+        self.branch = branch
+        # The variable is read now: huggingface_hub read it when it was imported.
+        endpoint = os.environ.get("HF_ENDPOINT") or cast("str", constants.ENDPOINT)
+        endpoint = endpoint.rstrip("/")
         self._api: Any = HfApi(endpoint=endpoint, token=token or False, library_name="tokenlake")
-        self._missing = cast("type[Exception]", RepositoryNotFoundError)
-        # The root of what the HTTP library of `huggingface_hub` raises; releases differ in the library.
-        self._fault = cast("type[Exception]", HfHubHTTPError.__bases__[0])
+        self._not_found_error = cast("type[Exception]", RepositoryNotFoundError)
+        # Releases of `huggingface_hub` use different HTTP libraries: this is the base class of the library's errors.
+        self._http_error = cast("type[Exception]", HfHubHTTPError.__bases__[0])
         self.url = f"{endpoint}/datasets/{repo}"
 
     def state(self) -> HubState | None:
-        """Ask what is there; None: there is no such repository, as far as the token can see.
+        """Return the state of the repository; None if the token sees no such repository.
 
         Raises:
-            ConfigError: the Hub does not accept the token.
-            StoreError: it cannot be reached.
+            ConfigError: The Hub does not accept the token.
+            StoreError: The Hub cannot be reached.
         """
-        doing = "asking what is there"
+        action = "asking for the state of the repository"
         try:
-            info = self._call(doing, "repo_info", passed=self._missing)
-        except self._missing as error:
+            info = self._call(action, "repo_info", passed=self._not_found_error)
+        except self._not_found_error as error:
             if status_of(error) == 401 and self.with_token:
-                raise explained(error, self.repo, doing) from None
+                raise hub_error(error, self.repo, action) from None
             return None
-        refs = self._call(doing, "list_repo_refs")
+        refs = self._call(action, "list_repo_refs")
         branches = {entry.name: entry.target_commit for entry in refs.branches}
         tags = {entry.name: entry.target_commit for entry in refs.tags}
-        # A repository whose visibility is not told is none that may be written to.
-        return HubState(info.private is True, branches.get(self.branch), branches.get("main"), tags)
+        # A repository of unknown visibility counts as public, so that nothing is pushed to it by mistake.
+        is_private = info.private is True
+        return HubState(is_private, branches.get(self.branch), branches.get("main"), tags)
 
     def present(self) -> HubState:
-        """Ask what is there, in a repository that was there."""
-        found = self.state()
-        if found is None:
-            raise StoreError(f"{self.repo} was there a moment ago, and now it is not; look at it on the Hub")
-        return found
+        """Return the state of a repository that exists."""
+        state = self.state()
+        if state is None:
+            raise StoreError(f"{self.repo} existed a moment ago and is gone now; look at it on the Hub")
+        return state
 
     def created(self, *, public: bool) -> HubState:
-        """Create the repository, and ask what is there.
+        """Create the repository and return its state.
 
-        Somebody may have been faster, or new repositories of the organization may be public.
+        The state may be a surprise: somebody else may have created the repository, or new repositories of the
+        organization may be public.
         """
         self._call("creating the repository", "create_repo", private=not public, exist_ok=True)
         return self.present()
 
     def require_private(self, state: HubState, rows: str, remedy: str) -> None:
-        """Raise ConfigError where the repository is public: ``rows`` are what everybody would see."""
+        """Raise ConfigError if the repository is public.
+
+        Args:
+            state: State of the repository.
+            rows: Name of the rows that everybody would see.
+            remedy: Instruction for a user who wants them to be public.
+        """
         if not state.private:
             raise ConfigError(
                 f"{self.repo} is public: everybody would see {rows}. Push to another repository, make it "
@@ -220,77 +162,100 @@ class HubRepository:
         return head
 
     def files(self, commit: str) -> dict[str, Any]:
-        """List the files of a commit, by path, as `huggingface_hub` describes them (``RepoFile``)."""
+        """Return path -> ``RepoFile`` of `huggingface_hub`, for the files of a commit."""
         if not commit:
             return {}
-        listed = self._call("listing files", "list_repo_tree", revision=commit, recursive=True)
-        return {entry.path: entry for entry in listed if hasattr(entry, "blob_id")}
+        entries = self._call("listing files", "list_repo_tree", revision=commit, recursive=True)
+        # Folders have no blob.
+        return {entry.path: entry for entry in entries if hasattr(entry, "blob_id")}
 
     def read(self, commit: str, path: str) -> bytes:
         """Return a file of a commit."""
         with tempfile.TemporaryDirectory(prefix="tokenlake-push-") as folder:
-            where: dict[str, Any] = {"revision": commit, "local_dir": folder}
-            return Path(self._call(f"reading {path}", "hf_hub_download", path, **where)).read_bytes()
+            copy = self._call(f"reading {path}", "hf_hub_download", path, revision=commit, local_dir=folder)
+            return Path(copy).read_bytes()
 
     def create_branch(self, start: str | None) -> None:
-        """Create the target's branch where `start` is."""
-        options: dict[str, Any] = {"branch": self.branch, "revision": start, "exist_ok": True}
-        self._call(f"creating the branch {self.branch}", "create_branch", **options)
+        """Create the branch at the commit `start`."""
+        action = f"creating the branch {self.branch}"
+        self._call(action, "create_branch", branch=self.branch, revision=start, exist_ok=True)
 
     def upload(self, files: Sequence[tuple[PublishedFile, Path | None]]) -> list[Any]:
-        """Send the contents of files, without making them visible; return what :meth:`commit` takes.
+        """Send the contents of files, which are not visible yet; return the additions for :meth:`commit`.
 
-        Contents that the Hub has already are not sent again. A path is not needed any more after this.
+        Contents that the Hub has already are not sent again. The paths are not needed after this call.
 
         Args:
-            files: with, for those whose bytes are not held, a file of this machine with the same bytes.
+            files: Files, each with the path of a local copy if its bytes are not in memory.
         """
         from huggingface_hub import CommitOperationAdd
 
-        made: list[Any] = []
+        additions: list[Any] = []
         for file, path in files:
-            content: Any = path if file.data is None else file.data
+            content: Any = file.data
+            if content is None:
+                content = path
             addition: Any = CommitOperationAdd(file.path, content)
-            # Known, and just compared: hashing it once more would only take time.
+            # The hash is known and was compared when the copy was made: no need to hash the bytes again.
             addition.upload_info.sha256 = bytes.fromhex(file.sha256)
-            made.append(addition)
-        what = files[0][0].path if len(files) == 1 else f"{len(files)} files"
+            additions.append(addition)
+
+        action = f"uploading {len(files)} files"
+        if len(files) == 1:
+            action = f"uploading {files[0][0].path}"
         self._call(
-            f"uploading {what}",
+            action,
             "preupload_lfs_files",
-            made,
-            tries=1,  # what is worth another try has had several
+            additions,
+            tries=1,  # it retries by itself
             revision=self.branch,
             num_threads=_THREADS,
             gitignore_content=_NO_IGNORE,
         )
-        for addition in made:
+        for addition in additions:
+            # The Hub keeps small files in git: these are sent with the commit, when the copy is gone.
             if not addition._is_uploaded and isinstance(addition.path_or_fileobj, str):
-                # The Hub keeps it in git itself, and the file is about to go.
                 addition.path_or_fileobj = Path(addition.path_or_fileobj).read_bytes()
-        return made
+        return additions
 
     def commit(
         self, additions: list[Any], deleted: Sequence[str], message: str, about: str, parent: str
     ) -> None:
-        """Make one commit of all, on top of `parent`.
+        """Make one commit of all changes.
+
+        Args:
+            additions: Result of :meth:`upload`.
+            deleted: Paths to delete.
+            message: First line of the commit's message.
+            about: Description of the commit.
+            parent: Commit on top of which it goes.
 
         Raises:
-            VersionConflictError: the branch is elsewhere by now.
-            StoreError: the Hub could not be reached; the commit may have been made all the same.
+            VersionConflictError: The branch has another commit by now.
+            StoreError: The Hub could not be reached; the commit may exist nevertheless.
         """
         from huggingface_hub import CommitOperationDelete
 
-        operations = [*additions, *(CommitOperationDelete(path, is_folder=False) for path in deleted)]
-        options: dict[str, Any] = {
-            "commit_message": message,
-            "commit_description": about,
-            "parent_commit": parent,
-        }
-        self._call("committing", "create_commit", operations, tries=1, revision=self.branch, **options)
+        operations = list(additions)
+        for path in deleted:
+            operations.append(CommitOperationDelete(path, is_folder=False))
+        self._call(
+            "committing",
+            "create_commit",
+            operations,
+            tries=1,
+            revision=self.branch,
+            commit_message=message,
+            commit_description=about,
+            parent_commit=parent,
+        )
 
     def tag(self, name: str, commit: str, message: str) -> None:
-        """Name a commit; VersionConflictError if the name is another one's."""
+        """Tag a commit.
+
+        Raises:
+            VersionConflictError: Another commit has this tag.
+        """
         try:
             self._call(f"tagging {name}", "create_tag", tag=name, tag_message=message, revision=commit)
         except VersionConflictError:
@@ -300,48 +265,66 @@ class HubRepository:
 
     def _call(
         self,
-        doing: str,
+        action: str,
         method: str,
         *arguments: object,
         tries: int = _TRIES,
         passed: type[Exception] | tuple[()] = (),
         **options: object,
     ) -> Any:
-        """Call a method of `HfApi` for this repository, again where that may help; a generator is read to its end.
+        """Call a method of `HfApi` for this repository, and retry after temporary errors.
 
         Args:
-            passed: errors that are the caller's.
+            action: What the call is for, for errors.
+            method: Name of the method.
+            arguments: Arguments after the repository.
+            tries: Largest number of calls.
+            passed: Errors that are raised as they are.
+            options: Keyword arguments.
+
+        Returns:
+            The result; of a generator, a list of its values.
         """
         call = getattr(self._api, method)
-        for left in reversed(range(tries)):
+        wait = _FIRST_WAIT
+        for tries_left in reversed(range(tries)):
             try:
-                with _no_bars():
-                    found = call(self.repo, *arguments, repo_type="dataset", **options)
-                    return list(found) if isinstance(found, Iterator) else found
+                with _no_progress_bars():
+                    result = call(self.repo, *arguments, repo_type="dataset", **options)
+                    if isinstance(result, Iterator):
+                        return list(result)
+                    return result
             except passed:
                 raise
-            except (OSError, ValueError, RuntimeError, self._fault) as error:
-                status = status_of(error)
-                # Without an answer it is the connection, unless we did something wrong.
-                wrong = isinstance(error, ValueError | TypeError) or "offline" in type(error).__name__.lower()
-                if not left or (wrong if status is None else status not in _PASSING):
-                    raise explained(error, self.repo, doing) from None
-                time.sleep(_FIRST_WAIT * 2 ** (tries - 1 - left))
+            except (OSError, ValueError, RuntimeError, self._http_error) as error:
+                if not tries_left or not _is_temporary(error):
+                    raise hub_error(error, self.repo, action) from None
+                time.sleep(wait)
+                wait *= 2
         raise AssertionError("unreachable")
 
 
+def _is_temporary(error: Exception) -> bool:
+    """Return True if the same request may succeed later."""
+    status = status_of(error)
+    if status is not None:
+        return status in _TEMPORARY_STATUSES
+    # Without an answer the connection failed, unless the request was wrong or none was allowed.
+    return not isinstance(error, ValueError | TypeError) and not is_offline(error)
+
+
 @contextmanager
-def _no_bars() -> Generator[None]:
-    """Silence the bars of `huggingface_hub`: progress is told by whoever shows ours."""
+def _no_progress_bars() -> Generator[None]:
+    """Switch the progress bars of `huggingface_hub` off: the caller shows progress of its own."""
     from huggingface_hub import constants
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-    # A variable that says yes or no is the user's word; the functions would only warn.
-    ours = constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not are_progress_bars_disabled()
-    if ours:
+    # Where the variable is set the functions only warn, and the user has decided.
+    must_switch = constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not are_progress_bars_disabled()
+    if must_switch:
         disable_progress_bars()
     try:
         yield
     finally:
-        if ours:
+        if must_switch:
             enable_progress_bars()

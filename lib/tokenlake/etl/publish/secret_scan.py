@@ -67,7 +67,7 @@ def scan_texts(files: Iterable[PublishedFile], detector: Detector) -> list[Secre
             line = text.count("\n", 0, start) + 1
             findings[SecretFinding(file.path, f"line {line}", kind)] = None
 
-        # JSON is searched by keys and values, too. Its letters may be written as \\u0041.
+        # JSON is searched by keys and values, too. A letter in it may be escaped as \\u0041.
         if is_json:
             has_escapes = "\\u" in text
             value = _searched_json(file.path, text)
@@ -115,7 +115,8 @@ def _footer_texts(schema: pa.Schema) -> Iterator[tuple[str, str]]:
     """Yield pairs (place, text) of a Parquet schema: its column names, and each entry of its metadata."""
     yield "column names", "\n".join(schema.names)
     tables: list[tuple[str, Any]] = [("metadata", schema.metadata)]
-    tables += [(f"metadata of {field.name!r}", field.metadata) for field in cast("Any", schema)]
+    for field in cast("Any", schema):
+        tables.append((f"metadata of {field.name!r}", field.metadata))
     for place, table in tables:
         for key, value in (table or {}).items():
             name = key.decode("utf-8", errors="replace")
