@@ -139,7 +139,7 @@ def test_statements_that_read_are_welcome(store: Path, sql: str) -> None:
         ("select * from read_text('/etc/hostname')", "disabled by configuration"),
         ("select * from '/etc/hostname'", "nothing called '/etc/hostname'"),
         ("select * from glob('/etc/*')", "disabled by configuration"),
-        ("select * from smal", "nothing called 'smal' to query; did you mean small"),
+        ("select * from smal", "nothing called 'smal'; did you mean small"),
         ("select * from small-v1", "syntax error"),
         ("select * from small@v1", 'need double quotes: "small@v1"'),
         ("select nope from small", "nope"),

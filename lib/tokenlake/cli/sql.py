@@ -22,8 +22,9 @@ from tokenlake.cli.console import AsJson, Data, StoreUrl, counting, note, note_u
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.etl.reports import Column, Table, label
 from tokenlake.etl.reports.terminal import print_tables
+from tokenlake.query.relation_names import relations
 from tokenlake.query.session import sql as answer_of
-from tokenlake.query.tables import quoted, relations
+from tokenlake.query.views import quoted
 from tokenlake.runtime.store.address import open_store
 from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.catalog import Catalog

@@ -1,4 +1,10 @@
-"""One query, one DuckDB: verify, make views, lock, run, close; and how much memory a query may take."""
+"""Queries over a store: each one has a DuckDB of its own, with views of verified files, and a limit of memory.
+
+1. Read the names that the statement mentions.
+2. Verify the files behind these names and create views of them.
+3. Lock the connection, so that it can read these files and nothing else.
+4. Run the statement, and close.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +17,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,49 +28,44 @@ from tokenlake.base.sizes import parse_size
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl.sources.sql import CLOSED, draw_nothing
 from tokenlake.etl.tokenizers.manager import Decoder
-from tokenlake.query.tables import (
-    FilesNeededError,
-    Manifests,
-    OnVerified,
-    Relation,
-    VerifiedFiles,
-    create,
-    literal,
-    mentioned,
-    relations,
-)
+from tokenlake.query.relation_names import Relation, mentioned, relations
+from tokenlake.query.verified_files import OnVerified, VerifiedFiles
+from tokenlake.query.views import FilesNeededError, Manifests, create_views, literal
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, OnUnreadable
 from tokenlake.runtime.store.layout import Layout
 
 MEMORY_VARIABLE: Final = "TOKENLAKE_SQL_MEMORY"
-"""Environment variable: how much memory a query may take, as ``8GB``; without it, a third of the machine's."""
+"""Environment variable: the largest memory of a query, as ``8GB``. Without it, a third of the machine's memory."""
 
-_SHARE: Final = 3
-_LEAST: Final = 64 << 20  # DuckDB does nothing useful with less
+_MEMORY_DIVISOR: Final = 3
+_SMALLEST_MEMORY: Final = 64 << 20  # bytes; DuckDB is of no use with less
 
 
 def memory_bytes(environ: Mapping[str, str] = os.environ) -> int:
-    """Return how many bytes a query may take.
+    """Return the largest memory of a query in bytes.
 
     Raises:
-        ConfigError: the variable is not a size, or is below 64 MB.
+        ConfigError: The variable is not a size, or is below 64 MB.
     """
     text = environ.get(MEMORY_VARIABLE)
     if not text:
-        return max(_LEAST, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE)
+        machine_memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return max(_SMALLEST_MEMORY, machine_memory // _MEMORY_DIVISOR)
     try:
         size = parse_size(text)
     except ConfigError as error:
         raise ConfigError(f"{MEMORY_VARIABLE}: {error}") from error
-    if size < _LEAST:
+    if size < _SMALLEST_MEMORY:
         raise ConfigError(f"{MEMORY_VARIABLE} is {text!r}; expected 64MB or more")
     return size
 
 
-_SPILLED: Final = 10  # times the memory, on the disk
-_ROWS: Final = 1 << 14  # of a result that come at once
+_SPILL_FACTOR: Final = 10
+"""Largest size of the temporary folder, as a multiple of the memory."""
+_RESULT_ROWS: Final = 1 << 14
+"""Rows of a result that DuckDB returns at a time."""
 QUERY_THREAD: Final = "tokenlake-sql"
 """Name of the thread that a query runs in."""
 _INTERRUPT_SECONDS: Final = 0.05
@@ -83,70 +85,112 @@ def sql(
 
         tl.sql("artifacts", "select dataset, version, tokens from datasets").to_pandas()
 
-    The shards that the query mentions are hashed first and compared with their manifests; DuckDB may then
-    read these files and nothing else, and nothing can be written. Those of a remote store are copied to this
-    machine first, into a temporary folder that ends with the query. A query that needs no column of them (how many
-    rows, in which split or shard) is answered from the manifest, which is sealed; no shard is opened.
+    The shards that the query mentions are hashed first and compared with their manifests. DuckDB can then
+    read these files and nothing else, and it cannot write. Files of a remote store are first copied to a temporary
+    folder, which is removed after the query. A query that needs no stored column (such as the number of rows in each
+    split or shard) is answered from the manifest, which is sealed; no shard is opened.
+
+    DuckDB may use a third of this machine's memory, or the memory of the variable ``TOKENLAKE_SQL_MEMORY`` (``8GB``).
+    Data beyond it goes to the temporary folder, at most ten times as much.
 
     Args:
-        store: a store, its address, or its path or URL.
-        statement: one statement that only reads (SELECT, FROM, DESCRIBE, SUMMARIZE, EXPLAIN).
-        on_verified: called with the size of each file found whole.
-        on_unreadable: called once for each version that the tables about the store leave out, because a file of it is
-            damaged; None: a warning (:class:`UserWarning`).
+        store: Store, its address, or its path or URL.
+        statement: One statement that only reads (SELECT, FROM, DESCRIBE, SUMMARIZE, EXPLAIN).
+        on_verified: Function that is called with the size of each intact file.
+        on_unreadable: Function that is called once for each version that the tables about the store leave out because
+            a file of it is damaged. None: a warning (:class:`UserWarning`).
 
-    DuckDB may take a third of this machine's memory, or what the variable ``TOKENLAKE_SQL_MEMORY`` says (``8GB``); what
-    does not fit goes to the temporary folder, at most ten times as much.
+    Returns:
+        The result of the query.
 
     Raises:
-        ConfigError: the statement is wrong, or not one that only reads, or needs more memory; the message is DuckDB's.
-        IntegrityError: a file is not what its manifest says.
+        ConfigError: The statement is wrong, does more than read, or needs more memory. The message is DuckDB's.
+        IntegrityError: A file differs from its manifest.
     """
-    catalog = Catalog(store if isinstance(store, ReadStore) else open_store(store))
-    known, memory, manifests = relations(catalog), memory_bytes(), cache(catalog.manifest)
+    if not isinstance(store, ReadStore):
+        store = open_store(store)
+    catalog = Catalog(store)
     with tempfile.TemporaryDirectory(prefix="tokenlake-sql-") as folder:
-        spill = Path(folder)
+        query = _Query(catalog, statement, Path(folder))
+        try:
+            return query.answer(on_verified)
+        except duckdb.Error as error:
+            raise _explained(error, statement, query.relation_of) from error
+        finally:
+            for layout, error in query.unreadable.items():
+                (on_unreadable or _warn)(layout, error)
+
+
+class _Query:
+    """One statement over a store.
+
+    Attributes:
+        relation_of: Name -> relation, for everything in the store.
+        unreadable: Damaged versions that the tables about the store leave out, and their errors.
+    """
+
+    def __init__(self, catalog: Catalog, statement: str, folder: Path) -> None:
+        self.relation_of = relations(catalog)
+        self.unreadable: dict[Layout, IntegrityError] = {}
+        self._catalog = catalog
+        self._statement = statement
+        self._folder = folder
+        self._memory = memory_bytes()
+        self._manifests: Manifests = cache(catalog.manifest)
+
+    def answer(self, on_verified: OnVerified | None) -> pa.Table:
+        """Run the statement, without the files of versions if it needs none."""
+        _check_reads_only(self._statement)
+        words = _words(self._statement)
+        relations_used = mentioned(words, self.relation_of)
+        if _may_need_no_files(words, relations_used):
+            with suppress(duckdb.InvalidInputException, FilesNeededError):
+                return self._run(relations_used, self._folder)
+        files = VerifiedFiles(self._catalog.store, self._folder / "copies", on_verified)
+        return self._run(relations_used, files)
+
+    def _run(self, relations_used: Sequence[Relation], files: VerifiedFiles | Path) -> pa.Table:
+        """Run the statement in a new DuckDB that can read the files of the mentioned relations alone."""
         settings: dict[str, str | bool | int | float | list[str]] = {
             **CLOSED,
-            "memory_limit": f"{memory} bytes",
-            "temp_directory": str(spill),
-            "max_temp_directory_size": f"{_SPILLED * memory} bytes",
+            "memory_limit": f"{self._memory} bytes",
+            "temp_directory": str(self._folder),
+            "max_temp_directory_size": f"{_SPILL_FACTOR * self._memory} bytes",
         }
+        with duckdb.connect(":memory:", config=settings) as connection:
+            readable = create_views(
+                connection,
+                self._catalog,
+                self._manifests,
+                relations_used,
+                self.relation_of,
+                files,
+                self.unreadable.setdefault,
+            )
+            _add_decode(connection, self._catalog, self._manifests)
+            # From here on DuckDB can read these files, and no others: no network, no extensions, no other settings.
+            draw_nothing(connection)
+            paths = ", ".join(literal(path) for path in readable)
+            connection.execute(f"set allowed_paths = [{paths}]")
+            connection.execute("set enable_external_access = false")
+            connection.execute("set lock_configuration = true")
+            work = partial(_result, connection, self._statement, self._memory)
+            return _plain_integers(_interruptible(connection, work))
 
-        unreadable: dict[Layout, IntegrityError] = {}
 
-        def run(wanted: Sequence[Relation], files: VerifiedFiles | Path) -> pa.Table:
-            """Answer by a DuckDB of its own, which sees the wanted relations and their files alone."""
-            with duckdb.connect(":memory:", config=settings) as connection:
-                readable = create(connection, catalog, manifests, wanted, known, files, unreadable.setdefault)
-                _add_decode(connection, catalog, manifests)
-                # From here on: these files, no others, no network, no extensions, and no way to change that.
-                draw_nothing(connection)
-                connection.execute(f"set allowed_paths = [{', '.join(map(literal, readable))}]")
-                connection.execute("set enable_external_access = false")
-                connection.execute("set lock_configuration = true")
-                answer = partial(_result, connection, statement, memory)
-                return _plain_integers(_interruptible(connection, answer))
+def _may_need_no_files(words: Sequence[str], relations_used: Sequence[Relation]) -> bool:
+    """Return True if the statement may be answered without the files of versions.
 
-        try:
-            _check_reads_only(statement)
-            words = _words(statement)
-            wanted = mentioned(words, known)
-            # A query over rows may turn out to need none of the stored columns. That is not tried where an error could
-            # be caught, nor where the question is how files would be read.
-            if (
-                any(relation.kind == "rows" for relation in wanted)
-                and all(each.kind in ("rows", "table") and each.name != "documents" for each in wanted)
-                and not any(word.lower().startswith(("try", "explain")) for word in words)
-            ):
-                with suppress(duckdb.InvalidInputException, FilesNeededError):
-                    return run(wanted, spill)
-            return run(wanted, VerifiedFiles(catalog.store, spill / "copies", on_verified))
-        except duckdb.Error as error:
-            raise _explained(error, statement, known) from error
-        finally:
-            for layout, error in unreadable.items():
-                (on_unreadable or _warn)(layout, error)
+    That is so for rows of which no stored column is needed. It is not tried for a statement that could catch the error
+    of a missing file (``try``), nor for one that asks how files would be read (``explain``).
+    """
+    has_rows = False
+    for relation in relations_used:
+        if relation.kind == "rows":
+            has_rows = True
+        elif relation.kind != "table" or relation.name == "documents":
+            return False
+    return has_rows and not any(word.lower().startswith(("try", "explain")) for word in words)
 
 
 def _warn(layout: Layout, error: IntegrityError) -> None:
@@ -202,21 +246,22 @@ def _interruptible(connection: Any, work: Callable[[], pa.Table]) -> pa.Table:
 
 
 def _result(connection: Any, statement: str, memory: int) -> pa.Table:
-    """Return what a query gives, which DuckDB does not count as memory of its own."""
-    with connection.sql(statement).to_arrow_reader(_ROWS) as reader:
-        batches, taken = list[pa.RecordBatch](), 0
+    """Return the result of a statement. Its memory is counted here, because DuckDB does not count it."""
+    with connection.sql(statement).to_arrow_reader(_RESULT_ROWS) as reader:
+        batches: list[pa.RecordBatch] = []
+        result_bytes = 0
         for batch in reader:
-            taken += batch.nbytes
-            if taken > memory:
+            result_bytes += batch.nbytes
+            if result_bytes > memory:
                 raise ConfigError(
-                    f"the result takes more than {memory} bytes of memory; select less of it, or set {MEMORY_VARIABLE}"
+                    f"the result takes more than {memory} bytes of memory; select less, or set {MEMORY_VARIABLE}"
                 )
             batches.append(batch)
         return pa.Table.from_batches(batches, schema=reader.schema)
 
 
 def _plain_integers(result: pa.Table) -> pa.Table:
-    """DuckDB sums to 128 bits, which Arrow has as decimals: back to int64 where all values fit."""
+    """Return a result whose sums are int64 if all values fit: DuckDB's sums have 128 bits, decimals in Arrow."""
     for index, field in enumerate(result.schema):
         if pa.types.is_decimal(field.type) and field.type.scale == 0:
             try:
@@ -228,24 +273,32 @@ def _plain_integers(result: pa.Table) -> pa.Table:
 
 
 def _words(statement: str) -> list[str]:
-    """Identifiers and string literals of a statement, unquoted: more than the tables it names, never fewer."""
-    tokens, raw = duckdb.tokenize(statement), statement.encode()  # its offsets are of bytes
-    ends = [offset for offset, _ in tokens[1:]] + [len(raw)]
+    """Return the identifiers and string literals of a statement, without their quotes.
+
+    All tables that the statement uses are among them, and other words.
+    """
+    data = statement.encode()  # offsets of tokens are byte offsets
+    offsets = [offset for offset, _ in duckdb.tokenize(statement)]
     words: list[str] = []
-    for (offset, _), end in zip(tokens, ends, strict=True):
-        word = raw[offset:end].decode().strip()
-        if len(word) > 1 and word[0] in "\"'" and word[0] == word[-1]:
+    for start, end in pairwise([*offsets, len(data)]):
+        word = data[start:end].decode().strip()
+        is_quoted = len(word) > 1 and word[0] in "\"'" and word[0] == word[-1]
+        if is_quoted:
             word = word[1:-1].replace(word[0] * 2, word[0])
-        words += [word] if word else []
+        if word:
+            words.append(word)
     return words
 
 
 def _check_reads_only(statement: str) -> None:
+    """Raise ConfigError unless the text is one statement that only reads."""
     with duckdb.connect(":memory:") as connection:
         statements = connection.extract_statements(statement)
     if len(statements) != 1:
-        got = f"{len(statements)}: run them one at a time" if statements else "none"
-        raise ConfigError(f"expected one SQL statement, got {got}")
+        number = "none"
+        if statements:
+            number = f"{len(statements)}: run them one at a time"
+        raise ConfigError(f"expected one SQL statement, got {number}")
     kind = statements[0].type
     if kind == duckdb.StatementType.EXPLAIN:
         _check_reads_only(_EXPLAIN.sub("", statement, count=1))
@@ -256,38 +309,51 @@ def _check_reads_only(statement: str) -> None:
 
 
 def _add_decode(connection: Any, catalog: Catalog, manifests: Manifests) -> None:
+    """Add the SQL function ``decode(ids, dataset)``."""
+
     @cache
-    def decoder(dataset: str) -> Decoder:
+    def decoder_of(dataset: str) -> Decoder:
         return Decoder.of(catalog.store, manifests(*catalog.resolve(dataset)))
 
     def decode(ids: Any, datasets: Any) -> Any:
-        pairs = zip(ids.to_pylist(), datasets.to_pylist(), strict=True)
-        return pa.array([decoder(dataset).text(each) for each, dataset in pairs], pa.string())
+        texts: list[str] = []
+        for tokens, dataset in zip(ids.to_pylist(), datasets.to_pylist(), strict=True):
+            texts.append(decoder_of(dataset).text(tokens))
+        return pa.array(texts, pa.string())
 
     connection.create_function("decode", decode, ["INTEGER[]", "VARCHAR"], "VARCHAR", type="arrow")
 
 
-def _explained(error: duckdb.Error, statement: str, known: dict[str, Relation]) -> Exception:
-    """DuckDB's message, with a hint where a name lacks its quotes or does not exist."""
+def _explained(error: duckdb.Error, statement: str, relation_of: dict[str, Relation]) -> Exception:
+    """Return an error with DuckDB's message, and a hint if a name lacks its quotes or does not exist."""
     message = str(error).strip().replace("\n\n", "\n")
     if isinstance(error, duckdb.OutOfMemoryException):
-        what = message.partition("\n")[0]
+        first_line = message.partition("\n")[0]
         return ConfigError(
-            f"the query needs more memory: {what}. Ask for less, or set {MEMORY_VARIABLE} (8GB)"
+            f"the query needs more memory: {first_line}. Select less, or set {MEMORY_VARIABLE} (8GB)"
         )
     if isinstance(error, duckdb.IOException | duckdb.FatalException):
         return IntegrityError(f"DuckDB could not read the store's files: {message}")
-    unquoted = [
-        name
-        for name in known
-        if re.search(r"[^a-z0-9_]", name) and name in statement and f'"{name}"' not in statement
-    ]
+
+    # 1. A name that needs quotes and has none; the longest, because names begin with other names.
+    unquoted: list[str] = []
+    for name in relation_of:
+        needs_quotes = re.search(r"[^a-z0-9_]", name)
+        if needs_quotes and name in statement and f'"{name}"' not in statement:
+            unquoted.append(name)
     if unquoted:
         name = max(unquoted, key=len)
         message += f'\n\nNames with other characters than letters, digits and _ need double quotes: "{name}"'
-    elif missing := re.search(r"Table with name (\S+) does not exist!", message):
-        # DuckDB's own guesses are among its system tables
-        close = difflib.get_close_matches(missing[1].lower(), known, n=3)
-        guess = f"; did you mean {' or '.join(close)}?" if close else "."
-        message = f"there is nothing called {missing[1]!r} to query{guess} `tokenlake sql` alone lists what there is."
+        return ConfigError(message)
+
+    # 2. A name that does not exist. DuckDB suggests its own system tables.
+    missing = re.search(r"Table with name (\S+) does not exist!", message)
+    if missing:
+        similar = difflib.get_close_matches(missing[1].lower(), relation_of, n=3)
+        suggestion = "."
+        if similar:
+            suggestion = f"; did you mean {' or '.join(similar)}?"
+        message = (
+            f"the store has nothing called {missing[1]!r}{suggestion} `tokenlake sql` alone lists all names."
+        )
     return ConfigError(message)
