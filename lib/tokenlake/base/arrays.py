@@ -253,17 +253,17 @@ def levels_of(array: Any) -> list[Level]:
     if form == _DICTIONARY:
         return levels_of(array.dictionary_decode())
     nulls = np.flatnonzero(values(array.is_null())) if array.null_count else None
-    own: list[Level] = [(len(array), None, nulls)]
+    levels: list[Level] = [(len(array), None, nulls)]
     if form == _ROWS:
-        return own + levels_of(array.flatten())
+        return levels + levels_of(array.flatten())
     if form in _LISTS:
         return [(len(array), _lengths(array, nulls, "<i4"), nulls), *levels_of(array.flatten())]
     if form == _STRUCT:
         # `flatten` applies the nulls of the struct to its fields; `field` does not copy.
         fields = map(array.field, range(kind.num_fields)) if nulls is None else array.flatten()
         for field in fields:
-            own += levels_of(field)
-        return own
+            levels += levels_of(field)
+        return levels
     return _flat(array, nulls)
 
 
@@ -487,36 +487,36 @@ class Ragged:
             return self
         return self.taken(self.ids, self.offsets[:-1][mask], self.offsets[1:][mask])
 
-    def inserted(self, others: Self, at: Int64) -> Self:
+    def inserted(self, inserted_runs: Self, at: Int64) -> Self:
         """Return the runs with other runs inserted.
 
         Args:
-            others: Runs to insert.
+            inserted_runs: Runs to insert.
             at: Position of each of them in the result, ascending, int64[k].
         """
         runs_before = at - np.arange(len(at))  # number of own runs before each inserted one
         own_pieces = np.split(self.ids, self.offsets[runs_before])
         pieces: list[Int32] = []
-        for own_piece, other in zip(own_pieces, [*others.rows(), others.ids[:0]], strict=True):
+        for own_piece, other in zip(own_pieces, [*inserted_runs.rows(), inserted_runs.ids[:0]], strict=True):
             pieces += (own_piece, other)
-        lengths = np.insert(self.lengths, runs_before, others.lengths)
+        lengths = np.insert(self.lengths, runs_before, inserted_runs.lengths)
         return type(self)(np.concatenate(pieces), offsets_of(lengths))
 
-    def cut(self, most: Int64) -> Self:
-        """Return the first ids of each run, at most `most` (int64[n]) of them."""
+    def cut(self, limits: Int64) -> Self:
+        """Return the first ids of each run, at most `limits` (int64[n]) of them."""
         lengths = self.lengths
-        if (lengths <= most).all():
+        if (lengths <= limits).all():
             return self
         start = self.offsets[:-1]
-        return self.taken(self.ids, start, start + np.minimum(lengths, most))
+        return self.taken(self.ids, start, start + np.minimum(lengths, limits))
 
-    def end(self, most: Int64) -> Self:
-        """Return the last ids of each run, at most `most` (int64[n]) of them."""
+    def end(self, limits: Int64) -> Self:
+        """Return the last ids of each run, at most `limits` (int64[n]) of them."""
         lengths = self.lengths
-        if (lengths <= most).all():
+        if (lengths <= limits).all():
             return self
         stop = self.offsets[1:]
-        return self.taken(self.ids, stop - np.minimum(lengths, most), stop)
+        return self.taken(self.ids, stop - np.minimum(lengths, limits), stop)
 
     def holds(self, value: int) -> Bools:
         """Return the runs that hold a value: bool[n]."""

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 Options = TypeVar("Options", bound="DataclassInstance")
 
 
-def nearest(word: object, known: Iterable[str]) -> str | None:
-    """Return the member of `known` that looks most like `word`, or None if none looks like it.
+def nearest(word: object, words: Iterable[str]) -> str | None:
+    """Return the member of `words` that looks most like `word`, or None if none looks like it.
 
     Letter case, and the choice between ``-``, ``_`` and a space, do not count.
     """
-    names = {_plain(name): name for name in known}
+    names = {_plain(name): name for name in words}
     matches = get_close_matches(_plain(word), names, n=1, cutoff=0.6)
     if not matches:
         return None
     return names[matches[0]]
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
+def did_you_mean(word: object, words: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"``, or an empty text if no known word is near."""
-    name = nearest(word, known)
+    name = nearest(word, words)
     if name is None:
         return ""
     return f"; did you mean {name!r}?"

@@ -101,12 +101,12 @@ def path_of(location: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in location)
 
 
-def _sentence(details: ErrorDetails, known: Collection[str], hidden: Collection[str]) -> str:
+def _sentence(details: ErrorDetails, keys: Collection[str], hidden: Collection[str]) -> str:
     """Return the message of one error of pydantic in our words.
 
     Args:
         details: Error of pydantic.
-        known: Keys of the section.
+        keys: Keys of the section.
         hidden: Keys whose values may be secrets and are never quoted.
     """
     kind = details["type"]
@@ -116,7 +116,7 @@ def _sentence(details: ErrorDetails, known: Collection[str], hidden: Collection[
         return details["msg"]
     if kind == "extra_forbidden":
         # The value stays out: behind a mistyped `hub_token` it would be the token.
-        return f"unknown key{did_you_mean(place[-1], known)} (known here: {', '.join(known)})"
+        return f"unknown key{did_you_mean(place[-1], keys)} (known here: {', '.join(keys)})"
     if kind == "missing":
         return "required, but missing"
     rule = _RULES.get(kind) or re.sub(r"^\w+ should", "must", details["msg"])
@@ -167,13 +167,13 @@ class Section(BaseModel):
         try:
             return handler(value)
         except ValidationError as error:
-            known = tuple(cls.model_fields)
+            keys = tuple(cls.model_fields)
             # The input is left out: nothing that prints an error can then print a secret.
             lines: list[InitErrorDetails] = []
             for details in error.errors(include_url=False):
                 is_unknown_key = details["type"] in ("extra_forbidden", UNKNOWN_KEY)
                 kind = UNKNOWN_KEY if is_unknown_key else _OURS
-                message = _sentence(details, known, cls.hidden_values)
+                message = _sentence(details, keys, cls.hidden_values)
                 described = PydanticCustomError(kind, cast("Any", message))
                 lines.append(InitErrorDetails(type=described, loc=details["loc"], input=None))
             raise ValidationError.from_exception_data(error.title, lines, hide_input=True) from None

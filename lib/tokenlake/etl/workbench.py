@@ -150,7 +150,7 @@ class Workbench:
             mode,
             list(_first_documents(job, recipe)),
             job.size,
-            known=self._probes,
+            probes=self._probes,
             add_special_tokens=settings.add_special_tokens,
             places=recipe.rendered,
         )

@@ -72,9 +72,9 @@ class CacheMetadata:
         Raises:
             ConfigError: It has another name.
         """
-        known = [each.name for each in fields(cls)]
-        if unknown := ", ".join(sorted(set(data) - set(known))):
-            raise ConfigError(f"metadata of a cache entry: got {unknown}; expected {', '.join(known)}")
+        field_names = [field.name for field in fields(cls)]
+        if unknown := ", ".join(sorted(set(data) - set(field_names))):
+            raise ConfigError(f"metadata of a cache entry: got {unknown}; expected {', '.join(field_names)}")
         return cls(**data)
 
 
@@ -121,7 +121,7 @@ def _encoded_mapping(mapping: Mapping[Any, Any]) -> tuple[Shape, bytes]:
     """Return the shape and the bytes of a mapping: its arrays one after the other, then a JSON list of the rest."""
     fields: list[list[Any]] = []  # name and kind of each array, name and None of each other value
     array_bytes: list[bytes] = []
-    others: list[Any] = []
+    plain_values: list[Any] = []
     for name, value in mapping.items():
         if not isinstance(name, str):
             raise ConfigError(
@@ -132,8 +132,8 @@ def _encoded_mapping(mapping: Mapping[Any, Any]) -> tuple[Shape, bytes]:
             array_bytes.append(value.tobytes())
         else:
             fields.append([name, None])
-            others.append(value)
-    body = b"".join(array_bytes) + _json_bytes(others, "$")
+            plain_values.append(value)
+    body = b"".join(array_bytes) + _json_bytes(plain_values, "$")
     return {"kind": "mapping", "fields": fields}, body
 
 
@@ -162,10 +162,10 @@ def decoded(shape: Shape, data: memoryview) -> Any:
             raise ValueError(f"no such kind of value: {kind!r}")
 
 
-def _kind_of(array: Array, where: str) -> Shape:
+def _kind_of(array: Array, place: str) -> Shape:
     if array.dtype.kind not in _PLAIN:
         expected = "numbers, booleans or fixed texts"
-        raise ConfigError(f"cache: {where} is an array of {array.dtype}; expected {expected}")
+        raise ConfigError(f"cache: {place} is an array of {array.dtype}; expected {expected}")
     return {"dtype": array.dtype.str, "shape": list(array.shape)}
 
 
@@ -175,8 +175,8 @@ def _array(shape: Shape, data: memoryview) -> Array:
     return np.frombuffer(data, kind, count).reshape(lengths).copy() if count else np.zeros(lengths, kind)
 
 
-def _json_bytes(value: object, where: str) -> bytes:
-    for problem in _no_json(value, where):
+def _json_bytes(value: object, place: str) -> bytes:
+    for problem in _no_json(value, place):
         raise ConfigError(f"cache: {problem}; expected {_EXPECTED}")
     return json.dumps(value).encode()
 

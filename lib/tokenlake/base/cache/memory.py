@@ -161,8 +161,8 @@ class MemoryCache(Generic[K]):
                     return entry
                 other = self._under_way.get(key)
                 if other is None:
-                    own = Future[Entry]()
-                    self._under_way[key] = own
+                    task = Future[Entry]()
+                    self._under_way[key] = task
                     break
             # Another thread makes the entry. If it fails, this thread tries again.
             if other.exception() is None:
@@ -175,19 +175,19 @@ class MemoryCache(Generic[K]):
         except BaseException as error:
             with self._lock:
                 del self._under_way[key]
-            own.set_exception(error)
+            task.set_exception(error)
             raise
         with self._lock:
             self._add(key, entry)
             del self._under_way[key]
-        own.set_result(entry)
+        task.set_result(entry)
         return entry
 
     def contains(self, key: K) -> bool:
         """Return whether the cache has an entry that has not expired; this does not count as a use."""
         with self._lock:
-            kept = self._kept.get(key)
-            return kept is not None and self._is_fresh(kept[0])
+            entry_and_size = self._kept.get(key)
+            return entry_and_size is not None and self._is_fresh(entry_and_size[0])
 
     def invalidate(self, key: K | None = None) -> None:
         """Remove one entry, or all of them."""
@@ -198,16 +198,16 @@ class MemoryCache(Generic[K]):
 
     def _find(self, key: K) -> Entry | None:
         """Return the entry of a key and make it the last used one; an expired entry is removed."""
-        kept = self._kept.pop(key, None)
-        if kept is None:
+        entry_and_size = self._kept.pop(key, None)
+        if entry_and_size is None:
             self._misses += 1
             return None
-        entry, size = kept
+        entry, size = entry_and_size
         if not self._is_fresh(entry):
             self._held -= size
             self._misses += 1
             return None
-        self._kept[key] = kept  # the last key is the last used one
+        self._kept[key] = entry_and_size  # the last key is the last used one
         self._hits += 1
         return entry
 
@@ -230,7 +230,7 @@ class MemoryCache(Generic[K]):
 
     def _remove(self, key: K) -> None:
         """Remove an entry, if there is one."""
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            _, size = kept
+        entry_and_size = self._kept.pop(key, None)
+        if entry_and_size is not None:
+            _, size = entry_and_size
             self._held -= size

@@ -200,17 +200,17 @@ def look(store: ReadStore, layout: Layout, path: str, sha256: str, word: str = "
         word: Kind of the damage as verification reported it; empty if it did not.
     """
     try:
-        found = store.digest(layout.key(path)).sha256
-        if found != sha256:  # a bit that flipped on its way is right the next time
-            found = store.digest(layout.key(path)).sha256
+        current_sha256 = store.digest(layout.key(path)).sha256
+        if current_sha256 != sha256:  # a bit that flipped on its way is right the next time
+            current_sha256 = store.digest(layout.key(path)).sha256
     except NotFoundError:
         return Damage(layout, path, sha256, word or "missing", None)
     except StoreError as error:  # a symlink, a folder, no permission, a failing disk
         obstacle = f"{error}. Remove what is there, and repair again"
         return Damage(layout, path, sha256, word or "unreadable", None, obstacle)
-    if found == sha256:
+    if current_sha256 == sha256:
         return None
-    return Damage(layout, path, sha256, word or "sha256", found)
+    return Damage(layout, path, sha256, word or "sha256", current_sha256)
 
 
 def damages(store: ReadStore, layout: Layout, files: Entries, words: Mapping[str, str]) -> list[Damage]:
@@ -222,14 +222,14 @@ def damages(store: ReadStore, layout: Layout, files: Entries, words: Mapping[str
         files: Path -> entry of the files of the manifest.
         words: Path -> kind of the damage, in the words of verification, of the files to look at.
     """
-    found: list[Damage] = []
+    damaged: list[Damage] = []
     for path, word in sorted(words.items()):
         if path not in files:
             continue
         damage = look(store, layout, path, files[path].sha256, word)
         if damage is not None:
-            found.append(damage)
-    return found
+            damaged.append(damage)
+    return damaged
 
 
 def unit_of(manifest: Manifest, path: str) -> int | None:

@@ -28,29 +28,31 @@ _PACKAGED_ENGINES: Final = ("gigatoken", REFERENCE)
 """Engines of other packages."""
 
 
-def exact(built: UnitRecord, others: Iterable[UnitRecord], sha256: str) -> UnitRecord | None:
+def exact(built: UnitRecord, intact_records: Iterable[UnitRecord], sha256: str) -> UnitRecord | None:
     """Return a rebuilt record as it was, with the engine and the writer of that time; None if none fits.
 
     Args:
         built: Record of the unit as it was rebuilt.
-        others: Records of the version that are intact.
+        intact_records: Records of the version that are intact.
         sha256: Hash of the record's file, as the manifest lists it.
     """
-    for engine, writer in _possible_writers(built, others):
+    for engine, writer in _possible_writers(built, intact_records):
         record = replace(built, engine=engine, produced_by=writer)
         if FileEntry.of(record.to_bytes()).sha256 == sha256:
             return record
     return None
 
 
-def _possible_writers(built: UnitRecord, others: Iterable[UnitRecord]) -> list[tuple[str, Mapping[str, str]]]:
+def _possible_writers(
+    built: UnitRecord, intact_records: Iterable[UnitRecord]
+) -> list[tuple[str, Mapping[str, str]]]:
     """Return engines and the packages that write with them: those of records, and those that are installed."""
     installed_engines: list[str] = list(_OWN_ENGINES)
     for engine in _PACKAGED_ENGINES:
         with contextlib.suppress(PackageNotFoundError):
             version(engine)
             installed_engines.append(engine)
-    recorded = [(record.engine, record.produced_by) for record in (built, *others)]
+    recorded = [(record.engine, record.produced_by) for record in (built, *intact_records)]
     installed = [(engine, produced_by(engine)) for engine in installed_engines]
     return [*recorded, *installed]
 

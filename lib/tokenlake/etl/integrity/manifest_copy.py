@@ -52,8 +52,8 @@ def restored_manifest(store: ReadStore, layout: Layout) -> tuple[Manifest, bytes
         data = store.read(layout.manifest_copy)
         manifest = Manifest.from_bytes(data, layout.manifest_copy)
     except NotFoundError:
-        why = f"it has no second copy ({layout.manifest_copy}), as versions of older releases"
-        raise _not_restored(layout, why) from None
+        reason = f"it has no second copy ({layout.manifest_copy}), as versions of older releases"
+        raise _not_restored(layout, reason) from None
     except (IntegrityError, StoreError) as error:
         raise _not_restored(layout, f"its second copy cannot be used: {error}") from error
     if (manifest.dataset, manifest.version) != (layout.dataset, layout.version):
@@ -110,9 +110,9 @@ def _recorded_seals(store: ReadStore, layout: Layout) -> set[str]:
     return seals
 
 
-def _not_restored(layout: Layout, why: str) -> IntegrityError:
+def _not_restored(layout: Layout, reason: str) -> IntegrityError:
     return IntegrityError(
-        f"{layout.manifest} is damaged and cannot be restored: {why}. Nothing was changed. Restore it from a backup; "
-        "or build the version again under another name, and remove this one with `tokenlake rm`",
+        f"{layout.manifest} is damaged and cannot be restored: {reason}. Nothing was changed. Restore it from a "
+        "backup; or build the version again under another name, and remove this one with `tokenlake rm`",
         file=layout.manifest,
     )

@@ -68,18 +68,18 @@ class Workshop:
 
     @classmethod
     @contextmanager
-    def opened(cls, plan: Plan, layout: Layout, beside: StoreAddress | None) -> Generator[Self]:
+    def opened(cls, plan: Plan, layout: Layout, version_store: StoreAddress | None) -> Generator[Self]:
         """Provide an empty workshop for as long as the context lasts.
 
         Args:
             plan: Plan that has the units.
             layout: Keys of the version.
-            beside: Store of the version, if other machines build; None: this machine builds.
+            version_store: Store of the version, if other machines build; None: this machine builds.
         """
         with tempfile.TemporaryDirectory(prefix="tokenlake-repair-") as folder:
             address = StoreAddress(folder)
-            if beside is not None:
-                address = StoreAddress(f"{beside.url}/{layout.key(WORKSHOP)}", beside.options)
+            if version_store is not None:
+                address = StoreAddress(f"{version_store.url}/{layout.key(WORKSHOP)}", version_store.options)
             store = open_store(address)
             _clear(store)  # a repair that was killed may have left files
             try:
@@ -159,20 +159,20 @@ def _clear(store: Store) -> None:
 
 
 def other_rows(
-    store: ReadStore, layout: Layout, wanted: Sequence[ShardEntry], built: Sequence[ShardEntry]
+    store: ReadStore, layout: Layout, listed_parts: Sequence[ShardEntry], built: Sequence[ShardEntry]
 ) -> list[str]:
     """Return a clause for each file of a unit whose rows came out otherwise; none if all rows are the same.
 
     Args:
         store: Store of the rebuilt parts.
         layout: Keys of the version.
-        wanted: Parts of the unit, as the manifest lists them.
+        listed_parts: Parts of the unit, as the manifest lists them.
         built: Parts of the unit, as they were rebuilt.
     """
     clauses: list[str] = []
-    for split in dict.fromkeys(part.split for part in (*wanted, *built)):
+    for split in dict.fromkeys(part.split for part in (*listed_parts, *built)):
         built_parts = _parts_of(built, split)
-        wanted_parts = _parts_of(wanted, split)
+        wanted_parts = _parts_of(listed_parts, split)
         built_rows = sum(part.rows for part in built_parts)
         wanted_rows = sum(part.rows for part in wanted_parts)
         if built_rows != wanted_rows:
@@ -239,7 +239,7 @@ def judge(
     layout: Layout,
     manifest: Manifest,
     built: UnitRecord | TokenlakeError,
-    others: Mapping[int, UnitRecord],
+    intact_records: Mapping[int, UnitRecord],
     files: Sequence[DamagedFile],
 ) -> None:
     """Note for each damaged file of one unit where its good bytes are, or why there are none.
@@ -251,13 +251,13 @@ def judge(
         layout: Keys of the version, in that store too.
         manifest: Manifest of the version.
         built: Record of the rebuilt unit, or the error that kept it from being built.
-        others: Unit -> ledger record, of those that are intact.
+        intact_records: Unit -> ledger record, of those that are intact.
         files: Damaged files of the unit.
     """
     if isinstance(built, TokenlakeError):
         _give_up(files, f"it could not be built again: {built}")
         return
-    differences = _differences(workshop, layout, manifest, built, others.get(built.unit))
+    differences = _differences(workshop, layout, manifest, built, intact_records.get(built.unit))
     if differences:
         clauses = "; ".join(differences[:3])
         _give_up(files, f"it came out with other rows, so that nothing was changed: {clauses}")
@@ -270,7 +270,7 @@ def judge(
         if built_hashes.get(file.path) == sha256:
             file.good = Good("rebuilt", _FROM_INPUTS, key=file.damage.key, workshop=workshop)
         elif file.path == ledger_path(built.unit):
-            record = exact(_as_listed(built, manifest), others.values(), sha256)
+            record = exact(_as_listed(built, manifest), intact_records.values(), sha256)
             if record is not None:
                 file.good = Good("rebuilt", _FROM_INPUTS, data=record.to_bytes())
 
@@ -293,11 +293,11 @@ def _differences(
         before: Record of the unit in the version, if it is intact.
     """
     clauses: list[str] = []
-    wanted = [shard for shard in manifest.files if shard.unit == built.unit]
-    wanted_bytes = {(part.path, part.sha256) for part in wanted}
+    listed_parts = [shard for shard in manifest.files if shard.unit == built.unit]
+    wanted_bytes = {(part.path, part.sha256) for part in listed_parts}
     built_bytes = {(part.path, part.sha256) for part in built.parts}
     if wanted_bytes != built_bytes:
-        clauses += other_rows(workshop, layout, wanted, built.parts)
+        clauses += other_rows(workshop, layout, listed_parts, built.parts)
     had_bad_records = quarantine_path(built.unit) in manifest.other_files
     has_bad_records = built.quarantine is not None
     if had_bad_records and not has_bad_records:

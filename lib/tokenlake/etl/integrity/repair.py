@@ -286,10 +286,10 @@ class _Repair:
                 units[file.unit] = file.planned
         if not units or self._replanned is None:
             return
-        beside: StoreAddress | None = None
+        version_store: StoreAddress | None = None
         if self.engine != "local":
-            beside = StoreAddress(self.store.url, self.address.options)
-        with Workshop.opened(self._replanned.plan, self.layout, beside) as workshop:
+            version_store = StoreAddress(self.store.url, self.address.options)
+        with Workshop.opened(self._replanned.plan, self.layout, version_store) as workshop:
             for unit, result in self._build(workshop, units).items():
                 files_of_unit = [file for file in files if file.unit == unit]
                 judge(workshop.store, self.layout, manifest, result, records, files_of_unit)
@@ -423,12 +423,12 @@ class _Repair:
             good.put(self.store, damage)
         self._note(damage, good.how, good.note)
 
-    def _report(self, file: DamagedFile, how: How, note: str) -> None:
+    def _report(self, file: DamagedFile, outcome: How, note: str) -> None:
         """Report on a file, and on the versions that share it."""
-        self._note(file.damage, how, note)
+        self._note(file.damage, outcome, note)
         version = file.damage.version
         for other in file.shared:
-            if how == "rebuilt":
+            if outcome == "rebuilt":
                 self._note(other, "rebuilt", f"with {version}")
             else:
                 self._note(
@@ -437,8 +437,8 @@ class _Repair:
                     f"damaged as {version}: {file.path} is; repair this version, too",
                 )
 
-    def _note(self, damage: Damage, how: How, note: str) -> None:
-        self.files.append(RepairedFile(damage.version, damage.path, damage.word, how, note))
+    def _note(self, damage: Damage, outcome: How, note: str) -> None:
+        self.files.append(RepairedFile(damage.version, damage.path, damage.word, outcome, note))
 
     def _verify(self) -> tuple[Problem, ...]:
         def on_progress(progress: VerifyProgress) -> None:

@@ -78,7 +78,7 @@ def choose_encoder(
     *,
     add_special_tokens: bool = True,
     places: bool = False,
-    known: DiskCache | None = None,
+    probes: DiskCache | None = None,
 ) -> tuple[EngineChoice, Encoder]:
     """Choose the engine for a build, and return an encoder made of the engines that were probed.
 
@@ -91,7 +91,7 @@ def choose_encoder(
             "words" from :data:`CACHED_WORDS_FROM` on, or from :data:`UNCOMPILED_WORDS_FROM` on.
         add_special_tokens: Whether the encoder has the affixes of the post-processor; see :class:`Encoder`.
         places: Whether the probe also compares the places of tokens, for :meth:`Encoder.encode_spans`.
-        known: Cache of earlier probes that found no difference. It is used for gigatoken and words.
+        probes: Cache of earlier probes that found no difference. It is used for gigatoken and words.
 
     Raises:
         ConfigError: The request or the mode is unknown.
@@ -101,7 +101,7 @@ def choose_encoder(
     require_one_of("engine", requested, REQUESTS)
     require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
     reference = ReferenceEngine(files, literal=special_tokens_in_text != "encode")
-    choice, fast, locator = _chosen(reference, requested, sample_texts, size, places, known)
+    choice, fast, locator = _chosen(reference, requested, sample_texts, size, places, probes)
     encoder = Encoder(
         files,
         engine=choice.engine,
@@ -146,7 +146,7 @@ def _chosen(
     sample_texts: Sequence[str],
     size: int,
     places: bool,
-    known: DiskCache | None,
+    probes: DiskCache | None,
 ) -> tuple[EngineChoice, IdEngine | None, Locator | None]:
     if requested == "tokenizers":
         return EngineChoice("tokenizers", "requested"), None, None
@@ -179,13 +179,13 @@ def _chosen(
         locator = Locator(reference, engine) if places else None
         texts = [*_made_up(files), *_bounded(sample_texts)]
         # The segment cache is for large inputs, of which a probe is no part worth remembering.
-        if known is None or engine == "segments":
+        if probes is None or engine == "segments":
             _compare(engine, fast, reference, sample_texts, locator)
         else:
             key = _probe_key(files, texts, (engine, literal, places))
-            if not known.contains(key):
+            if not probes.contains(key):
                 _compare(engine, fast, reference, sample_texts, locator)
-                known.put(key, True)
+                probes.put(key, True)
     except (TokenizerError, MissingExtraError) as error:
         if requested == engine:
             raise

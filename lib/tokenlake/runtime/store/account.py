@@ -105,13 +105,13 @@ class Account:
             )
         # Each equation in words, its left side, and the terms of its right side.
         equations: list[tuple[str, int, list[int]]] = []
-        for whole, parts in LAWS.items():
-            if whole == "slots":
+        for total, parts in LAWS.items():
+            if total == "slots":
                 if not width:
                     continue
                 equations.append((f"slots = sequences * {width}", self.slots, [self.sequences * width]))
             terms = [self.count(part) for part in parts]
-            equations.append((f"{whole} = {' + '.join(parts)}", self.count(whole), terms))
+            equations.append((f"{total} = {' + '.join(parts)}", self.count(total), terms))
         for equation, left, terms in equations:
             right = sum(terms)
             if left != right:

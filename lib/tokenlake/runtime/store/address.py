@@ -60,32 +60,32 @@ OPTIONS_VARIABLE: Final = "TOKENLAKE_STORE_OPTIONS"
 
 
 def options_here(
-    url: str, given: Mapping[str, Any] | None, environ: Mapping[str, str] = os.environ
+    url: str, options: Mapping[str, Any] | None, environ: Mapping[str, str] = os.environ
 ) -> Mapping[str, Any]:
     """Return the given options; without any, those of the environment for an object store.
 
     Args:
         url: Path or URL of the store.
-        given: Options that were given.
+        options: Options that were given.
         environ: Environment variables.
 
     Raises:
         ConfigError: The variable holds no JSON object. Its value, which may hold secrets, is not shown.
     """
-    if given or url.partition("://")[0].lower() not in BUCKETS:
-        return given or {}
+    if options or url.partition("://")[0].lower() not in BUCKETS:
+        return options or {}
     text = environ.get(OPTIONS_VARIABLE)
     if not text:
         return {}
-    options: object = None
+    parsed: object = None
     with suppress(ValueError):
-        options = json.loads(text)
-    if not isinstance(options, dict):
+        parsed = json.loads(text)
+    if not isinstance(parsed, dict):
         raise ConfigError(
             f"{OPTIONS_VARIABLE} is not a JSON object (its value is not shown); expected one such as "
             '{"endpoint_url": "https://...", "key": {"env": "NAME"}, "secret": {"env": "OTHER"}}'
         )
-    return cast("dict[str, Any]", options)
+    return cast("dict[str, Any]", parsed)
 
 
 def open_store(

@@ -91,11 +91,11 @@ class AllowedPlaces:
         """The entries that are folders of this machine, links followed."""
         return [real_path(path_of(entry)) for entry in self.entries or () if is_on_disk(entry)]
 
-    def require(self, place: str, what: str) -> None:
+    def require(self, place: str, option: str) -> None:
         """Refuse a path or URL that is not allowed.
 
         Args:
-            what: The option that holds it, for the message.
+            option: The option that holds it, for the message.
 
         Raises:
             ConfigError: It lies outside, or is a URL with credentials.
@@ -103,19 +103,19 @@ class AllowedPlaces:
         if not self.is_bounded:
             return
         if is_on_disk(place):
-            self._require_path(place, real_path(path_of(place)), what)
+            self._require_path(place, real_path(path_of(place)), option)
         else:
-            self.require_url(place, what)
+            self.require_url(place, option)
 
-    def require_url(self, place: str, what: str) -> None:
+    def require_url(self, place: str, option: str) -> None:
         """Refuse a URL that is not allowed, also one without a scheme; otherwise as :meth:`require`."""
         if not self.is_bounded:
             return
-        url = parse_url(place, what)  # refuses URLs with credentials, so that the message shows none
+        url = parse_url(place, option)  # refuses URLs with credentials, so that the message shows none
         if not self.has_url(url):
-            raise self._outside(str(url), str(url), list(map(str, self.urls)), what)
+            raise self._outside(str(url), str(url), list(map(str, self.urls)), option)
 
-    def require_pattern(self, pattern: str, what: str) -> None:
+    def require_pattern(self, pattern: str, option: str) -> None:
         """Refuse a path, glob or URL of inputs if it can match a place that is not allowed.
 
         Args:
@@ -124,19 +124,19 @@ class AllowedPlaces:
         if not self.is_bounded:
             return
         if not is_on_disk(pattern):
-            self.require_url(pattern, what)
+            self.require_url(pattern, option)
             return
         path = path_of(pattern)
         if has_dots_behind_wildcard(path):
             raise ConfigError(
-                f"{what}: {pattern!r} has '..' behind a wildcard, which may lead out of what this worker allows; "
+                f"{option}: {pattern!r} has '..' behind a wildcard, which may lead out of what this worker allows; "
                 "write the path without it",
                 got=pattern,
             )
         folder = _static_folder(path)
         # A listing takes `..` out of a path before it follows links, and the system after it; both must be inside.
-        self._require_path(pattern, real_path(folder), what)
-        self._require_path(pattern, Path(os.path.realpath(os.path.abspath(_expanded(folder)))), what)  # noqa: PTH100
+        self._require_path(pattern, real_path(folder), option)
+        self._require_path(pattern, Path(os.path.realpath(os.path.abspath(_expanded(folder)))), option)  # noqa: PTH100
 
     def has_path(self, real: Path) -> bool:
         """Return whether a path, links followed, lies in an allowed folder."""
@@ -148,13 +148,13 @@ class AllowedPlaces:
             return True
         return not is_odd(url.path) and any(_lies_below(url, entry) for entry in self.urls)
 
-    def _require_path(self, place: str, real: Path, what: str) -> None:
+    def _require_path(self, place: str, real: Path, option: str) -> None:
         if not self.has_path(real):
-            raise self._outside(place, str(real), list(map(str, self.folders)), what)
+            raise self._outside(place, str(real), list(map(str, self.folders)), option)
 
-    def _outside(self, place: str, real: str, allowed: list[str], what: str) -> ConfigError:
+    def _outside(self, place: str, real: str, allowed: list[str], option: str) -> ConfigError:
         return ConfigError(
-            f"{what}: {place!r} is outside what this worker allows; got {real!r}, expected a path in"
+            f"{option}: {place!r} is outside what this worker allows; got {real!r}, expected a path in"
             f" {', '.join(allowed) or 'nothing'} ({self.variable} in the worker's environment)",
             got=real,
         )

@@ -238,7 +238,7 @@ class Store(ReadStore):
         seen = None if expected is None else _sha256(expected)
         return self._put([Put(key=key, data=data, sha256=_sha256(data), expected=seen)])[0]
 
-    def replace(self, data: bytes | Path, key: str, sha256: str, found: str | None) -> Outcome:
+    def replace(self, data: bytes | Path, key: str, sha256: str, damaged_sha256: str | None) -> Outcome:
         """Replace a damaged object by good bytes; only repair replaces committed bytes.
 
         A reader that has the old object open keeps it. A temporary name is removed.
@@ -247,7 +247,7 @@ class Store(ReadStore):
             data: Good bytes, or a file of :meth:`temp`, written and closed.
             key: Key of the object.
             sha256: Hash of the good bytes, hex; they are read back and compared.
-            found: Hash of the damaged bytes as the caller saw them, hex; None: there was no object.
+            damaged_sha256: Hash of the damaged bytes as the caller saw them, hex; None: there was no object.
 
         Returns:
             ``"created"`` or ``"replaced"``; ``"equal"`` if the object has the good bytes already.
@@ -256,7 +256,7 @@ class Store(ReadStore):
             VersionConflictError: The object has neither the good nor the damaged bytes; nothing was changed.
             StoreError: The bytes that were read back have another hash.
         """
-        return self._put([Put(key=key, data=data, sha256=sha256, expected=found)])[0]
+        return self._put([Put(key=key, data=data, sha256=sha256, expected=damaged_sha256)])[0]
 
     def link(self, src_key: str, dst_key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
         """Reuse an object under a second key (hard link, else a copy), after checking its hash.
@@ -412,10 +412,10 @@ class Link:
         """Return the put of the target, for :meth:`Put.judge`."""
         return Put(key=self.target, data=data, sha256=self.sha256, orphan=self.orphan)
 
-    def damaged(self, found: str) -> IntegrityError:
+    def damaged(self, sha256: str) -> IntegrityError:
         """Return the error of a source with another sha256 (hex)."""
         return IntegrityError(
-            f"cannot reuse {self.source} as {self.target}: its sha256 is {found}, expected {self.sha256}. "
+            f"cannot reuse {self.source} as {self.target}: its sha256 is {sha256}, expected {self.sha256}. "
             "Verify the version it belongs to; without reuse the unit is built again.",
             file=self.source,
         )

@@ -45,20 +45,20 @@ class BucketClient(ObjectClient):
     async def copy(
         self,
         source: Url,
-        found: objects.RemoteObject,
+        original: objects.RemoteObject,
         url: Url,
         over: str | None,
         *,
-        whole: bool = True,
+        in_one_request: bool = True,
     ) -> None:
         """Copy one version of an object inside the storage.
 
         Args:
             source: URL of the object, in the same bucket.
-            found: Version of it to copy.
+            original: Version of it to copy.
             url: URL of the copy.
             over: Token of the version that the copy replaces.
-            whole: Copies in one request keep conditions, as a trial has shown.
+            in_one_request: Copies in one request keep conditions, as a trial has shown.
 
         Raises:
             SourceChangedError: The source has another version by now.
@@ -100,11 +100,11 @@ class BucketClient(ObjectClient):
     async def _copy(
         self,
         source: Url,
-        found: objects.RemoteObject,
+        original: objects.RemoteObject,
         url: Url,
         request: Callable[[], Awaitable[_T]],
     ) -> _T:
-        """Send a request that copies the version `found` of `source`, until it succeeds."""
+        """Send a request that copies the version `original` of `source`, until it succeeds."""
         try:
             return await self._write(url, request)
         except (NotFoundError, objects.OtherObjectError):
@@ -113,6 +113,6 @@ class BucketClient(ObjectClient):
                 current = await self.stat(source)
             except NotFoundError:
                 raise objects.SourceChangedError("it is gone") from None
-            if current.token != found.token:
-                raise objects.SourceChangedError(f"{current.token}, read was {found.token}") from None
+            if current.token != original.token:
+                raise objects.SourceChangedError(f"{current.token}, read was {original.token}") from None
             raise

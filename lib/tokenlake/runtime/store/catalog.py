@@ -411,9 +411,9 @@ class Catalog:
         if not self._exists(dataset):
             return self._no_dataset(dataset)
         names = [tag_of(info.key) for info in self.store.list(tags_prefix(dataset))]
-        known = [name for name in names if name is not None]
+        known_tags = [name for name in names if name is not None]
         problem = f"dataset {dataset!r} in {self.store.url} has no tag {tag!r}"
-        return not_among(problem, tag, known, f" `tokenlake tag {dataset}@vN {tag}` makes it.")
+        return not_among(problem, tag, known_tags, f" `tokenlake tag {dataset}@vN {tag}` makes it.")
 
 
 def _require_all_records(layout: Layout, records: Mapping[int, UnitRecord], manifest: Manifest) -> None:

@@ -103,8 +103,8 @@ def outcomes(mixture: SourceMixture, spec: MixtureSpec) -> dict[str, SourceDraw]
         stored_rows = spec.lengths[name]
         used_rows = np.diff(lane_bounds(order.kept.get(name, stored_rows), lanes))
         drawn_rows = drawn_by_lane[:, number]
-        asked = float(asked_rows[number] / total_rows) if total_rows else 0.0
-        draws[name] = _source_draw(stored_rows, used_rows.tolist(), drawn_rows.tolist(), asked)
+        row_share = float(asked_rows[number] / total_rows) if total_rows else 0.0
+        draws[name] = _source_draw(stored_rows, used_rows.tolist(), drawn_rows.tolist(), row_share)
     return draws
 
 
@@ -138,17 +138,17 @@ def _source_draw(stored_rows: int, used_rows: list[int], drawn_rows: list[int], 
 
 
 def token_shares(
-    asked: Mapping[str, float], rows: Mapping[str, int], tokens: Mapping[str, int]
+    row_shares: Mapping[str, float], rows: Mapping[str, int], tokens: Mapping[str, int]
 ) -> dict[str, float]:
     """Convert shares of rows to shares of tokens, by the mean tokens per row of each source.
 
     Args:
-        asked: Share of the rows by source.
+        row_shares: Share of the rows by source.
         rows: Rows of each source.
         tokens: Tokens of each source.
     """
     weights: dict[str, Fraction] = {}
-    for name, row_share in asked.items():
+    for name, row_share in row_shares.items():
         weights[name] = Fraction(0)
         if rows[name]:
             weights[name] = Fraction(row_share) * tokens[name] / rows[name]
@@ -251,11 +251,11 @@ def _asked_tokens(record: MixtureRecord, draws: Mapping[str, SourceDraw]) -> Map
     )
 
 
-def share(part: int, whole: int) -> float:
-    """Return part / whole, rounded once, so that every machine gets the same; 0 if `whole` is 0."""
-    if not whole:
+def share(part: int, total: int) -> float:
+    """Return part / total, rounded once, so that every machine gets the same; 0 if `total` is 0."""
+    if not total:
         return 0.0
-    return float(Fraction(part, whole))
+    return float(Fraction(part, total))
 
 
 def settings_of(record: MixtureRecord) -> dict[str, Any]:

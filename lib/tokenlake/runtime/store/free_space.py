@@ -8,8 +8,8 @@ from pathlib import Path
 
 def nearest_folder(path: Path) -> Path:
     """Return a folder, or the nearest one above it that exists."""
-    whole = path.expanduser().absolute()
-    return next(folder for folder in (whole, *whole.parents) if folder.exists())
+    absolute = path.expanduser().absolute()
+    return next(folder for folder in (absolute, *absolute.parents) if folder.exists())
 
 
 def free_bytes(path: Path) -> int:

@@ -55,8 +55,8 @@ class GcsClient(BucketClient):
         super().__init__(filesystem, options, failures)
         self._api: str = self._fs.base  # https://storage.googleapis.com/storage/v1/
         self._host = self._api.removesuffix("/storage/v1/")
-        given = {"client_kwargs": self._fs.session_kwargs, "skip_instance_cache": True}
-        self._web: Any = fsspec.filesystem("http", **given)
+        arguments = {"client_kwargs": self._fs.session_kwargs, "skip_instance_cache": True}
+        self._web: Any = fsspec.filesystem("http", **arguments)
 
     async def session(self) -> Any:
         self._session = await self._web.set_session()
@@ -118,32 +118,32 @@ class GcsClient(BucketClient):
 
         async def send() -> bytes:
             place = f"{self._host}/upload/storage/v1/b/{url.bucket}/o"
-            asked = {"uploadType": "multipart", **_generation_match(over)}
-            return await self._send("POST", place, asked, headers, body())
+            query = {"uploadType": "multipart", **_generation_match(over)}
+            return await self._send("POST", place, query, headers, body())
 
         await self._write(url, send, payload.size)
 
     async def copy(
         self,
         source: Url,
-        found: objects.RemoteObject,
+        original: objects.RemoteObject,
         url: Url,
         over: str | None,
         *,
-        whole: bool = True,
+        in_one_request: bool = True,
     ) -> None:
         place = f"{self._api}{_object(source)}/rewriteTo/{_object(url)}"
-        generation = _generation(found.token)
-        asked = {
+        generation = _generation(original.token)
+        query = {
             "ifSourceGenerationMatch": generation,
             "sourceGeneration": generation,
             **_generation_match(over),
         }
         while True:
-            answer = await self._copy(source, found, url, partial(self._json, "POST", place, dict(asked)))
+            answer = await self._copy(source, original, url, partial(self._json, "POST", place, dict(query)))
             if answer["done"]:
                 return
-            asked["rewriteToken"] = answer["rewriteToken"]
+            query["rewriteToken"] = answer["rewriteToken"]
 
     async def delete(self, url: Url) -> None:
         with contextlib.suppress(NotFoundError):
@@ -160,11 +160,11 @@ class GcsClient(BucketClient):
     ) -> AsyncGenerator[Any]:
         """Ask for the bytes of an object, of the planned generation where that is known."""
         generation = _generation(planned.token) if planned and self.pins(planned.token) else ""
-        asked = {"alt": "media"} | ({"ifGenerationMatch": generation} if generation else {})
+        query = {"alt": "media"} | ({"ifGenerationMatch": generation} if generation else {})
         # Accepting gzip keeps an object that is stored as such from being decompressed on the way.
         headers = {**headers, "Accept-Encoding": "gzip"}
         place = f"{self._host}/download/storage/v1/{_object(url)}"
-        async with self._request("GET", place, asked, headers, **REQUEST) as answer:
+        async with self._request("GET", place, query, headers, **REQUEST) as answer:
             require_success(answer)
             self.reached = True
             got = answer.headers.get("x-goog-generation", generation)
@@ -172,22 +172,22 @@ class GcsClient(BucketClient):
                 raise objects.OtherObjectError(f"its generation is {got}, expected {generation}")
             yield answer
 
-    async def _json(self, method: str, place: str, asked: dict[str, str]) -> Any:
-        return json.loads(await self._send(method, place, asked))
+    async def _json(self, method: str, place: str, query: dict[str, str]) -> Any:
+        return json.loads(await self._send(method, place, query))
 
     async def _send(
         self,
         method: str,
         place: str,
-        asked: dict[str, str],
+        query: dict[str, str],
         headers: dict[str, str] | None = None,
         body: AsyncGenerator[bytes] | None = None,
     ) -> bytes:
-        given: dict[str, Any] = {} if body is None else {"data": body}
+        arguments: dict[str, Any] = {} if body is None else {"data": body}
         if method != "GET":
-            given["timeout"] = timeouts(120.0)
+            arguments["timeout"] = timeouts(120.0)
             headers = {"Content-Length": "0"} if headers is None else headers
-        async with self._request(method, place, asked, headers or {}, **given) as answer:
+        async with self._request(method, place, query, headers or {}, **arguments) as answer:
             if answer.status == 409:
                 raise BusyError(f"HTTP status 409 {answer.reason}")
             text = await answer.text(errors="replace") if answer.status == 400 else ""
@@ -199,16 +199,16 @@ class GcsClient(BucketClient):
 
     @asynccontextmanager
     async def _request(
-        self, method: str, place: str, asked: dict[str, str], headers: dict[str, str], **given: Any
+        self, method: str, place: str, query: dict[str, str], headers: dict[str, str], **request_options: Any
     ) -> AsyncGenerator[Any]:
         import yarl  # comes with aiohttp
 
         session = await self.session()
         if payer := self._fs.requester_pays:
-            asked = {**asked, "userProject": payer if isinstance(payer, str) else self._fs.project}
+            query = {**query, "userProject": payer if isinstance(payer, str) else self._fs.project}
         headers = {**headers, "User-Agent": "tokenlake"}
         self._fs.credentials.apply(headers)
-        arguments = {"timeout": timeouts(), **given, "params": asked, "headers": headers}
+        arguments = {"timeout": timeouts(), **request_options, "params": query, "headers": headers}
         # Encoded: %2F in an object's name must stay.
         request = session.request(method, yarl.URL(place, encoded=True), **arguments)
         if method == "GET":

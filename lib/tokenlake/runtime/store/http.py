@@ -48,15 +48,17 @@ class HttpClient(ObjectClient):
 
         Redirects are looked at before they are followed.
         """
-        given = {key: value for key, value in options.items() if key not in ("username", "password", "query")}
+        arguments = {
+            key: value for key, value in options.items() if key not in ("username", "password", "query")
+        }
         if "username" in options or "password" in options:
             import aiohttp  # an optional extra
 
             auth = aiohttp.BasicAuth(str(options.get("username", "")), str(options.get("password", "")))
-            given["client_kwargs"] = {**options.get("client_kwargs", {}), "auth": auth}
+            arguments["client_kwargs"] = {**options.get("client_kwargs", {}), "auth": auth}
         from tokenlake.runtime.store.http_session import open_session  # imports aiohttp
 
-        return {**given, "get_client": open_session}
+        return {**arguments, "get_client": open_session}
 
     async def _stat(self, url: Url) -> objects.RemoteObject:
         size = None
@@ -82,7 +84,7 @@ class HttpClient(ObjectClient):
         """Refuse a size that the server cannot mean: planning would cut the file into as many pieces as that takes."""
         if size <= _DOUBTFUL:
             return
-        why = f"more than any file has; expected at most {_LARGEST}"
+        reason = f"more than any file has; expected at most {_LARGEST}"
         if size <= _LARGEST:
             async with self._request("get", url, {"Range": f"bytes={size - 1}-{size - 1}"}) as answer:
                 has_end = answer.status == 206 and total_size(answer) == size
@@ -90,9 +92,9 @@ class HttpClient(ObjectClient):
                 answer.close()
             if data:
                 return
-            why = "and does not send the last of them"
+            reason = "and does not send the last of them"
         raise self.failures.failed(
-            f"{url}: the server says that the file has {size} bytes, {why}. Its Content-Length is wrong: check the "
+            f"{url}: the server says that the file has {size} bytes, {reason}. Its Content-Length is wrong: check the "
             "URL, or copy the file to a disk.",
             url=str(url),
             got=size,

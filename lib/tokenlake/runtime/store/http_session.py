@@ -87,6 +87,6 @@ async def _addresses(url: Any) -> list[str]:
     try:
         results = await asyncio.get_running_loop().getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
     except OSError as error:
-        told = f"the server redirects to {url.origin()}, whose name has no address"
-        raise RedirectRefusedError(told) from error
+        message = f"the server redirects to {url.origin()}, whose name has no address"
+        raise RedirectRefusedError(message) from error
     return [str(result[4][0]) for result in results]

@@ -214,14 +214,14 @@ _SMALL: Final = 16 << 20  # claims, tags
 def check_size(key: str, size: int) -> None:
     """Raise IntegrityError for an object that is too large to be one of ours, before it is in memory."""
     *folders, name = key.split("/")
-    most = _RECORD if folders[-1:] == [LEDGER] else _WHOLE
+    limit = _RECORD if folders[-1:] == [LEDGER] else _WHOLE
     if name == CLAIM or folders[-1:] == [TAGS]:
-        most = _SMALL
-    if size > most:
+        limit = _SMALL
+    if size > limit:
         raise IntegrityError(
-            f"{key}: it has {size} bytes or more; expected at most {most}. tokenlake writes none so large: "
+            f"{key}: it has {size} bytes or more; expected at most {limit}. tokenlake writes none so large: "
             "restore it from a copy, or build it again.",
             file=key,
-            expected=most,
+            expected=limit,
             got=size,
         )

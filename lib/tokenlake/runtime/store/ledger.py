@@ -402,8 +402,8 @@ class UnitRecord(Sealed):
                 document.fail(
                     f"shares.{source}", "no sequences, slots or pad: rows are of no one source", account
                 )
-        whole = _without_rows(Account.total([self.account]))
-        if self.shares and Account.total(self.shares.values()) != whole:
+        total = _without_rows(Account.total([self.account]))
+        if self.shares and Account.total(self.shares.values()) != total:
             document.fail("account", "the sum of the shares, and sequences, slots and pad", self.account)
 
 

@@ -115,7 +115,7 @@ class ObjectStore(RemoteStore, Store):
             return self._seen(link.target)
 
         def send(over: str | None) -> None:
-            copy = self._bucket().copy(source, version, target, over, whole=self._keeps_copies())
+            copy = self._bucket().copy(source, version, target, over, in_one_request=self._keeps_copies())
             on_loop_to_its_end(copy)
 
         try:

@@ -93,9 +93,9 @@ class RangeBuffer:
         stop = self.stop if stop is None else stop
         floor = RateFloor()
         while self.at < stop and (chunk := await floor.read(read, CHUNK)):
-            taken = min(len(chunk), self.stop - self.at)
-            self.data[self.got : self.got + taken] = chunk if taken == len(chunk) else chunk[:taken]
-            self.got += taken
+            count = min(len(chunk), self.stop - self.at)
+            self.data[self.got : self.got + count] = chunk if count == len(chunk) else chunk[:count]
+            self.got += count
         if self.at < stop:
             raise ShortBodyError(f"the body ended at byte {self.at}, {stop - self.at} before its end")
 

@@ -38,30 +38,30 @@ _CLOSED: Final = (
 
 
 def require_outside_stores(
-    place: str | os.PathLike[str], what: str, *, storage_options: Mapping[str, Any] | None = None
+    place: str | os.PathLike[str], option: str, *, storage_options: Mapping[str, Any] | None = None
 ) -> None:
     """Refuse a file or folder that lies in a store, or is one. Nothing is changed.
 
     Args:
         place: A path of this machine, or a ``file://``, ``s3://`` or ``gs://`` URL.
-        what: The option that holds the place, for the message.
+        option: The option that holds the place, for the message.
         storage_options: Options of a bucket. None: those of the environment.
 
     Raises:
         ConfigError: The place is a store, a dataset or a version, or lies in one.
     """
-    _refuse(_enclosing_part(place, what, storage_options, _ALL_PARTS), os.fspath(place), what)
+    _refuse(_enclosing_part(place, option, storage_options, _ALL_PARTS), os.fspath(place), option)
 
 
 def require_no_version_above(
-    store: str | os.PathLike[str], what: str, *, storage_options: Mapping[str, Any] | None = None
+    store: str | os.PathLike[str], option: str, *, storage_options: Mapping[str, Any] | None = None
 ) -> None:
     """Refuse a store whose root lies in a version or in a dataset of another store.
 
     Raises:
         ConfigError: It does.
     """
-    _refuse(_enclosing_part(store, what, storage_options, ("version", "dataset")), os.fspath(store), what)
+    _refuse(_enclosing_part(store, option, storage_options, ("version", "dataset")), os.fspath(store), option)
 
 
 @final
@@ -78,7 +78,7 @@ class _Enclosing:
     place: str
 
 
-def _refuse(enclosing: _Enclosing | None, place: str, what: str) -> None:
+def _refuse(enclosing: _Enclosing | None, place: str, option: str) -> None:
     if enclosing is None:
         return
     kinds = {
@@ -88,7 +88,7 @@ def _refuse(enclosing: _Enclosing | None, place: str, what: str) -> None:
     }
     relation = "is" if place.rstrip("/") == enclosing.place else "lies in"
     raise ConfigError(
-        f"{what}: {place!r} {relation} {kinds[enclosing.part]} ({enclosing.place}), whose files are not to be "
+        f"{option}: {place!r} {relation} {kinds[enclosing.part]} ({enclosing.place}), whose files are not to be "
         "changed; nothing was written or removed. Expected a place outside of every store: name another one",
         got=place,
         part=enclosing.part,
@@ -98,7 +98,7 @@ def _refuse(enclosing: _Enclosing | None, place: str, what: str) -> None:
 
 def _enclosing_part(
     place: str | os.PathLike[str],
-    what: str,
+    option: str,
     storage_options: Mapping[str, Any] | None,
     parts: Sequence[StorePart],
 ) -> _Enclosing | None:
@@ -108,7 +108,7 @@ def _enclosing_part(
     if not separator or scheme.lower() == "file":
         return _part_on_disk(Path(rest if separator else text), parts)
     if scheme.lower() in BUCKETS:
-        return _part_in_bucket(parse_url(text, what), what, storage_options, parts)
+        return _part_in_bucket(parse_url(text, option), option, storage_options, parts)
     return None  # nothing is written to other storages
 
 
@@ -168,12 +168,12 @@ def _has_child(folder: Path, is_wanted: Callable[[Path], bool]) -> bool:
 
 
 def _part_in_bucket(
-    url: Url, what: str, storage_options: Mapping[str, Any] | None, parts: Sequence[StorePart]
+    url: Url, option: str, storage_options: Mapping[str, Any] | None, parts: Sequence[StorePart]
 ) -> _Enclosing | None:
     path = url.path.strip("/")
     if is_odd(path) or "//" in path:
         raise ConfigError(
-            f"{what}: {str(url)!r} has an empty, '.' or '..' part; expected the plain name of a folder of the bucket",
+            f"{option}: {str(url)!r} has an empty, '.' or '..' part; expected the plain name of a folder of the bucket",
             got=str(url),
         )
     bucket = open_read_store(url.root, storage_options=storage_options)

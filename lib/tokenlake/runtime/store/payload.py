@@ -85,13 +85,13 @@ class Payload:
         Raises:
             StoreError: the file has become shorter.
         """
-        wanted = min(size, self.size - start)
+        length = min(size, self.size - start)
         if isinstance(self._source, bytes):
-            return self._source if wanted == self.size else self._source[start : start + wanted]
-        data = os.pread(self._source, wanted, start)
-        while len(data) < wanted and (more := os.pread(self._source, wanted - len(data), start + len(data))):
-            data += more
-        if len(data) < wanted:
+            return self._source if length == self.size else self._source[start : start + length]
+        data = os.pread(self._source, length, start)
+        while len(data) < length and (piece := os.pread(self._source, length - len(data), start + len(data))):
+            data += piece
+        if len(data) < length:
             raise StoreError(
                 f"a temporary file has become shorter than its {self.size} bytes; nothing was published"
             )

@@ -100,14 +100,14 @@ def _put(client: BucketClient, url: Url, data: bytes, over: str | None) -> None:
             raise
 
 
-def _require_refusal(client: BucketClient, url: Url, payload: Payload, over: str | None, what: str) -> None:
+def _require_refusal(client: BucketClient, url: Url, payload: Payload, over: str | None, action: str) -> None:
     """Write an object that the storage must refuse; StoreError if it accepts it."""
     try:
         on_loop(client.put(url, payload, over))
     except objects.OtherObjectError:
         return
     raise StoreError(
-        f"{url.root}: the storage ignores conditional writes: it accepted a {what}; expected a refusal "
+        f"{url.root}: the storage ignores conditional writes: it accepted a {action}; expected a refusal "
         f"(412). {_ADVICE}.",
         url=url.root,
     )

@@ -48,19 +48,21 @@ class Reference:
         return cls(match["name"], version, match["tag"])
 
 
-def not_among(what: str, name: str, names: Sequence[str], more: str = "") -> NotFoundError:
+def not_among(problem: str, name: str, names: Sequence[str], ending: str = "") -> NotFoundError:
     """Return the error for an unknown name; it lists near matches and the known names.
 
     Args:
-        what: Clause that says which name is unknown.
+        problem: Clause that says which name is unknown.
         name: The unknown name.
         names: The known names.
-        more: Text that follows.
+        ending: Text that follows.
     """
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     guess = f"did you mean {' or '.join(near)}? There" if near else "there"
-    known = ", ".join(names[:SHOWN]) or "none"
-    return NotFoundError(f"{what}; {guess} are: {known}.{more}", name=name, near=near, expected=[*names])
+    known_names = ", ".join(names[:SHOWN]) or "none"
+    return NotFoundError(
+        f"{problem}; {guess} are: {known_names}.{ending}", name=name, near=near, expected=[*names]
+    )
 
 
 Opened = TypeVar("Opened")

@@ -137,8 +137,8 @@ class RemoteStore(ReadStore):
     def _listed(self, prefix: str, *, flat: bool) -> builtins.list[objects.RemoteObject]:
         """Return the objects and folders below a prefix; StoreError for web servers."""
         if not self.can_list:
-            how = "Name a version that is there (NAME@v3), or a tag (NAME@TAG)."
-            raise StoreError(f"{self.url}: web servers do not list what they have. {how}")
+            remedy = "Name a version that is there (NAME@v3), or a tag (NAME@TAG)."
+            raise StoreError(f"{self.url}: web servers do not list what they have. {remedy}")
         folder = folder_of(self._root, prefix)
         listed = on_loop(self._client().list(folder, flat=flat))
         return [remote for remote in listed if remote.path != folder.path]

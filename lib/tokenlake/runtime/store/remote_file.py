@@ -55,15 +55,15 @@ class RemoteFile(io.RawIOBase):
             raise ValueError(f"{self._url} is closed")
         if offset < 0 or size < 0:
             raise ValueError(f"{self._url}: {size} bytes from {offset} on is not a range of a file")
-        wanted = min(size, self._planned.size - offset)
-        if wanted <= 0:
+        length = min(size, self._planned.size - offset)
+        if length <= 0:
             return b""
         client = self._client()
         try:
             if self._spool is None:
                 with suppress(objects.NoRangesError):
-                    return bytes(on_loop(client.fetch(self._url, self._planned, offset, wanted)))
-            return os.pread(self._spooled(client).fileno(), wanted, offset)
+                    return bytes(on_loop(client.fetch(self._url, self._planned, offset, length)))
+            return os.pread(self._spooled(client).fileno(), length, offset)
         except objects.OtherObjectError as error:
             raise IntegrityError(
                 f"{self._url}: it is not what was opened: {error}. Verify the version where it is stored.",

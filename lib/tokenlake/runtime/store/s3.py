@@ -94,32 +94,32 @@ class S3Client(BucketClient):
     async def put(self, url: Url, payload: Payload, over: str | None) -> None:
         async def part(upload: str, index: int) -> _Part:
             data = await asyncio.to_thread(payload.part, index)
-            own = {"UploadId": upload, "PartNumber": index + 1}
-            own |= {"Body": data, "ContentMD5": payload.md5s[index]}
-            answer = await self._write(url, partial(self._send, "upload_part", url, **own), len(data))
+            arguments = {"UploadId": upload, "PartNumber": index + 1}
+            arguments |= {"Body": data, "ContentMD5": payload.md5s[index]}
+            answer = await self._write(url, partial(self._send, "upload_part", url, **arguments), len(data))
             return {"PartNumber": index + 1, "ETag": answer["ETag"]}
 
         if payload.in_parts:
             await self._in_parts(url, over, len(payload.md5s), part)
             return
-        given = {"Body": payload.part(0), "ContentMD5": payload.md5s[0], **_condition(over)}
-        await self._write(url, partial(self._send, "put_object", url, **given), payload.size)
+        arguments = {"Body": payload.part(0), "ContentMD5": payload.md5s[0], **_condition(over)}
+        await self._write(url, partial(self._send, "put_object", url, **arguments), payload.size)
 
     async def copy(
         self,
         source: Url,
-        found: objects.RemoteObject,
+        original: objects.RemoteObject,
         url: Url,
         over: str | None,
         *,
-        whole: bool = True,
+        in_one_request: bool = True,
     ) -> None:
-        count = max(-(-found.size // _COPIED), 1)
-        if whole and count == 1 and over is None:
-            given = _copied(source, found) | _condition(None)
-            await self._copy(source, found, url, partial(self._send, "copy_object", url, **given))
+        count = max(-(-original.size // _COPIED), 1)
+        if in_one_request and count == 1 and over is None:
+            arguments = _copied(source, original) | _condition(None)
+            await self._copy(source, original, url, partial(self._send, "copy_object", url, **arguments))
             return
-        await self._in_parts(url, over, count, partial(self._copy_part, source, found, url))
+        await self._in_parts(url, over, count, partial(self._copy_part, source, original, url))
 
     async def delete(self, url: Url) -> None:
         await self._write(url, partial(self._send, "delete_object", url), done="deleted")
@@ -164,9 +164,9 @@ class S3Client(BucketClient):
         """
         upload = (await self._write(url, partial(self._send, "create_multipart_upload", url)))["UploadId"]
 
-        async def complete(given: dict[str, Any]) -> None:
+        async def complete(arguments: dict[str, Any]) -> None:
             try:
-                await self._send("complete_multipart_upload", url, **given)
+                await self._send("complete_multipart_upload", url, **arguments)
             except Exception as error:
                 response: dict[str, Any] = getattr(error, "response", None) or {}
                 if response.get("Error", {}).get("Code") == "ConditionalRequestConflict":
@@ -181,9 +181,9 @@ class S3Client(BucketClient):
 
         try:
             parts = await _together([partial(send, upload, index) for index in range(count)])
-            given = {"UploadId": upload, "MultipartUpload": {"Parts": parts}, **_condition(over)}
+            arguments = {"UploadId": upload, "MultipartUpload": {"Parts": parts}, **_condition(over)}
             try:
-                await self._write(url, partial(complete, given))
+                await self._write(url, partial(complete, arguments))
             except NotFoundError:
                 # An earlier try made the object of the upload and its answer was lost, or somebody aborted it. The
                 # object that is there says which.
@@ -194,31 +194,31 @@ class S3Client(BucketClient):
             raise
 
     async def _copy_part(
-        self, source: Url, found: objects.RemoteObject, url: Url, upload: str, index: int
+        self, source: Url, original: objects.RemoteObject, url: Url, upload: str, index: int
     ) -> _Part:
         start = index * _COPIED
-        stop = min(start + _COPIED, found.size)
-        given = {"UploadId": upload, "PartNumber": index + 1, **_copied(source, found)}
-        if stop - start < found.size:
-            given["CopySourceRange"] = f"bytes={start}-{stop - 1}"
-        request = partial(self._send, "upload_part_copy", url, **given)
-        answer = await self._copy(source, found, url, request)
+        stop = min(start + _COPIED, original.size)
+        arguments = {"UploadId": upload, "PartNumber": index + 1, **_copied(source, original)}
+        if stop - start < original.size:
+            arguments["CopySourceRange"] = f"bytes={start}-{stop - 1}"
+        request = partial(self._send, "upload_part_copy", url, **arguments)
+        answer = await self._copy(source, original, url, request)
         return {"PartNumber": index + 1, "ETag": answer["CopyPartResult"]["ETag"]}
 
-    async def _send(self, method: str, url: Url, **given: Any) -> Any:
+    async def _send(self, method: str, url: Url, **arguments: Any) -> Any:
         key, _, version = url.path.partition(_VERSION)
         if version:
-            given["VersionId"] = version
-        return await self._call(method, Bucket=url.bucket, Key=key, **given)
+            arguments["VersionId"] = version
+        return await self._call(method, Bucket=url.bucket, Key=key, **arguments)
 
-    async def _call(self, method: str, **given: Any) -> Any:
+    async def _call(self, method: str, **arguments: Any) -> Any:
         await self.session()
-        client = await self._fs.get_s3(given["Bucket"])
+        client = await self._fs.get_s3(arguments["Bucket"])
         operation = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[method])
         # Arguments of storage_options for all requests, such as the payer, if the operation has them.
         common = {**self._fs.s3_additional_kwargs, **self._fs.req_kw}
         common = {name: value for name, value in common.items() if name in operation.input_shape.members}
-        answer = await getattr(client, method)(**common, **given)
+        answer = await getattr(client, method)(**common, **arguments)
         self.reached = True
         status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 200)
         if not 200 <= status < 300:
@@ -282,11 +282,11 @@ def _condition(over: str | None) -> dict[str, str]:
     return {"IfMatch": _quoted_etag(over)}
 
 
-def _copied(source: Url, found: objects.RemoteObject) -> dict[str, Any]:
+def _copied(source: Url, original: objects.RemoteObject) -> dict[str, Any]:
     """Return the arguments that name one version of the source of a copy."""
     return {
         "CopySource": {"Bucket": source.bucket, "Key": source.path},
-        "CopySourceIfMatch": _quoted_etag(found.token),
+        "CopySourceIfMatch": _quoted_etag(original.token),
     }
 
 

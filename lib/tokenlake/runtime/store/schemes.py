@@ -28,5 +28,5 @@ def is_local(store: str) -> bool:
 
 def scheme_of(store: str) -> str:
     """Return the scheme of a URL in lower case, "" for a path."""
-    found = STORE_URL.match(store)
-    return found[1].lower() if found else ""
+    match = STORE_URL.match(store)
+    return match[1].lower() if match else ""

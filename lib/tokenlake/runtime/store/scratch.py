@@ -32,8 +32,8 @@ def scratch_of(url: str) -> LocalStore:
             folder.mkdir(mode=0o700)
         status = folder.lstat()
     except OSError as error:
-        how = f"Set {FOLDER_VARIABLE} to a folder of your own."
-        raise StoreError(f"{folder} cannot be made: {error.strerror}; {use}. {how}") from error
+        remedy = f"Set {FOLDER_VARIABLE} to a folder of your own."
+        raise StoreError(f"{folder} cannot be made: {error.strerror}; {use}. {remedy}") from error
     # Only this user may have access to it.
     problem = ""
     if not stat.S_ISDIR(status.st_mode):
@@ -43,6 +43,6 @@ def scratch_of(url: str) -> LocalStore:
     elif status.st_mode & 0o077:
         problem = f"may be used by others (mode {stat.S_IMODE(status.st_mode):o}, expected 700)"
     if problem:
-        how = f"Remove it, or set {FOLDER_VARIABLE} to a folder of your own."
-        raise StoreError(f"{folder} {problem}; {use}. {how}")
+        remedy = f"Remove it, or set {FOLDER_VARIABLE} to a folder of your own."
+        raise StoreError(f"{folder} {problem}; {use}. {remedy}")
     return LocalStore(folder / hashlib.sha256(url.encode()).hexdigest()[:16])

@@ -269,16 +269,16 @@ class SealedDocument:
         for key, expected in sorted(expected_texts.items()):
             if got_texts[key] != expected:
                 got_excerpt, expected_excerpt = _excerpts(got_texts[key], expected)
-                what = f"is {got_excerpt}; expected {expected_excerpt}, the canonical form of what all members say"
-                self._fail(key, f"{what}. {_DAMAGED}")
+                problem = f"is {got_excerpt}; expected {expected_excerpt}, the canonical form of what all members say"
+                self._fail(key, f"{problem}. {_DAMAGED}")
         raise IntegrityError(
             f"{self._where}: the bytes are not the canonical form of their content; the file was edited. "
             "Restore it, or rebuild the version.",
             file=self._where,
         )
 
-    def _fail(self, key: str, what: str) -> NoReturn:
-        raise IntegrityError(f"{self._where}: {key} {what}", file=self._where, key=key)
+    def _fail(self, key: str, problem: str) -> NoReturn:
+        raise IntegrityError(f"{self._where}: {key} {problem}", file=self._where, key=key)
 
 
 def _excerpts(got: str, expected: str) -> tuple[str, str]:

@@ -222,14 +222,16 @@ class ShardCache:
         if not os.access(self._folder, os.R_OK | os.W_OK | os.X_OK):
             raise StoreError(f"the cache folder {self._folder} cannot be written to; give another as `cache`")
 
-    def open(self, sha256: str, size: int, fetch: Callable[[ByteTarget], None], what: str) -> BinaryIO | None:
+    def open(
+        self, sha256: str, size: int, fetch: Callable[[ByteTarget], None], shard_name: str
+    ) -> BinaryIO | None:
         """Open the copy of a shard; fetch it first if there is none.
 
         Args:
             sha256: Hash of the shard, hex, as its manifest states it.
             size: Size of the shard in bytes, as its manifest states it.
             fetch: Function that writes the shard to a target. Its errors are passed on, and leave no file behind.
-            what: Name of the shard, for messages.
+            shard_name: Name of the shard, for messages.
 
         Returns:
             None if no copy can be kept; the first time with a RuntimeWarning that gives the reason.
@@ -237,15 +239,15 @@ class ShardCache:
         Raises:
             IntegrityError: The fetched bytes have another sha256, twice.
         """
-        copy = self._folder / _checked(sha256, what)
+        copy = self._folder / _checked(sha256, shard_name)
         try:
             stream = open_copy(copy, size)
             if stream is None:
-                stream = self._fetched(copy, size, fetch, what)
+                stream = self._fetched(copy, size, fetch, shard_name)
         except CopyError as error:
-            return self._without(what, str(error))
+            return self._without(shard_name, str(error))
         except OSError as error:
-            return self._without(what, error.strerror or str(error))
+            return self._without(shard_name, error.strerror or str(error))
         return stream
 
     def discard(self, sha256: str) -> bool:
@@ -260,7 +262,7 @@ class ShardCache:
         return False
 
     def _fetched(
-        self, copy: Path, size: int, fetch: Callable[[ByteTarget], None], what: str
+        self, copy: Path, size: int, fetch: Callable[[ByteTarget], None], shard_name: str
     ) -> BinaryIO | None:
         """Fetch a copy, or wait for the process or thread that fetches it.
 
@@ -277,7 +279,7 @@ class ShardCache:
         while True:
             descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
             if holds_alone(descriptor, part):
-                return self._fill(descriptor, part, copy, size, fetch, what)
+                return self._fill(descriptor, part, copy, size, fetch, shard_name)
             try:
                 status = os.fstat(descriptor)
             finally:
@@ -288,7 +290,8 @@ class ShardCache:
                 last_change = time.monotonic()
             if time.monotonic() - last_change > self._stall_seconds:
                 return self._without(
-                    what, f"the process that fetches it has made no progress for {self._stall_seconds:g} s"
+                    shard_name,
+                    f"the process that fetches it has made no progress for {self._stall_seconds:g} s",
                 )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -297,7 +300,13 @@ class ShardCache:
                 return stream
 
     def _fill(
-        self, part_fd: int, part: Path, copy: Path, size: int, fetch: Callable[[ByteTarget], None], what: str
+        self,
+        part_fd: int,
+        part: Path,
+        copy: Path,
+        size: int,
+        fetch: Callable[[ByteTarget], None],
+        shard_name: str,
     ) -> BinaryIO | None:
         """Fetch a shard into a temporary file that this thread has locked, and publish it as the copy.
 
@@ -310,9 +319,9 @@ class ShardCache:
                 return published  # published after we looked, and before we locked its next temporary file
             problem = take_room(self._folder, part_fd, size, self._max_bytes)
             if problem is not None:
-                return self._without(what, problem)
+                return self._without(shard_name, problem)
             with os.fdopen(part_fd, "r+b", buffering=0, closefd=False) as file:
-                _fetch(file, FileEntry(bytes=size, sha256=copy.name), fetch, what)
+                _fetch(file, FileEntry(bytes=size, sha256=copy.name), fetch, shard_name)
             os.fsync(part_fd)
             os.fchmod(part_fd, 0o444)
             with locked(self._folder):  # a process that counts must not miss the file between its two names
@@ -326,38 +335,38 @@ class ShardCache:
                 part.unlink(missing_ok=True)
                 os.close(part_fd)
 
-    def _without(self, what: str, problem: str) -> None:
+    def _without(self, shard_name: str, problem: str) -> None:
         """Warn, the first time, that a shard is read without a copy."""
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{what}: the cache {self._folder} keeps no copy: {problem}. Where that is so, shards are read from "
-                "where they are stored, piece by piece; this warning is shown once.",
+                f"{shard_name}: the cache {self._folder} keeps no copy: {problem}. Without a copy, shards are read "
+                "from their store, piece by piece; this warning is shown once.",
                 RuntimeWarning,
                 stacklevel=5,
             )
 
 
-def _checked(sha256: str, what: str) -> str:
+def _checked(sha256: str, shard_name: str) -> str:
     """Return a sha256; StoreError for another text, which would be a path."""
     if not COPY_NAME.fullmatch(sha256):
-        raise StoreError(f"{what}: {sha256!r} is not a sha256; expected 64 of 0-9 and a-f")
+        raise StoreError(f"{shard_name}: {sha256!r} is not a sha256; expected 64 of 0-9 and a-f")
     return sha256
 
 
-def _fetch(file: BinaryIO, wanted: FileEntry, fetch: Callable[[ByteTarget], None], what: str) -> None:
+def _fetch(file: BinaryIO, expected: FileEntry, fetch: Callable[[ByteTarget], None], shard_name: str) -> None:
     """Fetch a shard into a file, once more if its hash is wrong; IntegrityError if it stays wrong."""
     got = FileEntry.of(b"")
     for _ in range(_TRIES):
         target = HashingTarget(file)
         fetch(target)
         got = target.finish()
-        if got == wanted:
+        if got == expected:
             return
     raise IntegrityError(
-        f"{what}: fetched {_TRIES} times, and its sha256 is {got.sha256}; expected {wanted.sha256}, as its manifest "
-        "states. Verify the version where it is stored.",
-        file=what,
-        expected=wanted.sha256,
+        f"{shard_name}: fetched {_TRIES} times, and its sha256 is {got.sha256}; expected {expected.sha256}, as its "
+        "manifest states. Verify the version where it is stored.",
+        file=shard_name,
+        expected=expected.sha256,
         got=got.sha256,
     )

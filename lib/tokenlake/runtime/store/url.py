@@ -42,8 +42,8 @@ def check_scheme(scheme: str, option: str) -> None:
     """
     if scheme in USUAL:
         return
-    asked = {name.strip().lower() for name in os.environ.get(VARIABLE, "").split(",")}
-    if scheme in asked and not _NEVER.fullmatch(scheme):
+    schemes = {name.strip().lower() for name in os.environ.get(VARIABLE, "").split(",")}
+    if scheme in schemes and not _NEVER.fullmatch(scheme):
         return
     guess = did_you_mean(scheme, (*USUAL, *_ALIASES, "sftp", "ftp"))
     allow = f"to allow it, set {VARIABLE}={scheme} in the environment"

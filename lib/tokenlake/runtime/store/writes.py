@@ -51,11 +51,11 @@ class Put:
     expected: str | None = None
     orphan: Orphan = False
 
-    def judge(self, found: str | None) -> Outcome | None:
+    def judge(self, existing_sha256: str | None) -> Outcome | None:
         """Compare the existing object with this one.
 
         Args:
-            found: Hash of the existing object, hex; None: it does not exist.
+            existing_sha256: Hash of the existing object, hex; None: it does not exist.
 
         Returns:
             ``"equal"``; None if it may be replaced or created.
@@ -63,13 +63,17 @@ class Put:
         Raises:
             VersionConflictError: It may not be replaced; the message names both hashes.
         """
-        if found == self.sha256:
+        if existing_sha256 == self.sha256:
             return "equal"
-        if found == self.expected:
+        if existing_sha256 == self.expected:
             return None
-        if found is not None and (self.orphan() if callable(self.orphan) else self.orphan):
+        if existing_sha256 is not None and (self.orphan() if callable(self.orphan) else self.orphan):
             return None
-        got = "it is not there" if found is None else f"it exists already with other bytes: sha256 {found}"
+        got = (
+            "it is not there"
+            if existing_sha256 is None
+            else f"it exists already with other bytes: sha256 {existing_sha256}"
+        )
         if self.expected is not None:
             got += f", expected {self.expected}, which was to be replaced"
         raise VersionConflictError(
@@ -77,14 +81,14 @@ class Put:
             "nothing was written. Let that process finish, and run again.",
             key=self.key,
             expected=self.sha256,
-            got=found,
+            got=existing_sha256,
         )
 
-    def require_written(self, found: str) -> None:
+    def require_written(self, sha256: str) -> None:
         """Raise StoreError unless the bytes that were read back have the right sha256 (hex)."""
-        if found != self.sha256:
+        if sha256 != self.sha256:
             raise StoreError(
-                f"{self.key}: read back is not what was written: sha256 {found}, expected {self.sha256}. "
+                f"{self.key}: read back is not what was written: sha256 {sha256}, expected {self.sha256}. "
                 "Nothing was published. Check the disk and the memory of this machine.",
                 key=self.key,
             )
