@@ -396,7 +396,7 @@ def test_a_store_on_the_command_line_needs_no_options_of_the_one_in_the_file(
 def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def launch(config, overrides, workers, on_event, engine, on_start):
+    def launch(config, overrides, workers, on_event, executor, on_start):
         seen.append((config, list(overrides), workers))
         on_start()
         loaded = tokenlake.load_config(config, overrides)
@@ -535,7 +535,7 @@ def _shell(command: str, store: Path) -> subprocess.CompletedProcess:
         (["run", "absent.yaml", "--no-prefect"], "absent.yaml"),
         (["work", "artifacts", "small@prod"], "expected NAME or NAME@v3"),
         (["work", "artifacts", "small@v1", "--share", "4/4"], "expected I/N"),
-        (["run", "x.yaml", "--engine", "spark"], "spark"),
+        (["run", "x.yaml", "--executor", "spark"], "spark"),
         (["sql", "delete from small"], "may only read"),
         (["ls", "--store", "abfs://bucket"], "not available in this release"),
         (["rm"], "tokenlake rm needs NAME"),

@@ -331,7 +331,10 @@ def test_an_option_that_does_nothing_is_no_identity() -> None:
     [
         ({}, {"name": "other", "streaming": False, "seed": 9}),
         ({}, {"load": {"batch_size": 9, "drop_last": False}, "ray": {"num_workers": 9}}),
-        ({}, {"save": {"output_dir": "/a", "enabled": True}, "tokenize": {"engine": "tokenizers"}}),
+        (
+            {},
+            {"save": {"output_dir": "/a", "enabled": True}, "tokenize": {"tokenizer_backend": "tokenizers"}},
+        ),
         ({}, {"source": {"hash_threads": 9, "max_bad_fraction": 0.5, "max_expansion": 1e9}}),
         ({}, {"pack": {**PACKED["pack"], "include_segment_ids": False}}),
         ({"data_files": ["a", "b"], "exclude": "/takedowns.parquet", "max_bad_fraction": 0.5}, {}),

@@ -272,7 +272,7 @@ def test_a_cancelled_run_stops_and_can_be_resumed(
 
     # The ids are those of the reference: the rest may be built by the fast engine.
     values["overrides"] += [
-        "tokenize.engine=auto",
+        "tokenize.tokenizer_backend=auto",
         f"datasets={json.dumps([{'name': 'data', 'data_files': str(data)}])}",
         f"default_tokenizer={tokenizer_dir}",
         f"save.output_dir={tmp_path}",

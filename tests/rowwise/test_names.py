@@ -85,7 +85,7 @@ def test_shards_are_worked_on_side_by_side_and_come_in_order():
 @pytest.mark.parametrize("name", ["RayPreprocessor", "tokenize_with_ray"])
 def test_what_needs_ray_says_what_does_the_job(name: str):
     with pytest.raises(
-        NotAvailableError, match=rf"{name} is not here.*build_dataset\(config, engine='ray'\)"
+        NotAvailableError, match=rf"{name} is not here.*build_dataset\(config, executor='ray'\)"
     ):
         getattr(distributed, name)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):

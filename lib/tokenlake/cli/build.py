@@ -26,7 +26,7 @@ from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl.clean.cleaning import Cleaning, CleanResult
-from tokenlake.etl.engines import local_pool, open_pool
+from tokenlake.etl.executors import local_pool, open_pool
 from tokenlake.etl.reports import Table, label, number
 from tokenlake.etl.reports.terminal import near, print_tables, stdout
 from tokenlake.etl.store_engine import join_build, named_build, parse_share
@@ -45,7 +45,7 @@ def work(
     wait: str = "0",
     json: AsJson = False,
 ) -> int:
-    """Build units of a build that `tokenlake run --engine store` has planned, until none is left.
+    """Build units of a build that `tokenlake run --executor store` has planned, until none is left.
 
     Any number of these may run, on any machines that reach the store and the inputs, and each may be killed: finished
     units are kept, and another worker builds the rest. A machine that would make other bytes is refused.

@@ -35,6 +35,7 @@ from tokenlake.base import numbers
 from tokenlake.base.markup import printable, printable_json
 from tokenlake.cli import ABOUT, CODES, COMMANDS
 from tokenlake.cli.streams import encodable_json
+from tokenlake.config.former_names import renaming_note
 from tokenlake.config.overrides import store_overrides
 from tokenlake.errors import IntegrityError
 from tokenlake.etl.reports.terminal import stderr, stdout
@@ -69,6 +70,23 @@ _WORKERS = "Number of workers. Default: the number of processors, as far as memo
 Workers: TypeAlias = Annotated[
     int | None, Parameter(metavar="N", help=_WORKERS, validator=validators.Number(gte=1))
 ]
+
+ExecutorChoice = Literal["local", "store", "ray", "dask"]
+Executor: TypeAlias = ExecutorChoice | None
+FormerExecutor: TypeAlias = Annotated[ExecutorChoice | None, Parameter(name="--engine", show=False)]
+"""Former name of the option `--executor`, for one release."""
+
+
+def executor_of(executor: Executor, engine: Executor) -> Executor:
+    """Return the executor of a command, with a note if its option has its former name.
+
+    Args:
+        executor: Value of `--executor`.
+        engine: Value of `--engine`, the former name.
+    """
+    if engine is not None:
+        note(renaming_note("--engine", "--executor"))
+    return executor or engine
 
 
 def note_unreadable(layout: Layout, error: IntegrityError) -> None:

@@ -13,6 +13,8 @@ from tokenlake.base import numbers
 from tokenlake.base.markup import printable
 from tokenlake.cli.console import (
     AsJson,
+    Executor,
+    FormerExecutor,
     Name,
     Overrides,
     StoreUrl,
@@ -20,11 +22,11 @@ from tokenlake.cli.console import (
     catalog_of,
     counting,
     emit,
+    executor_of,
     note,
     print_json,
 )
 from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
-from tokenlake.etl.engines import EngineName
 from tokenlake.etl.integrity.findings import RepairProgress, RepairReport, VerifyReport
 from tokenlake.etl.integrity.repair import repair as repair_version
 from tokenlake.etl.integrity.verify import named_version
@@ -203,7 +205,8 @@ def repair(
     dry_run: bool = False,
     workers: Workers = None,
     store: StoreUrl = None,
-    engine: EngineName | None = None,
+    executor: Executor = None,
+    engine: FormerExecutor = None,
     json: AsJson = False,
 ) -> int:
     """Repair the damaged files of a version, byte for byte.
@@ -219,9 +222,10 @@ def repair(
     Args:
         config: The configuration that built the version. Default: the one recorded by its newest run.
         dry_run: Print what would be repaired, and write nothing.
-        engine: Where units are built again: local, on this machine (default); store, wherever `tokenlake work` runs;
+        executor: Where units are built again: local, on this machine (default); store, wherever `tokenlake work` runs;
             ray or dask, on a cluster.
     """
+    executor = executor_of(executor, engine)
 
     def show_progress(progress: RepairProgress) -> None:
         if progress.doing.startswith("waiting"):
@@ -236,7 +240,7 @@ def repair(
             overrides=set_,
             dry_run=dry_run,
             workers=workers,
-            engine=engine,
+            executor=executor,
             on_progress=show_progress,
         )
     emit(report.to_json(), json, lambda: _print_repaired(report))

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from annotated_types import Ge
-from pydantic import BeforeValidator, PlainSerializer, Strict, WithJsonSchema, WrapValidator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    Strict,
+    WithJsonSchema,
+    WrapValidator,
+    model_validator,
+)
 
 from tokenlake.base.checks import did_you_mean
 from tokenlake.base.section import (
@@ -183,9 +191,12 @@ class TokenizeStageConfig(Section):
     remove_columns: tuple[Text, ...] | None = None
     """Columns to drop after tokenizing; a build keeps none but `additional_fields`, and refuses one in both."""
 
-    engine: Literal["auto", "words", "segments", "gigatoken", "tokenizers"] = "auto"
-    """auto: the fastest engine that is proven exact for the tokenizer (words and segments for large inputs), else the
-    reference, tokenizers. Never changes the ids."""
+    tokenizer_backend: Literal["auto", "words", "segments", "gigatoken", "tokenizers"] = "auto"
+    """Tokenizer implementation. auto: the fastest one that returns the ids of the reference for this tokenizer (words
+    and segments for large inputs), otherwise the reference, tokenizers. It never changes the ids."""
+
+    engine: Annotated[str | None, Field(exclude=True)] = None
+    """Former name of `tokenizer_backend`, which takes precedence. Works in this release only."""
 
     special_tokens_in_text: SpecialTokensInText = "literal"
     """A special token's text in a document: literal (plain text; in conversations fail), encode (the token), fail (a
@@ -199,6 +210,18 @@ class TokenizeStageConfig(Section):
 
     truncation_side: TruncationSide | None = None
     """The side that truncation cuts away: right (the end of a document) or left (its beginning); null: right."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_former_name(cls, value: Any) -> Any:
+        """Give the value of `engine` to `tokenizer_backend`, unless that is set."""
+        if not isinstance(value, Mapping):
+            return value
+        options = cast("Mapping[str, Any]", value)
+        backend = options.get("engine")
+        if backend is None or "tokenizer_backend" in options:
+            return options
+        return {**options, "tokenizer_backend": backend}
 
 
 class CacheStageConfig(Section):
@@ -373,7 +396,7 @@ class RayConfig(Section):
     """Section `ray`."""
 
     enabled: Switch = False
-    """Run the units of a build on Ray, as `--engine ray` does."""
+    """Run the units of a build on Ray, as `--executor ray` does."""
 
     num_workers: Count = 4
     """Workers on the cluster; acts with `enabled`."""

@@ -20,6 +20,7 @@ from tokenlake.base.section import LITERALS_REFUSED, Options
 from tokenlake.config.load import load_config
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError, SourceError
 from tokenlake.etl.events import Watcher, ignore
+from tokenlake.etl.executors import ExecutorName, present_executor
 from tokenlake.etl.observability.build import observed
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
@@ -246,11 +247,13 @@ def build_dataset(
     on_event: Watcher = ignore,
     retries: int = 2,
     pool: WorkerPool | None = None,
+    executor: ExecutorName | None = None,
+    engine: ExecutorName | None = None,
 ) -> BuildResult: ...
 
 
 def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> BuildResult | ShardedDataSource:
-    """Build a dataset version on this machine; or, of a :class:`DatasetMixture`, return its rows.
+    """Build a dataset version; or, of a :class:`DatasetMixture`, return its rows.
 
     Args:
         config: a configuration, a mapping of one, or the path of a YAML file: a version is built. A DatasetMixture:
@@ -259,6 +262,9 @@ def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> Bui
         on_event: told of everything that happens, from several threads.
         retries: how often a unit is tried again after an error worth a retry.
         pool: running workers to use instead of `workers` new ones; it stays open.
+        executor: Place where units run: ``local``, ``store``, ``ray`` or ``dask``; default: processes of this machine,
+            or Ray if the configuration enables it.
+        engine: Former name of `executor`, for one release.
 
     Returns:
         The committed version (when an equal one existed, that one); or the rows of a mixture, as dicts.
@@ -267,6 +273,7 @@ def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> Bui
         TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
     """
     if not isinstance(config, DatasetMixture):
+        options["executor"] = present_executor(options.get("executor"), options.pop("engine", None))
         build_config = load_config(config)
         with observed(build_config, options.pop("on_event", ignore)) as watcher:
             return build_version(build_config, **options, on_event=watcher)

@@ -327,7 +327,7 @@ class SavedShardedSource(NumberedSource):
 
 OutputFormat = Literal["parquet", "arrow", "jsonl"]
 _DATASET: Final = "tokens"
-_TOKENIZE: Final = ("engine", "special_tokens_in_text", "long_documents")
+_TOKENIZE: Final = ("tokenizer_backend", "engine", "special_tokens_in_text", "long_documents")
 _SOURCE: Final = ("unit_size", "max_record_bytes", "max_expansion", "hash_threads")
 _MAY_BE_TEXT: Final = (None, "txt", "text", "hf", "huggingface")
 """Values of `type` with which files may be text."""
@@ -383,9 +383,9 @@ def tokenize_and_save(
         on_event: told of everything that happens.
         pool: running workers to use instead of `workers` new ones; it stays open.
         options: of `DatasetConfig` (``type``, ``where``, ``chat``, ``splits``, ``on_bad_record`` ...), of
-            `TokenizeStageConfig` (``engine``, ``special_tokens_in_text``, ``long_documents``), of `SourceStageConfig`
-            (``unit_size`` ...), and of `TokenizerConfig` (``truncation``, ``add_special_tokens``, ``padding``,
-            ``return_attention_mask``, ``trust_remote_code``).
+            `TokenizeStageConfig` (``tokenizer_backend``, ``special_tokens_in_text``, ``long_documents``), of
+            `SourceStageConfig` (``unit_size`` ...), and of `TokenizerConfig` (``truncation``, ``add_special_tokens``,
+            ``padding``, ``return_attention_mask``, ``trust_remote_code``).
 
     Raises:
         ConfigError: an argument is not what is allowed, or the target is not empty; nothing was changed.

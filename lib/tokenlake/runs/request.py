@@ -101,7 +101,7 @@ def _tokenizer_key(data: Mapping[str, Any]) -> str:
 def stage_values(
     seq_length: int | None = None,
     strategy: str | None = None,
-    tokenizer_engine: str | None = None,
+    tokenizer_backend: str | None = None,
     splits: Mapping[str, float] | None = None,
 ) -> list[str]:
     """Return the overrides that the fields of a flow's form stand for; an empty field has none.
@@ -109,13 +109,13 @@ def stage_values(
     Args:
         seq_length: Tokens of a packed row.
         strategy: Packing strategy.
-        tokenizer_engine: Tokenizer backend.
+        tokenizer_backend: Tokenizer backend.
         splits: Split -> its share of the documents.
     """
     fields = {
         "pack.seq_length": seq_length,
         "pack.strategy": strategy,
-        "tokenize.engine": tokenizer_engine,
+        "tokenize.tokenizer_backend": tokenizer_backend,
         "source.splits": dict(splits) if splits else None,
     }
     return [f"{key}={json.dumps(value)}" for key, value in fields.items() if value]

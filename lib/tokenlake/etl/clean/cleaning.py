@@ -34,8 +34,8 @@ from tokenlake.etl.clean.evaluation_ngrams import EvaluationNgrams
 from tokenlake.etl.clean.left_out_list import SCHEMA, CleanAbout, EarlierList, ListWriter, require_ours
 from tokenlake.etl.clean.sign_unit import NO_TOKENIZER
 from tokenlake.etl.clean.signatures import FORMAT, SignatureFile, evaluation_key, signature_key
-from tokenlake.etl.engines import open_pool
 from tokenlake.etl.events import Watcher, ignore
+from tokenlake.etl.executors import open_pool
 from tokenlake.etl.job import Progress, SignJob
 from tokenlake.etl.plan.exclusions import match_exclusions, of_unit
 from tokenlake.etl.plan.unit_ranges import range_identity

@@ -38,7 +38,7 @@ class ClusterPool(Pool):
         self._slots: list[Any] = []
         self._idle_slots: list[Any] = []
         self._is_cancelled = False
-        # The job that chose the engine of each source of texts, and the engine.
+        # The job that chose the backend of each source of texts, and the backend.
         self._engine_choices: dict[str, tuple[EngineJob, str]] = {}
         self._preflights: dict[tuple[str, ...], bytes] = {}
 

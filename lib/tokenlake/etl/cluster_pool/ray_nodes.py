@@ -33,7 +33,7 @@ class RayNodes:
             import ray
         except ModuleNotFoundError as error:
             raise errors.MissingExtraError(
-                "the Ray engine needs ray, which is not installed: pip install 'tokenlake[ray]'"
+                "the executor ray needs ray, which is not installed: pip install 'tokenlake[ray]'"
             ) from error
         self._ray: Any = ray
         self.workers = workers or section.num_workers

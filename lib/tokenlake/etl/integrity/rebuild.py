@@ -42,7 +42,7 @@ WORKSHOP: Final = f"{RUNS}/repair"
 """Path below a version of the store in which other machines build its units again."""
 
 _TRIES: Final = 3
-"""Times that a unit is built before it is given up: once with the recorded engine, then with the reference."""
+"""Times that a unit is built before it is given up: once with the recorded backend, then with the reference."""
 
 _FROM_INPUTS: Final = "from its inputs"
 
@@ -125,7 +125,7 @@ class Workshop:
     def _build_unit(
         self, unit: int, planned: PlannedUnit, pool: Pool, on_bytes: OnBytes
     ) -> UnitRecord | TokenlakeError:
-        """Build a unit; if its engine fails, with the reference."""
+        """Build a unit; if its backend fails, with the reference."""
         last_error: TokenlakeError | None = None
         for engine in (planned.engine, *[REFERENCE] * (_TRIES - 1)):
             job = self._job(unit, planned, engine)
@@ -140,7 +140,7 @@ class Workshop:
         return last_error
 
     def _job(self, unit: int, planned: PlannedUnit, engine: str | None) -> WorkJob:
-        """Return the job of a unit. An engine that is not installed is replaced by the reference, with the same ids."""
+        """Return the job of a unit. The reference replaces a backend that is not installed; the ids are the same."""
         is_available = engine is not None and (
             engine == NO_ENGINE or importlib.util.find_spec(engine) is not None
         )

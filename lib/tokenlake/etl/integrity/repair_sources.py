@@ -101,7 +101,7 @@ class PlannedUnit:
 
     Attributes:
         index: Index of the unit in the plan.
-        engine: Engine that encoded it; None: not known.
+        engine: Backend that encoded it; None: not known.
     """
 
     index: int

@@ -84,7 +84,7 @@ def _require_unpadded(parent: FoundParent) -> None:
 def require_one_tokenizer(parents: Sequence[FoundParent], level: Level) -> dict[str, Any]:
     """Return a manifest's facts about the tokenizer, in which all sources of all parents give each id one meaning.
 
-    Names, revisions and templates may differ: the meaning of ids is that of ``tokenizer.json`` and its engine.
+    Names, revisions and templates may differ: the meaning of ids is that of ``tokenizer.json`` and its backend.
 
     Args:
         parents: Versions whose rows are read.

@@ -58,9 +58,9 @@ def check_open(text: str) -> None:
     """Raise ConfigError for jobs, as text, that must not leave this machine because they hold secrets."""
     if provided_blocks() or hide(text) != text or scrub(text) != text:
         raise errors.ConfigError(
-            "this engine hands jobs to other machines, and this build needs secrets: values, URLs with passwords or "
+            "this executor hands jobs to other machines, and this build needs secrets: values, URLs with passwords or "
             "signatures, or Prefect blocks. Give them by {env: NAME}, which each worker looks up in its own "
-            "environment, or build with the local engine"
+            "environment, or build with the local executor"
         )
 
 

@@ -48,7 +48,7 @@ def reason_for_caution(spec: Mapping[str, Any]) -> str | None:
 
 
 def model_caution(spec: Mapping[str, Any]) -> str | None:
-    """Return why the vocabulary, the added tokens or their ids, which every engine loads, are unusual, or None."""
+    """Return why the vocabulary, the added tokens or their ids, which every backend loads, are unusual, or None."""
     return next(_model_reasons(spec), None)
 
 
