@@ -44,6 +44,8 @@ FOR_PROGRAMS: Final = re.compile(
 )
 """Text that a program reads: SQL, JavaScript, styles, patterns, templates, columns of a table, types, imports."""
 
+CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -137,6 +139,8 @@ class Collector(ast.NodeVisitor):
     def _add(self, text: str) -> None:
         """Add a text if it is a message."""
         text = inspect.cleandoc(text).strip()
+        # Control characters are shown as escapes, so that the file is plain text.
+        text = CONTROL.sub(lambda match: repr(match.group())[1:-1], text)
         if TWO_WORDS.search(text) and not FOR_PROGRAMS.search(text):
             self.messages[text] = None
 

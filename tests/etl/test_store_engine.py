@@ -335,7 +335,7 @@ def test_a_plan_that_would_hold_a_secret_is_not_published(
     where = {"data_files": "memory://secret/a.jsonl", "storage_options": {"token": "a-secret-of-mine"}}
     config["datasets"] = [config["datasets"][0] | where]
     remember(["a-secret-of-mine"])
-    with pytest.raises(ConfigError, match=r"needs secrets.*\{env: NAME\}"):
+    with pytest.raises(ConfigError, match=r"contains secrets.*\{env: NAME\}"):
         build_dataset(config, executor="store")
     texts = [path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()]
     assert not any(b"a-secret-of-mine" in text for text in texts)

@@ -116,7 +116,10 @@ def test_runs_of_work_units_build_for_a_run_and_outlive_its_death_and_each_other
     }
     assert shards["shared"] == shards["dask"] == shards["ray"] and len(shards["dask"]) >= 10
     outside = ended(worker, begin(worker, "work/units", name="shared", store="/etc"))
-    assert (outside["state_type"], "outside what this worker allows" in outside["state"]["message"]) == (
+    assert (
+        outside["state_type"],
+        "outside the places that this worker allows" in outside["state"]["message"],
+    ) == (
         "FAILED",
         True,
     )

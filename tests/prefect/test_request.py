@@ -317,7 +317,7 @@ def test_a_job_of_a_plan_reads_and_runs_only_what_the_worker_of_a_pool_allows(
         (
             job,
             {"TOKENLAKE_ALLOWED_INPUTS": "/elsewhere"},
-            r"an input of 's'.*outside what this worker allows",
+            r"an input of 's'.*outside the places that this worker allows",
         ),
         (keyed, inside, r"\{env: HOME\} is not allowed on this worker"),
         (replace(job, source=replace(job.source, texts=texts)), inside, r"the function 'theirs:f'"),

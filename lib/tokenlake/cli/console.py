@@ -91,7 +91,9 @@ def executor_of(executor: Executor, engine: Executor) -> Executor:
 
 def note_unreadable(layout: Layout, error: IntegrityError) -> None:
     """Say on stderr which version is left out, and which file of it is damaged."""
-    note(f"{layout.dataset} v{layout.version} cannot be read, the others can: {printable(str(error))}")
+    note(
+        f"{layout.dataset} v{layout.version} cannot be read (the other versions can): {printable(str(error))}"
+    )
 
 
 def catalog_of(store: str | None) -> Catalog:
@@ -288,14 +290,14 @@ def usage(error: CycloptsError) -> tuple[str, str]:
 
 
 def completion(shell: Literal["bash", "zsh", "fish"], /, *, install: bool = False) -> int:
-    """Print what completes commands, options and names of datasets in a shell, or install it.
+    """Print or install the script that completes commands, options and names of datasets in a shell.
 
-    For this shell alone: `source <(tokenlake completion bash)`, or `tokenlake completion fish | source`. For good:
-    `tokenlake completion bash --install`, which writes a file and, for bash and zsh, a line that reads it at the end of
-    .bashrc or .zshrc.
+    For the current shell: `source <(tokenlake completion bash)`, or `tokenlake completion fish | source`. Permanently:
+    `tokenlake completion bash --install`, which writes a file and, for bash and zsh, a line at the end of .bashrc or
+    .zshrc that reads it.
 
     Args:
-        shell: Which shell.
+        shell: Name of the shell.
         install: Write the file instead of printing it.
     """
     for name in COMMANDS:

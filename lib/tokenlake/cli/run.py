@@ -214,7 +214,7 @@ def _print_lines(title: str, lines: Sequence[str]) -> None:
 
 
 _OUTCOMES: Final = {
-    "exists": "exists already with the same inputs and settings: nothing to do",
+    "exists": "already exists with the same inputs and settings: nothing to do",
     "resumed": "committed, after resuming an earlier run",
 }
 

@@ -53,13 +53,13 @@ def show(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Show a version: totals, splits, account, tokenizer, inputs, lineage, and the flow run that committed it.
+    """Show a version: totals, splits, audit, tokenizer, inputs, lineage, and the flow run that committed it.
 
     `--json` prints the manifest, indented; the file itself is one line, in the canonical form that is hashed.
 
     Args:
         files: List every shard.
-        croissant: Print the version as Croissant metadata (JSON-LD), its paths relative to its folder.
+        croissant: Print the version as Croissant metadata (JSON-LD), with paths relative to its folder.
     """
     catalog = catalog_of(store)
     manifest = catalog.manifest_of(name)
@@ -130,11 +130,11 @@ def verify(
 ) -> int:
     """Check every byte of versions against their manifests.
 
-    This checks the sizes and hashes of all files, Parquet footers, the account, the ledger, the claim and tags, and
-    finds files that no manifest lists. --deep also checks page checksums, every count and every segment. The exit code
-    is 3 if anything differs from what was committed. A missing second copy of the manifest (runs/manifest-copy.json),
-    as in versions of older releases, is a note on stderr. --json prints one report for one NAME, otherwise
-    {"ok": ..., "reports": [...]}.
+    This checks the sizes and hashes of all files, Parquet footers, the audit, the ledger, the claim and tags, and finds
+    files that no manifest lists. --deep also checks page checksums, every count and every segment. The exit code is 3
+    if anything differs from what was committed. A missing second copy of the manifest (runs/manifest-copy.json), as in
+    versions of older releases, is a note on stderr. --json prints one report for one NAME, otherwise {"ok": ...,
+    "reports": [...]}.
 
     Args:
         names: Datasets, or versions of them: NAME, NAME@v3 or NAME@TAG.
@@ -186,7 +186,7 @@ def _print_verified(report: VerifyReport) -> None:
     if report.deep:
         checked += f", {numbers.plural(report.rows, 'row')} decoded"
     if not report.listed:
-        checked += "; unlisted files and tags were not looked for"
+        checked += "; unlisted files and tags were not checked"
     outcome = "intact" if report.ok else numbers.plural(len(report.problems), "problem")
     stdout().print(f"{report.dataset} v{report.version}: {outcome} ({checked})")
     if not report.ok:
@@ -281,4 +281,4 @@ def _repair_in_words(report: RepairReport) -> str:
         return f"{words}, {unrepaired} not" if unrepaired else words
     if report.ok:
         return "nothing is damaged"
-    return f"{numbers.plural(len(report.problems), 'problem')} that repair cannot solve"
+    return f"{numbers.plural(len(report.problems), 'problem')} that repair cannot fix"

@@ -164,12 +164,13 @@ class Workbench:
         differences = other_versions(job.versions)
         if differences:
             raise ConfigError(
-                f"{problem}, as its bytes would differ. It has {'; '.join(differences)}. Install the same versions"
+                f"{problem}, because its bytes would differ. It has {'; '.join(differences)}. Install the same "
+                "versions"
             )
         if not self._store(job.store).exists(layout.claim):
             raise ConfigError(
-                f"{problem}: {job.store} has no {layout.claim} here. Every machine needs the same store under the same "
-                "address"
+                f"{problem}: {job.store} has no {layout.claim} here. Every machine must reach the same store under "
+                "the same address"
             )
         if job.probe is None:
             return

@@ -251,7 +251,7 @@ def _check_reads_only(statement: str) -> None:
         _check_reads_only(_EXPLAIN.sub("", statement, count=1))
     elif kind != duckdb.StatementType.SELECT:
         raise ConfigError(
-            f"a query may only read, and this is {kind.name}: expected SELECT, FROM, DESCRIBE, SUMMARIZE or EXPLAIN"
+            f"a query may only read, got {kind.name}: expected SELECT, FROM, DESCRIBE, SUMMARIZE or EXPLAIN"
         )
 
 
@@ -273,7 +273,7 @@ def _explained(error: duckdb.Error, statement: str, known: dict[str, Relation]) 
     if isinstance(error, duckdb.OutOfMemoryException):
         what = message.partition("\n")[0]
         return ConfigError(
-            f"the query needs more memory: {what}. Ask for less, or set {MEMORY_VARIABLE} (8GB)"
+            f"the query needs more memory: {what}. Select less data, or set {MEMORY_VARIABLE} (8GB)"
         )
     if isinstance(error, duckdb.IOException | duckdb.FatalException):
         return IntegrityError(f"DuckDB could not read the store's files: {message}")
@@ -284,7 +284,7 @@ def _explained(error: duckdb.Error, statement: str, known: dict[str, Relation]) 
     ]
     if unquoted:
         name = max(unquoted, key=len)
-        message += f'\n\nNames with other characters than letters, digits and _ need double quotes: "{name}"'
+        message += f'\n\nNames with characters other than letters, digits and _ need double quotes: "{name}"'
     elif missing := re.search(r"Table with name (\S+) does not exist!", message):
         # DuckDB's own guesses are among its system tables
         close = difflib.get_close_matches(missing[1].lower(), known, n=3)

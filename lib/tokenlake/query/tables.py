@@ -137,8 +137,8 @@ TABLES: Final = {
     "splits": "rows, tokens and documents by split",
     "shards": "the Parquet files with their hashes",
     "inputs": "the input files with their version tokens",
-    "accounts": "the account of each unit, by source; rows that several sources share are under source *",
-    "mixture": "shares of a mixture, as asked for and as achieved, one row for each source",
+    "accounts": "the audit of each unit, by source; rows that several sources share are under source *",
+    "mixture": "requested and achieved shares of a mixture, one row for each source",
     "documents": "provenance of every piece of a document, all datasets",
 }
 _PARTS: Final[dict[Kind, str]] = {"documents": "provenance of", "quarantine": "bad records of"}

@@ -36,7 +36,7 @@ from tokenlake.runtime.mixing.weights import check_weight_names
 from tokenlake.runtime.store.outputs import require_outside_stores
 
 _LOADS: Final = "an AsyncDataLoader prepares batches ahead: AsyncDataLoader(mixture.build(), ...)"
-_READS: Final = "remote files are read in ranges, and failed requests are repeated, without options"
+_READS: Final = "remote files are always read in ranges, and failed requests are retried"
 _ELSEWHERE: Final = {
     "prefetch_workers": _LOADS,
     "prefetch_buffer_size": _LOADS,
@@ -44,8 +44,8 @@ _ELSEWHERE: Final = {
     "cloud_retry_delay": _READS,
     "cache_remote_files": _READS,
     "cache_expiry_seconds": _READS,
-    "cache_dir": "TOKENLAKE_CACHE says where indexes are kept, and HF_HOME where files of the Hub are",
-    "image_target_field": "rows are texts and tokens; images are not read",
+    "cache_dir": "TOKENLAKE_CACHE is the folder of indexes, and HF_HOME that of files of the Hub",
+    "image_target_field": "rows are texts and tokens; images are not supported",
 }
 
 
@@ -126,14 +126,14 @@ class DatasetMixture:
         off = "streaming" if not self.streaming else "block_mixture" if not self.block_mixture else ""
         if (off and weighted) or (off == "streaming" and self.batch_size != 1):
             option = "mixture_weights" if weighted else "batch_size"
-            raise ConfigError(f"DatasetMixture: {option} has no meaning with {off}=False; leave one out")
+            raise ConfigError(f"DatasetMixture: {option} has no effect with {off}=False; leave one out")
         if self.pack_on_the_fly and self.tokenize_callback is None:
             raise ConfigError(
                 "DatasetMixture: pack_on_the_fly needs a tokenize_callback; pack_tokens packs ids"
             )
         for name in ("pack_seq_length", "pack_eos_token_id"):
             if (getattr(self, name) is not None) != self._packs:
-                alone = "has no meaning without pack_tokens or pack_on_the_fly"
+                alone = "has no effect without pack_tokens or pack_on_the_fly"
                 why = "is needed to pack" if self._packs else alone
                 raise ConfigError(f"DatasetMixture: {name} {why}")
         self._names()
@@ -203,7 +203,7 @@ class DatasetMixture:
             return cls(**values)
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"{os.fspath(json_file)}: no mixture ({error}); expected a file that save_mixture wrote"
+                f"{os.fspath(json_file)}: not a mixture ({error}); expected a file that save_mixture wrote"
             ) from error
 
     @property
@@ -287,7 +287,7 @@ DatasetLoadError = SourceError
 _OF_FILES: Final = (
     *("data_files", "num_rows", "dataset_split_name", "split", "subset", "storage_options", "name"),
 )
-_NO_FUNCTION: Final = "JSON holds no function; set it after loading, by dataclasses.replace"
+_NO_FUNCTION: Final = "JSON cannot contain functions; set it after loading with dataclasses.replace"
 _OPTIONS: Final[TypeAdapter[Any]] = TypeAdapter(Options)
 
 

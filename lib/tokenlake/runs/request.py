@@ -138,7 +138,7 @@ def require_flow(flow: str, config: PipelineConfig) -> None:
     """
     name = config.name or "the configuration"
     if flow == "tokenize" and not config.is_text_build:
-        reason = "packs or mixes stored datasets, or keeps tokens"
+        reason = "packs or mixes stored datasets, or stores tokens"
         if config.mixes:
             reason = "mixes its datasets (section mix)"
         raise ConfigError(
@@ -278,8 +278,8 @@ def _data_file_overrides(data: Mapping[str, Any], files: DataFiles) -> list[str]
     if not isinstance(files, Mapping):
         if len(datasets) > 1:
             raise ConfigError(
-                f"data_files: the configuration has {len(datasets)} datasets, and it is not clear which one is meant;"
-                " write overrides such as datasets.0.data_files=..."
+                f"data_files: the configuration has {len(datasets)} datasets, and it is not clear to which one the "
+                "files belong; write overrides such as datasets.0.data_files=..."
             )
         return [f"datasets.0.data_files={json.dumps(files)}"]
     names = [str(dataset.get("name")) for dataset in datasets if isinstance(dataset, Mapping)]

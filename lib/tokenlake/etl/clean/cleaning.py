@@ -303,9 +303,9 @@ def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
     made = [name for name in ("chat", "prompt", "preference") if getattr(texts, name) is not None]
     if made:
         raise ConfigError(
-            f"datasets.{source.name}.{made[0]}: `clean` looks at texts that are a field, and this one is made of "
-            "several; name a field by content_field in a configuration for cleaning, or make one by transforms "
-            "(combine, apply)",
+            f"datasets.{source.name}.{made[0]}: `clean` reads the text of one field, but this text is composed of "
+            "several; name a field with content_field in a configuration for cleaning, or create one with "
+            "transforms (combine, apply)",
             source=source.name,
         )
     return with_code(replace(source, texts=replace(texts, left_open=())))
@@ -316,7 +316,7 @@ def _units(config: PipelineConfig, signing: Signing, output: str, on_event: Watc
     sources = [_source(config, dataset) for dataset in config.datasets if dataset.dataset is None]
     if not sources:
         raise ConfigError(
-            "datasets: all are datasets of the store, whose texts are not there; `clean` needs data_files"
+            "datasets: all of them are datasets of the store, which contains no texts; `clean` needs data_files"
         )
     check_predicates(sources)
     # A list of the user's own is taken over; the one that this run writes is not there yet, or an older one.
@@ -364,9 +364,7 @@ def _notes_on_splits(units: Iterable[CleanUnit]) -> list[str]:
 
 def _notes(config: PipelineConfig, evaluation: EvaluationNgrams | None) -> tuple[str, ...]:
     stored = [dataset.name for dataset in config.datasets if dataset.dataset is not None]
-    notes = [
-        f"{name}: a dataset of the store, whose texts are not there; it is not looked at" for name in stored
-    ]
+    notes = [f"{name}: a dataset of the store, which contains no texts; it is skipped" for name in stored]
     for name, each in (evaluation.counts if evaluation else {}).items():
         if each.too_short:
             notes.append(

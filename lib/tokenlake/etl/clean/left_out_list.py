@@ -90,15 +90,16 @@ class EarlierList:
         about = read_about(path)
         if about is None:
             raise ConfigError(
-                f"clean.against: {path}: expected a list that `tokenlake clean` wrote; this file says nothing of how "
+                f"clean.against: {path}: expected a list that `tokenlake clean` wrote; this file does not record how "
                 "it was made",
                 file=path,
             )
         for name, value in signing.comparable.items():
             if about.signing[name] != value:
                 raise ConfigError(
-                    f"clean.against: {path} was made with {name} {about.signing[name]!r}, and this run has {value!r}; "
-                    "only signatures of one kind are compared. Give both runs the same clean.exact and clean.minhash",
+                    f"clean.against: {path} was made with {name} {about.signing[name]!r}, and this run has "
+                    f"{value!r}; only signatures of the same kind can be compared. Give both runs the same "
+                    "clean.exact and clean.minhash",
                     file=path,
                 )
         table = pq.read_table(path, columns=["file", "position"])
@@ -125,8 +126,8 @@ def require_ours(path: str) -> None:
     """Raise ConfigError where a file lies at `path` that no run of `clean` wrote: a list made by hand stays."""
     if Path(path).exists() and read_about(path) is None:
         raise ConfigError(
-            f"clean.output: {path} is there, and `tokenlake clean` did not write it; name another file. A list of your "
-            "own goes to `exclude`: `clean` takes what it leaves out over",
+            f"clean.output: {path} exists, but `tokenlake clean` did not write it; name another file. Give your own "
+            "list to `exclude`; `clean` adds its documents to the new list",
             file=path,
         )
 

@@ -237,8 +237,8 @@ class SignatureFile:
             self._bytes = store.open(self._key)
         except NotFoundError as error:
             raise NotFoundError(
-                f"{self._key}: these signatures are not in the store {store.url}. Clean once more with the "
-                "configuration that they were made for and with this store, and they are made again",
+                f"{self._key}: these signatures are not in the store {store.url}. Run `clean` again with the "
+                "configuration that they were made for and with this store; it computes them again",
                 file=self._key,
             ) from error
         try:
@@ -273,7 +273,8 @@ class SignatureFile:
 
     def _damaged(self, error: Exception) -> IntegrityError:
         return IntegrityError(
-            f"{self._key}: the signatures are damaged: {error}. Remove the file, and clean again: it is made anew",
+            f"{self._key}: the signatures are damaged: {error}. Remove the file and run `clean` again; it writes a "
+            "new one",
             file=self._key,
         )
 

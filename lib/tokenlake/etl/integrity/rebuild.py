@@ -260,7 +260,7 @@ def judge(
     differences = _differences(workshop, layout, manifest, built, others.get(built.unit))
     if differences:
         clauses = "; ".join(differences[:3])
-        _give_up(files, f"it came out with other rows, so that nothing was changed: {clauses}")
+        _give_up(files, f"its rows differ from the recorded ones, so nothing was changed: {clauses}")
         return
     built_hashes = {part.path: part.sha256 for part in built.parts}
     if built.quarantine is not None:
@@ -301,11 +301,11 @@ def _differences(
     had_bad_records = quarantine_path(built.unit) in manifest.other_files
     has_bad_records = built.quarantine is not None
     if had_bad_records and not has_bad_records:
-        clauses.append("no bad records came out; expected some")
+        clauses.append("got no bad records, expected some")
     elif has_bad_records and not had_bad_records:
-        clauses.append("some bad records came out; expected none")
+        clauses.append("got bad records, expected none")
     if before is not None and before.account != built.account:
-        clauses.append(f"its account is {built.account}; expected {before.account}")
+        clauses.append(f"its audit is {built.account}; expected {before.account}")
     return clauses
 
 

@@ -337,13 +337,13 @@ class _Repair:
         version = None
         if not self.dry_run:
             version = self._commit_new_version(manifest, self._replanned)
-        note = f"the same rows, in the bytes of another release of a writer: v{version or 'N'}"
+        note = f"the same rows in other bytes, written by another release: v{version or 'N'}"
         for file in changed:
             self._report(file, "new version", note)
         return version
 
     def _report_without_new_version(self, files: Sequence[DamagedFile], condition: str) -> None:
-        note = f"its bytes came out different, and a new version needs {condition}"
+        note = f"its bytes differ, and a new version requires {condition}"
         for file in files:
             self._report(file, "not repaired", note)
 

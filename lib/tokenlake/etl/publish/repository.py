@@ -50,7 +50,7 @@ def explained(error: Exception, repo: str, doing: str) -> TokenlakeError:
     details = {"repo": repo, "status": status}
     if any(word in said.lower() for word in ("quota", "storage limit", "exceeded your", "payment required")):
         return StoreError(
-            f"{repo}: the Hub has no room for it ({said}); free private storage of the account or raise its limit, "
+            f"{repo}: the Hub has no space for it ({said}); free private storage of the account or raise its limit, "
             f"and {_AGAIN}",
             **details,
         )
@@ -63,8 +63,8 @@ def explained(error: Exception, repo: str, doing: str) -> TokenlakeError:
             )
         case 403:
             told = (
-                f"the token may not do that ({doing}; the Hub says {said!r}). It needs write access to the repository, "
-                "and to its organization where it is new: https://huggingface.co/settings/tokens"
+                f"the token does not permit this ({doing}; the Hub says {said!r}). It needs write access to the "
+                "repository, and to its organization where it is new: https://huggingface.co/settings/tokens"
             )
         case 404:
             told = (
@@ -176,7 +176,7 @@ class HubRepository:
             ConfigError: the Hub does not accept the token.
             StoreError: it cannot be reached.
         """
-        doing = "asking what is there"
+        doing = "reading the state of the repository"
         try:
             info = self._call(doing, "repo_info", passed=self._missing)
         except self._missing as error:
@@ -193,7 +193,7 @@ class HubRepository:
         """Ask what is there, in a repository that was there."""
         found = self.state()
         if found is None:
-            raise StoreError(f"{self.repo} was there a moment ago, and now it is not; look at it on the Hub")
+            raise StoreError(f"{self.repo} existed a moment ago and no longer does; check it on the Hub")
         return found
 
     def created(self, *, public: bool) -> HubState:
@@ -208,8 +208,8 @@ class HubRepository:
         """Raise ConfigError where the repository is public: ``rows`` are what everybody would see."""
         if not state.private:
             raise ConfigError(
-                f"{self.repo} is public: everybody would see {rows}. Push to another repository, make it "
-                f"private in its settings, or {remedy} if that is what you want"
+                f"{self.repo} is public: everybody would see {rows}. Push to another repository, make it private in "
+                f"its settings, or {remedy} if that is intended"
             )
 
     def head(self) -> str:

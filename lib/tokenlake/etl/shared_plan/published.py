@@ -215,7 +215,7 @@ def publish_plan(
             continue
         return plan
     raise errors.VersionConflictError(
-        f"{layout.key(PLAN)}: other runs keep publishing plans of this build; stop all runs but one",
+        f"{layout.key(PLAN)}: other runs publish plans of this build at the same time; stop all runs but one",
         key=layout.key(PLAN),
     )
 

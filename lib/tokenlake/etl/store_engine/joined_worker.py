@@ -317,6 +317,6 @@ class _JoinedWorker:
 
 def _plan_is_gone(layout: Layout) -> errors.NotFoundError:
     return errors.NotFoundError(
-        f"{layout.prefix} no longer has a plan; run the build again: it publishes another one",
+        f"{layout.prefix} no longer has a plan; run the build again: it publishes a new one",
         key=layout.prefix,
     )

@@ -185,7 +185,7 @@ class StorePool(Pool):
 
         claim = Catalog(board.store).read_claim(layout.dataset, layout.version)
         if claim is None:
-            raise errors.StoreError(f"{layout.claim} is gone; run the build again", key=layout.claim)
+            raise errors.StoreError(f"{layout.claim} no longer exists; run the build again", key=layout.claim)
         sources = {job.source.name for job in jobs.values() if job.op == "unit"}
         engines = [choice for source, choice in self._engine_choices.items() if source in sources]
         publish_plan(board.store, layout, claim.fingerprint, jobs.values(), engines)
@@ -221,7 +221,7 @@ class StorePool(Pool):
     def _raise_if_over(self, board: _Board) -> None:
         """Raise the error that ends all waiting, if there is one."""
         if self._has_ended.is_set():
-            raise errors.CancelledError("the run was cancelled; workers continue, run it again to commit")
+            raise errors.CancelledError("the run was cancelled; workers continue. Run it again to commit")
         problem = board.over or board.problem
         if problem is not None:
             raise problem

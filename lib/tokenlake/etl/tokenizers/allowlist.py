@@ -133,7 +133,7 @@ def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[s
         if model.get("byte_fallback"):
             yield from _sentencepiece_objections(spec)
         elif engine == "segments":
-            yield "it is not of SentencePiece's style (byte fallback, no pre-tokenizer)"
+            yield "it is not in the style of SentencePiece (byte fallback, no pre-tokenizer)"
         else:
             yield from _byte_level_objections(spec)
     yield from _added_token_objections(files, literal)
@@ -160,7 +160,7 @@ def _unigram_objections(spec: dict[str, Any], added: list[str]) -> Iterator[str]
     if before not in ([], [{"type": "WhitespaceSplit"}]) or not _is_splitting(metaspace):
         yield f"the pre_tokenizer is {kind_of(spec.get('pre_tokenizer'))}, expected Metaspace that splits"
     elif added and metaspace.get("prepend_scheme") == "first":
-        yield "the pre_tokenizer puts a space before the first of the pieces that added tokens make of a text"
+        yield "the pre_tokenizer puts a space before the first piece between added tokens"
 
 
 def flat(stage: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
@@ -211,7 +211,7 @@ def unknown_keys(spec: dict[str, Any], kind: str) -> Iterator[str]:
 
 def _model_objections(model: dict[str, Any]) -> Iterator[str]:
     if "unk_id" in model or "max_input_chars_per_word" in model:
-        yield "the model has no type and does not look like BPE"
+        yield "the model has no type and is not like BPE"
     if model.get("dropout"):
         yield f"model.dropout is {model['dropout']}"
     for key in ("continuing_subword_prefix", "end_of_word_suffix"):
@@ -346,7 +346,7 @@ def _added_token_objections(files: TokenizerFiles, literal: bool) -> Iterator[st
     added = files.added_tokens
     contents = [token["content"] for token in added]
     if len(set(contents)) != len(contents) or "" in contents:
-        yield "an added token is empty or there twice"
+        yield "an added token is empty or occurs twice"
     for token in added:
         token_id = files.token_id(token["content"])
         if token_id != token["id"]:

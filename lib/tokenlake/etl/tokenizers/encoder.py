@@ -65,7 +65,9 @@ def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
     try:
         return pa.array(texts, pa.large_string())  # pyright: ignore[reportReturnType, reportArgumentType]
     except UnicodeEncodeError as error:
-        raise ConfigError(f"texts: one holds half of a surrogate pair, which is no text: {error}") from error
+        raise ConfigError(
+            f"texts: one contains half of a surrogate pair, which is not valid text: {error}"
+        ) from error
 
 
 def _none() -> Int64:

@@ -67,8 +67,8 @@ class LoadedTokenizer:
             room = (config.max_length or DEFAULT_MAX_LENGTH) - special_count
             if room < 1:
                 raise ConfigError(
-                    f"max_length: {config.max_length} leaves no room for a text beside the {special_count} special "
-                    f"tokens that tokenizer {self.files.name!r} puts around it; make it larger, or use "
+                    f"max_length: {config.max_length} leaves no room for text besides the {special_count} special "
+                    f"tokens that tokenizer {self.files.name!r} adds; make it larger, or use "
                     "add_special_tokens=False"
                 )
             ids = ids.cut(np.full(count, room))

@@ -219,8 +219,8 @@ def check_size(key: str, size: int) -> None:
         most = _SMALL
     if size > most:
         raise IntegrityError(
-            f"{key}: it has {size} bytes or more; expected at most {most}. tokenlake writes none so large: "
-            "restore it from a copy, or build it again.",
+            f"{key}: it has {size} bytes or more; expected at most {most}. tokenlake writes smaller ones: restore it "
+            "from a copy, or build it again.",
             file=key,
             expected=most,
             got=size,

@@ -33,7 +33,7 @@ def scratch_of(url: str) -> LocalStore:
         status = folder.lstat()
     except OSError as error:
         how = f"Set {FOLDER_VARIABLE} to a folder of your own."
-        raise StoreError(f"{folder} cannot be made: {error.strerror}; {use}. {how}") from error
+        raise StoreError(f"{folder} cannot be created: {error.strerror}; {use}. {how}") from error
     # Only this user may have access to it.
     problem = ""
     if not stat.S_ISDIR(status.st_mode):

@@ -97,7 +97,7 @@ def _stage_reasons(spec: Mapping[str, Any]) -> Iterator[str]:
     yield from _growth_reasons("normalizer or pre_tokenizer", spec, ("normalizer", "pre_tokenizer"))
     yield from _growth_reasons("decoder", spec, ("decoder",))
     if not _is_wrapper(spec.get("post_processor")):
-        yield "its post_processor does more than put a few ids around a text"
+        yield "its post_processor does more than add a few ids to a text"
 
 
 def _growth_reasons(name: str, spec: Mapping[str, Any], stages: tuple[str, ...]) -> Iterator[str]:
