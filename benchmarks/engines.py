@@ -120,7 +120,7 @@ def main(engine: str, path: str) -> None:
             for share in range(int(many or 1)):
                 worker = subprocess.Popen([*command, "--share", f"{share}/{many or 1}"], env=os.environ)
                 stack.callback(worker.wait)
-        build_dataset(config, engine=name, workers=None if name == "store" else 1)  # pyright: ignore[reportArgumentType]
+        build_dataset(config, executor=name, workers=None if name == "store" else 1)  # pyright: ignore[reportArgumentType]
 
 
 if __name__ == "__main__":

@@ -103,10 +103,10 @@ def test_a_registered_part_is_there() -> None:
         assert callable(getattr(import_module(module), name)), part
 
 
-def test_every_engine_has_an_executor(tmp_path: Path) -> None:
+def test_every_executor_can_be_loaded_by_its_name(tmp_path: Path) -> None:
     config = {"name": "set", "datasets": [{"data_files": "x"}], "save": {"output_dir": str(tmp_path)}}
     with pytest.raises(ConfigError, match="expected one of") as error:
-        tokenlake.build_dataset(config, engine="nowhere")  # pyright: ignore[reportArgumentType]
-    engines = str(error.value).rpartition("expected one of ")[2].split(", ")
+        tokenlake.build_dataset(config, executor="nowhere")  # pyright: ignore[reportArgumentType]
+    names = str(error.value).rpartition("expected one of ")[2].split(", ")
     executors = {part.rpartition(":open_")[2].removesuffix("_pool") for part in registered_parts()}
-    assert len(engines) >= 4 and set(engines) <= executors
+    assert len(names) >= 4 and set(names) <= executors

@@ -25,7 +25,7 @@ def test_functions_and_methods_say_the_same() -> None:
     assert (result.unwrap_or(Ok(1), 2), result.unwrap_or(BAD, 2)) == (1, 2)
     with pytest.raises(ConfigError, match="no"):
         result.unwrap(BAD)
-    with pytest.raises(TokenlakeError, match="ask is_err"):
+    with pytest.raises(TokenlakeError, match="check is_err"):
         Ok(1).unwrap_err()
 
 

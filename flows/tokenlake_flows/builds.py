@@ -12,7 +12,7 @@ from prefect.logging import get_run_logger
 from tokenlake.base import termination
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.etl.engines import EngineName
+from tokenlake.etl.executors import ExecutorName
 from tokenlake.etl.store_engine import StorePool
 from tokenlake.runs.engine import LocalEngine
 from tokenlake.runs.policy import check_paths
@@ -60,8 +60,8 @@ def run_build(
                 # The number of worker processes is that of each run that is started. This run has none.
                 waits_for_others = executor == "store" and bool(work_runs)
                 own_workers = None if waits_for_others else workers
-                name = cast("EngineName | None", executor or None)
-                engine = LocalEngine(config, workers=own_workers, engine=name)
+                name = cast("ExecutorName | None", executor or None)
+                engine = LocalEngine(config, workers=own_workers, executor=name)
             progress = progress_shown(engine, artifact_key("progress", engine.config.name or "build"))
             helped = _helped(engine, work_runs or 0, workers or 0)
             with engine, cancellable(engine), progress, helped:
@@ -76,6 +76,7 @@ def _helped(engine: LocalEngine, work_runs: int, workers: int) -> AbstractContex
         return nullcontext()
     pool = engine.pool
     if not isinstance(pool, StorePool):
-        why = "without the engine `store`, which waits for them"
-        raise ConfigError(f"work_runs={work_runs} {why}; set engine=store")
+        raise ConfigError(
+            f"work_runs: got {work_runs}, but only the executor `store` waits for such runs; set executor=store"
+        )
     return WorkRuns(pool, work_runs, workers, get_run_logger().info)

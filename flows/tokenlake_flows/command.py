@@ -16,8 +16,8 @@ from prefect.settings import PREFECT_API_URL
 from pydantic import SecretStr
 
 from tokenlake.errors import TokenlakeError
-from tokenlake.etl.engines import EngineName
 from tokenlake.etl.events import BuildRequested, Watcher, ignore
+from tokenlake.etl.executors import ExecutorName
 from tokenlake.etl.runner import BuildResult
 from tokenlake.runs.engine import LocalEngine
 from tokenlake.runs.request import resolve_request
@@ -34,7 +34,7 @@ def run_flow(
     overrides: Sequence[str],
     workers: int | None,
     on_event: Watcher | None,
-    units_on: EngineName | None = None,
+    executor: ExecutorName | None = None,
     on_engine: Callable[[LocalEngine], None] | None = None,
 ) -> BuildResult:
     """Run the configuration's flow; see :func:`tokenlake_flows.launch.launch`.
@@ -49,7 +49,7 @@ def run_flow(
         on_event(BuildRequested(request.observability))
     with ExitStack() as stack:
         engine = stack.enter_context(
-            LocalEngine(request, workers=workers, engine=units_on, on_event=on_event or ignore)
+            LocalEngine(request, workers=workers, executor=executor, on_event=on_event or ignore)
         )
         if on_engine is not None:
             on_engine(engine)

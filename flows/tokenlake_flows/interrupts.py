@@ -16,7 +16,7 @@ from tokenlake_flows.server import EmbeddedServer
 if TYPE_CHECKING:
     from tokenlake.runs.engine import LocalEngine
 
-_CANCELLING: Final = "\ncancelling; Ctrl-C again ends at once\n"
+_CANCELLING: Final = "\ncancelling; press Ctrl-C again to end at once\n"
 _ENDED: Final = "\nended; finished units are kept, and the same command resumes the run\n"
 _WORD_SECONDS: Final = 1.0  # that the end of the process waits for the cancellation to be recorded
 _SHOW_CURSOR: Final = "\x1b[?25h"  # which progress bars hide

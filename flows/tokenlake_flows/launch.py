@@ -25,8 +25,8 @@ from tokenlake_flows.settings import (
 )
 
 if TYPE_CHECKING:
-    from tokenlake.etl.engines import EngineName
     from tokenlake.etl.events import Watcher
+    from tokenlake.etl.executors import ExecutorName
     from tokenlake.etl.runner import BuildResult
 
 _RESUMES: Final = "cancelled; finished units are kept, and the same command resumes the run"
@@ -37,7 +37,7 @@ def launch(
     overrides: Sequence[str] = (),
     workers: int | None = None,
     on_event: Watcher | None = None,
-    engine: EngineName | None = None,
+    executor: ExecutorName | None = None,
     on_start: Callable[[], None] | None = None,
 ) -> BuildResult:
     """Run the flow that a configuration is for, `tokenize` or `mix`, and return what it built.
@@ -50,7 +50,7 @@ def launch(
         overrides: ``key=value`` texts.
         workers: worker processes; None: one per core.
         on_event: told everything that happens, from several threads.
-        engine: where units run; None: on this machine.
+        executor: Place where units run; None: this machine.
         on_start: told that there will be a flow, before Prefect starts.
 
     Raises:
@@ -75,7 +75,7 @@ def launch(
                     import_prefect()
                     from tokenlake_flows.command import run_flow
                 served = None if server is None else server.wait
-                return run_flow(served, config, overrides, workers, on_event, engine, interrupts.set_engine)
+                return run_flow(served, config, overrides, workers, on_event, executor, interrupts.set_engine)
     except KeyboardInterrupt:
         raise CancelledError(_RESUMES) from None
     except Exception:

@@ -36,7 +36,7 @@ def notify(url: str) -> list[str]:
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        got = f"one that begins with {parts.scheme}:" if parts.scheme else "a text that is none"
+        got = f"one that begins with {parts.scheme}:" if parts.scheme else "not a text"
         raise ConfigError(f"the URL of the webhook: got {got}, expected https://HOST/PATH")
     if configured_api_url() is None:
         raise ConfigError(

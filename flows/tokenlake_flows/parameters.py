@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias, get_args
 
+from prefect.logging import get_run_logger
 from pydantic import BaseModel, WithJsonSchema
 
+from tokenlake.config.former_names import renaming_note
 from tokenlake.config.stages import PackStageConfig, TokenizeStageConfig
-from tokenlake.etl.engines import ENGINES
+from tokenlake.etl.executors import EXECUTOR_NAMES
 from tokenlake.runs.request import known_configurations
 
 # None is accepted, too. The schemas leave it out, so that the form which starts a run has plain fields.
@@ -44,12 +46,26 @@ def _one_of(section: type[BaseModel], key: str) -> Any:
 
 
 Strategy: TypeAlias = Annotated[str | None, _one_of(PackStageConfig, "strategy")]
-TokenizerEngine: TypeAlias = Annotated[str | None, _one_of(TokenizeStageConfig, "engine")]
+TokenizerBackend: TypeAlias = Annotated[str | None, _one_of(TokenizeStageConfig, "tokenizer_backend")]
 Options: TypeAlias = Annotated[Mapping[str, Any] | None, WithJsonSchema({"type": "object"})]
-Engine: TypeAlias = Annotated[str | None, WithJsonSchema({"type": "string", "enum": ["", *ENGINES]})]
+Executor: TypeAlias = Annotated[str | None, WithJsonSchema({"type": "string", "enum": ["", *EXECUTOR_NAMES]})]
 FilesBySource: TypeAlias = Annotated[Mapping[str, str | Sequence[str]] | None, _by_name(_FILES)]
 Weights: TypeAlias = Annotated[Mapping[str, float] | None, _by_name(_SHARE)]
 Reference: TypeAlias = Annotated[
     Mapping[str, str] | None,
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
 ]
+
+
+def present_value(former_name: str, former_value: str | None, name: str, value: str | None) -> str | None:
+    """Return the value of a parameter that may be given by its former name, which the log of the run mentions.
+
+    Args:
+        former_name: Former name of the parameter.
+        former_value: Value under that name; empty or None if it is not given.
+        name: Name of the parameter.
+        value: Value of the parameter, which takes precedence; empty or None if it is not given.
+    """
+    if former_value:
+        get_run_logger().warning(renaming_note(former_name, name))
+    return value or former_value

@@ -90,7 +90,7 @@ class EmbeddedServer:
             self._end()
             self._log.seek(0)
             output = self._log.read().decode(errors="replace")[-4000:].strip() or "(nothing)"
-            raise TokenlakeError(f"the embedded Prefect server did not come up; its output ends:\n{output}")
+            raise TokenlakeError(f"the embedded Prefect server did not start; its output ends:\n{output}")
         return self.access
 
     def stop(self) -> None:

@@ -34,7 +34,7 @@ def configured_api_url() -> str | None:
         ConfigError: it is named but does not answer.
     """
     for where, url in _named_servers():
-        why = "it is not healthy"
+        why = "its health check fails"
         try:
             if is_healthy(url, _ANSWER_SECONDS):
                 return url

@@ -16,13 +16,14 @@ from tokenlake_flows.names import call_run, run_name
 from tokenlake_flows.parameters import (
     Config,
     Count,
-    Engine,
+    Executor,
     Files,
     Splits,
     Strategy,
     Text,
     Texts,
-    TokenizerEngine,
+    TokenizerBackend,
+    present_value,
 )
 from tokenlake_tasks.build import build_all
 from tokenlake_tasks.commit import submit_commit
@@ -42,12 +43,14 @@ def tokenize(
     name: Text = "",
     seq_length: Count = 0,
     strategy: Strategy = "",
-    tokenizer_engine: TokenizerEngine = "",
+    tokenizer_backend: TokenizerBackend = "",
     splits: Splits = None,
-    engine: Engine = "",
+    executor: Executor = "",
     work_runs: Count = 0,
     workers: Count = 0,
     overrides: Texts = (),
+    tokenizer_engine: TokenizerBackend = "",
+    engine: Executor = "",
 ) -> Summary | State[Any]:
     """Tokenize and pack raw text into a new, verified version of a dataset.
 
@@ -59,17 +62,23 @@ def tokenize(
         name: Name of the dataset in the store. Default: that of the configuration, then the name of its file.
         seq_length: Number of tokens in a packed row. 0: the configuration's value.
         strategy: Packing strategy, which decides how documents are placed in rows. Default: that of the configuration.
-        tokenizer_engine: Tokenizer implementation. All of them give the same ids. Default: that of the configuration.
+        tokenizer_backend: Tokenizer implementation. All of them give the same ids. Default: that of the configuration.
         splits: Share of the documents in each split, by name, with a sum of 1: `{"train": 0.98, "validation": 0.02}`. Default: that of the configuration.
-        engine: Executor of the units: `local` (this machine), `store` (all machines that run `tokenlake work`), `ray` or `dask`. The output is the same. Default: `local`, or `ray` if the configuration enables it.
-        work_runs: Number of runs of `work/units` to start, with engine `store`. They build the units in the work pool of that deployment. 0: none; machines that run `tokenlake work` build the units.
+        executor: Place where the units run: `local` (this machine), `store` (all machines that run `tokenlake work`), `ray` or `dask`. The output is the same. Default: `local`, or `ray` if the configuration enables it.
+        work_runs: Number of runs of `work/units` to start, with executor `store`. They build the units in the work pool of that deployment. 0: none; machines that run `tokenlake work` build the units.
         workers: Number of worker processes, in each of these runs if there are any. 0: one per core.
         overrides: Single values of the configuration, such as `pack.seq_length=4096`.
+        tokenizer_engine: Former name of `tokenizer_backend`, for one release.
+        engine: Former name of `executor`, for one release.
     """  # noqa: E501 - a line break here is a line break in the form
-    values = [*stage_values(seq_length, strategy, tokenizer_engine, splits), *(overrides or ())]
+    tokenizer_backend = present_value(
+        "tokenizer_engine", tokenizer_engine, "tokenizer_backend", tokenizer_backend
+    )
+    executor = present_value("engine", engine, "executor", executor)
+    values = [*stage_values(seq_length, strategy, tokenizer_backend, splits), *(overrides or ())]
     request = partial(resolve_request, config, data_files, tokenizer, output, name, values)
     return run_build(
-        "tokenize", build_version, request, workers=workers, executor=engine, work_runs=work_runs
+        "tokenize", build_version, request, workers=workers, executor=executor, work_runs=work_runs
     )
 
 

@@ -15,7 +15,7 @@ from prefect.runtime import flow_run
 from tokenlake.base import numbers
 from tokenlake.base.sizes import parse_duration
 from tokenlake.errors import TokenlakeError
-from tokenlake.etl.engines import local_pool
+from tokenlake.etl.executors import local_pool
 from tokenlake.etl.store_engine import join_build, named_build, parse_share
 from tokenlake.runs.policy import check_job, check_store
 from tokenlake.runtime.store.address import StoreAddress
@@ -39,7 +39,7 @@ def work(
     workers: Count = 0,
     wait: Text = "",
 ) -> dict[str, int] | State[Any]:
-    """Build units of a build that another run planned with engine `store`, until none is left. Same as `tokenlake work`. Runs of `tokenize` and `mix` with `work_runs` start this flow.
+    """Build units of a build that another run planned with executor `store`, until none is left. Same as `tokenlake work`. Runs of `tokenize` and `mix` with `work_runs` start this flow.
 
     Args:
         name: Dataset that is being built, such as `books` or `books@v3`.

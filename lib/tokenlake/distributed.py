@@ -41,6 +41,6 @@ def parallel_process_shards(
 
 def __getattr__(name: str) -> Any:
     if name in _OF_RAY:
-        how = "build_dataset(config, engine='ray') tokenizes on Ray, into a version of a store"
-        raise NotAvailableError(f"tokenlake.distributed.{name} is not here; {how}")
+        how = "build_dataset(config, executor='ray') tokenizes on Ray, into a version of a store"
+        raise NotAvailableError(f"tokenlake.distributed.{name} is not available; {how}")
     raise AttributeError(f"module 'tokenlake.distributed' has no attribute {name!r}")

@@ -13,7 +13,7 @@
     │   ├── TooManyBadRecordsError     the policy is `quarantine` and `max_bad_fraction` is exceeded
     │   └── InputChangedError          an input is not what it was when the build was planned
     ├── TokenizerError                 loading or running a tokenizer
-    │   ├── EngineMismatchError        a fast engine's ids differ from the reference's
+    │   ├── EngineMismatchError        a fast backend's ids differ from the reference's
     │   └── TemplateMismatchError      a chat template's skeleton says something else than the template
     ├── StoreError                     reading or writing the store
     │   ├── NotFoundError              no such dataset, version or object

@@ -25,8 +25,10 @@ def load_blocks(names: Iterable[str]) -> dict[str, str]:
         try:
             block: Any = Secret.load(name.removeprefix("secret/"))
         except ValueError as error:
-            why = f"the Prefect server has no Secret block of this name ({scrub(str(error).splitlines()[0])})"
-            how = "Create it on the page Blocks of its interface, or write {env: NAME}"
+            why = (
+                f"the Prefect server has no Secret block with this name ({scrub(str(error).splitlines()[0])})"
+            )
+            how = "Create it on the page Blocks of the server, or write {env: NAME}"
             raise ConfigError(f"{what}: {why}. {how}", block=name) from None
         value: Any = block.get()
         if not isinstance(value, str) or not value:

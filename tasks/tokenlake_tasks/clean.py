@@ -10,7 +10,7 @@ from prefect.logging import get_run_logger
 from tokenlake.base import numbers
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.etl.clean import Cleaning, CleanResult
-from tokenlake.etl.engines import open_pool
+from tokenlake.etl.executors import open_pool
 from tokenlake.etl.reports import Table, label, number, to_markdown
 from tokenlake_tasks.assets import artifact_key
 from tokenlake_tasks.retries import retried, tried_once

@@ -42,7 +42,7 @@ def check_reference(token: Mapping[str, str] | None) -> dict[str, str]:
     is_reference = set(reference) in ({"env"}, {"block"}) and all(reference.values())
     if reference and not is_reference:
         raise ConfigError(
-            'token: expected {"env": NAME} or {"block": NAME}, which names the place of the token'
+            'token: expected {"env": NAME} or {"block": NAME}, which names where the token is stored'
         )
     return reference
 

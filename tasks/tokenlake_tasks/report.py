@@ -79,7 +79,7 @@ def _facts_of_run(
     """Return the rows of the table "This run"; arguments as of `_page`."""
     counts = {"built": result.units_built, "resumed": result.units_resumed, "reused": result.units_reused}
     units = ", ".join(f"{numbers.count(count)} {state}" for state, count in counts.items() if count)
-    rows = [("units", units or "none: the same version exists already")]
+    rows = [("units", units or "none: the same version already exists")]
     if result.units_built:
         text_bytes = sum(unit.record.account.text_bytes for unit in built_units)
         speed = numbers.rate(text_bytes, result.seconds)

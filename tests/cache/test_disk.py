@@ -228,5 +228,5 @@ def test_options_are_checked(tmp_path: Path):
         DiskCache(tmp_path, "snappy")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="expected 0 or more"):
         DiskCache(tmp_path, expiry_seconds=-1)
-    with pytest.raises(ConfigError, match="expected in `extra` what JSON has"):
+    with pytest.raises(ConfigError, match="expected JSON values in `extra`"):
         DiskCache(tmp_path).put("key", 1, tl.CacheMetadata(extra={"a": object()}))

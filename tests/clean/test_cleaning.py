@@ -225,7 +225,7 @@ def test_a_list_of_the_users_own_is_taken_over(tmp_path: Path) -> None:
     assert numbers(config, "a") == {0: "excluded"}
     config["clean"]["output"] = str(own)
     config["datasets"][0]["exclude"] = None
-    with pytest.raises(ConfigError, match=r"takedown.parquet exists, and `tokenlake clean` did not write it"):
+    with pytest.raises(ConfigError, match=r"takedown.parquet exists, but `tokenlake clean` did not write it"):
         run(config)
 
 
@@ -261,9 +261,9 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         ConfigError, match=r"made with rows 8, and this run has 4; .* Give both runs the same"
     ):
         run({**other, "clean": other["clean"] | {"minhash": {"rows": 4}}})
-    with pytest.raises(ConfigError, match=r"datasets.a.chat: `clean` reads texts from one field"):
+    with pytest.raises(ConfigError, match=r"datasets.a.chat: `clean` reads the text of one field"):
         run({**other, "datasets": [other["datasets"][0] | {"chat": {}}]})
-    with pytest.raises(ConfigError, match=r"all of them are datasets of the store, which holds no texts"):
+    with pytest.raises(ConfigError, match=r"all of them are datasets of the store, which contains no texts"):
         run({**other, "datasets": [{"name": "a", "dataset": "set"}]})
     with pytest.raises(ConfigError, match=r"clean.contamination: sets.0: name is missing"):
         run({**other, "clean": {"contamination": {"sets": [{"data_files": "x"}]}}})
@@ -271,11 +271,11 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     signatures.chmod(0o600)
     signatures.write_bytes(signatures.read_bytes()[:-9])
     with pytest.raises(
-        IntegrityError, match=r"the signatures are damaged: .* Remove the file and clean again"
+        IntegrityError, match=r"the signatures are damaged: .* Remove the file and run `clean` again"
     ):
         run(config)
     signatures.unlink()
-    with pytest.raises(NotFoundError, match=r"these signatures are not in the store .* Clean again"):
+    with pytest.raises(NotFoundError, match=r"these signatures are not in the store .* Run `clean` again"):
         run({**other, "datasets": [{"name": "b", "data_files": other["datasets"][0]["data_files"]}]})
 
 
@@ -316,7 +316,7 @@ def test_a_deployments_run_reads_and_writes_where_the_worker_allows(tmp_path: Pa
         ("TOKENLAKE_ALLOWED_INPUTS", "/exams", "data_files of 'a'"),
         ("TOKENLAKE_ALLOWED_OUTPUTS", "/lists/store", "a list of documents to leave out"),
     ):
-        with pytest.raises(ConfigError, match=f"{told}: .* is outside what this worker allows"):
+        with pytest.raises(ConfigError, match=f"{told}: .* is outside the places that this worker allows"):
             check(config, allowed | {variable: folder})
 
 

@@ -311,13 +311,13 @@ def test_run_does_not_take_a_damaged_version_for_one_that_is_there(
         capsys.readouterr()
         assert main(run) == 3
         captured = capsys.readouterr()
-        assert "exists already" not in captured.out
+        assert "already exists" not in captured.out
         assert f"{shard.name} is {told}" in captured.err
         assert "`tokenlake repair small@v1` repairs it" in captured.err
     shard.unlink()
     shard.write_bytes(original)
     assert main(run) == 0
-    assert "exists already" in capsys.readouterr().out
+    assert "already exists" in capsys.readouterr().out
 
 
 def test_run_builds_then_finds_what_it_built(capsys: Output, config: Path, tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_printed_commands_name_the_version_of_the_configuration_that_ran(
     assert "tokenlake peek small --store" in capsys.readouterr().out  # v2, which is the newest
     assert main(run) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("small v1 exists already")
+    assert shown.startswith("small v1 already exists")
     commands = re.findall(r"^tokenlake (\w+) (\S+) --store (\S+)$", shown, re.MULTILINE)
     assert [(command, name) for command, name, _ in commands] == [
         (command, "small@v1") for command in ("peek", "report", "verify")
@@ -372,7 +372,7 @@ def test_a_run_with_nothing_to_do_starts_no_server(
     monkeypatch.setenv("PREFECT_API_URL", "")
     assert main(["run", str(config)]) == 0
     captured = capsys.readouterr()
-    assert captured.out.startswith("small v1 exists already with the same inputs and settings: nothing to do")
+    assert captured.out.startswith("small v1 already exists with the same inputs and settings: nothing to do")
     assert "tokenlake verify small@v1 --store" in captured.out and "Prefect" not in captured.err
     for more in (["-s", "pack.seq_length=32"], ["--store", str(tmp_path / "else")]):
         assert main(["run", str(config), *more]) == CancelledError.exit_code
@@ -396,7 +396,7 @@ def test_a_store_on_the_command_line_needs_no_options_of_the_one_in_the_file(
 def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def launch(config, overrides, workers, on_event, engine, on_start):
+    def launch(config, overrides, workers, on_event, executor, on_start):
         seen.append((config, list(overrides), workers))
         on_start()
         loaded = tokenlake.load_config(config, overrides)
@@ -535,7 +535,7 @@ def _shell(command: str, store: Path) -> subprocess.CompletedProcess:
         (["run", "absent.yaml", "--no-prefect"], "absent.yaml"),
         (["work", "artifacts", "small@prod"], "expected NAME or NAME@v3"),
         (["work", "artifacts", "small@v1", "--share", "4/4"], "expected I/N"),
-        (["run", "x.yaml", "--engine", "spark"], "spark"),
+        (["run", "x.yaml", "--executor", "spark"], "spark"),
         (["sql", "delete from small"], "may only read"),
         (["ls", "--store", "abfs://bucket"], "not available in this release"),
         (["rm"], "tokenlake rm needs NAME"),
@@ -544,7 +544,7 @@ def _shell(command: str, store: Path) -> subprocess.CompletedProcess:
         (["report", "small@"], "'small@' names no dataset"),
         (["ls", "--store"], "--store needs a value"),
         (["doctor", "more", "words"], "tokenlake doctor has no use for 'more', 'words'"),
-        (["sql", "select 1", "--json", "--csv"], "--json and --csv: a result has one form"),
+        (["sql", "select 1", "--json", "--csv"], "--json and --csv: give one of them"),
         (["init", "other.yaml", "--data", ".", "--store", "ftp://a/b"], "ftp:// is not available yet"),
         (["explain", "small", "--batch-size", "2", "--id", "nothing"], "must be a field and its value"),
     ],

@@ -177,7 +177,7 @@ def test_what_cannot_be_is_one_sentence(capsys: Output, ds: tl.Dataset, tmp_path
     assert "documents near it begin at 0, 30" in refused(
         capsys, "plain", *BATCH, "--document", "notes.jsonl:9"
     )
-    assert "must end with the document's position" in refused(
+    assert "must end with the document's row index or byte offset" in refused(
         capsys, "plain", *BATCH, "--document", "notes.jsonl"
     )
     assert "has the id 5" in refused(capsys, "plain", *BATCH, "--file-id", "5:0")
@@ -185,7 +185,7 @@ def test_what_cannot_be_is_one_sentence(capsys: Output, ds: tl.Dataset, tmp_path
     assert "--row selects a row of a batch" in refused(
         capsys, "plain", *BATCH, "--row", "0", "--document", "notes.jsonl:0"
     )
-    assert "the order has no end" in refused(
+    assert "the order is endless" in refused(
         capsys, "plain", *BATCH, "--epochs", "none", "--document", "notes.jsonl:0"
     )
     assert "name a batch (--step)" in refused(capsys, "plain", *BATCH)
@@ -200,15 +200,15 @@ def test_states_that_do_not_fit_are_refused(capsys: Output, ds: tl.Dataset, tmp_
     state = saved(tl.DataLoader(ds, 8), 1, tmp_path / "state.json")
     for option in (["--seed", "0"], list(BATCH), ["--no-shuffle"], ["--split", "train"], ["--lanes", "1"]):
         assert f"{option[0]}: the state defines this" in refused(capsys, "--state", state, *option)
-    assert "the state is of another run: sources is" in refused(capsys, "learned", "--state", state)
+    assert "the state belongs to another run: sources is" in refused(capsys, "learned", "--state", state)
     changed = json.loads(Path(state).read_text())
     changed["sources"]["train"]["manifest"] = "0" * 64
     Path(state).write_text(json.dumps(changed))
-    assert "the state is of another run: sources is" in refused(capsys, "--state", state)
+    assert "the state belongs to another run: sources is" in refused(capsys, "--state", state)
     Path(state).write_text("{")
     assert "cannot be read" in refused(capsys, "--state", state)
     Path(state).write_text("{}")
-    assert "this is no state of a loader" in refused(capsys, "--state", state)
+    assert "this is not the state of a loader" in refused(capsys, "--state", state)
     assert "cannot be read" in refused(capsys, "--state", str(tmp_path / "nowhere.json"))
 
 

@@ -128,7 +128,7 @@ def test_several_sources_are_one(data: Path, tmp_path: Path, capsys: Output) -> 
         (["{data}/empty"], 2, "holds nothing"),
         (["{data}", "--type", "parket"], 2, "parket"),
         (["{data}", "--rows", "-1"], 2, "rows: got -1"),
-        (["{data}", "--split", "test"], 2, "says a split"),
+        (["{data}", "--split", "test"], 2, "names a split"),
         (["{data}", "--storage-options", "{{"], 2, "not YAML"),
         (["{data}", "--storage-options", '{{"key": "abc"}}'], 2, "literal secret"),
         ([], 2, "SOURCE"),
@@ -228,7 +228,7 @@ def test_nothing_is_replaced_and_nothing_is_written_for_what_cannot_be_built(
     path = tmp_path / "mine.yaml"
     path.write_text("mine")
     assert main(["init", str(path), "--data", str(lines)]) == 2
-    assert path.read_text() == "mine" and "is there already" in capsys.readouterr().err
+    assert path.read_text() == "mine" and "already exists" in capsys.readouterr().err
     (lines / "a.jsonl").write_text('{"number": 1}\n')
     assert main(["init", str(tmp_path / "new.yaml"), "--data", str(lines), "--json"]) == 1
     told = json.loads(capsys.readouterr().err)

@@ -158,7 +158,7 @@ def test_a_worker_that_waits_for_a_plan_ends_by_a_signal(number: int, code: int,
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         code,
-        "cancelled: finished units are kept, and others build the rest\n",
+        "cancelled: finished units are kept, and other workers build the rest\n",
     )
 
 

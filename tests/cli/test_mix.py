@@ -97,11 +97,13 @@ def test_before_tokens_are_there_the_plan_says_which_splits_are_not_mixed(
 def test_before_tokens_are_there_the_plan_says_about_what_is_missing(capsys: Output, config: Path) -> None:
     assert main(["plan", str(config), "--set=mix.max_repetitions={code: 1.5}"]) == 0
     said = capsys.readouterr().err
-    assert "note: about, code: asked for" in said and "1.5 repetitions of" in said and "missing" in said
+    assert "note (estimate): code: asked for" in said and "1.5 repetitions of" in said and "missing" in said
     epochs = "--set=mix.epochs={code: 2, web: 1}"
     assert main(["plan", str(config), epochs, "--set=mix.weights=null"]) == 0
     out = capsys.readouterr().out
-    assert "as the epochs of each source say" in out and "after 2 epochs of code, 1 epoch of web" in out
+    assert (
+        "determined by the epochs of each source" in out and "after 2 epochs of code, 1 epoch of web" in out
+    )
 
 
 def test_a_plan_is_not_refused_by_a_guess(capsys: Output, config: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_dataset_without_tags_says_how_to_make_one(catalog: Catalog, capsys: O
         (["prose", "prod"], 2, "no dataset 'prose'"),
         (["prose"], 2, "no dataset 'prose'"),
         (["code@v1", "v3"], 1, "the tag name 'v3' is refused"),
-        (["code@v1"], 2, "tags are listed for a dataset: `tokenlake tag code`"),
+        (["code@v1"], 2, "tags are listed per dataset: `tokenlake tag code`"),
         (["code", "--remove"], 2, "--remove takes a dataset and one of its tags"),
         (["code@v1", "prod", "--remove"], 2, "--remove takes a dataset and one of its tags"),
         (["code", "prod", "--remove"], 2, "no tag 'prod'"),

@@ -77,7 +77,7 @@ def shouted(row: dict[str, Any]) -> dict[str, Any]:
 
 
 SHORT: Final = {"tokenizer": {"name_or_path": "{tokenizer}", "max_length": 4}}
-SAVED: Final = "a build writes it after the commit"
+SAVED: Final = "A build writes it after the commit"
 NO_TOKENS: Final = "of the tokenizer do not affect a source of rows"
 
 DATASET: Final[dict[str, Option]] = {
@@ -99,7 +99,7 @@ DATASET: Final[dict[str, Option]] = {
     "cache_enabled": Option(
         value=False,
         in_rows={"cache_path": "{folder}/cache"},
-        told={"build": "equal units of older ones"},
+        told={"build": "equal units of older versions"},
     ),
     "save_path": Option(value="{folder}/out", told={"rows": SAVED}),
     "save_format": Option(
@@ -113,7 +113,7 @@ DATASET: Final[dict[str, Option]] = {
     "delimiter": Option(value=";"),
     "text_mode": Option(
         value="lines",
-        told=dict.fromkeys(("source", "rows"), "lines where rows are read without a build"),
+        told=dict.fromkeys(("source", "rows"), "lines if rows are read without a build"),
         told_kinds=dict.fromkeys(("source", "rows"), ("txt",)),
     ),
     "additional_fields": Option(value=["text"]),
@@ -129,7 +129,7 @@ DATASET: Final[dict[str, Option]] = {
     "truncation_side": Option(value="left", beside=SHORT),
     "shard_column": Option(value="lang", beside={"save_path": "{folder}/out", "additional_fields": ["lang"]}),
     "field_types": Option(value={"text": "string"}, beside={"additional_fields": ["text"]}),
-    "num_shards": Option(value=2, told={"rows": "files for each split, of this source alone"}),
+    "num_shards": Option(value=2, told={"rows": "files for each split of this source"}),
     "on_bad_record": Option(value="quarantine", beside={"where": FAILING}),
     "max_bad_fraction": Option(value=0.5, beside={"on_bad_record": "quarantine"}),
     "splits": Option(value={"train": 0.5, "test": 0.5}),
@@ -141,13 +141,15 @@ SECTION: Final[dict[str, Option]] = {
     "unit_size": Option(value=10, told={"rows": "of a build"}),
     "max_record_bytes": Option(value=10),
     "max_expansion": Option(
-        value=2.0, told={"rows": "A compressed file that unfolds", "build": "A compressed file that unfolds"}
+        value=2.0, told={"rows": "Largest compression ratio", "build": "Largest compression ratio"}
     ),
     "on_bad_record": Option(value="quarantine", beside={"where": FAILING}),
     "max_bad_fraction": Option(value=0.5, beside={"on_bad_record": "quarantine"}),
     "splits": Option(value={"train": 0.5, "test": 0.5}),
-    "hash_threads": Option(value=3, told={"rows": "changes nothing", "build": "changes nothing"}),
-    "streaming": Option(value=False, told={"rows": "files of the Hub", "build": "not used by a build"}),
+    "hash_threads": Option(
+        value=3, told={"rows": "does not change the result", "build": "does not change the result"}
+    ),
+    "streaming": Option(value=False, told={"rows": "files of the Hub", "build": "Not used by a build"}),
     "cloud_max_retries": Option(value=2),
     "cloud_retry_delay": Option(value=2.0),
     "dask_storage_options": Option(value={"a": 1}),

@@ -80,7 +80,7 @@ def test_data_files_take_paths_and_lists() -> None:
     for bad in ("", [], [""], 5, {}, {"train": ""}, {"train": {}}, {"": "x"}, {3: "x"}):
         assert "must be a path, glob, directory or URL" in refusal(DatasetConfig, data_files=bad)
     for nothing in ({}, {"data_files": None}):
-        assert "must have data_files (what to read) or dataset" in refusal(DatasetConfig, **nothing)
+        assert "must have data_files (files to read) or dataset" in refusal(DatasetConfig, **nothing)
 
 
 def test_a_dataset_of_the_store_comes_as_it_is() -> None:

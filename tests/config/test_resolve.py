@@ -100,7 +100,9 @@ def test_what_is_missing_is_an_error_that_lists_everything() -> None:
     assert "2 problems" in str(error.value)
     assert "name: missing" in str(error.value)
     assert "datasets.dataset_0.tokenizer: missing" in str(error.value)
-    assert "pack.seq_length: set, but packing is off" in refusal(ConfigError, pack={"seq_length": 512})
+    assert "pack.seq_length: set, but packing is not enabled" in refusal(
+        ConfigError, pack={"seq_length": 512}
+    )
     assert "text_mode" in refusal(ConfigError, {"type": "jsonl", "text_mode": "lines"})
     with pytest.raises(ConfigError, match="At least one dataset is required"):
         resolve(PipelineConfig(name="demo"))
@@ -141,9 +143,7 @@ def test_every_field_is_looked_at_or_refused_or_says_that_a_build_does_not_use_i
     options = schema["$defs"].get(model.__name__, schema)["properties"]
     for name in model.model_fields:
         looked_at = re.search(rf"\.{name}\b", code) or name in MODELS or name in copied
-        told = re.search(
-            "not used by|a build keeps none|acts with|never runs any", options[name]["description"]
-        )
+        told = re.search("[Nn]ot used by|keeps only|requires|never runs code", options[name]["description"])
         refused = any(refusal.key == f"{section}.{name}" for refusal in REFUSALS)
         assert looked_at or told or refused, f"{section}.{name}"
 
@@ -331,7 +331,10 @@ def test_an_option_that_does_nothing_is_no_identity() -> None:
     [
         ({}, {"name": "other", "streaming": False, "seed": 9}),
         ({}, {"load": {"batch_size": 9, "drop_last": False}, "ray": {"num_workers": 9}}),
-        ({}, {"save": {"output_dir": "/a", "enabled": True}, "tokenize": {"engine": "tokenizers"}}),
+        (
+            {},
+            {"save": {"output_dir": "/a", "enabled": True}, "tokenize": {"tokenizer_backend": "tokenizers"}},
+        ),
         ({}, {"source": {"hash_threads": 9, "max_bad_fraction": 0.5, "max_expansion": 1e9}}),
         ({}, {"pack": {**PACKED["pack"], "include_segment_ids": False}}),
         ({"data_files": ["a", "b"], "exclude": "/takedowns.parquet", "max_bad_fraction": 0.5}, {}),

@@ -63,7 +63,7 @@ def test_stored_datasets_are_taken_as_they_are_and_text_beside_them_is_made_firs
     [
         (ConfigError, {"mix": {"weights": {"code": 0.5, "web": 0.5}}}, "restart never ends"),
         (ConfigError, {"mix": {"weights": {"code": 1.0}, "epochs": 1.0}}, "no weight for web"),
-        (ConfigError, {"mix": MIX, "pack": {"seq_length": 8}}, "packing is off"),
+        (ConfigError, {"mix": MIX, "pack": {"seq_length": 8}}, "packing is not enabled"),
         (ConfigError, {"mix": MIX, "name": None}, "name: missing"),
         (NotAvailableError, {"mix": MIX, "tokenize": {"cache_tokenized": False}}, "cache_tokenized"),
         (ConfigError, {"mix": MIX, "name": "m" * 60}, "too long"),

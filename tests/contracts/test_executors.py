@@ -45,7 +45,7 @@ def joined_by_the_store(config: Config, watcher: Watcher) -> tl.BuildResult:
     worker = threading.Thread(target=main, args=(command,), daemon=True)
     worker.start()
     try:
-        return build_dataset(config, engine="store", on_event=watcher, retries=0)
+        return build_dataset(config, executor="store", on_event=watcher, retries=0)
     finally:
         worker.join(120)
 

@@ -89,7 +89,7 @@ class TestPublish:
         store = place.ready()
         temp, digest = written(store, b"some bytes")
         temp.write_bytes(b"same bytes")
-        with pytest.raises(StoreError, match="read back is not what was written"):
+        with pytest.raises(StoreError, match="the bytes read back differ from those written"):
             store.publish(temp, "x", digest)
         assert not temp.exists()
         assert set(place.inside(store)) == {"ready"}
@@ -182,7 +182,7 @@ class TestSwapping:
             with pytest.raises(VersionConflictError) as caught:
                 store.swap("tag", b"3", expected)
             assert caught.value.details["got"] == sha256(b"2")
-        with pytest.raises(VersionConflictError, match="is not there"):
+        with pytest.raises(VersionConflictError, match="does not exist"):
             store.swap("none", b"3", b"2")
         assert place.inside(store) == {"tag": b"2", "ready": b""}
 
@@ -209,7 +209,7 @@ class TestSwapping:
         store = place.ready()
         place.put(store, "x", b"damaged")
         temp, digest = written(store, b"whole")
-        with pytest.raises(VersionConflictError, match="to be replaced"):
+        with pytest.raises(VersionConflictError, match="should have been replaced"):
             store.replace(temp, "x", digest, sha256(b"otherwise damaged"))
         assert not temp.exists()
         with pytest.raises(StoreError, match="read back"):

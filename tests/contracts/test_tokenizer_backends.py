@@ -53,7 +53,7 @@ def encoder_of(engine: str, name: str, mode: str) -> Encoder | None:
         _, encoder = choose_encoder(tokenizers()[name], engine, mode)
     except TokenizerError as error:
         assert engine != "tokenizers", "the reference encodes with every tokenizer"
-        assert "engine: auto" in str(error)
+        assert "tokenizer_backend: auto" in str(error)
         return None
     assert encoder.engine == engine
     return encoder

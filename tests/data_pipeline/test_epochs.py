@@ -149,16 +149,16 @@ def test_a_prompt_that_is_too_long_is_an_error_a_row_less_or_a_shorter_prompt(
 ) -> None:
     rows = [ROWS[0], LONG, ROWS[1]]
     failing = opened(tokenizer, rows, streaming=streaming).get_dataloader().unwrap()
-    remedy = r"row 1: no token .*\. dataloader\.long_prompts: skip leaves such rows out"
+    remedy = r"row 1: no token .*\. dataloader\.long_prompts: skip leaves these rows out"
     with pytest.raises(BadRecordError, match=remedy):
         list(failing)
 
-    told = r"1 (rows of this process )?were left out, because their prompts are too long"
+    told = r"1 (rows of this process )?were left out, because their prompts are longer than"
     with pytest.warns(RuntimeWarning, match=told):
         pipeline = opened(tokenizer, rows, streaming=streaming, long_prompts="skip")
         assert learned(pipeline, pipeline.get_dataloader().unwrap()) == ["0", "1"]
 
-    told = r"1 (rows of this process )?were shortened, because their prompts are too long"
+    told = r"1 (rows of this process )?were shortened, because their prompts are longer than"
     with pytest.warns(RuntimeWarning, match=told):
         pipeline = opened(tokenizer, rows, streaming=streaming, long_prompts="shorten")
         assert learned(pipeline, pipeline.get_dataloader().unwrap()) == ["0", "two", "1"]
@@ -224,7 +224,7 @@ def test_packing_that_cannot_be_is_refused(tokenizer: Path) -> None:
     for changes, words in (
         (
             {"dataset": {"stages": ["packing"], "streaming": True}},
-            "dataset.stages: packing, but rows that stream",
+            "dataset.stages: packing, but streamed rows",
         ),
         (
             {"dataset": {"stages": ["packing"], "streaming": False}, "dataloader": {"long_prompts": "skip"}},

@@ -139,7 +139,7 @@ def test_the_keys_of_the_dataset_become_those_of_a_pipeline() -> None:
     [
         ({"dataset": {"stages": ["fim"]}}, "'fim' is not available"),
         ({"dataset": {"stages": ["ppo"]}}, "'ppo' is not available"),
-        ({"dataset": {"columns": ["q"]}}, "'a' missing, which prompt_template uses"),
+        ({"dataset": {"columns": ["q"]}}, "'a' missing, but prompt_template uses them"),
         ({"dataset": {"name": "x.jsonl"}}, "would all be the rows of the same files"),
         ({"dataloader": {"prefetch_factor": 2}}, "num_workers is 0"),
         ({"output_schema": {"input_ids": "float"}}, "input_ids"),

@@ -42,7 +42,7 @@ def test_the_reference_holds_every_key_command_and_name(site: Path) -> None:
         (site / "reference" / name / "index.html").read_text() for name in ("keys", "commands", "python")
     )
     assert all(f"<code>{name}</code>" in keys for name in PipelineConfig.model_fields)
-    assert "Rows of a lane that are dealt together" in keys  # the text under a field of a section
+    assert "Number of rows of a lane within which" in keys  # the text under a field of a section
     assert 'id="verify"' in commands and "every byte and count" in commands
     public = {*tokenlake.__all__, *easydel.__all__} - {"__version__"}
     assert [name for name in public if f">{name}<" not in names] == []

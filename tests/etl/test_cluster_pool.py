@@ -71,13 +71,13 @@ def test_a_mixture_and_its_repair_are_made_on_a_cluster(
 ):
     config = mixture(tmp_path, tokenizer_dir)
     build_dataset(config, pool=pool)
-    build_dataset(config | {"save": {"output_dir": str(tmp_path / "cluster")}}, engine="dask")
+    build_dataset(config | {"save": {"output_dir": str(tmp_path / "cluster")}}, executor="dask")
     whole = stored(tmp_path / "store")
     assert stored(tmp_path / "cluster") == whole
     assert {"unit", "mix", "engine"} == {json.loads(line)["op"] for line in nodes.asked[1::2]}
     for path in (tmp_path / "cluster/pile").rglob("*.parquet"):
         path.unlink()
-    assert repair(tmp_path / "cluster", "pile", engine="dask").ok
+    assert repair(tmp_path / "cluster", "pile", executor="dask").ok
     assert stored(tmp_path / "cluster") == whole
     assert f"{tmp_path}/cluster/pile/v1/runs/repair" in nodes.asked[-1].decode()
 
@@ -90,7 +90,7 @@ def test_what_goes_to_a_machine_holds_no_secret(
     monkeypatch.setenv("TOKENLAKE_SCRATCH", str(tmp_path / "scratch"))
     write_inputs(tmp_path)
     with bucket("s3") as lake:
-        build_dataset(settings(tmp_path, tokenizer_dir, lake.address("open")), engine="dask")
+        build_dataset(settings(tmp_path, tokenizer_dir, lake.address("open")), executor="dask")
     said = b"".join(nodes.asked)
     assert b'{"env":"LAKE_SECRET"}' in said
     assert SECRET.encode() not in said and KEY.encode() not in said
@@ -120,7 +120,7 @@ def test_a_machine_that_would_make_other_bytes_ends_the_build_by_name(
 
     monkeypatch.setattr(nodes, "ask", ask)
     with pytest.raises(ConfigError, match=expected):
-        build_dataset(settings(tmp_path, tokenizer_dir, tmp_path / "store"), engine="dask")
+        build_dataset(settings(tmp_path, tokenizer_dir, tmp_path / "store"), executor="dask")
     assert not (tmp_path / "store/small/v1/manifest.json").exists()
 
 
@@ -132,7 +132,7 @@ def _difference(what: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
             lambda: monkeypatch.setattr("tokenlake.etl.job.versions.produced_by", _other_versions),
         )
     if what == "engine":
-        return r"its tokenizer engine is tokenizers \(gigatoken is not installed\), expected gigatoken", (
+        return r"its tokenizer backend is tokenizers \(gigatoken is not installed\), expected gigatoken", (
             lambda: monkeypatch.setattr(Workbench, "_choose_engine", _other_engine)
         )
     if what == "store":

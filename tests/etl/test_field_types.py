@@ -180,7 +180,7 @@ def test_other_types_are_refused_by_name(tmp_path: Path, tokenizer_dir: Path, wr
 def test_types_of_fields_that_are_not_kept_are_refused(tmp_path: Path, tokenizer_dir: Path):
     (tmp_path / "a.jsonl").write_text('{"text": "a", "x": 1}\n')
     config = settings(tmp_path, tokenizer_dir, tmp_path / "a.jsonl", field_types={"x": "int64"})
-    with pytest.raises(ConfigError, match=r"field_types: 'x' is no kept field \(additional_fields: none\)"):
+    with pytest.raises(ConfigError, match=r"field_types: 'x' is not one of additional_fields \(none\)"):
         build_here(config)
 
 

@@ -241,18 +241,18 @@ def test_beside_prompts_they_bear_loss_and_unpacked_they_can_be_packed_later(
         (
             {},
             {"fim": {"level": "context"}},
-            r"fim.level: context, but no rows are made here that hold pieces whole",
+            r"fim.level: context, but this build does not pack, or its strategy may cut pieces",
         ),
         (
             {},
             {"long_documents": "drop"},
             r"fim.level: document, but long documents are not kept whole \(drop\)",
         ),
-        ({}, {"content_field": "messages"}, r"fim: only plain texts can be infilled"),
+        ({}, {"content_field": "messages"}, r"fim: fill-in-the-middle needs plain texts"),
         (
             {},
             {"prompt": {"template": "{text}"}},
-            r"datasets.s.fim: set beside `prompt`, but only plain texts",
+            r"datasets.s.fim: set beside `prompt`, but fill-in-the-middle needs plain texts",
         ),
         (
             {"pack": {"enabled": True, "seq_length": 32, "strategy": "best_fit"}},
@@ -262,7 +262,7 @@ def test_beside_prompts_they_bear_loss_and_unpacked_they_can_be_packed_later(
         (
             {"mix": {"stop_strategy": "all_exhausted"}},
             {"fim": {"level": "context"}},
-            r"or level: document, also where a mixture packs later",
+            r"or level: document, also if a mixture packs later",
         ),
     ],
 )

@@ -160,7 +160,7 @@ def test_another_share_than_the_rows_are_of_is_found(store: Path, pool: WorkerPo
             {"epochs": {"code": 1, "web": 1}, "total_rows": 9},
             "got total_rows and epochs, must be at most one",
         ),
-        ({"epochs": {"code": 1}}, "epochs: says nothing of web; expected a number for each source"),
+        ({"epochs": {"code": 1}}, "epochs: has no entry for web; expected a number for each source"),
         ({"epochs": 1, "max_fraction": {"cod": 0.5}}, "mix.max_fraction references unknown dataset: cod"),
         ({"epochs": 1, "max_fraction": 0.0}, "max_fraction: got 0.0, must be a number above 0"),
         ({"epochs": 1, "target_budget": 9}, "got one of target_budget and experiment_budget, must be both"),

@@ -113,7 +113,7 @@ def test_the_newest_committed_version_is_taken_where_none_is_named(lake: Lake) -
         (
             [{"facts": {"prefix": [1]}}, {"settings": {"tokenizer": {"add_special_tokens": False}}}],
             {},
-            r"datasets.b: its documents begin and end with other special tokens",
+            r"datasets.b: its documents begin and end with special tokens that differ",
         ),
         (
             [{}, {}],
@@ -137,7 +137,7 @@ def test_parents_that_do_not_fit_each_other_are_refused(
 def test_a_build_of_its_own_newest_version_would_never_end(lake: Lake) -> None:
     lake.put("mixed")
     lake.put("b")
-    with pytest.raises(ConfigError, match=r"'mixed' is the name of this build too.*mixed@v1"):
+    with pytest.raises(ConfigError, match=r"'mixed' is also the name of this build.*mixed@v1"):
         lake.plan(["mixed", "b"], mix={"epochs": 1})
     assert len(lake.plan(["mixed@v1", "b"], mix={"epochs": 1}).parents) == 2
 

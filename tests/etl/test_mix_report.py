@@ -173,7 +173,9 @@ def test_the_account_of_a_mixture_has_the_law_of_every_source() -> None:
     equations = dict(account_table(_manifest()).rows)
     assert equations["drawn of code"] == "180,100 = 2 x 80,000 of whole epochs + 20,100"
     assert equations["drawn of web"] == "219,900 of 1,000,000, not a whole epoch"
-    assert equations["slots"] == "409,600 = 200 x 2,048 = 397,000 content + 3,000 EOS + 9,600 padding"
+    assert (
+        equations["places in rows"] == "409,600 = 200 x 2,048 = 397,000 content + 3,000 EOS + 9,600 padding"
+    )
 
 
 def test_the_card_tells_the_mixture_and_its_parents() -> None:

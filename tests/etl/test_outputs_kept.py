@@ -402,7 +402,7 @@ def test_neither_packed_rows_nor_removed_columns_can_be_kept(tmp_path, tokenizer
     config = settings(tmp_path, tokenizer_dir, "a.jsonl", additional_fields=["id"])
     config["tokenize"] = {"remove_columns": ["id"]}
     with pytest.raises(
-        ConfigError, match=r"'id' is to be kept, and tokenize\.remove_columns says to drop it"
+        ConfigError, match=r"'id' is one of additional_fields, but tokenize\.remove_columns drops it"
     ):
         resolve(load_config(config))
     config["pack"] = {"enabled": True}

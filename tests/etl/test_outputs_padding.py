@@ -195,7 +195,7 @@ def test_padding_changes_the_identity_and_its_absence_does_not(config):
     ("options", "pack", "match"),
     [
         ({"padding": "longest"}, True, r"tokenizer\.padding: 'longest' is for unpacked documents"),
-        ({"padding": "longest", "return_attention_mask": False}, False, "only the mask says"),
+        ({"padding": "longest", "return_attention_mask": False}, False, "only the mask identifies"),
         ({"padding_side": "left"}, False, "padding_side: 'left', but nothing is padded"),
     ],
 )

@@ -279,7 +279,7 @@ def test_the_plan_shows_the_number_and_who_has_to_deal(tmp_path, tokenizer_dir, 
     plan = make_plan(resolve(load_config(config)))
     assert total(estimate(plan)).files == 8
     assert plan.notes == (
-        "s: its input cannot be cut into 4 files; 1 worker at most read it and deal its documents out",
+        "s: its input cannot be divided into 4 files; 1 worker at most read it and distribute its documents",
     )
     (tmp_path / "set.yaml").write_text(json.dumps(config))
     assert main(["plan", str(tmp_path / "set.yaml")]) == 0

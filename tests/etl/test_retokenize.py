@@ -165,4 +165,4 @@ def test_what_is_gone_or_changed_is_told(store: Path) -> None:
     shutil.rmtree(code)
     refused(r"is not what it was: .*code.*Restore it; or build code-tokens")
     shutil.rmtree(store / "code-tokens" / "v1" / "runs")
-    refused(r"no run of it kept one; write data_files in place of dataset")
+    refused(r"no run of it recorded one; write data_files in place of dataset")

@@ -97,7 +97,7 @@ class _Workers:
 @contextmanager
 def _run(config: dict[str, Any]) -> Iterator[Callable[[], BuildResult]]:
     """Plan, and wait for workers, in a thread; gives a function that waits for the end."""
-    with _beside(lambda: build_dataset(config, engine="store", retries=0)) as end:
+    with _beside(lambda: build_dataset(config, executor="store", retries=0)) as end:
         yield end
 
 
@@ -169,7 +169,9 @@ def test_killed_workers_cost_nothing_but_their_unit(
         where = s3.address("killed")
         config, store = settings(inputs, tokenizer_dir, where), open_store(where)
         environment = os.environ | {"TOKENLAKE_STORE_OPTIONS": json.dumps(where.options)}
-        code = "import json, sys, tokenlake as tl; tl.build_dataset(json.loads(sys.argv[1]), engine='store')"
+        code = (
+            "import json, sys, tokenlake as tl; tl.build_dataset(json.loads(sys.argv[1]), executor='store')"
+        )
         run = subprocess.Popen([sys.executable, "-c", code, json.dumps(config)], env=environment)
         stack.callback(run.wait)
         stack.callback(run.kill)
@@ -222,7 +224,7 @@ def test_a_mixture_and_its_repair_are_built_by_whoever_joins(
 
 
 def _repaired(place: str, name: str, told: list[str]) -> RepairReport:
-    return repair(place, name, engine="store", on_progress=lambda progress: told.append(progress.doing))
+    return repair(place, name, executor="store", on_progress=lambda progress: told.append(progress.doing))
 
 
 def _within(seconds: float, met: Callable[[], bool]) -> None:
@@ -333,15 +335,15 @@ def test_a_plan_that_would_hold_a_secret_is_not_published(
     where = {"data_files": "memory://secret/a.jsonl", "storage_options": {"token": "a-secret-of-mine"}}
     config["datasets"] = [config["datasets"][0] | where]
     remember(["a-secret-of-mine"])
-    with pytest.raises(ConfigError, match=r"needs secrets.*\{env: NAME\}"):
-        build_dataset(config, engine="store")
+    with pytest.raises(ConfigError, match=r"contains secrets.*\{env: NAME\}"):
+        build_dataset(config, executor="store")
     texts = [path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()]
     assert not any(b"a-secret-of-mine" in text for text in texts)
 
 
 def test_no_plan_and_a_build_that_was_given_up_are_said(planned: Store, bench: Workbench):
     pool: Any = _Workers(bench)
-    with pytest.raises(NotFoundError, match="--engine store"):
+    with pytest.raises(NotFoundError, match="--executor store"):
         join_build(StoreAddress(planned.url), Layout("small", 2), pool)
 
     def sweep(job: Job) -> None:
@@ -364,7 +366,7 @@ def test_a_ledger_that_cannot_be_watched_ends_the_run(
 
     monkeypatch.setattr("tokenlake.etl.store_engine.waiting_run.leased_units", unknown)
     with pytest.raises(WorkerError, match=r"the ledger of small/v1 cannot be watched: KeyError"):
-        build_dataset(settings(inputs, tokenizer_dir, tmp_path / "store"), engine="store", retries=0)
+        build_dataset(settings(inputs, tokenizer_dir, tmp_path / "store"), executor="store", retries=0)
 
 
 class _Clock:

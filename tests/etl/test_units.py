@@ -126,7 +126,7 @@ def test_notes_name_what_one_worker_must_read_alone(tmp_path: Path, tokenizer_di
         r"web: 6\.jsonl\.gz \(\S+ KiB\) cannot be split: gzip is read from its beginning", notes[0]
     )
     assert re.fullmatch(r"web: 2 more such files, \S+ KiB", notes[5])
-    assert notes[6] == "web: no file of it can be split, so that at most 7 workers can work on it at a time"
+    assert notes[6] == "web: none of its files can be split, so at most 7 workers can work on it at a time"
 
 
 def test_split_assignment_is_pinned():

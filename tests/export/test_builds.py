@@ -298,8 +298,8 @@ def test_each_value_of_a_column_has_files_of_its_own(tmp_path: Path, config: Con
     ("more", "message"),
     [
         ({"save_path": None}, "but there is no save_path"),
-        ({"additional_fields": ["n"]}, "none of additional_fields"),
-        ({"num_shards": 3}, "beside num_shards"),
+        ({"additional_fields": ["n"]}, "not one of additional_fields"),
+        ({"num_shards": 3}, "together with num_shards"),
     ],
 )
 def test_files_by_value_need_a_folder_and_their_column(
@@ -322,7 +322,7 @@ def test_files_by_value_are_few_and_of_values_that_are_names(tmp_path: Path, con
         ({"shard_column": "id"}, "more than 256 values"),
         ({"shard_column": "n"}, "a column of list"),
         ({"shard_column": "lang"}, "must be one of input_ids"),
-        ({"shard_column": "id", "num_shards": 3}, "beside num_shards 3"),
+        ({"shard_column": "id", "num_shards": 3}, "together with num_shards 3"),
         ({"shard_column": "id", "naming": "{index}"}, "naming: "),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -64,7 +64,7 @@ def test_overwrite_replaces_data_files_and_leaves_notes(tmp_path: Path):
 
 def test_overwrite_never_deletes_folders(tmp_path: Path):
     (tmp_path / "out" / "precious").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="holds 'precious', which is no file"):
+    with pytest.raises(ConfigError, match="holds 'precious', which is not a file"):
         save_dataset(ROWS, tmp_path / "out", overwrite=True)
     assert (tmp_path / "out" / "precious").is_dir()
 
@@ -85,7 +85,7 @@ def test_a_failed_replacement_leaves_the_old(tmp_path: Path):
         ("", ConfigError, "must be the path of a directory"),
         ("/", ConfigError, "root of the file system"),
         ("ftp://host/out", NotAvailableError, "ftp:// is not available"),
-        ("s3://user:word@bucket/out", ConfigError, "has a password in it"),
+        ("s3://user:word@bucket/out", ConfigError, "contains a password"),
     ],
 )
 def test_impossible_targets(target: str, error: type[Exception], message: str):

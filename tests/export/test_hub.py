@@ -119,7 +119,9 @@ def test_a_secret_and_a_stranger_stop_a_push(tmp_path: Path, server: HubServer):
     with pytest.raises(ConfigError, match="our-org/other is public"):
         push_directories({"x": out}, "our-org/other")
     server.repos["our-org/other"].commit({"theirs.txt": json.dumps("mine")})
-    with pytest.raises(VersionConflictError, match=r"holds theirs.txt, which no flat directory"):
+    with pytest.raises(
+        VersionConflictError, match=r"holds theirs.txt, which were not pushed with a flat directory"
+    ):
         push_directories({"x": out}, "our-org/other", public=True)
 
 

@@ -443,7 +443,7 @@ def configuration(inputs: Path, tokenizer: Path) -> dict[str, Any]:
         "datasets": [{"name": "s", "data_files": str(inputs), "tokenizer": str(tokenizer)}],
         "source": {"unit_size": 4000, "on_bad_record": "quarantine", "max_bad_fraction": 0.1},
         # The reference engine: a worker has imported it in half the time, and no call on the store is another.
-        "tokenize": {"engine": "tokenizers"},
+        "tokenize": {"tokenizer_backend": "tokenizers"},
         "pack": {"enabled": True, "seq_length": 32},
         "save": {"output_dir": "{store}"},
     }

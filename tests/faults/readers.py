@@ -361,4 +361,4 @@ READERS: Final[dict[str, Reader]] = {
     ),
 }
 GROUPS: Final = tuple(dict.fromkeys(reader.group for reader in READERS.values()))
-warnings.filterwarnings("ignore", message=".*keeps no copy.*")
+warnings.filterwarnings("ignore", message=".*stores no copy.*")

@@ -54,7 +54,7 @@ def watch(event):
         threading.Thread(target=cluster.remove_node, args=(nodes[0],), kwargs={"allow_graceful": False}).start()
 
 if __name__ == "__main__":
-    result = build_dataset(json.loads(sys.argv[1]), engine="ray", workers=3, on_event=watch)
+    result = build_dataset(json.loads(sys.argv[1]), executor="ray", workers=3, on_event=watch)
     cluster.shutdown()
     print(json.dumps([result.units_built, len(killed)]))
 """
@@ -81,7 +81,7 @@ def watch(event):
 
 if __name__ == "__main__":
     workers = 2 if engine else None
-    result = build_dataset(json.loads(sys.argv[1]), engine=engine or None, workers=workers, on_event=watch)
+    result = build_dataset(json.loads(sys.argv[1]), executor=engine or None, workers=workers, on_event=watch)
     print(json.dumps([result.units_built, len(killed), retried]))
 """
 
@@ -93,12 +93,12 @@ from tokenlake.etl.integrity.repair import repair
 
 if __name__ == "__main__":
     engine, config = sys.argv[1], json.loads(sys.argv[2])
-    build_dataset(config, engine=engine, workers=2)
+    build_dataset(config, executor=engine, workers=2)
     store = config["save"]["output_dir"]
     damaged = sorted(Path(store, config["name"]).rglob("*.parquet"))
     for shard in damaged:
         os.truncate(shard, shard.stat().st_size // 2)
-    again = repair(store, config["name"], engine=engine)
+    again = repair(store, config["name"], executor=engine)
     print(json.dumps({"damaged": len(damaged), "ok": again.ok}))
 """
 
@@ -218,7 +218,7 @@ def test_what_ray_reserves_is_what_the_section_says():
 @contextmanager
 def _waiting(config: dict[str, Any]) -> Generator[Callable[[], int]]:
     """Plan, and wait for whoever joins, in a process; gives a function that waits for its end."""
-    code = "import json, sys, tokenlake as tl; tl.build_dataset(json.loads(sys.argv[1]), engine='store')"
+    code = "import json, sys, tokenlake as tl; tl.build_dataset(json.loads(sys.argv[1]), executor='store')"
     process = subprocess.Popen([sys.executable, "-c", code, json.dumps(config)])
     try:
         yield lambda: process.wait(SECONDS)

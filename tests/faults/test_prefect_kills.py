@@ -84,7 +84,7 @@ def calm(
         "datasets": [{"name": "code", "data_files": str(folder / "in")}],
         "default_tokenizer": str(tokenizer_dir),
         "source": {"unit_size": "256KiB"},
-        "tokenize": {"engine": "tokenizers"},
+        "tokenize": {"tokenizer_backend": "tokenizers"},
         "pack": {"enabled": True, "seq_length": 256},
     }
     seconds = 0.0

@@ -75,7 +75,7 @@ def test_ctrl_c_and_a_killed_worker_cost_nothing_that_was_finished(
         first.process.send_signal(signal.SIGINT)
         assert first.wait() == 130
     assert first.told[-1] == ["error", "CancelledError"]
-    assert first.errors.strip() == "cancelling; Ctrl-C again ends at once"
+    assert first.errors.strip() == "cancelling; press Ctrl-C again to end at once"
     assert not any(child.is_running() for child in children)
 
     with launched(server, config) as second:

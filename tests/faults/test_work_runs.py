@@ -75,7 +75,7 @@ def test_runs_of_work_units_build_for_a_run_and_outlive_its_death_and_each_other
     worker, data = request.getfixturevalue("worker"), request.getfixturevalue("data")
     values: dict[str, Any] = {"tokenizer": str(tokenizer_dir), "name": "shared", "overrides": list(SLOW)}
     values |= {"data_files": str(data), "output": str(tmp_path / "store")}
-    helped = values | {"engine": "store", "work_runs": 2, "workers": 1}
+    helped = values | {"executor": "store", "work_runs": 2, "workers": 1}
     ledger = tmp_path / "store/shared/v1/ledger"
     parent = begin(worker, "tokenize/demo", **helped)
     until(lambda: ledger.is_dir() and bool(list(ledger.iterdir())), "a unit is finished", 120)
@@ -107,7 +107,7 @@ def test_runs_of_work_units_build_for_a_run_and_outlive_its_death_and_each_other
     assert "plan" in {task["name"] for task in tasks_of(worker, again)}
     # Dask and Ray, with the same bytes.
     for engine in ("dask", "ray"):
-        clustered = values | {"name": engine, "engine": engine, "workers": 2}
+        clustered = values | {"name": engine, "executor": engine, "workers": 2}
         there = ended(worker, begin(worker, "tokenize/demo", **clustered))
         assert there["state_type"] == "COMPLETED", there["state"]["message"]
     shards = {
@@ -116,7 +116,10 @@ def test_runs_of_work_units_build_for_a_run_and_outlive_its_death_and_each_other
     }
     assert shards["shared"] == shards["dask"] == shards["ray"] and len(shards["dask"]) >= 10
     outside = ended(worker, begin(worker, "work/units", name="shared", store="/etc"))
-    assert (outside["state_type"], "outside what this worker allows" in outside["state"]["message"]) == (
+    assert (
+        outside["state_type"],
+        "outside the places that this worker allows" in outside["state"]["message"],
+    ) == (
         "FAILED",
         True,
     )

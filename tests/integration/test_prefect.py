@@ -170,7 +170,7 @@ def test_a_version_starts_what_follows_it_and_a_failure_is_told(
         wrong = begin(worker, "tokenize/demo", config=sent_elsewhere(tokenizer_dir, tmp_path))
         failed = ended(worker, wrong)
         assert (ended(worker, built)["name"], failed["state_type"]) == ("followed v1", "FAILED")
-        assert "endpoint_url: expected a URL that is written out" in failed["state"]["message"]
+        assert "endpoint_url: expected a URL in full" in failed["state"]["message"]
         assert not elsewhere.log
         until(lambda: [each.method for each in hook.log] == ["POST"], "the message is there")
     followers = {"deployment_id": {"any_": [follower]}}
@@ -272,7 +272,7 @@ def test_a_cancelled_run_stops_and_can_be_resumed(
 
     # The ids are those of the reference: the rest may be built by the fast engine.
     values["overrides"] += [
-        "tokenize.engine=auto",
+        "tokenize.tokenizer_backend=auto",
         f"datasets={json.dumps([{'name': 'data', 'data_files': str(data)}])}",
         f"default_tokenizer={tokenizer_dir}",
         f"save.output_dir={tmp_path}",
@@ -307,7 +307,7 @@ def test_a_flow_loads_a_secret_block_and_shows_it_nowhere(
         path.write_text(json.dumps(config))
         state = flows.tokenize(config=str(path), workers=1, return_state=True)
         assert state.is_completed(), state.message
-    with pytest.raises(ConfigError, match="the Prefect server has no Secret block of this name"):
+    with pytest.raises(ConfigError, match="the Prefect server has no Secret block with this name"):
         blocks_of_run.load_blocks(["no-such-block"])
     run = _newest(here, "secretive")["id"]
     asked_for = {"flow_run_id": {"any_": [run]}}

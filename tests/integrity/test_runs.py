@@ -83,7 +83,7 @@ def test_a_record_that_cannot_be_read_is_passed_over(lake: Path) -> None:
     record.unlink()
     damage(lake / "small/v1" / OWN, "flip", Random(1))
     (lost,) = repair(lake, "small").files
-    assert lost.how == "not repaired" and "no run of it kept one" in lost.note
+    assert lost.how == "not repaired" and "no run of it recorded one" in lost.note
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_references_are_kept_and_the_token_of_a_push_is_nobodys_business() -> No
 def test_a_configuration_that_was_not_kept_is_asked_for(lake: Path) -> None:
     damage(lake / "small/v1" / OWN, "flip", Random(1))
     for path in records_of(lake):
-        left_out = {"config": None, "left_out": "it holds secrets themselves: datasets.0.x"}
+        left_out = {"config": None, "left_out": "it contains secrets: datasets.0.x"}
         path.chmod(0o644)
         path.write_text(json.dumps(json.loads(path.read_bytes()) | left_out))
     report = repair(lake, "small")
@@ -189,7 +189,7 @@ def test_what_is_no_file_is_left_to_a_person(lake: Path, tmp_path: Path) -> None
     own.mkdir()
     report = repair(lake, "small")
     assert [file.how for file in report.files] == ["not repaired", "not repaired"]
-    assert all("Remove what is there, and repair again" in file.note for file in report.files)
+    assert all("Remove it, and repair again" in file.note for file in report.files)
     assert (tmp_path / "precious").read_text() == "not ours"
     shard.unlink()
     own.rmdir()

@@ -305,7 +305,7 @@ def test_a_web_server_says_what_was_not_looked_for(lake: Store, capsys: pytest.C
     with serving("http", files) as served:
         assert main(["verify", "learned@v1", "--store", served.url]) == 0
     out = capsys.readouterr().out
-    assert "intact" in out and "unlisted files and tags were not looked for" in out
+    assert "intact" in out and "unlisted files and tags were not checked" in out
 
 
 def test_records_of_another_version_are_no_records_of_this_one(copy: Path) -> None:

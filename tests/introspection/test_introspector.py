@@ -184,7 +184,7 @@ def test_a_name_that_says_nothing_is_judged_by_its_bytes(tmp_path: Path) -> None
     write_parquet(tmp_path / "table", {"text": ["a"]})
     (group,) = inspect(tmp_path / "table").groups
     assert (group.rows, group.entry["type"]) == (1, "parquet")
-    with pytest.raises(ConfigError, match="the extension does not say"):
+    with pytest.raises(ConfigError, match="the extension is unknown"):
         inspect([str(tmp_path / "table"), str(tmp_path / "part-0")])
 
 
@@ -353,7 +353,7 @@ def test_bad_records_are_counted_by_reason(tmp_path: Path) -> None:
     (group,) = found.groups
     assert group.bad == {"invalid_json": 1}
     assert told(found)["a.jsonl"] == (
-        "3 of 8 records looked at are bad: invalid_json 1, missing_field 1, null_text 1"
+        "3 of 8 sampled records are bad: invalid_json 1, missing_field 1, null_text 1"
     )
     assert "on_bad_record: quarantine" in found.proposal
 

@@ -117,7 +117,7 @@ def test_explicit_mappings_are_checked() -> None:
     mapper, columns = ColumnMapper(), ["title", "body"]
     with pytest.raises(ConfigError, match=r"no column 'bodi'; did you mean 'body'\?.*body, title"):
         mapper.map(["text"], columns, explicit={"text": "bodi"})
-    with pytest.raises(ConfigError, match="'lang' is none of the names to map"):
+    with pytest.raises(ConfigError, match="'lang' is not one of the names to map"):
         mapper.map(["text"], columns, explicit={"lang": "title"})
     with pytest.raises(ConfigError, match="'body' is mapped to two names"):
         mapper.map(["text", "output"], columns, explicit={"text": "body", "output": "body"})
@@ -196,7 +196,7 @@ def test_a_schema_gets_a_column_each_or_says_which_has_none() -> None:
         "output": "Answer"
     }
     error = ColumnMapper().map_columns(["Answer", "zzz"], ["output", "input"]).unwrap_err()
-    assert "no column for 'input' among 'Answer', 'zzz'; the nearest left over: 'zzz'" in str(error)
+    assert "no column for 'input' among 'Answer', 'zzz'; the nearest unused one: 'zzz'" in str(error)
     assert (error.field_path, error.got) == ("input", "'Answer', 'zzz'")
 
 

@@ -141,7 +141,7 @@ def test_more_repetitions_than_allowed_are_refused_with_what_is_missing(sources:
 def test_caps_that_do_not_fit_are_refused(sources: dict[str, tl.Dataset], texts: tl.Dataset):
     cases: list[tuple[Any, str]] = [
         (lambda: tl.Mixture(sources), "weights: got None; expected name -> share of rows, or epochs"),
-        (lambda: tl.Mixture(sources, EVEN, max_repetitions=2), "without end; expected rows, epochs"),
+        (lambda: tl.Mixture(sources, EVEN, max_repetitions=2), "forever; expected rows, epochs"),
         (
             lambda: tl.Mixture(sources, EVEN, epochs={"code": 1, "web": 1}),
             "the end of the mixture, and so would weights",
@@ -150,7 +150,7 @@ def test_caps_that_do_not_fit_are_refused(sources: dict[str, tl.Dataset], texts:
             lambda: tl.Mixture(sources, epochs={"code": 1, "web": 1}, rows=9),
             "the end of the mixture, and so would rows",
         ),
-        (lambda: tl.Mixture(sources, epochs={"code": 1}), "epochs: says nothing of web"),
+        (lambda: tl.Mixture(sources, epochs={"code": 1}), "epochs: has no entry for web"),
         (
             lambda: tl.DataLoader(
                 tl.Mixture({"a": texts}, {"a": 1.0}, rows=9, max_fraction=0.5), 2, padding={"buckets": 2}
@@ -265,7 +265,7 @@ def test_weights_fed_back_move_no_batch_before_their_step(sources: dict[str, tl.
         with pytest.raises(ConfigError, match=says):
             loader.set_weights(weights, **options)
     assert loader.get_state() == state
-    with pytest.raises(ConfigError, match="is a single dataset; weights are of a mixture"):
+    with pytest.raises(ConfigError, match="is a single dataset; only a mixture has weights"):
         tl.DataLoader(sources["code"], 4).set_weights({"code": 1.0})
     ended = loader_of(tl.Mixture(sources, EVEN, rows=40))
     with pytest.raises(ConfigError, match="step 10 is after the first pass"):

@@ -314,10 +314,10 @@ def test_a_mixture_may_be_cut_elsewhere_after_a_state(ds: tl.Dataset, learned: t
 
 def test_a_state_of_other_data_is_refused(ds: tl.Dataset, learned: tl.Dataset):
     state = tl.DataLoader(ds, 8).get_state()
-    with pytest.raises(ConfigError, match=r"the state is of another run: .*plain@v1.*learned@v1"):
+    with pytest.raises(ConfigError, match=r"the state belongs to another run: .*plain@v1.*learned@v1"):
         restored(state, lambda name, split: learned)
     for wrong in ({}, [], {**state, "sources": {"train": {"dataset": "plain"}}}, {**state, "batch_size": 8}):
-        with pytest.raises(ConfigError, match="this is no state of a loader"):
+        with pytest.raises(ConfigError, match="this is not the state of a loader"):
             restored(wrong, lambda name, split: ds)
 
 
@@ -467,7 +467,7 @@ def test_what_is_not_there_is_said_in_a_sentence(ds: tl.Dataset):
         ),
         (
             lambda: steps_of_document(plan_of(ds, 8, epochs=None), Document(file.file_id, 0)),
-            "the order has no end",
+            "the order is endless",
         ),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -229,7 +229,7 @@ def test_wrong_arguments_are_refused(learned: tl.Dataset, texts: tl.Dataset):
     with pytest.raises(ConfigError, match=r"columns: got .*positions"):
         tl.hf_dataset(texts, 4, columns=["positions"])
     for padding, more in (({"buckets": 2}, {"drop_last": True}), ({"buckets": 2, "equal_rows": True}, {})):
-        with pytest.raises(ConfigError, match="batches of a constant number of rows"):
+        with pytest.raises(ConfigError, match="have a constant number of rows"):
             tl.hf_dataset(texts, 4, padding=padding, **more)
 
 

@@ -215,9 +215,9 @@ def test_what_does_not_fit_is_refused(learned: tl.Dataset, texts: tl.Dataset):
             tl.DataLoader(data, 8, lengths=lengths)
     with pytest.raises(ConfigError, match="into 16 equal parts; got rows of 8 ids"):
         tl.DataLoader(learned, 8, lengths=LENGTHS, layout={"context_parallel": 8})
-    with pytest.raises(ConfigError, match="rows of two lengths would come into one; give keep_shape"):
+    with pytest.raises(ConfigError, match="one could contain rows of two lengths; give keep_shape"):
         hf_dataset(learned, 8, lengths=LENGTHS)
-    with pytest.raises(ConfigError, match="other numbers of rows than batch_size"):
+    with pytest.raises(ConfigError, match="the number of rows per batch differs from batch_size"):
         tl.torch_dataset(learned, 8, lengths=LENGTHS, rows=True)
     for wrong, says in (
         (lambda: Curriculum.doubling(8, 24, until=9), "8 does not reach 24 by doublings"),

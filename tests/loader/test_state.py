@@ -55,7 +55,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 def test_another_order_is_refused_with_what_differs(ds: tl.Dataset, options: dict[str, Any], message: str):
     state = state_at(tl.DataLoader(ds, 8), 5)
     other = tl.DataLoader(ds, **{"batch_size": 8, **options})
-    with pytest.raises(ConfigError, match=f"the state is of another run: .*{message}"):
+    with pytest.raises(ConfigError, match=f"the state belongs to another run: .*{message}"):
         other.set_state(state)
     assert other.step == 0
 
@@ -78,7 +78,7 @@ def test_other_data_is_refused(ds: tl.Dataset, learned: tl.Dataset):
 
 @pytest.mark.parametrize("wrong", [{}, [], None, {"format": 2}, {"format": 1, "step": -1}, {"format": 1}])
 def test_what_is_no_state_is_refused(ds: tl.Dataset, wrong: Any):
-    with pytest.raises(ConfigError, match="no state of a loader"):
+    with pytest.raises(ConfigError, match="not the state of a loader"):
         tl.DataLoader(ds, 8).set_state(wrong)
 
 
@@ -122,7 +122,7 @@ def test_a_missing_or_another_key_is_refused(ds: tl.Dataset):
     with pytest.raises(ConfigError, match="the state of worker 1 of 4, and not of the whole run"):
         loader.set_state({**state, "turn": [1, 4]})
     for turn in ([4, 4], [0], "00", [0, True]):
-        with pytest.raises(ConfigError, match="no state of a loader: turn"):
+        with pytest.raises(ConfigError, match="not the state of a loader: turn"):
             loader.set_state({**state, "turn": turn})
     assert loader.get_state() == state
 

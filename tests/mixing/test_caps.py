@@ -97,7 +97,7 @@ def test_what_is_missing_is_said_source_by_source():
             r"max_fraction\.code: got 1\.5, must be a share above 0, at most 1",
         ),
         ({"epochs": {"code": float("nan")}}, r"epochs\.code: got nan, must be a number above 0"),
-        ({"target_budget": 10}, "experiment_budget: missing; the two budgets say together"),
+        ({"target_budget": 10}, "experiment_budget: missing; both budgets together"),
         ({"target_budget": 10, "experiment_budget": 11}, "got 11, more than the 10 of target_budget"),
         ({"target_budget": 1.5, "experiment_budget": 1}, "target_budget: got 1.5, must be a whole number"),
     ],
@@ -108,9 +108,9 @@ def test_caps_that_cannot_be_are_refused(options: dict[str, Any], says: str):
 
 
 def test_caps_are_of_the_sources():
-    with pytest.raises(ConfigError, match="max_fraction: 'cod' is no source; did you mean 'code'"):
+    with pytest.raises(ConfigError, match="max_fraction: 'cod' is not a source; did you mean 'code'"):
         SourceCaps(max_fraction={"cod": 0.5}).check_names({"code": 1, "web": 1})
-    with pytest.raises(ConfigError, match="epochs: says nothing of web; expected a number for each source"):
+    with pytest.raises(ConfigError, match="epochs: has no entry for web; expected a number for each source"):
         SourceCaps(epochs={"code": 0.5}).check_names({"code": 1, "web": 1})
     with pytest.raises(ConfigError, match=r"code: a share of 0\.01 of its 99 rows is none"):
         SourceCaps(max_fraction=0.01).kept({"code": 99})

@@ -417,7 +417,7 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"lengths": {"a": 5}}, "weights: expected a weight for each of a, but 'b' is no source"),
+            ({"lengths": {"a": 5}}, "weights: expected a weight for each of a, but 'b' is not a source"),
             ({"lengths": {"a": 5, "b": -1}}, "source 'b' has -1 rows"),
             ({"lanes": 0}, "lanes is 0; expected 1 or more"),
             ({"block_size": 0}, "block_size is 0; expected 1 or more"),

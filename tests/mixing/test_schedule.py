@@ -218,7 +218,7 @@ class TestJson:
 
     @pytest.mark.parametrize("data", [{}, {"points": []}, {"points": [{}], "names": ["a"]}, {"points": 3}])
     def test_something_else_is_refused(self, data):
-        with pytest.raises(ConfigError, match="this is no weight schedule"):
+        with pytest.raises(ConfigError, match="this is not a weight schedule"):
             WeightScheduler.from_json(data)
 
 

@@ -29,7 +29,7 @@ SOURCES: Final = (ROOT / "lib", ROOT / "flows", ROOT / "tasks")
 """Folders of the three packages."""
 
 # Slow enough to be interrupted: the reference engine, and a dozen units of 1 MiB.
-SLOW: Final = ("tokenize.engine=tokenizers", "source.unit_size=1MiB", "pack.seq_length=256")
+SLOW: Final = ("tokenize.tokenizer_backend=tokenizers", "source.unit_size=1MiB", "pack.seq_length=256")
 
 LAUNCH: Final = """
 import json, sys
@@ -213,7 +213,7 @@ def asked(data: Path, tokenizer: Path, store: Path) -> dict[str, Any]:
         "datasets": [{"name": "data", "data_files": str(data)}],
         "default_tokenizer": str(tokenizer),
         "source": {"unit_size": "1MiB"},
-        "tokenize": {"engine": "tokenizers"},
+        "tokenize": {"tokenizer_backend": "tokenizers"},
         "pack": {"enabled": True, "seq_length": 256},
         "save": {"output_dir": str(store)},
     }

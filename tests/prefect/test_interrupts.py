@@ -26,7 +26,7 @@ server: Any = lazily("tokenlake_flows.server")
 settings: Any = lazily("tokenlake_flows.settings")
 
 Output = pytest.CaptureFixture[str]
-ANSWER = "\ncancelling; Ctrl-C again ends at once\n"
+ANSWER = "\ncancelling; press Ctrl-C again to end at once\n"
 
 
 class Engine:

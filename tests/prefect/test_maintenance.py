@@ -108,7 +108,7 @@ def test_a_token_is_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pushing.token_of(pushing.check_reference({"env": "LAKE_HUB_TOKEN"})) == "hf_only_for_this_test"
     assert "only_for" not in scrub("it was hf_only_for_this_test")
     for literal in ({"token": "hf_secret"}, {"env": ""}, {"env": "A", "block": "b"}):
-        with pytest.raises(ConfigError, match="names the place of the token") as refused:
+        with pytest.raises(ConfigError, match="names where the token is stored") as refused:
             pushing.check_reference(literal)
         assert "hf_secret" not in str(refused.value)
     with pytest.raises(ConfigError, match="is not set"):

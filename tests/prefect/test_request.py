@@ -86,7 +86,7 @@ class TestRequest:
         given = requests.stage_values(512, "best_fit", "tokenizers", {"train": 0.9, "test": 0.1})
         config = requests.resolve_request(path, overrides=[*given, "pack.seq_length=128"])
         assert (config.pack.seq_length, config.pack.strategy) == (128, "best_fit")
-        assert config.tokenize.engine == "tokenizers"
+        assert config.tokenize.tokenizer_backend == "tokenizers"
         assert config.source.splits == {"train": 0.9, "test": 0.1}
 
     def test_a_tokenizer_keeps_the_options_beside_it(self, tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def test_the_form_offers_what_there_is_to_choose_and_takes_it_empty(of: str) -> 
     fields = schema["properties"]
     assert fields["config"]["anyOf"][0]["enum"] == ["", *requests.known_configurations()]
     assert fields["strategy"]["enum"] == ["", "greedy", "pool", "first_fit", "best_fit"]
-    assert {"", "auto", "tokenizers"} <= set(fields["tokenizer_engine"]["enum"])
-    assert fields["engine"]["enum"] == ["", "local", "store", "ray", "dask"]
+    assert {"", "auto", "tokenizers"} <= set(fields["tokenizer_backend"]["enum"])
+    assert fields["executor"]["enum"] == ["", "local", "store", "ray", "dask"]
     empty = {name: field["default"] for name, field in fields.items()}
     validation.validate(empty, schema, raise_on_error=True, allow_none_with_default=True)
     with pytest.raises(validation.ValidationError, match="strategy"):
@@ -317,7 +317,7 @@ def test_a_job_of_a_plan_reads_and_runs_only_what_the_worker_of_a_pool_allows(
         (
             job,
             {"TOKENLAKE_ALLOWED_INPUTS": "/elsewhere"},
-            r"an input of 's'.*outside what this worker allows",
+            r"an input of 's'.*outside the places that this worker allows",
         ),
         (keyed, inside, r"\{env: HOME\} is not allowed on this worker"),
         (replace(job, source=replace(job.source, texts=texts)), inside, r"the function 'theirs:f'"),

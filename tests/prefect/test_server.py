@@ -102,7 +102,11 @@ def test_a_file_in_the_working_directory_does_not(
 
 @pytest.mark.parametrize(
     ("url", "told"),
-    [("http://127.0.0.1:1/api", ""), ("http://nowhere.invalid/api", ""), ("{url}/other", ".*not healthy")],
+    [
+        ("http://127.0.0.1:1/api", ""),
+        ("http://nowhere.invalid/api", ""),
+        ("{url}/other", ".*health check fails"),
+    ],
 )
 def test_a_server_that_does_not_answer_is_an_error(home: Path, url: str, told: str, api_url: str) -> None:
     profiles(home, url.format(url=api_url))

@@ -272,7 +272,9 @@ def test_a_taken_number_is_a_conflict(store: Path, server: HubServer) -> None:
     repo = server.repo(REPO, private=True)
     repo.commit({"manifest.json": "{}"})
     repo.commit({"manifest.json": "{}"}, "v1", tag=True)
-    with pytest.raises(VersionConflictError, match=r"has a v1 already, and it is not small v1 of this store"):
+    with pytest.raises(
+        VersionConflictError, match=r"already has the tag v1, and it is not small v1 of this store"
+    ):
         go(store)
 
 
@@ -301,7 +303,7 @@ def test_a_repository_is_for_one_dataset(store: Path, server: HubServer, tmp_pat
     ("fault", "kind", "said"),
     [
         (Fault("/api/datasets/", status=401), ConfigError, "does not accept the token"),
-        (Fault("/commit/", status=403), ConfigError, "the token may not do that"),
+        (Fault("/commit/", status=403), ConfigError, "the token does not permit this"),
         (
             Fault("/preupload/", status=402, headers={"X-Error-Message": "quota exceeded"}),
             StoreError,
@@ -325,7 +327,7 @@ def test_an_organization_of_others_a_wrong_token_none_and_no_network(
     store: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.forbidden.add("our-org")
-    with pytest.raises(ConfigError, match=r"may not do that .creating the repository"):
+    with pytest.raises(ConfigError, match=r"does not permit this .creating the repository"):
         go(store)
     with pytest.raises(ConfigError, match="does not accept the token") as refused:
         go(store, token="hf_wrong_token_0123456789")

@@ -128,11 +128,11 @@ def test_statements_that_read_are_welcome(store: Path, sql: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
-        ("copy (select 1) to 'x.csv'", "may only read, and this is COPY"),
-        ("explain analyze copy (select 1) to 'x.csv'", "may only read, and this is COPY"),
-        ("create table x as select 1", "may only read, and this is CREATE"),
-        ("attach 'x.db'", "may only read, and this is ATTACH"),
-        ("set threads = 1", "may only read, and this is SET"),
+        ("copy (select 1) to 'x.csv'", "may only read, got COPY"),
+        ("explain analyze copy (select 1) to 'x.csv'", "may only read, got COPY"),
+        ("create table x as select 1", "may only read, got CREATE"),
+        ("attach 'x.db'", "may only read, got ATTACH"),
+        ("set threads = 1", "may only read, got SET"),
         ("install httpfs", "may only read"),
         ("select 1; select 2", "expected one SQL statement, got 2"),
         ("", "expected one SQL statement, got none"),

@@ -23,7 +23,7 @@ from tokenlake.query import render_report, sample_rows, spread, store_report
 from tokenlake.runtime.loader.host_load import host_load
 from tokenlake.runtime.store import open_store
 
-SECTIONS = ["Account", "Sources", "Lengths", "Rows", "Bad records", "Texts", "Loading", "Versions", "Lineage"]
+SECTIONS = ["Audit", "Sources", "Lengths", "Rows", "Bad records", "Texts", "Loading", "Versions", "Lineage"]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def _links(found: Skeleton) -> list[str]:
     """The page's own contents name every section."""
     at = found.tags.index(("nav",))
     many = sum(tag == ("a", "href") for tag in found.tags[at : found.tags.index(("/nav",))])
-    begin = next(i for i, words in enumerate(found.words) if words == "Account")
+    begin = next(i for i, words in enumerate(found.words) if words == "Audit")
     return found.words[begin : begin + many]
 
 
@@ -71,7 +71,7 @@ def test_a_report_has_every_section(store: Path, tmp_path: Path) -> None:
 def test_a_manifest_alone_says_what_it_can(store: Path, tmp_path: Path) -> None:
     manifest = Catalog(open_store(store)).manifest("small", 2)
     found = Skeleton(tl.report(manifest, tmp_path / "alone.html").read_text())
-    assert _links(found) == ["Account", "Sources", "Lineage"]
+    assert _links(found) == ["Audit", "Sources", "Lineage"]
 
 
 def test_a_sample_of_everything_is_what_queries_say(store: Path) -> None:

@@ -182,14 +182,17 @@ def test_a_footer_by_hand_is_read() -> None:
         (_file(_said((4, -1)), 20), "a column chunk of -1 to -1 bytes"),
         (_file(_said((4, 25)), 20), "a column chunk of 25 to 25 bytes; expected 0 to 24"),
         (_file(_said((4, 15), (19, 10)), 20), "column chunks up to byte 29; the footer begins at 24"),
-        (_file(thrift({1: 2})), "the footer lacks what it must have"),
+        (_file(thrift({1: 2})), "the footer is incomplete"),
         (
             _file(_said((4, 10), schema=[{4: b"schema", 5: 9}, {3: 0, 4: b"a", 5: 2000}]), 20),
-            "the footer lacks",
+            "the footer is incomplete",
         ),
-        (_file(_said((4, 10), schema=[{4: b"s"}, *_SCHEMA[1:], *_SCHEMA[1:]]), 20), "the footer lacks"),
-        (_file(thrift({2: 5, 4: [{1: 7, 3: 1}]})), "the footer lacks"),
-        (_file(_said((4, 1 << 63)), 20), "the footer lacks"),
+        (
+            _file(_said((4, 10), schema=[{4: b"s"}, *_SCHEMA[1:], *_SCHEMA[1:]]), 20),
+            "the footer is incomplete",
+        ),
+        (_file(thrift({2: 5, 4: [{1: 7, 3: 1}]})), "the footer is incomplete"),
+        (_file(_said((4, 1 << 63)), 20), "the footer is incomplete"),
     ],
 )
 def test_footers_that_cannot_be_are_refused(file: _Bytes, match: str) -> None:

@@ -1,4 +1,4 @@
-"""Rows of a stored version by row group: as they were written, or an error that names what is damaged."""
+"""Rows of a stored version by row group: as written, or an error that names what is damaged."""
 
 from __future__ import annotations
 

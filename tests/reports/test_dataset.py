@@ -93,7 +93,7 @@ def test_equations_close_before_the_readers_eyes() -> None:
         "rows read": "13 = 9 kept + 3 filtered (1 empty, 2 excluded) + 1 quarantined (null_text)",
         "documents": "9 = 9 kept",
         "tokens": "1,000 = 990 written + 10 dropped (truncated)",
-        "slots": "1,024 = 8 x 128 = 990 content + 9 EOS + 25 padding",
+        "places in rows": "1,024 = 8 x 128 = 990 content + 9 EOS + 25 padding",
     }
     assert dict(equations(Account(), 0)) == {
         "rows read": "0 = 0 kept",

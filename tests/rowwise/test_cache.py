@@ -113,7 +113,7 @@ def test_where_nothing_can_be_written_rows_come_all_the_same(tmp_path: Path):
 
 def test_what_json_does_not_have_is_an_error(tmp_path: Path):
     source = kept_in(tmp_path / "kept", Plain({"a": [{"input_ids": [1], "x": object()}]}))
-    with pytest.raises(ConfigError, match="a kept field holds what JSON does not have"):
+    with pytest.raises(ConfigError, match="a kept field contains a value that JSON does not support"):
         list(source)
     assert list(tmp_path.rglob("*.entry")) == []
 
@@ -355,7 +355,7 @@ def test_what_a_stage_of_ones_own_makes_is_not_kept(config: dict[str, Any]):
                 key: source.map(lambda row: {"text": row["text"].upper()}) for key, source in data.items()
             }
 
-    with pytest.raises(ConfigError, match="a stage of your own makes them"):
+    with pytest.raises(ConfigError, match="a custom stage produces them"):
         tl.Pipeline.from_config(config).source().stage(Shout()).tokenize()
 
 

@@ -88,7 +88,7 @@ REFUSED = [
         "weights: got a list, must be .*one for each dataset",
     ),
     ({"weights": 0.5}, "weights: got 0.5, must be a mapping"),
-    ({"weights": {"a": 0.5, "c": 0.5}}, "no weight for 'b', 'c' is no source"),
+    ({"weights": {"a": 0.5, "c": 0.5}}, "no weight for 'b', 'c' is not a source"),
 ]
 
 

@@ -106,13 +106,15 @@ def test_weights_go_by_name_where_the_names_are_the_datasets(folder):
 
 def test_weights_that_fit_no_names_and_no_places_are_refused(folder):
     named = [parquet(folder, name="code"), lines(folder, name="text")]
-    with pytest.raises(ConfigError, match=r"no weight for 'text', 'txt' is no source; did you mean 'text'\?"):
+    with pytest.raises(
+        ConfigError, match=r"no weight for 'text', 'txt' is not a source; did you mean 'text'\?"
+    ):
         DatasetMixture(named, mixture_weights={"code": 0.5, "txt": 0.5})
     plain = [parquet(folder), lines(folder)]
     with pytest.raises(ConfigError, match="expected a weight for each of dataset_0, dataset_1"):
         DatasetMixture(plain, mixture_weights={"a": 0.5, "b": 0.25, "c": 0.25})
     # Neither by name nor, since that would swap them, by place.
-    with pytest.raises(ConfigError, match="no weight for 'dataset_0', 'dataset_2' is no source"):
+    with pytest.raises(ConfigError, match="no weight for 'dataset_0', 'dataset_2' is not a source"):
         DatasetMixture(plain, mixture_weights={"dataset_1": 0.5, "dataset_2": 0.5})
     with pytest.raises(ConfigError, match=r"Weights must sum to 1\.0, got 0\.9"):
         build_dataset(DatasetMixture(plain, mixture_weights={"a": 0.5, "b": 0.4}))
@@ -148,11 +150,11 @@ REFUSED = [
     ({"cloud_max_retries": 0}, NotAvailableError, "cloud_max_retries is not available: remote files"),
     ({"pack_tokens": True}, ConfigError, "pack_seq_length is needed to pack"),
     ({"pack_tokens": True, "pack_seq_length": 8}, ConfigError, "pack_eos_token_id is needed to pack"),
-    ({"pack_eos_token_id": 0}, ConfigError, "pack_eos_token_id has no meaning without pack_tokens"),
+    ({"pack_eos_token_id": 0}, ConfigError, "pack_eos_token_id has no effect without pack_tokens"),
     ({"pack_on_the_fly": True}, ConfigError, "pack_on_the_fly needs a tokenize_callback"),
-    ({"streaming": False, "mixture_weights": {"x": 1.0}}, ConfigError, "no meaning with streaming=False"),
+    ({"streaming": False, "mixture_weights": {"x": 1.0}}, ConfigError, "no effect with streaming=False"),
     ({"block_mixture": False, "mixture_weights": {"x": 1.0}}, ConfigError, "with block_mixture=False"),
-    ({"streaming": False, "batch_size": 8}, ConfigError, "batch_size has no meaning with streaming=False"),
+    ({"streaming": False, "batch_size": 8}, ConfigError, "batch_size has no effect with streaming=False"),
 ]
 
 
@@ -276,8 +278,14 @@ def test_a_mixture_is_written_and_read_again(folder, tmp_path):
 def test_json_holds_no_function_and_no_secret(folder, tmp_path):
     secret = {"key": "hunter2"}
     for mixture, message in (
-        (DatasetMixture([lines(folder, format_callback=dict)]), "format_callback: JSON holds no function"),
-        (DatasetMixture([lines(folder)], tokenize_callback=len), "tokenize_callback: JSON holds no function"),
+        (
+            DatasetMixture([lines(folder, format_callback=dict)]),
+            "format_callback: JSON cannot contain functions",
+        ),
+        (
+            DatasetMixture([lines(folder)], tokenize_callback=len),
+            "tokenize_callback: JSON cannot contain functions",
+        ),
         (DatasetMixture([lines(folder, storage_options=secret)]), "storage_options.*literal secret"),
         (DatasetMixture([lines(folder)], dask_storage_options=secret), "storage_options.*literal secret"),
     ):

@@ -293,7 +293,7 @@ SOURCES: dict[str, Any] = {
         {"a": [{"id": 0}, {}, {}, {"id": 1}], "b": [{}, *({"id": i} for i in range(2, 17))]}
     ),
     "filtered": lambda: Plain(counted(a=9, b=14)).filter(lambda row: row["id"] % 3),
-    "several rows of one": lambda: Plain(counted(a=7, b=6)).transform(Twice()),
+    "several rows for one": lambda: Plain(counted(a=7, b=6)).transform(Twice()),
     "mixture": lambda: tl.MixedShardedSource(
         {"x": Plain(counted(a=9)), "y": Plain(counted(b=8))}, {"x": 0.5, "y": 0.5}, 4, 1, "all_exhausted"
     ),
@@ -437,7 +437,7 @@ def test_a_state_of_another_run_is_refused():
         AsyncDataLoader(numbered(4), 2, seed=2, shuffle_buffer_size=3).load_state_dict(state)
     with pytest.raises(ConfigError, match="shards is 1 there and 2 here"):
         AsyncDataLoader(Known(counted(a=1, b=1)), 2, seed=1).load_state_dict(state)
-    with pytest.raises(ConfigError, match="no state of a loader of rows"):
+    with pytest.raises(ConfigError, match="not a state of a loader of rows"):
         AsyncDataLoader(numbered(4), 2).load_state_dict({"step": 1})
 
 

@@ -124,7 +124,7 @@ def test_the_length_is_exact_where_every_sources_is_known(case):
     elif set(case["kinds"].values()) == {"known"}:
         assert len(mixed(case)) == mixed(case).get_shard_info("mixed").rows == sum(1 for _ in mixed(case))
     elif case["stop"] == "all_exhausted":
-        with pytest.raises(TypeError, match="is unknown, because that of"):
+        with pytest.raises(TypeError, match="is unknown, because the length of"):
             len(mixed(case))
 
 
@@ -346,7 +346,7 @@ REFUSED = [
     ({"stop_strategy": None}, "stop_strategy is None"),
     ({"weights": {"a": 0.5, "b": 0.4}}, r"Weights must sum to 1.0, got 0.9\b"),
     ({"weights": {"a": 1.5, "b": -0.5}}, "-0.5"),
-    ({"weights": {"a": 0.5, "bb": 0.5}}, r"no weight for 'b', 'bb' is no source"),
+    ({"weights": {"a": 0.5, "bb": 0.5}}, r"no weight for 'b', 'bb' is not a source"),
     ({"weights": {"a": 1.0}}, "no weight for 'b'"),
     ({"weights": [0.5, 0.5]}, "got a list, must be a mapping of name to weight"),
     ({"weight_scheduler": {"a": 1.0}}, "got a dict, must be a WeightScheduler"),
@@ -361,10 +361,12 @@ def test_what_cannot_be_mixed_is_refused_at_once(options, message):
 
 @promise(201)
 def test_weights_of_other_names_get_the_nearest_one():
-    with pytest.raises(ConfigError, match=r"'cod' is no source; did you mean 'code'\?"):
+    with pytest.raises(ConfigError, match=r"'cod' is not a source; did you mean 'code'\?"):
         MixedShardedSource(known(code=1, text=1), {"cod": 0.5, "text": 0.5})
     scheduler = WeightScheduler([{"step": 0, "weights": {"code": 0.5, "txt": 0.5}}])
-    with pytest.raises(ConfigError, match=r"weight_scheduler: .* no weight for 'text', 'txt' is no source"):
+    with pytest.raises(
+        ConfigError, match=r"weight_scheduler: .* no weight for 'text', 'txt' is not a source"
+    ):
         MixedShardedSource(known(code=1, text=1), weight_scheduler=scheduler)
 
 

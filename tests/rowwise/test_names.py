@@ -85,7 +85,7 @@ def test_shards_are_worked_on_side_by_side_and_come_in_order():
 @pytest.mark.parametrize("name", ["RayPreprocessor", "tokenize_with_ray"])
 def test_what_needs_ray_says_what_does_the_job(name: str):
     with pytest.raises(
-        NotAvailableError, match=rf"{name} is not here.*build_dataset\(config, engine='ray'\)"
+        NotAvailableError, match=rf"{name} is not available.*build_dataset\(config, executor='ray'\)"
     ):
         getattr(distributed, name)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
@@ -98,7 +98,7 @@ def test_options_of_ray_act_in_builds_and_are_refused_for_rows(option: dict[str,
         datasets=[{"data_files": "x.jsonl"}], ray=tl.RayConfig(num_workers=2, **option)
     )
     name = next(iter(option))
-    with pytest.raises(NotAvailableError, match=rf"ray\.{name}: .*rows are made in this process"):
+    with pytest.raises(NotAvailableError, match=rf"ray\.{name}: .*rows are processed in this process"):
         tl.Pipeline.from_config(config).source()
     assert [refusal.build for refusal in REFUSALS if refusal.key == f"ray.{name}"] == [""]
     assert tl.RayConfig(object_store_memory="4GB").object_store_memory == 4 << 30

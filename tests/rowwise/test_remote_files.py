@@ -149,9 +149,10 @@ def test_a_mistyped_path_is_an_error_with_near_matches(dataset, tmp_path, monkey
     for wrong in ("texts/a.jsonl", "texts/a/b", "./texts/a"):
         with pytest.raises(SourceNotFoundError) as caught:  # what cannot be an id is not asked for
             create_source({"data_files": wrong})
-        assert "Nor is it" not in str(caught.value)
+        assert "It is not a readable dataset" not in str(caught.value)
     with pytest.raises(
-        SourceNotFoundError, match=r"(?s)english.*Nor is it a dataset that the Hub gives.*texts/englsh"
+        SourceNotFoundError,
+        match=r"(?s)english.*It is not a readable dataset of the Hub either.*texts/englsh",
     ):
         create_source({"data_files": "texts/englsh"})
 

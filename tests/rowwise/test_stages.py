@@ -571,7 +571,7 @@ def test_what_never_ends_cannot_be_saved(two: dict[str, Any], tmp_path: Path):
 def test_a_dataset_that_was_mixed_cannot_be_saved_in_its_own_way(two: dict[str, Any], tmp_path: Path):
     datasets = [two["datasets"][0] | {"save_path": str(tmp_path / "x")}, two["datasets"][1]]
     made = pipeline(two, datasets=datasets, mix={"total_rows": 9}).source().mix()
-    with pytest.raises(ConfigError, match=r"datasets\.a\.save_path: set, but what is saved is 'mixed'"):
+    with pytest.raises(ConfigError, match=r"datasets\.a\.save_path: set, but the saved rows are 'mixed'"):
         made.save()
 
 
@@ -746,10 +746,10 @@ def test_padding_acts_where_nothing_is_packed(one: dict[str, Any], tokenizer: st
 
 def test_two_datasets_cannot_have_one_directory(two: dict[str, Any], tmp_path: Path):
     datasets = [dataset | {"save_path": str(tmp_path / "x")} for dataset in two["datasets"]]
-    with pytest.raises(ConfigError, match="one in the other"):
+    with pytest.raises(ConfigError, match="one inside the other"):
         pipeline(two, datasets=datasets).source().save()
 
 
 def test_a_stage_is_a_stage(one: dict[str, Any]):
-    with pytest.raises(ConfigError, match="must be a BaseStage, made by its class"):
+    with pytest.raises(ConfigError, match="must be a BaseStage instance"):
         pipeline(one).source().stage(Wrap)  # pyright: ignore[reportArgumentType]

@@ -80,7 +80,7 @@ def test_inputs_of_a_record_lie_where_the_environment_allows(
     shard.write_bytes(b"damage")
     monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", str(tmp_path / "notes"))
     report = repair(store, reference, workers=1)
-    assert not report.ok and "outside what this worker allows" in json.dumps(report.to_json())
+    assert not report.ok and "outside the places that this worker allows" in json.dumps(report.to_json())
     assert shard.read_bytes() == b"damage"
     monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", f"{tmp_path}/notes:{tmp_path}/pages")
     assert repair(store, reference, workers=1).ok

@@ -109,7 +109,7 @@ class TestResolving:
 
     def test_a_block_without_a_flow(self) -> None:
         with pytest.raises(
-            ConfigError, match=r"\{block: lake\} names a Prefect block, and only a flow loads those"
+            ConfigError, match=r"\{block: lake\} names a Prefect block, which only flows can load"
         ):
             resolve_options({"password": {"block": "lake"}})
 
@@ -322,14 +322,15 @@ class TestAllowedInputs:
     )
     def test_outside(self, files: str) -> None:
         outside = (
-            r"data_files of 's': .* is outside what this worker allows|local:// is not an allowed scheme"
+            r"data_files of 's': .* is outside the places that this worker allows"
+            r"|local:// is not an allowed scheme"
         )
         with pytest.raises(ConfigError, match=outside):
             self.check(files)
 
     def test_datasets_of_the_hub(self) -> None:
         self.check("our-org/set", type="hf")
-        with pytest.raises(ConfigError, match="is outside what this worker allows"):
+        with pytest.raises(ConfigError, match="is outside the places that this worker allows"):
             self.check("their-org/set", type="hf")
 
     def test_without_a_limit_everything_is_allowed(self) -> None:

@@ -263,7 +263,7 @@ class TestRedirects:
     ) -> None:
         near.target = f"{near.url}/secret/a.jsonl"
         monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", f"{near.url}/sets")
-        with pytest.raises(SourceError, match="outside what TOKENLAKE_ALLOWED_INPUTS allows"):
+        with pytest.raises(SourceError, match="outside the places that TOKENLAKE_ALLOWED_INPUTS allows"):
             listed(f"{near.url}/sets/a.jsonl")
         assert not [request for request in near.log if "secret" in request.path]
 
@@ -273,12 +273,12 @@ class TestRedirects:
         near.target = f"{far.url}/a.jsonl"
         monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", near.url)
         with pytest.raises(
-            SourceError, match=r"redirects to .*, outside what TOKENLAKE_ALLOWED_INPUTS allows"
+            SourceError, match=r"redirects to .*, outside the places that TOKENLAKE_ALLOWED_INPUTS allows"
         ):
             listed(f"{near.url}/a.jsonl")
         assert not far.log
         monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", f"{near.url}:{far.url}/elsewhere")
-        with pytest.raises(SourceError, match="outside what"):
+        with pytest.raises(SourceError, match="outside the places that"):
             listed(f"{near.url}/a.jsonl")
         monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", f"{near.url}:{far.url}")
         assert len(everything(f"{near.url}/a.jsonl")) == 20

@@ -36,9 +36,7 @@ def test_text_that_a_store_names_is_not_read_for_a_deployment() -> None:
         "pack": {"enabled": True},
         "save": {"output_dir": "/data/out"},
     }
-    with pytest.raises(
-        ConfigError, match=r"datasets.s.retokenize: .* which a deployment's run does not follow"
-    ):
+    with pytest.raises(ConfigError, match=r"datasets.s.retokenize: .* which runs of a deployment do not"):
         policy.check_paths(requests.resolve_request(asked), {})
 
 
@@ -52,7 +50,7 @@ def folders(tmp_path: Path) -> Path:
     return tmp_path
 
 
-OUTSIDE = "is outside what this worker allows"
+OUTSIDE = "is outside the places that this worker allows"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +91,7 @@ def test_globs_and_braces_that_lead_out(folders: Path, files: str, monkeypatch: 
     """Each spelling, of a build and of `clean`; the listing of a deployment's run refuses it by itself, too."""
     (folders / "raw" / "sub").mkdir()
     allowed = {"TOKENLAKE_ALLOWED_INPUTS": str(folders / "raw")}
-    refused = rf"{OUTSIDE}|has '\.\.' behind a wildcard"
+    refused = rf"{OUTSIDE}|has '\.\.' after a wildcard"
     for entry in (f"{folders}/{files}", f"file://{folders}/{files}", f"FILE://{folders}/{files}"):
         with pytest.raises(ConfigError, match=refused):
             check(allowed, data_files=entry)
@@ -198,7 +196,7 @@ def test_a_folder_that_changes_after_the_check_is_held_against_the_list_again(
     assert len(listed(f"{source}/*.jsonl")) == 1
     source.rename(folders / "raw" / "before")
     source.symlink_to(folders / "secret")
-    with pytest.raises(SourceError, match="outside what this environment allows"):
+    with pytest.raises(SourceError, match="outside the folders that this environment allows"):
         listed(f"{source}/*.jsonl")
 
 
@@ -209,7 +207,7 @@ def test_a_glob_of_folders_is_judged_by_the_folder_above(folders: Path) -> None:
 
 def test_dots_behind_a_wildcard_are_refused_without_a_list(folders: Path) -> None:
     """Taking them out of the text also took out the wildcard before them, and another folder was read."""
-    with pytest.raises(ConfigError, match=r"has '\.\.' behind a wildcard"):
+    with pytest.raises(ConfigError, match=r"has '\.\.' after a wildcard"):
         listed(f"{folders}/raw/*/../../secret/a.jsonl")
 
 
@@ -218,7 +216,7 @@ def test_links_that_only_the_listing_finds(folders: Path, monkeypatch: pytest.Mo
     check({"TOKENLAKE_ALLOWED_INPUTS": str(folders / "raw")}, data_files=f"{folders}/raw/*.jsonl")
     monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", str(folders / "raw"))
     with pytest.raises(
-        SourceError, match=r"b\.jsonl: a link leads it to .*secret.*outside what this environment"
+        SourceError, match=r"b\.jsonl: a link points to .*secret.*outside the folders that this environment"
     ):
         listed(f"{folders}/raw/*.jsonl")
     assert len(listed(f"{folders}/raw/a.jsonl")) == 1
@@ -372,10 +370,10 @@ def test_secrets_that_are_not_named(
 def test_secrets_that_turn_out_to_be_addresses(
     check_options: Callable[..., None], deployment: None, folders: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=r"\{env: LAKE_ADDRESS\} holds an address"):
+    with pytest.raises(ConfigError, match=r"\{env: LAKE_ADDRESS\} contains an address"):
         check_options(key={"env": "LAKE_ADDRESS"})
     for value in ("http://elsewhere", f"{folders}/secret/a.jsonl"):
-        with pytest.raises(ConfigError, match=r"\{block: lake-key\} holds an address or the path"):
+        with pytest.raises(ConfigError, match=r"\{block: lake-key\} contains an address or a path"):
             bounds.bounds_of_run().require_secret("lake-key", value)
     bounds.bounds_of_run().require_secret("lake-key", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 
@@ -448,7 +446,7 @@ class TestConfigurations:
         with pytest.raises(ConfigError, match=r"pack\.seq_lenght \(override\): unknown key") as caught:
             resolve_bounded(str(path), overrides=["pack.seq_lenght=5"])
         with pytest.raises(
-            ConfigError, match=r"override of datasets\.y\.data_files: it does not fit"
+            ConfigError, match=r"override of datasets\.y\.data_files: it does not match"
         ) as fitting:
             resolve_bounded(str(path), overrides=["datasets.y.data_files=5"])
         assert "planted" not in f"{caught.value} {fitting.value}"

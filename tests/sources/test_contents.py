@@ -24,10 +24,10 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "HTML": (HTML, "is an HTML page.* download the file again"),
     "HTML after a mark": (b"\xef\xbb\xbf<HTML lang='en'>", "is an HTML page"),
     "XML": (b'<?xml version="1.0"?><Error><Code>NoSuchKey</Code></Error>', "is an XML document"),
-    "Git LFS": (LFS, "is a pointer of Git LFS.*`git lfs pull`"),
+    "Git LFS": (LFS, "is a pointer file of Git LFS.*`git lfs pull`"),
     "git-annex": (
         b"../.git/annex/objects/Zq/mv/SHA256E-s5/SHA256E-s5",
-        "is a pointer of git-annex.*annex get",
+        "is a pointer file of git-annex.*annex get",
     ),
     "UTF-16": ('{"text": "a"}\n'.encode("utf-16"), "is encoded in UTF-16.*iconv -f UTF-16 -t UTF-8"),
     "UTF-16LE": ('{"text": "a"}\n'.encode("utf-16-le"), "is encoded in UTF-16LE.*iconv -f UTF-16LE"),

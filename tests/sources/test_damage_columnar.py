@@ -157,14 +157,18 @@ PARQUET = [
     Case("no row groups", lambda path: pq.ParquetWriter(path, GOOD.schema).close()),
     Case("empty row group", parquet(GOOD.slice(0, 0))),
     Case(
-        "null bomb", lambda path: null_bomb(path, 10**9), "row group 0, column.* unfold to 8000000000 bytes"
+        "null bomb",
+        lambda path: null_bomb(path, 10**9),
+        "row group 0, column.* decompress to 8000000000 bytes",
     ),
     no_text(
         "dictionary bomb",
         lambda path: dictionary_bomb(path, 10**6, 100_000),
-        "row group 0, column.* unfold to [0-9]{9} bytes",
+        "row group 0, column.* decompress to [0-9]{9} bytes",
     ),
-    Case("page of 2 GB", huge_page, "row group 0, column.*a page unfolds to 2000000000 bytes, more than"),
+    Case(
+        "page of 2 GB", huge_page, "row group 0, column.*a page decompresses to 2000000000 bytes, more than"
+    ),
 ]
 
 
@@ -236,7 +240,7 @@ def followed(path: Path) -> None:
     path.write_bytes(path.read_bytes() * 2)
 
 
-BETWEEN = "cut between two"
+BETWEEN = "truncated between two"
 NULL_BATCH = pa.table({"text": [*WORDS[:30], None, "b"]})
 ARROW = [
     Case("empty", written(b""), "it is empty"),
@@ -246,10 +250,10 @@ ARROW = [
     Case("file cut in a batch", cut(arrow(GOOD), 1500), "its footer.*does not end with"),
     Case("file cut in its footer", cut(arrow(GOOD), -20), "its footer.*does not end with"),
     Case("file cut to its magic", cut(arrow(GOOD), 8), FOOTER),
-    Case("stream cut in its schema", cut_stream(0, 9), "its schema.*middle|its schema.*is cut"),
+    Case("stream cut in its schema", cut_stream(0, 9), "its schema.*middle|its schema.*is truncated"),
     Case("stream cut behind its schema", cut_stream(0), f"record batch 0.*{BETWEEN}"),
-    Case("stream cut in a batch", cut_stream(2, 100), "record batch 1 .*is cut"),
-    Case("stream cut in metadata", cut_stream(1, -16), "record batch 1 .*is cut"),
+    Case("stream cut in a batch", cut_stream(2, 100), "record batch 1 .*is truncated"),
+    Case("stream cut in metadata", cut_stream(1, -16), "record batch 1 .*is truncated"),
     Case("stream cut between batches", cut_stream(2), f"record batch 2.*{BETWEEN}"),
     Case("stream cut before its end", cut_stream(3), f"record batch 3.*{BETWEEN}"),
     Case("stream goes on", followed, "its end.*other bytes follow"),

@@ -54,7 +54,7 @@ def cases() -> Iterator[Damage]:
                 "zeros after the end": (whole + bytes(63), corrupt),
                 "plain text": (
                     body,
-                    f"it is no {name} stream, though its name says so. Name it without that",
+                    f"it is no {name} stream, though its name says so. Remove that",
                 ),
                 "other compression": (COMPRESS[other](body), foreign),
                 "no bytes": (b"", f"it is empty, not even an empty {name} stream"),
@@ -163,7 +163,7 @@ def test_what_is_small_or_allowed_may_unfold(tmp_path: Path, monkeypatch: pytest
     assert len(texts(read(path, max_expansion=1.0))[0]) == 8 << 20
     monkeypatch.setattr(byte_stream, "FREE_BYTES", 4 << 20)
     assert len(texts(read(path, max_expansion=1032.0))[0]) == 8 << 20
-    with pytest.raises(DamagedFileError, match="unfold"):
+    with pytest.raises(DamagedFileError, match="decompress"):
         read(path, max_expansion=900.0)
 
 

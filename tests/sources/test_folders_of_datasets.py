@@ -96,7 +96,7 @@ def test_saved_datasets_below_a_folder_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("state.json", "{", r"state\.json: it is no JSON"),
+        ("state.json", "{", r"state\.json: it is not JSON"),
         ("state.json", "[]", "expected a JSON object, got a list"),
         ("state.json", "{}", "must be a list of {filename: NAME}; got None"),
         (

@@ -75,7 +75,7 @@ class TestMemory:
         with pytest.raises(InputChangedError):
             read_rows_of(files)
         memory.rm_file("/a.jsonl")
-        with pytest.raises(InputChangedError, match="gone"):
+        with pytest.raises(InputChangedError, match="no longer exists"):
             read_rows_of(files)
 
 

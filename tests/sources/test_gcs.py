@@ -119,7 +119,7 @@ class TestReading:
         monkeypatch.setenv("LAKE_TOKEN", f"Bearer {server.token}")
         assert len(everything("gs://lake/x.jsonl", storage_options=server.options())) == 20
         monkeypatch.setenv("LAKE_TOKEN", "Bearer ya29.another-one")
-        with pytest.raises(SourceError, match=r"access is denied .*Google's tools look") as caught:
+        with pytest.raises(SourceError, match=r"access is denied .*places that Google's tools use") as caught:
             listed("gs://lake/x.jsonl", storage_options=server.options())
         assert "ya29" not in str(caught.value)
 

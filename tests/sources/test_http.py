@@ -117,7 +117,7 @@ class TestListing:
     @pytest.mark.parametrize("name", ["*.jsonl", "", "b/", "[0-9].jsonl"])
     def test_globs_and_folders_are_refused(self, server: HttpServer, name: str) -> None:
         with pytest.raises(
-            ConfigError, match="web servers do not list what they have; name every file, or a range"
+            ConfigError, match="web servers do not list their files; list every file, or a range"
         ):
             listed(f"{server.url}/{name}")
 
@@ -132,7 +132,7 @@ class TestListing:
 
     def test_an_extension_that_says_nothing(self, server: HttpServer) -> None:
         (url,) = serve(server, {"data": b"{}"})
-        with pytest.raises(ConfigError, match="the extension does not say"):
+        with pytest.raises(ConfigError, match="the extension is unknown"):
             listed(url)
         assert listed(url, type="jsonl")[0].format == "jsonl"
 
@@ -259,7 +259,7 @@ class TestBreakdowns:
         if status == 400:
             message = "it cannot be read: .*400"
         elif status == 404:
-            kind, message = InputChangedError, "the object is gone"
+            kind, message = InputChangedError, "the object no longer exists"
         with pytest.raises(kind, match=message):
             read_rows_of(files)
         assert len(server.log) == 1
@@ -319,5 +319,5 @@ class TestChanges:
     def test_a_file_that_is_gone(self, server: HttpServer) -> None:
         files = listed(*serve(server, {"a.jsonl": jsonl(documents(50))}))
         server.files.clear()
-        with pytest.raises(InputChangedError, match="the object is gone"):
+        with pytest.raises(InputChangedError, match="the object no longer exists"):
             read_rows_of(files)

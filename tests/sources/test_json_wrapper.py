@@ -113,7 +113,7 @@ def test_lines_of_wrappers_are_records(tmp_path: Path):
 
 def test_an_object_around_no_list_is_refused(tmp_path: Path):
     path = written(tmp_path, json.dumps({"a": {"b": RECORDS}}, indent=1).encode(), "in.json")
-    with pytest.raises(UnsuitableFileError, match="of several lines that is around no list of objects"):
+    with pytest.raises(UnsuitableFileError, match="of several lines that contains no list of objects"):
         read(path)
 
 

@@ -213,7 +213,9 @@ class TestReading:
     ) -> None:
         server.refuse = True
         monkeypatch.setenv("LAKE_KEY", "AKIAOTHER")
-        with pytest.raises(SourceError, match=r"access is denied .*AWS's tools look.*\{key: \{env: NAME\}"):
+        with pytest.raises(
+            SourceError, match=r"access is denied .*places that AWS's tools use.*\{key: \{env: NAME\}"
+        ):
             paths(server, "s3://tree/raw/a*.jsonl")
         assert len(server.log) == 1
 

@@ -85,10 +85,10 @@ def test_a_folder_is_read_by_the_split_that_names_say(
         (BOTH, {"split": "nonsense"}, r"no split 'nonsense'; .* it has train \(2 files\), test \(1 file\)"),
         (BOTH, {"split": "tset"}, "did you mean 'test'"),
         (("test-0.jsonl",), {}, r"no split 'train'; .* it has test \(1 file\)\. Set `split` to one of test"),
-        (("a.jsonl",), {"split": "validation"}, "says a split, so that all its files are the split 'train'"),
+        (("a.jsonl",), {"split": "validation"}, "names a split, so all its files are the split 'train'"),
         (("train.jsonl", "a.jsonl"), {}, r"and 1 file in no split \(a\.jsonl\).* Write `split: train`"),
-        (("train_test.jsonl", "test.jsonl"), {}, "'train_test.jsonl' says two splits, train and test"),
-        (BOTH, {"subset": "en"}, "no README.md whose `configs:` names subsets; got subset 'en'"),
+        (("train_test.jsonl", "test.jsonl"), {}, "'train_test.jsonl' contains two splits, train and test"),
+        (BOTH, {"subset": "en"}, "no README.md whose `configs:` defines subsets; got subset 'en'"),
         (("en/a.jsonl",), {"subset": "en"}, r"name the folder in data_files, .*/data/en, and leave"),
         (BOTH, {"split": "train[:1]"}, "a slice, .* write split: train and num_rows: 1"),
         (BOTH, {"split": "train[10%:]"}, "a slice, .* num_rows reads the first rows"),
@@ -136,7 +136,7 @@ def test_files_that_are_named_are_read_unless_a_split_is_written(
     [
         ("test-*.jsonl", {"split": "train"}, r"it has test \(1 file\).* leave `split` out"),
         ("*.jsonl", {"split": "validation"}, r"it has train \(2 files\), test \(1 file\)"),
-        ("*.jsonl", {"subset": "en"}, "files that are named one by one or by a glob have no subsets"),
+        ("*.jsonl", {"subset": "en"}, "files listed one by one or matched by a glob have no subsets"),
         ("train-0.jsonl", {"split": "train[:1]"}, "a slice"),
     ],
 )
@@ -235,7 +235,10 @@ def test_a_build_reads_one_split_and_its_result_says_which_it_left(folder: Path,
     # A glob over several splits reads them all, and says so.
     named = tl.plan(config_of(here, folder / "*.jsonl", tokenizer_dir))
     assert [file.path for file in named.inputs] == list(BOTH)
-    assert "all its files are read, of whatever split: train (2 files), test (1 file)" in named.left_out[0]
+    assert (
+        "all its files are read, regardless of their splits: train (2 files), test (1 file)"
+        in named.left_out[0]
+    )
     assert tl.plan(config_of(here, folder / "train-*.jsonl", tokenizer_dir)).left_out == ()
     with pytest.raises(ConfigError, match="no split 'dev'"):
         tl.plan(config_of(here, folder, tokenizer_dir, split="dev"))

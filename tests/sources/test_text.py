@@ -138,5 +138,5 @@ def test_an_input_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None
     with pytest.raises(InputChangedError, match="it has 26 bytes, planned were 13"):
         list(reader)
     path.unlink()
-    with pytest.raises(InputChangedError, match="the file is gone"):
+    with pytest.raises(InputChangedError, match="the file no longer exists"):
         list(read_range(part, source))

@@ -136,7 +136,7 @@ class TestKeeping:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
         cache = ShardCache(tmp_path)
-        with pytest.warns(RuntimeWarning, match="keeps no copy: .* File too large after 50 bytes"):
+        with pytest.warns(RuntimeWarning, match="stores no copy: .* File too large after 50 bytes"):
             assert cache.open(sha(shard(1)), 100, fetch, "a") is None
         assert kept(tmp_path) == set()
         assert opened(cache, origin, shard(1)) == shard(1)
@@ -200,12 +200,12 @@ class TestDamage:
         (tmp_path / "elsewhere").write_bytes(shard(1))
         (tmp_path / "cache").mkdir()
         (tmp_path / "cache" / sha(shard(1))).symlink_to(tmp_path / "elsewhere")
-        with pytest.warns(RuntimeWarning, match="keeps no copy: Too many levels of symbolic links"):
+        with pytest.warns(RuntimeWarning, match="stores no copy: Too many levels of symbolic links"):
             assert ShardCache(tmp_path / "cache").open(sha(shard(1)), 100, origin.of(shard(1)), "a") is None
 
     def test_a_folder_that_cannot_be_one(self, tmp_path: Path, origin: Origin) -> None:
         (tmp_path / "file").write_bytes(b"")
-        with pytest.raises(StoreError, match="cannot be made"):
+        with pytest.raises(StoreError, match="cannot be created"):
             ShardCache(tmp_path / "file")
         with pytest.raises(StoreError, match="not a sha256"):
             ShardCache(tmp_path).open("../../etc", 1, origin.of(b""), "a")
@@ -327,7 +327,7 @@ class TestStore:
         with pytest.raises(IntegrityError, match=f"fetched 2 times, .*expected {entry.sha256}"):
             rows.packed(0, loss_mask=False)
         served.server.files[key] = bytes(data[:-1])
-        with pytest.raises(IntegrityError, match="not what the manifest says: it has"):
+        with pytest.raises(IntegrityError, match="it differs from the manifest: it has"):
             rows.packed(0, loss_mask=False)
         assert kept(tmp_path) == set()
 

@@ -192,7 +192,7 @@ def test_who_sets_a_tag_that_moved_meanwhile_learns_of_it(
 
     monkeypatch.setattr(type(store), "swap", slow)
     with pytest.raises(
-        VersionConflictError, match=r"tags/prod\.json: .*other bytes.*, which was to be replaced"
+        VersionConflictError, match=r"tags/prod\.json: .*other bytes.*, which should have been replaced"
     ):
         catalog.set_tag("code", "prod", 3)
     assert catalog.resolve("code@prod") == ("code", 2)

@@ -196,5 +196,5 @@ def test_a_file_system_that_lacks_a_call_is_refused_before_any_work(
     done = subprocess.run([*trace, *command], env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
-    assert re.search(rf"{said}, which writing safely needs\. Use a folder", error)
+    assert re.search(rf"{said}, which safe writes need\. Use a folder", error)
     assert "Traceback" not in done.stderr and not [*tmp_path.rglob("claim.json"), *tmp_path.rglob(".tmp*")]

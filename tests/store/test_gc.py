@@ -178,7 +178,7 @@ def test_a_build_that_wakes_up_learns_that_it_was_swept(tmp_path: Path, tokenize
     store = LocalStore(tmp_path / "store")
     age(tmp_path / "store", 8)
     assert len(week(store).swept) == 1
-    with pytest.raises(VersionConflictError, match="run the build again: it begins a new version"):
+    with pytest.raises(VersionConflictError, match="run the build again: it starts a new version"):
         session.run_unit(0, POOL)
     result = build_dataset(config, workers=1)
     assert result.version == 2
@@ -191,7 +191,7 @@ def test_a_build_that_gc_sweeps_before_its_first_unit_says_so(
     few_inputs(tmp_path)
     session = BuildSession.open(build_settings(tmp_path, tokenizer_dir))
     assert main(["gc", "--grace", "0", "--store", str(tmp_path / "store")]) == 0
-    with pytest.raises(VersionConflictError, match="run the build again: it begins a new version") as caught:
+    with pytest.raises(VersionConflictError, match="run the build again: it starts a new version") as caught:
         session.run_unit(0, POOL)
     assert caught.value.exit_code == 1
 
@@ -302,7 +302,7 @@ def test_of_a_damaged_version_nothing_is_touched(lake: LocalStore) -> None:
         report = collect(lake, grace=0)
         assert report.removed == ()
         assert [each.name for each in report.kept] == ["small/v1/manifest.json"]
-        assert "nothing of it was touched" in report.kept[0].reason
+        assert "none of its files was removed" in report.kept[0].reason
 
 
 def test_a_folder_without_claim_and_manifest_is_not_ours(store: LocalStore, tmp_path: Path) -> None:

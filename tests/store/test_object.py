@@ -371,7 +371,7 @@ def test_a_failure_for_good_leaves_nothing(
     store = bucket.open()
     store.preflight()
     bucket.break_down(*[Fault(status=503, applies=applies)] * 400)
-    with pytest.raises(StoreError, match=r"cannot be written: tried .*run again: what is finished is kept"):
+    with pytest.raises(StoreError, match=r"cannot be written: tried .*run again: finished units are kept"):
         publish(store)
     assert SHARD not in bucket.inside(store)
 

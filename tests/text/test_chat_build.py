@@ -220,7 +220,7 @@ def test_rows_with_a_text_stay_texts(tmp_path):
         ),
         ({"chat": {"template": "{{ "}}, "datasets.c: the chat template, line 1"),
         ({"chat": {"template": "no/such/file.jinja"}}, "chat.template: 'no/such/file.jinja' cannot be read"),
-        ({"chat": {"template_kwargs": {"messages": []}}}, "'messages' is not a variable to set here"),
+        ({"chat": {"template_kwargs": {"messages": []}}}, "'messages' cannot be set here"),
         ({"chat": {"template_kwargs": {"strftime_now": "soon"}}}, "must be a date such as 2025-01-31"),
     ],
 )

@@ -113,13 +113,15 @@ def test_weights_that_cannot_act_are_refused(turn, told):
 
 def test_a_conversation_of_which_no_turn_is_learned_is_a_bad_record():
     turns = [user("hi"), assistant("x", weight=0)]
-    assert refused(CHATML, turns).startswith("nothing_to_learn: no turn of the assistant is to be learned")
+    assert refused(CHATML, turns).startswith(
+        "nothing_to_learn: no turn of the assistant counts toward the loss"
+    )
 
 
 def test_answers_that_are_compared_have_no_turns_without_weight():
     rows = tokenlake.PreferenceRows("dpo", speaking(CHATML))
     pair = {"prompt": [user("hi")], "chosen": [assistant("yes", weight=0)], "rejected": [assistant("no")]}
-    with pytest.raises(BadRecordError, match="bad_weight: a turn of an answer is not to be learned"):
+    with pytest.raises(BadRecordError, match="bad_weight: a turn of an answer is excluded from the loss"):
         rows.expand(pair)
     assert rows.expand({**pair, "chosen": [assistant("yes", weight=1)]})
     before = [user("hi"), assistant("BAD", weight=0), user("again")]

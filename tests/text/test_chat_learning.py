@@ -173,7 +173,7 @@ def test_nothing_and_everything_are_not_learned():
             "nothing_to_learn: the conversation has no turn of an assistant"
         )
     nothing = "{% for m in messages %}{{ m.content }}{% generation %}{% endgeneration %}{% endfor %}"
-    assert reason(nothing, conversation(1)).startswith("nothing_to_learn: the chat template marks nothing")
+    assert reason(nothing, conversation(1)).startswith("nothing_to_learn: the chat template marks no text")
     everything = "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}"
     assert reason(everything, conversation(1)).startswith("everything_to_learn")
     assert reason("{% if messages[1].x %}{% endif %}", conversation(1), loss="all").startswith(

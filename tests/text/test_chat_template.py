@@ -238,7 +238,7 @@ def test_a_row_that_is_too_much_is_one_error_and_the_others_are_rendered():
 
 def test_a_template_that_always_ends_its_process_is_given_up():
     template = ChatTemplate("{{ 'a' * 10 ** 9 }}", loss="all", limits=Limits(memory=256 << 20))
-    with pytest.raises(ConfigError, match="256 MiB of memory, and so it did on the 2 conversations before"):
+    with pytest.raises(ConfigError, match="256 MiB of memory, as on the 2 previous conversations"):
         template.render_all((HELLO, None) for _ in range(1000))
 
 
@@ -338,8 +338,8 @@ def test_todays_date_is_not_to_be_had():
     ("text", "message"),
     [
         ("{{ ", "line 1: unexpected 'end of template'"),
-        ("\n{% include 'x' %}", "line 2: it asks for another file"),
-        ("{% extends 'x' %}", "it asks for another file"),
+        ("\n{% include 'x' %}", "line 2: it includes another file"),
+        ("{% extends 'x' %}", "it includes another file"),
         ("{{ messages | random }}", "No filter named 'random'"),
         ("{{ messages | pprint }}", "No filter named 'pprint'"),
         (

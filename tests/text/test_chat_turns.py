@@ -83,7 +83,7 @@ def test_input_and_output_with_a_system_message_are_three_messages():
         (7, "not_messages", "it holds a int"),
         (["hello"], "not_messages", "turn 1: it is text, expected an object"),
         ([*ASKED, None], "not_messages", "turn 3: it is null"),
-        ([{"content": "x"}], "no_role", "turn 1: it has no role (nor from); its fields are content"),
+        ([{"content": "x"}], "no_role", "turn 1: it has neither role nor from; its fields are content"),
         ([{"role": 7, "content": "x"}], "no_role", "its role is a int"),
         ([NARRATOR], "unknown_role", "'narrator' is unknown, expected one of system, developer, user"),
         ([{"role": "user"}], "no_content", "turn 1: its content is missing or null"),
@@ -301,7 +301,7 @@ def test_other_fields_and_values_are_understood(field):
     assert transform()({field: VALUES}) == {"text": TEXT}
     assert transform(output_field=field)({field: VALUES}) == {field: TEXT}
     told = refused(transform(convert_from_value_format=False), {field: VALUES})
-    assert told.startswith(f"no_role: the field '{field}': turn 1: it has no role")
+    assert told.startswith(f"no_role: the field '{field}': turn 1: it has neither role nor from")
 
 
 def test_names_paths_files_and_objects_of_transformers_are_tokenizers(tmp_path):

@@ -55,7 +55,7 @@ def config_of(tmp_path: Path, tokenizer: Path, *, pack: bool, **tokenize: Any) -
     return {
         **settings(tmp_path, source, tokenizer, pack=32 if pack else None),
         "source": {"unit_size": 4096},
-        "tokenize": {"max_length": LIMIT, "engine": engine, **tokenize},
+        "tokenize": {"max_length": LIMIT, "tokenizer_backend": engine, **tokenize},
     }
 
 
@@ -378,7 +378,7 @@ def test_the_plan_comes_near_to_what_the_account_says(
     texts = [f"{number} some words of a text. " * (1 + number % 9) for number in range(300)]
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     config = settings(tmp_path, source, tokenizer_dir, pack=64 if pack else None)
-    config["tokenize"] = {"max_length": 50, "long_documents": policy, "engine": "tokenizers"}
+    config["tokenize"] = {"max_length": 50, "long_documents": policy, "tokenizer_backend": "tokenizers"}
     file = tmp_path / "set.yaml"
     file.write_text(json.dumps(config))
     assert main(["plan", str(file), "--json"]) == 0

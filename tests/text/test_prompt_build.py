@@ -232,7 +232,7 @@ def test_a_wrong_template_ends_the_plan(tmp_path, tokenizers, prompt, words) -> 
 def test_answers_need_an_end(tmp_path) -> None:
     files = TokenizerFiles(name="nameless", files={"tokenizer.json": byte_level().json_bytes})
     save(files, tmp_path / "tokenizer")
-    with pytest.raises(ConfigError, match=r"datasets\.s: prompt\.add_eos: .*names no EOS"):
+    with pytest.raises(ConfigError, match=r"datasets\.s: prompt\.add_eos: .*has no EOS"):
         build_dataset(config(tmp_path, alpaca(2), tmp_path / "tokenizer"), workers=1)
     endless = config(tmp_path, alpaca(2), tmp_path / "tokenizer", prompt={**PROMPT, "add_eos": False})
     assert build_dataset(endless, workers=1).manifest.account.eos == 0

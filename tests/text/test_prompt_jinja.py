@@ -168,7 +168,7 @@ def test_what_a_template_takes_out_of_a_value_puts_no_control_token_together() -
         ({"template": "{# #}{{ q }} {{ a }}"}, "'hint' is not used in the template"),
         ({"template": CASES + "{{ hnt }}"}, "uses 'hnt', which is neither .*did you mean 'hint'"),
         ({"template": CASES.replace("{{ a }}", "{% if a %}{% endif %}")}, "outputs 'a' nowhere"),
-        ({"template": "{% include 'x' %}"}, "asks for another file"),
+        ({"template": "{% include 'x' %}"}, "includes another file"),
         ({"examples": [{"q": "1", "a": ""}]}, "examples.0"),
     ],
 )

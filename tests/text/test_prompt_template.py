@@ -121,7 +121,7 @@ def opened(**changes: Any) -> PromptRenderer:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "format_type: 'custom' needs a template"),
+        ({}, "format_type: 'custom' requires a template"),
         ({"format_type": "completion", "template": "{q}"}, "template: is for format_type 'custom'"),
         ({"format_type": "completion", "input_columns": ["q"]}, "label_column: missing"),
         ({"format_type": "chat", "label_column": "a"}, "input_columns: missing"),
@@ -233,7 +233,7 @@ def test_a_special_token_of_the_templates_own_makes_it_one_of_control_tokens() -
         assert made.control_tokens is control
     spelled = resolved_prompt({"template": "{q}<|endoftext|>{a}", "label_column": "a"})
     assert PromptRenderer(spelled, byte_level(), "literal").control_tokens
-    with pytest.raises(ConfigError, match=r"separator: spells a special token"):
+    with pytest.raises(ConfigError, match=r"separator: contains a special token"):
         opened(format_type="completion", input_columns=["q"], label_column="a", separator="</s>")
 
 

@@ -81,14 +81,14 @@ def test_what_is_cut_is_counted(
         (
             "reward",
             {"max_prompt_length": 5},
-            "max_prompt_length: rows for reward have no such part.*max_length",
+            "max_prompt_length: rows for reward do not have this part.*max_length",
         ),
-        ("grpo", {"max_completion_length": 5}, "max_completion_length: rows for grpo have no such part"),
+        ("grpo", {"max_completion_length": 5}, "max_completion_length: rows for grpo do not have this part"),
         ("dpo", {"max_prompt_length": 0}, "max_prompt_length is 0, expected a positive number"),
         (
             "dpo",
             {"label_pad_token_id": 0},
-            "label_pad_token_id: PreferenceRows takes no such argument; labels are -100",
+            "label_pad_token_id: PreferenceRows does not have this argument; labels are -100",
         ),
         ("kto", {"prompt_name": "x"}, "prompt_name: .*the fields are chosen_field, completion_field"),
     ],

@@ -90,7 +90,7 @@ def test_the_plain_form_goes_through_json_and_is_identity() -> None:
         ([{"select": "a", "drop": "b"}], "got select and drop, which are 2 steps"),
         ([{"select": []}], r"transforms\.0\.select: got an empty list"),
         ([{"select": 3}], r"transforms\.0\.select: got 3, must be a list"),
-        ([{"select": ["a", "a"]}], "a name comes twice"),
+        ([{"select": ["a", "a"]}], "contains a name twice"),
         ([{"drop": [""]}], r"transforms\.0\.drop\.0: got ''"),
         ([{"rename": {}}], "got an empty mapping"),
         ([{"rename": {"a": "c", "b": "c"}}], "two fields would get the same new name"),
@@ -185,8 +185,8 @@ def resolved_texts(function: Any) -> Any:
     [
         (lambda row: row, "a lambda has no name"),
         (_local(), "defined inside another function"),
-        (Holder().method, "does not import back to it"),
-        (functools.partial(module_function), "does not import back to it"),
+        (Holder().method, "gives another object"),
+        (functools.partial(module_function), "gives another object"),
     ],
 )
 def test_a_function_that_others_cannot_import_is_refused_with_what_to_do(function: Any, why: str) -> None:
@@ -203,11 +203,11 @@ def test_what_a_notebook_defines_or_a_module_has_replaced_is_refused(monkeypatch
         return row
 
     replaced.__qualname__ = "module_function"
-    with pytest.raises(ConfigError, match="does not import back"):
+    with pytest.raises(ConfigError, match="gives another object"):
         resolved_texts(replaced)
     replaced.__module__ = "__main__"
     monkeypatch.setattr(sys.modules["__main__"], "module_function", replaced, raising=False)
-    with pytest.raises(ConfigError, match="workers do not run again"):
+    with pytest.raises(ConfigError, match="workers do not execute"):
         resolved_texts(replaced)
 
 

@@ -258,7 +258,7 @@ def test_a_predicate_takes_a_missing_key_for_null_and_a_missing_column_for_a_mis
             "missing_field",
             "CombineFields: the row has no field 'b'",
         ),
-        (CombineFields(["a"], "c"), {"a": ["x"]}, "not_text", "the field 'a' holds list, which is no text"),
+        (CombineFields(["a"], "c"), {"a": ["x"]}, "not_text", "the field 'a' holds list, which is not text"),
     ],
 )
 def test_a_row_that_cannot_be_used_says_why(
@@ -280,7 +280,7 @@ def test_a_row_that_cannot_be_used_says_why(
     [
         (lambda: SelectFields("text"), r"SelectFields: got 'text', must be a list of names"),
         (lambda: SelectFields([]), r"SelectFields: got \[\]"),
-        (lambda: DropFields(["a", "a"]), "a name comes twice"),
+        (lambda: DropFields(["a", "a"]), "contains a name twice"),
         (lambda: DropFields([3]), "DropFields: got 3, names of fields must be text"),
         (lambda: RenameFields({"a": "c", "b": "c"}), "'a' and 'b' would both become 'c'"),
         (lambda: RenameFields({}), "must be a mapping"),
@@ -389,7 +389,7 @@ def test_one_row_becomes_several_or_none(expand: ExpandTransform) -> None:
     assert outcome.filtered == {"transform": 1, "filter_by_field": 1}
     assert [row["times"] for row in chain.expand({"times": 2})] == [2, 2]
     assert len(list(expand({"times": 2}))) == 2
-    with pytest.raises(ConfigError, match="makes several rows of one"):
+    with pytest.raises(ConfigError, match="returns several rows for one"):
         chain({"times": 1})
 
 

@@ -162,7 +162,7 @@ CAUTION: dict[str, tuple[Callable[[hostile.Spec], object], str]] = {
     ),
     "many ids around": (
         lambda spec: spec.update(post_processor=samples.template([(f"<{i}>", i) for i in range(300)], [])),
-        "its post_processor does more than put a few ids around a text",
+        "its post_processor does more than add a few ids to a text",
     ),
 }
 

@@ -25,7 +25,7 @@ def check_same_bytes(engine: str, tokenizer: TokenizerFiles, folder: Path) -> No
     texts.write_text("".join(json.dumps({"text": text}) + "\n" for text in samples.training_texts()))
     hashes: dict[str, dict[str, str]] = {}
     for name in (engine, "tokenizers"):
-        config = config_of(folder / name, texts, saved, pack=128) | {"tokenize": {"engine": name}}
+        config = config_of(folder / name, texts, saved, pack=128) | {"tokenize": {"tokenizer_backend": name}}
         version = Path(build_dataset(config, workers=1).path)
         hashes[name] = {
             path.name: hashlib.sha256(path.read_bytes()).hexdigest()

@@ -45,7 +45,8 @@ def test_segments_are_for_large_builds_of_sentencepiece_tokenizers() -> None:
     assert choose_engine(samples.sentencepiece(), "segments").engine == "segments"
     assert choose_engine(BYTE(), size=large).engine == "gigatoken"
     with pytest.raises(
-        TokenizerError, match="'segments' is requested, but it is not of SentencePiece's style"
+        TokenizerError,
+        match="tokenizer_backend: segments was requested, but it is not in the style of SentencePiece",
     ):
         choose_engine(BYTE(), "segments")
 

@@ -102,6 +102,6 @@ def test_a_numba_that_cannot_compile_leaves_the_work_to_the_reference(
 
     monkeypatch.setattr(COMPILE, fail)
     with pytest.raises(
-        MissingExtraError, match=r"engine 'words' cannot run here: numba \S+ does not compile"
+        MissingExtraError, match=r"tokenizer backend 'words' cannot run here: numba \S+ does not compile"
     ):
         WordEngine(byte_level())

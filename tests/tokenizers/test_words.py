@@ -515,7 +515,7 @@ class WrongOnOneWord:
 def test_a_wrong_word_condemns_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{WORDS}.engine.WordEngine", WrongOnOneWord)
     documents = samples.training_texts()
-    with pytest.raises(EngineMismatchError, match="engine 'words' differs"):
+    with pytest.raises(EngineMismatchError, match="tokenizer backend 'words' differs"):
         choose_engine(form("deepseek"), "words", "literal", documents)
     choice = choose_engine(form("deepseek"), "auto", "literal", documents, gate.CACHED_WORDS_FROM)
     assert choice.engine == "tokenizers"
@@ -537,7 +537,7 @@ def test_wrong_merges_condemn_every_build_of_a_process(monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(loops(), "merge_words", wrong)
         for _ in range(2):
-            with pytest.raises(EngineMismatchError, match="engine 'words' differs"):
+            with pytest.raises(EngineMismatchError, match="tokenizer backend 'words' differs"):
                 choose_engine(files, "words")
     assert choose_engine(files, "words").engine == "words"
 
@@ -556,7 +556,7 @@ def test_wrong_tables_on_disk_condemn_every_build(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(DiskCache, "get", get_wrong)
     for _ in range(2):
-        with pytest.raises(EngineMismatchError, match="engine 'words' differs"):
+        with pytest.raises(EngineMismatchError, match="tokenizer backend 'words' differs"):
             choose_engine(files, "words")
 
 

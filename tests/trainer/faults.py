@@ -309,7 +309,7 @@ def check_damaged_checkpoints(folder: Path) -> None:
         "head": np.zeros((2, 16), np.float32),
     }
     differs = r"params/embedding is float32\[16, 4\] there and float32\[16, 2\] here; .* 3 more differ"
-    with pytest.raises(ConfigError, match=f"step 6 is of another model or optimizer: {differs}"):
+    with pytest.raises(ConfigError, match=f"step 6 belongs to another model or optimizer: {differs}"):
         trainer(checkpoint={"folder": str(folder / "whole"), **keep}, params=small)
 
 

@@ -240,7 +240,10 @@ def check_an_interruption(store: str, folder: Path, step: int, expected: Ended) 
 def check_refusals(store: str, folder: Path) -> None:
     whole, data = folder / "whole", {"dataset": f"{store}/small", "batch_size": 24, "epochs": 1}
     for changes, message in (
-        ({"optimizer": {"clip": 2.0}}, 'of another run: optimizer is .*"clip": 1.0.* there .*"clip": 2.0'),
+        (
+            {"optimizer": {"clip": 2.0}},
+            'belongs to another run: optimizer is .*"clip": 1.0.* there .*"clip": 2.0',
+        ),
         ({"schedule": {"peak": 0.2, "warmup": 2}, "steps": 20}, 'schedule is .*"steps": 10.*"steps": 20'),
         ({"data": data | {"seed": 4}}, "seed is 3 there and 4 here"),
         ({"early_stopping": {"tag": "web"}}, "expected the tag of a held-out set: other, same"),

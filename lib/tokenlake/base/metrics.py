@@ -81,9 +81,13 @@ class MetricsExport:
             MissingExtraError: prometheus-client or opentelemetry-api is not installed.
         """
         if file is None and not opentelemetry:
-            raise ConfigError("MetricsExport: neither file nor opentelemetry is given; expected one of them")
+            raise ConfigError(
+                "MetricsExport: got neither file nor opentelemetry, expected at least one of them"
+            )
         if not interval > 0:
-            raise ConfigError(f"MetricsExport: interval: got {interval!r}, expected seconds above 0")
+            raise ConfigError(
+                f"MetricsExport: interval: got {interval!r}, expected a number of seconds above 0"
+            )
         self._read = read
         self._labels = dict(labels or {})
         self._file = None if file is None else os.fspath(file)

@@ -57,7 +57,7 @@ class Result(Generic[T_co, E_co]):
             return cast("Err[E_co]", self).error
         text = repr(self.unwrap())
         shown = text if len(text) <= 80 else f"{text[:80]}..."
-        raise TokenlakeError(f"unwrap_err was called on Ok({shown}); ask is_err() first")
+        raise TokenlakeError(f"unwrap_err was called on Ok({shown}); check is_err() first")
 
     def unwrap_or(self, default: Any) -> Any:
         """Return the value, or `default` for an error."""

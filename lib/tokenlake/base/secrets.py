@@ -145,8 +145,8 @@ def _block(name: str) -> str:
     """
     if name not in _BLOCKS:
         raise ConfigError(
-            f"storage_options: {{block: {name}}} names a Prefect block, and only a flow loads those; run the "
-            "build as a flow (`tokenlake run`, or a deployment), or write {env: NAME}",
+            f"storage_options: {{block: {name}}} names a Prefect block, which only flows can load; run the build as "
+            "a flow (`tokenlake run`, or a deployment), or write {env: NAME}",
             block=name,
         )
     return _BLOCKS[name]

@@ -247,12 +247,14 @@ def _spelled(pattern: str, words: str, *, quote: bool = True) -> Any:
     ]
 
 
-_NAME_WORDS: Final = "letters, digits, '.', '_' and '-', a letter or digit first, at most 64 in all"
+_NAME_WORDS: Final = (
+    "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64 characters"
+)
 
 if TYPE_CHECKING:
     Path = DatasetName = SourceName = SplitName = VariableName = Character = StoredName = str
 else:
-    Path = Annotated[_spelled(r"[^\x00]+", "a path or URL, not empty"), BeforeValidator(as_text)]
+    Path = Annotated[_spelled(r"[^\x00]+", "a path or URL that is not empty"), BeforeValidator(as_text)]
     DatasetName = _spelled(DATASET_NAME, f"a name of lower-case {_NAME_WORDS}")
     StoredName = _spelled(
         DATASET_NAME + r"(@v?[1-9][0-9]{0,8})?", "a dataset of the store: NAME, or NAME@v3 for one version"
@@ -260,10 +262,10 @@ else:
     SourceName = _spelled(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", f"a name of {_NAME_WORDS}")
     SplitName = _spelled(
         rf"[A-Za-z][A-Za-z0-9_]{{0,{MAX_SPLIT_NAME - 1}}}",
-        "a split name of letters, digits and '_', a letter first",
+        "a split name of letters, digits and '_', starting with a letter",
     )
     # Somebody may write the secret itself where its name belongs.
-    Character = _spelled(r"[^\x00\r\n\"]", "one character, no quote and no end of line")
+    Character = _spelled(r"[^\x00\r\n\"]", "one character other than a quote or an end of line")
     VariableName = _spelled(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable", quote=False)
 
 Size = Annotated[
@@ -278,7 +280,7 @@ def _shares(weights: dict[str, float]) -> dict[str, float]:
     """Return weights as shares that sum to 1; see :func:`tokenlake.base.shares.shares_of`."""
     shares = shares_of(weights)
     if shares is None:
-        hint = "; shares, percentages and ratios of whole numbers (30, 70) are taken"
+        hint = "; give shares, percentages or ratios of whole numbers (30, 70)"
         raise problem(f"{wrong_sum('Weights', math.fsum(weights.values()))}{hint}")
     return shares
 
@@ -297,7 +299,7 @@ Splits = Annotated[dict[SplitName, Annotated[Positive, Le(1.0)]], AfterValidator
 """Split name to the fraction of documents it gets; the fractions sum to 1."""
 
 
-_FILES_ARE: Final = "a path, glob, directory or URL, a list of them, or a mapping of split to these"
+_FILES_ARE: Final = "a path, glob, directory or URL, a list of them, or a mapping of split to one of these"
 
 
 def _data_files(value: object) -> object:
@@ -345,7 +347,7 @@ class EnvSecret(Section):
 
 
 class BlockSecret(Section):
-    """A secret in a Prefect block; the flows resolve it, the library never does."""
+    """A secret in a Prefect block. Flows resolve it; the library does not."""
 
     block: Text
     """Name of the block."""
@@ -367,7 +369,7 @@ def _secret(value: object, _handler: object, info: ValidationInfo) -> SecretValu
     if secret.get_secret_value() == REDACTED:
         raise problem(f"got {REDACTED!r}, the mark of a secret that was removed on saving: {_HOW}")
     if isinstance(value, str) and LITERALS_REFUSED in (info.context or {}):
-        raise problem(f"got a literal secret (not shown), which files and overrides must not hold: {_HOW}")
+        raise problem(f"got a literal secret (not shown), which files and overrides must not contain: {_HOW}")
     return secret
 
 

@@ -96,7 +96,7 @@ def parse_yaml(text: str, name: str) -> YamlFile:
 
 
 def _too_deep(name: str) -> ConfigError:
-    return ConfigError(f"{name}: nested more than {MAX_DEPTH} deep, which no configuration is", file=name)
+    return ConfigError(f"{name}: nested more than {MAX_DEPTH} levels deep; expected fewer", file=name)
 
 
 def _values_of(node: yaml.Node, name: str, above: tuple[int, ...], known: dict[int, int]) -> int:
@@ -131,14 +131,15 @@ def _values_of(node: yaml.Node, name: str, above: tuple[int, ...], known: dict[i
         children = node.value
     elif node.tag != _TEXT and len(node.value) > _MAX_NUMBER:
         raise ConfigError(
-            f"{place}: {len(node.value):,} characters that look like a number or a date; put quotes around a text",
+            f"{place}: {len(node.value):,} characters that look like a number or a date; if it is a text, put quotes "
+            "around it",
             file=name,
             lines=[number],
         )
     inside = (*above, id(node))
     total = 1 + sum(_values_of(child, name, inside, known) for child in children)
     if total > MAX_VALUES:
-        message = f"{place}: its anchors unfold to more than {MAX_VALUES:,} values"
+        message = f"{place}: its anchors expand to more than {MAX_VALUES:,} values"
         raise ConfigError(message, file=name, lines=[number])
     known[id(node)] = total
     return total

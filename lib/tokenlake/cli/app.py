@@ -199,7 +199,7 @@ def _refusal_of_the_system(error: Exception) -> Failure | None:
         type(error).__name__,
         f"the system refuses another thread, process or memory ({error}); finished units are kept",
         1,
-        "see `ulimit -u` and `ulimit -v`, and the limits of the container; fewer --workers need less of it",
+        "see `ulimit -u` and `ulimit -v`, and the limits of the container; fewer --workers need less",
     )
 
 
@@ -209,7 +209,7 @@ def _unloadable(error: ImportError) -> Failure:
         type(error).__name__,
         f"a package cannot be loaded: {error}",
         1,
-        "where that is for want of memory, see `ulimit -v`; otherwise, install the package again",
+        "if memory is too small, see `ulimit -v`; otherwise install the package again",
     )
 
 

@@ -26,7 +26,7 @@ from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl.clean import Cleaning, CleanResult
-from tokenlake.etl.engines import local_pool, open_pool
+from tokenlake.etl.executors import local_pool, open_pool
 from tokenlake.etl.reports import Table, label, number
 from tokenlake.etl.reports.terminal import near, print_tables, stdout
 from tokenlake.etl.store_engine import join_build, named_build, parse_share
@@ -38,22 +38,22 @@ def work(
     store: str,
     /,
     *names: Annotated[
-        str, Parameter(help="What is being built: NAME or NAME@v3; several, one after the other.")
+        str, Parameter(help="Builds to join: NAME or NAME@v3. Several are built one after the other.")
     ],
     share: str = "0/1",
     workers: Workers = None,
     wait: str = "0",
     json: AsJson = False,
 ) -> int:
-    """Build units of a build that `tokenlake run --engine store` has planned, until none is left.
+    """Build units of a build that `tokenlake run --executor store` has planned, until none is left.
 
     Any number of these may run, on any machines that reach the store and the inputs, and each may be killed: finished
-    units are kept, and another worker builds the rest. A machine that would make other bytes is refused.
+    units are kept, and another worker builds the rest. A machine that would produce other bytes is refused.
 
     Args:
         store: The store: a path, s3:// or gs://.
-        share: I/N: take every Nth unit first, from the Ith on (from 0), then any that nobody builds.
-        wait: How long to wait for each plan, such as 10m. Default: not at all.
+        share: I/N: build every Nth unit first, from unit I on (counted from 0), then any unit that nobody builds.
+        wait: Longest wait for each plan, such as 10m. Default: no wait.
     """
     if not names:
         raise ConfigError("no build is named; expected NAME or NAME@v3 after the store")
@@ -75,7 +75,7 @@ def work(
                 built_here += done.built
                 built_by_others += done.found
     except (KeyboardInterrupt, CancelledError):
-        note("cancelled: finished units are kept, and others build the rest")
+        note("cancelled: finished units are kept, and other workers build the rest")
         return CancelledError.exit_code
     if json:
         print_json({"built": built_here, "found": built_by_others})
@@ -98,11 +98,11 @@ def clean(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """List the documents that a build is to leave out: duplicates, poor text, parts of evaluation sets.
+    """List the documents that a build should leave out: duplicates, poor text, parts of evaluation sets.
 
-    The section `clean` of the configuration says what is looked for. The list is a Parquet file, which a build takes
-    by `exclude` of a dataset. Signatures of the documents are kept in the store, in `.clean`: a run that was stopped
-    resumes, and a later run reads new files alone.
+    The section `clean` of the configuration defines the search. The list is a Parquet file, which a build reads with
+    `exclude` of a dataset. Signatures of the documents are stored in `.clean` of the store: a stopped run resumes, and
+    a later run reads only new files.
     """
     cleaning = Cleaning(load_config(config, with_store(set_, store)))
     pending = cleaning.pending

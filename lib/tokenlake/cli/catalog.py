@@ -57,8 +57,8 @@ def ls(
     damaged is `unreadable`; the reason is printed on stderr, and `tokenlake verify` lists all damage.
 
     Args:
-        name: Only this dataset.
-        swept: List the version numbers that gc or rm removed, too.
+        name: Dataset to list. Default: all.
+        swept: Also list the version numbers that gc or rm removed.
     """
     catalog = catalog_of(store)
     names = catalog.datasets(swept=swept) if name is None else [name]
@@ -176,7 +176,7 @@ def diff(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Show what differs between two versions: configuration, tokenizer, inputs, shards, figures, weights.
+    """Show the differences between two versions: configuration, tokenizer, inputs, shards, figures, weights.
 
     Only manifests are read. Shards are compared by their hashes: they have the same bytes, or the same tokens in other
     bytes. The card, the configuration file and the ledger hold names and release numbers and are not compared.
@@ -216,7 +216,7 @@ def tag(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Give a version a name that can move, such as prod: from then on NAME@prod means that version.
+    """Give a version a movable name, such as prod: NAME@prod then means that version.
 
     `tokenlake tag NAME@v3 prod` sets or moves the tag, `tokenlake tag NAME` lists the tags of a dataset, and `tokenlake
     tag NAME prod --remove` removes one. NAME alone means the newest committed version, NAME@TAG the version of a tag.
@@ -254,7 +254,7 @@ def _list_tags(catalog: Catalog, name: str, json: bool) -> None:
     """
     if "@" in name:
         raise ConfigError(
-            f"{name!r} names a version, but tags are listed for a dataset: `tokenlake tag {name.partition('@')[0]}`; "
+            f"{name!r} names a version, but tags are listed per dataset: `tokenlake tag {name.partition('@')[0]}`; "
             f"or name the tag to set: `tokenlake tag {name} TAG`"
         )
     records = [asdict(tag) for tag in catalog.tags(name)]
@@ -305,7 +305,7 @@ def gc(
 
     Args:
         names: Only these datasets. Default: all.
-        grace: How long files must have been untouched: 7d, 12h, 30m, 0. Default: 7d.
+        grace: Minimum time since the last change of a file: 7d, 12h, 30m, 0. Default: 7d.
         dry_run: Remove nothing; print what would be removed.
     """
     report = collect(store or default_store(), names, grace=grace, dry_run=dry_run)

@@ -35,6 +35,7 @@ from tokenlake.base import numbers
 from tokenlake.base.markup import printable, printable_json
 from tokenlake.cli import ABOUT, CODES, COMMANDS
 from tokenlake.cli.streams import encodable_json
+from tokenlake.config.former_names import renaming_note
 from tokenlake.config.overrides import store_overrides
 from tokenlake.errors import IntegrityError
 from tokenlake.etl.reports.terminal import stderr, stdout
@@ -70,10 +71,29 @@ Workers: TypeAlias = Annotated[
     int | None, Parameter(metavar="N", help=_WORKERS, validator=validators.Number(gte=1))
 ]
 
+ExecutorChoice = Literal["local", "store", "ray", "dask"]
+Executor: TypeAlias = ExecutorChoice | None
+FormerExecutor: TypeAlias = Annotated[ExecutorChoice | None, Parameter(name="--engine", show=False)]
+"""Former name of the option `--executor`, for one release."""
+
+
+def executor_of(executor: Executor, engine: Executor) -> Executor:
+    """Return the executor of a command, with a note if its option has its former name.
+
+    Args:
+        executor: Value of `--executor`.
+        engine: Value of `--engine`, the former name.
+    """
+    if engine is not None:
+        note(renaming_note("--engine", "--executor"))
+    return executor or engine
+
 
 def note_unreadable(layout: Layout, error: IntegrityError) -> None:
     """Say on stderr which version is left out, and which file of it is damaged."""
-    note(f"{layout.dataset} v{layout.version} cannot be read, the others can: {printable(str(error))}")
+    note(
+        f"{layout.dataset} v{layout.version} cannot be read (the other versions can): {printable(str(error))}"
+    )
 
 
 def catalog_of(store: str | None) -> Catalog:
@@ -270,14 +290,14 @@ def usage(error: CycloptsError) -> tuple[str, str]:
 
 
 def completion(shell: Literal["bash", "zsh", "fish"], /, *, install: bool = False) -> int:
-    """Print what completes commands, options and names of datasets in a shell, or install it.
+    """Print or install the script that completes commands, options and names of datasets in a shell.
 
-    For this shell alone: `source <(tokenlake completion bash)`, or `tokenlake completion fish | source`. For good:
-    `tokenlake completion bash --install`, which writes a file and, for bash and zsh, a line that reads it at the end of
-    .bashrc or .zshrc.
+    For the current shell: `source <(tokenlake completion bash)`, or `tokenlake completion fish | source`. Permanently:
+    `tokenlake completion bash --install`, which writes a file and, for bash and zsh, a line at the end of .bashrc or
+    .zshrc that reads it.
 
     Args:
-        shell: Which shell.
+        shell: Name of the shell.
         install: Write the file instead of printing it.
     """
     for name in COMMANDS:

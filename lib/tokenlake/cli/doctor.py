@@ -66,8 +66,8 @@ class Check:
 def doctor(*, store: StoreUrl = None, json: AsJson = False) -> int:
     """Check this machine: Python, packages, memory, disk, caches, the store, the Hub, Prefect, proxies.
 
-    Each line says ok, warn or fail, and how to repair it. No secret is shown. The exit code is 1 if something fails. On
-    s3:// and gs:// a small object is written to the store and removed again, to see that writes keep their conditions.
+    Each line states ok, warn or fail, and the fix. No secret is shown. The exit code is 1 if something
+    fails. On s3:// and gs:// a small object is written to the store and removed again, to test conditional writes.
     """
     # From the machine itself to the services that a build uses.
     url = store or default_store()
@@ -253,7 +253,7 @@ def _store(url: str) -> Iterator[Check]:
         store.preflight()
         return f"{near(store.url)}: {numbers.plural(len(names), 'dataset')}"
 
-    yield _tried("store", look, "name the right one: --store or TOKENLAKE_STORE")
+    yield _tried("store", look, "name the right store: --store or TOKENLAKE_STORE")
     if is_local(url):
         yield _disk("disk of the store", Path(urlsplit(url).path))
 
@@ -285,7 +285,7 @@ def _hub() -> Check:
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     shown = without_credentials(endpoint, every_query=True)
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}:
-        return Check("Hub", "ok", "offline, as HF_HUB_OFFLINE says: only what is in its cache can be used")
+        return Check("Hub", "ok", "offline, because HF_HUB_OFFLINE is set: only its cache can be used")
     try:
         with urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=_SECONDS):
             pass
@@ -309,10 +309,10 @@ def _prefect() -> Check:
             port = parts.port or (443 if parts.scheme == "https" else 80)
             return f"{without_credentials(url)} answers on port {port}"
         with socket.create_server(("127.0.0.1", 0)):
-            return "no server is set; a run starts one of its own on 127.0.0.1, on a free port"
+            return "no server is set; a run starts its own on 127.0.0.1, on a free port"
 
     if _version("prefect") is None or importlib.util.find_spec("tokenlake_flows") is None:
-        return Check("Prefect", "ok", "not installed; `tokenlake run --no-prefect` needs none")
+        return Check("Prefect", "ok", "not installed; `tokenlake run --no-prefect` runs without it")
     return _tried("Prefect", look, "unset PREFECT_API_URL, or start the server: prefect server start")
 
 

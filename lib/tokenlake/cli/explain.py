@@ -49,7 +49,7 @@ class Order:
         shuffle: Whether the loader shuffles; --no-shuffle reads rows as they are stored.
         drop_last: The loader drops the last incomplete batch.
         padding: Padding of the loader, as JSON: {"buckets": 8, "multiple": 64}. Of documents and preferences.
-        split: Which split. Default: train.
+        split: Name of the split. Default: train.
     """
 
     seed: int | None = None
@@ -153,17 +153,19 @@ def explain(
     """List the documents in a batch of a loader, or the batches that contain a document.
 
     The order of a loader is a function of its options. Give either a saved state (--state), or the options that the
-    loader had (--batch-size and so on). Of the rows in question, only their provenance is read.
+    loader had (--batch-size and so on). Only the provenance of these rows is read.
 
     Args:
         name: A dataset, or one version of it: NAME or NAME@v3.
         state: JSON file of a loader's get_state(), which defines the whole order.
-        step: Which batch, counted from 0. Default: the one after the state. With --document: look only before it.
+        step: Index of the batch, from 0. Default: the one after the state. With --document: search only the batches
+            before it.
         row: Show only this row of the batch.
-        document: Find this document: a file and its row number, or its byte offset in a file of lines. Repeatable.
+        document: Find this document: FILE:POSITION, with its row index, or its byte offset in a file of lines.
+            Repeatable.
         file_id: Find this document by the id of its file in the column `documents`. Repeatable.
-        id: Find the documents of which a field has this value, e.g. --id url=https://a.org; one that the build kept
-            (additional_fields), or that of the version that was packed. Repeatable.
+        id: Find the documents in which a field has this value, e.g. --id url=https://a.org. The field must be one of
+            additional_fields of this version, or of the version that was packed. Repeatable.
     """
     url = store or default_store()
     next_step: int | None = None  # the step after the state
@@ -276,7 +278,7 @@ def _file_and_position(option: str, text: str) -> tuple[str, int]:
     file, colon, position = text.rpartition(":")
     if not colon or not position.isdecimal():
         raise ConfigError(
-            f"{option}: got {text!r}, must end with the document's position, as in a.jsonl:1200"
+            f"{option}: got {text!r}, must end with the document's row index or byte offset, as in a.jsonl:1200"
         )
     return file, int(position)
 

@@ -39,16 +39,16 @@ def peek(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Decode a few rows of a dataset, and show the boundaries of their documents and where each document came from.
+    """Decode a few rows of a dataset, and show the boundaries and the provenance of their documents.
 
-    Where only some tokens count for the loss, ▸ marks them.
+    If only some tokens count toward the loss, ▸ marks them.
 
     The version's own copy of its tokenizer decodes the rows; special tokens stay visible.
 
     Args:
         number: Number of rows, at least 1. Default: 3.
-        row: The first row; negative numbers count from the end. Default: 0.
-        split: Which split. Default: train.
+        row: Index of the first row; negative numbers count from the end. Default: 0.
+        split: Name of the split. Default: train.
         full: Print whole texts.
     """
     catalog = catalog_of(store)
@@ -149,21 +149,21 @@ def export(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Write a version as a folder of data files that any tool reads.
+    """Write a version as a folder of data files for other tools.
 
-    Every page is compared with its checksum on the way. The folder appears when it is whole, with a manifest, the
-    configuration and the tokenizer in `_tokenlake/`. A folder that holds this export already is left as it is.
+    Every page is compared with its checksum. The folder appears when it is complete, with a manifest, the configuration
+    and the tokenizer in `_tokenlake/`. A folder that already holds this export is not changed.
 
     Args:
         target: The folder: a path, s3://bucket/folder or gs://bucket/folder.
         format: Format of the files. Default: parquet.
-        compression: Compression of the files. Default: zstd in Parquet, else none.
-        num_shards: Write exactly this many files of each split.
-        max_shard_size: Bytes of a file at most, such as 100MB. Default: 500MB.
-        split: Write this split alone.
-        source: Write the rows of this source alone.
-        provenance: Keep the columns that say which input each document comes from.
-        shard_column: A kept field; each of its values, at most 256, has files of its own.
+        compression: Compression of the files. Default: zstd for Parquet, otherwise none.
+        num_shards: Number of files per split.
+        max_shard_size: Largest size of a file, such as 100MB. Default: 500MB.
+        split: Write only this split.
+        source: Write only the rows of this source.
+        provenance: Keep the provenance columns, which name the input of each document.
+        shard_column: One of additional_fields. Each of its values, at most 256, gets separate files.
         overwrite: Replace the data files of a folder that is not empty.
     """
     stats = export_version(
@@ -210,12 +210,12 @@ def push(
 
     This uploads the files that the manifest lists: shards, tokenizer, configuration, card, ledger and the manifest.
     Each file is compared with its hash first; all of them go up in one commit with a tag such as v3. The quarantine,
-    the runs and files that the manifest does not list are never uploaded. A version that is there already is not sent
-    again. An interrupted push leaves nothing visible, and the same command continues it.
+    the runs and files that the manifest does not list are never uploaded. A version that is already there is not sent
+    again. An interrupted push leaves nothing visible, and the same command resumes it.
 
     Texts and Parquet metadata are searched for secrets: known forms of credentials, random values under names such as
-    `password`, and the secrets of this process and its environment. Any of them stops the push. A few rows of each
-    shard are decoded and searched, too; a finding there is reported, or stops the push with --strict.
+    `password`, and the secrets of this process and its environment. Any finding stops the push. A few rows of each
+    shard are also decoded and searched; a finding there is reported, or stops the push with --strict.
 
     `load_dataset("org/name", revision="v3")` reads the version. `hf download org/name --repo-type dataset --revision v3
     --local-dir STORE/NAME/v3` makes it a version of a store again, without its quarantine.
@@ -227,8 +227,8 @@ def push(
         message: Message of the commit. Default: the name and number of the version.
         token_env: The environment variable that holds the token. Default: HF_TOKEN, then the saved login.
         scan_data: Rows of each shard to decode and search for secrets; 0 for none. Default: 8.
-        strict: Let secrets in rows stop the push, too.
-        dry_run: Check and search, and print what a push would do; needs no token.
+        strict: Stop the push also if rows contain secrets.
+        dry_run: Check and search, and print what a push would do. Needs no token.
     """
     if scan_data < 0:
         raise ConfigError(f"--scan-data is a number of rows, 0 or more; got {scan_data}")
@@ -306,13 +306,13 @@ def report(
 ) -> int:
     """Write a report of a version: one HTML file that loads nothing and runs nothing.
 
-    It shows the account as a flow, lengths, how full rows are, shares of a mixture, bad records, decoded rows, what
-    each host of a loader reads, the versions of the dataset and what differs between them, and the lineage.
+    It shows the audit as a flow, lengths, how full rows are, shares of a mixture, bad records, decoded rows, the share
+    that each host of a loader reads, the versions of the dataset and their differences, and the lineage.
 
-    Of a large version only some row groups are read; the report says which.
+    Only some row groups of a large version are read; the report names them.
 
     Args:
-        output: The file; one that is there is replaced. Default: NAME-vN.html in this folder.
+        output: File to write; an existing one is replaced. Default: NAME-vN.html in this folder.
     """
     path = write(store or default_store(), output, name=name)
     size = path.stat().st_size

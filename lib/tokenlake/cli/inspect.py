@@ -43,17 +43,17 @@ def init(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Look at your data, write a commented configuration for it, and say what comes next.
+    """Inspect your data, write a commented configuration for it, and print the next commands.
 
-    On a terminal this asks for what no option says; elsewhere --data is needed. The file is what `tokenlake inspect`
-    proposes, with a store. A file that is there is never replaced.
+    On a terminal this asks for missing options; elsewhere --data is needed. The file is the proposal of `tokenlake
+    inspect`, with a store. An existing file is never replaced.
 
     Args:
-        target: A folder, which gets a tokenlake.yaml, or the file. Default: this folder.
+        target: Folder in which tokenlake.yaml is written, or the file itself. Default: this folder.
         data: A file, directory, glob or URL, or the id of a dataset on the Hub with --type hf. Repeatable.
         tokenizer: A Hub id, a directory or a tokenizer.json file.
-        type: The format of the files, if their names do not say it.
-        seq_length: Tokens of a packed row. Default: 2048.
+        type: Format of the files, if their names do not show it.
+        seq_length: Number of tokens per packed row. Default: 2048.
     """
     path = target if target.suffix in (".yaml", ".yml") and not target.is_dir() else target / FILE
     _refuse_existing(path)
@@ -73,7 +73,7 @@ def init(
     if seq_length is None:
         seq_length = _ask_seq_length() if may_ask else SEQ_LENGTH
     if not store:
-        store = _ask("Where do the versions go?", default_store()) if may_ask else default_store()
+        store = _ask("Store for the versions?", default_store()) if may_ask else default_store()
 
     introspector = DatasetIntrospector(data, type=type, tokenizer=tokenizer, seq_length=seq_length)
     text = _configuration(introspector.inspect(), store)
@@ -92,7 +92,7 @@ def init(
     if json:
         print_json({"path": str(path), "missing": missing, "next": commands})
         return 0
-    sentence = f"{near(str(path))} is written; its comments say what was found."
+    sentence = f"{near(str(path))} is written; its comments explain the findings."
     if missing:
         sentence += f" First set {missing} in it."
     console = stdout()
@@ -107,7 +107,7 @@ def _refuse_existing(path: Path) -> None:
     """Raise ConfigError if a file, or a link, has the name of the configuration to write."""
     if path.exists() or path.is_symlink():
         raise ConfigError(
-            f"{path} is there already and stays as it is; name another file: tokenlake init FILE.yaml"
+            f"{path} already exists and was not changed; name another file: tokenlake init FILE.yaml"
         )
 
 
@@ -149,7 +149,7 @@ def _configuration(inspection: Inspection, store: str) -> str:
     options = {"name": name, "save": {"output_dir": store}}
     save = yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
     comment = (
-        "# Versions of the dataset `name` go into this store; other commands take it from TOKENLAKE_STORE."
+        "# Versions of the dataset `name` are written to this store; other commands read TOKENLAKE_STORE."
     )
     text = f"{inspection.proposal.rstrip()}\n\n{comment}\n{save}"
     config = load_config(yaml.safe_load(text))
@@ -176,19 +176,20 @@ def inspect(
     yaml: Annotated[bool | None, Parameter(negative="--no-yaml")] = None,
     json: AsJson = False,
 ) -> int:
-    """Look into raw data without reading all of it, and propose a configuration for it.
+    """Inspect raw data without reading all of it, and propose a configuration for it.
 
-    On a terminal this prints what was found; into a file or a pipe, only the proposal. So
-    `tokenlake inspect data/ --tokenizer NAME > books.yaml` and then `tokenlake run books.yaml` build a dataset.
+    On a terminal this prints all findings; into a file or a pipe, only the proposal. So `tokenlake inspect data/
+    --tokenizer NAME > books.yaml` and then `tokenlake run books.yaml` build a dataset.
 
     At most 8 files are opened, and at most 4 MiB of each is read. The exit code is 1 if nothing can be proposed.
 
     Args:
         source: A file, directory, glob or URL, or the id of a dataset on the Hub with --type hf.
-        type: The format of the files, if their names do not say it.
+        type: Format of the files, if their names do not show it.
         subset: Subset of a dataset on the Hub, or of a folder whose README.md names subsets.
-        split: Split of a dataset on the Hub, or of files whose names say splits. Default: train, else the first one.
-        rows: How many sample records to show. Default: 3.
+        split: Split of a dataset on the Hub, or of files whose names define splits. Default: train, otherwise the first
+            one.
+        rows: Number of sample records to show. Default: 3.
         tokenizer: Tokenizer for the proposal.
         storage_options: Options of the file system, with credentials by reference: {"key": {"env": "NAME"}}.
         yaml: Print only the proposed configuration. Default: yes, unless stdout is a terminal.
@@ -208,9 +209,9 @@ def inspect(
     # Facts that a user who redirects stdout must know.
     fatal = sum(finding.fatal for finding in inspection.findings)
     if fatal:
-        note(f"note: {numbers.plural(fatal, 'file')} cannot be read; the comments say why")
+        note(f"note: {numbers.plural(fatal, 'file')} cannot be read; the comments state the reason")
     if not inspection.runnable:
-        note("note: this release cannot build a dataset from these files; the comments say why")
+        note("note: this release cannot build a dataset from these files; the comments state the reason")
     elif tokenizer is None:
         note("note: the proposal names no tokenizer; add one, or use --tokenizer NAME")
     return 0 if inspection.runnable or json else 1

@@ -107,7 +107,7 @@ class MixturePlan:
             return lines + [f"note: {note}" for note in self.last_plan.notes]
         lines += [f"note: {note}" for note in self.build.notes]
         lines += [f"note: {note}" for note in self._notes_on_splits()]
-        lines += [f"note: about, {note}" for note in self._notes_on_repetition()]
+        lines += [f"note (estimate): {note}" for note in self._notes_on_repetition()]
         absent = ", ".join(text_plan.source for text_plan in self.text_plans if text_plan.version is None)
         lines.append(
             f"The mixture is planned row by row once the tokens of {absent} exist; a run builds them."
@@ -318,7 +318,7 @@ def _guess_table(records: list[dict[str, Any]]) -> Table:
 def _weights_in_words(mixture: MixStageConfig) -> str:
     """Return the weights of a mixture, or their schedule, as text."""
     if isinstance(mixture.epochs, Mapping):
-        return "as the epochs of each source say"
+        return "determined by the epochs of each source"
     step_rows = mixture.step_rows or mixture.batch_size
     return weights_in_words(mixture.points, mixture.weight_schedule_type, step_rows, mixture.weights_by)
 

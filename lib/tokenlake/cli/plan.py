@@ -25,7 +25,7 @@ def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, jso
     If the configuration mixes text, the tokens of each source are planned first. The mixture itself is planned once
     these tokens exist: how many rows of each source it reads, and how often.
 
-    Exports and pushes to the Hub that would follow are listed with their places.
+    Exports and pushes to the Hub that would follow are listed with their targets.
     """
     pipeline = load_config(config, with_store(set_, store))
     with RunProgress("planning") as progress:

@@ -59,24 +59,25 @@ def prove(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Sign a statement of what a checkpoint was trained on, or check one (--check).
+    """Sign a statement of the data that a checkpoint was trained on, or check one (--check).
 
-    A statement says which versions were read, by the hashes of their manifests, and how many rows, tokens and epochs of
-    each; when a document of a takedown list was last delivered; and which n-grams of evaluation sets were read. All of
-    it is computed from the loader's state, and --check computes it again.
+    A statement names the versions that were read, by the hashes of their manifests, and the rows, tokens and epochs of
+    each; the last step that delivered a document of a takedown list; and the n-grams of evaluation sets that were read.
+    All of it is computed from the loader's state, and --check computes it again.
 
     Args:
-        state: The state of a loader as JSON, or the folder of a checkpoint. With --check: the statement must be of it.
+        state: State of a loader as JSON, or the folder of a checkpoint. With --check: the statement must be about this
+            state.
         key: The private key that signs, Ed25519, a PEM file.
         key_env: The environment variable that holds the text of such a file.
-        first_step: The first step that counts; the last one is that before the state. Default: 0.
+        first_step: First step of the statement; its last step is the one before the state. Default: 0.
         takedown: Documents that should not have been read: Parquet with the columns `file` and `position`.
-        evaluation: An evaluation set, looked for in all rows that were read: NAME=FILE, Parquet or JSON Lines with a
-            column `text`, or NAME=DATASET@v1/SPLIT. Repeatable.
-        ngram: Tokens of an n-gram. Default: 13.
+        evaluation: Evaluation set that is searched for in all rows that were read: NAME=FILE, Parquet or JSON Lines
+            with a column `text`, or NAME=DATASET@v1/SPLIT. Repeatable.
+        ngram: Number of tokens per n-gram. Default: 13.
         output: Write the statement to this file. Default: standard output.
         check: The statement to check, with the same --takedown and --evaluation.
-        public_key: Whose signature it must have: 64 hexadecimal digits, or a PEM file.
+        public_key: Public key of the required signature: 64 hexadecimal digits, or a PEM file.
     """
     url = store or default_store()
 
@@ -148,7 +149,7 @@ def _checked_statement(
     statement = check_statement(
         signed, signer, open_version, takedown=takedown, evaluation=sets, state=expected_state
     )
-    note(f"{path} holds: it is signed by this key, and all of it was computed again")
+    note(f"{path} is valid: it is signed by this key, and all figures were computed again")
     return statement
 
 
@@ -178,7 +179,7 @@ def _read_state(path: Path) -> dict[str, Any]:
         return dict(_json.loads(_read_file(file, "state")))
     except (ValueError, TypeError) as error:
         raise ConfigError(
-            f"state {file}: it is no JSON object ({error}); expected what get_state() returned"
+            f"state {file}: it is not a JSON object ({error}); expected the result of get_state()"
         ) from error
 
 

@@ -9,13 +9,25 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 from rich.text import Text
 
 from tokenlake.base import numbers
-from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, emit, note, with_store
+from tokenlake.cli.console import (
+    AsJson,
+    Config,
+    Executor,
+    FormerExecutor,
+    Overrides,
+    StoreUrl,
+    Workers,
+    emit,
+    executor_of,
+    note,
+    with_store,
+)
 from tokenlake.cli.training import training_lines
 from tokenlake.errors import CancelledError, MissingExtraError
 from tokenlake.etl.reports import Table, dataset, facts, label, listed, number
@@ -26,8 +38,6 @@ if TYPE_CHECKING:
     from tokenlake.etl.observability.tally import RunTally
     from tokenlake.etl.runner import BuildResult
 
-Engine = Literal["local", "store", "ray", "dask"]
-
 
 def run(
     config: Config,
@@ -36,7 +46,8 @@ def run(
     workers: Workers = None,
     set_: Overrides = (),
     store: StoreUrl = None,
-    engine: Engine | None = None,
+    executor: Executor = None,
+    engine: FormerExecutor = None,
     prefect: Annotated[bool, Parameter(negative="--no-prefect")] = True,
     json: AsJson = False,
 ) -> int:
@@ -47,10 +58,11 @@ def run(
     as a Prefect flow, `tokenize` or `mix`, with a server of its own unless PREFECT_API_URL names one.
 
     Args:
-        engine: Where units run: local, on this machine (default); store, wherever `tokenlake work` runs;
+        executor: Where units run: local, on this machine (default); store, wherever `tokenlake work` runs;
             ray or dask, on a cluster.
         prefect: Run as a Prefect flow (default); --no-prefect runs the library alone.
     """
+    executor = executor_of(executor, engine)
     # Imported here and not above: the flow's first act is to start a server, and every import delays it.
     observed = importlib.import_module("tokenlake.etl.observability.build")
     overrides = with_store(set_, store)
@@ -58,21 +70,21 @@ def run(
         with observed.RunProgress("planning") as progress:
 
             def watch(event: Any) -> None:
-                if engine == "store" and type(event).__name__ == "BuildPlanned" and event.pending:
+                if executor == "store" and type(event).__name__ == "BuildPlanned" and event.pending:
                     note(f"waiting for workers: tokenlake work STORE {event.dataset}@v{event.version}")
                 progress(event)
 
             if prefect:
                 launch = importlib.import_module("tokenlake_flows.launch").launch
                 starting = partial(progress.doing, "starting Prefect, planning")
-                options: dict[str, Any] = {"workers": workers, "engine": engine, "on_event": watch}
+                options: dict[str, Any] = {"workers": workers, "executor": executor, "on_event": watch}
                 result = launch(config, overrides=overrides, on_start=starting, **options)
             else:
                 request = importlib.import_module("tokenlake.config").load_config(config, overrides)
                 build = importlib.import_module("tokenlake.etl.runner").build_dataset
                 watch(importlib.import_module("tokenlake.etl.events").BuildRequested(request.observability))
                 with observed.measured(request.observability, watch) as watcher:
-                    result = build(request, workers=workers, engine=engine, on_event=watcher)
+                    result = build(request, workers=workers, executor=executor, on_event=watcher)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if not prefect or missing not in _FLOWS:
@@ -202,7 +214,7 @@ def _print_lines(title: str, lines: Sequence[str]) -> None:
 
 
 _OUTCOMES: Final = {
-    "exists": "exists already with the same inputs and settings: nothing to do",
+    "exists": "already exists with the same inputs and settings: nothing to do",
     "resumed": "committed, after resuming an earlier run",
 }
 

@@ -154,14 +154,14 @@ def sql(
     'name') returns text. Files are hashed before they are read, and nothing can be written.
 
     Without a statement this is a prompt on a terminal, with a history; elsewhere the statements are read from standard
-    input, and the first that fails is the last. Where there are none, the tables and views are listed.
+    input, up to the first that fails. Without input, the tables and views are listed.
 
     Args:
-        statement: One statement that reads. Default: read statements from standard input.
+        statement: Statement that reads. Default: read statements from standard input.
         csv: Print CSV.
     """
     if json and csv:
-        raise ConfigError("--json and --csv: a result has one form; give one of them")
+        raise ConfigError("--json and --csv: give one of them")
     answer = partial(_answer, open_store(store or default_store()), json, csv)
     if statement is not None:
         answer(statement)

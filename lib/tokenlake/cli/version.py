@@ -13,6 +13,8 @@ from tokenlake.base import numbers
 from tokenlake.base.markup import printable
 from tokenlake.cli.console import (
     AsJson,
+    Executor,
+    FormerExecutor,
     Name,
     Overrides,
     StoreUrl,
@@ -20,11 +22,11 @@ from tokenlake.cli.console import (
     catalog_of,
     counting,
     emit,
+    executor_of,
     note,
     print_json,
 )
 from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
-from tokenlake.etl.engines import EngineName
 from tokenlake.etl.integrity.findings import RepairProgress, RepairReport, VerifyReport
 from tokenlake.etl.integrity.repair import repair as repair_version
 from tokenlake.etl.integrity.verify import named_version
@@ -51,13 +53,13 @@ def show(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Show a version: totals, splits, account, tokenizer, inputs, lineage, and the flow run that committed it.
+    """Show a version: totals, splits, audit, tokenizer, inputs, lineage, and the flow run that committed it.
 
     `--json` prints the manifest, indented; the file itself is one line, in the canonical form that is hashed.
 
     Args:
         files: List every shard.
-        croissant: Print the version as Croissant metadata (JSON-LD), its paths relative to its folder.
+        croissant: Print the version as Croissant metadata (JSON-LD), with paths relative to its folder.
     """
     catalog = catalog_of(store)
     manifest = catalog.manifest_of(name)
@@ -128,11 +130,11 @@ def verify(
 ) -> int:
     """Check every byte of versions against their manifests.
 
-    This checks the sizes and hashes of all files, Parquet footers, the account, the ledger, the claim and tags, and
-    finds files that no manifest lists. --deep also checks page checksums, every count and every segment. The exit code
-    is 3 if anything differs from what was committed. A missing second copy of the manifest (runs/manifest-copy.json),
-    as in versions of older releases, is a note on stderr. --json prints one report for one NAME, otherwise
-    {"ok": ..., "reports": [...]}.
+    This checks the sizes and hashes of all files, Parquet footers, the audit, the ledger, the claim and tags, and finds
+    files that no manifest lists. --deep also checks page checksums, every count and every segment. The exit code is 3
+    if anything differs from what was committed. A missing second copy of the manifest (runs/manifest-copy.json), as in
+    versions of older releases, is a note on stderr. --json prints one report for one NAME, otherwise {"ok": ...,
+    "reports": [...]}.
 
     Args:
         names: Datasets, or versions of them: NAME, NAME@v3 or NAME@TAG.
@@ -184,7 +186,7 @@ def _print_verified(report: VerifyReport) -> None:
     if report.deep:
         checked += f", {numbers.plural(report.rows, 'row')} decoded"
     if not report.listed:
-        checked += "; unlisted files and tags were not looked for"
+        checked += "; unlisted files and tags were not checked"
     outcome = "intact" if report.ok else numbers.plural(len(report.problems), "problem")
     stdout().print(f"{report.dataset} v{report.version}: {outcome} ({checked})")
     if not report.ok:
@@ -203,7 +205,8 @@ def repair(
     dry_run: bool = False,
     workers: Workers = None,
     store: StoreUrl = None,
-    engine: EngineName | None = None,
+    executor: Executor = None,
+    engine: FormerExecutor = None,
     json: AsJson = False,
 ) -> int:
     """Repair the damaged files of a version, byte for byte.
@@ -219,9 +222,10 @@ def repair(
     Args:
         config: The configuration that built the version. Default: the one recorded by its newest run.
         dry_run: Print what would be repaired, and write nothing.
-        engine: Where units are built again: local, on this machine (default); store, wherever `tokenlake work` runs;
+        executor: Where units are built again: local, on this machine (default); store, wherever `tokenlake work` runs;
             ray or dask, on a cluster.
     """
+    executor = executor_of(executor, engine)
 
     def show_progress(progress: RepairProgress) -> None:
         if progress.doing.startswith("waiting"):
@@ -236,7 +240,7 @@ def repair(
             overrides=set_,
             dry_run=dry_run,
             workers=workers,
-            engine=engine,
+            executor=executor,
             on_progress=show_progress,
         )
     emit(report.to_json(), json, lambda: _print_repaired(report))
@@ -277,4 +281,4 @@ def _repair_in_words(report: RepairReport) -> str:
         return f"{words}, {unrepaired} not" if unrepaired else words
     if report.ok:
         return "nothing is damaged"
-    return f"{numbers.plural(len(report.problems), 'problem')} that repair cannot solve"
+    return f"{numbers.plural(len(report.problems), 'problem')} that repair cannot fix"

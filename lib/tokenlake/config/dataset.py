@@ -80,20 +80,22 @@ def _sentinels(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class FimConfig(Section):
-    """Fill-in-the-middle: a share of the plain texts is cut in three, whose parts change places behind sentinels."""
+    """Fill-in-the-middle: a share of the plain texts is cut into three parts, which are reordered behind sentinel
+    tokens."""
 
     rate: Fraction = 0.5
-    """Share of the documents (or pieces) that are put in another order; the others stay as they are."""
+    """Share of the documents (or pieces) that are reordered; the others do not change."""
 
     spm: Fraction = 0.5
-    """Share of these in the form suffix, prefix, middle; the others are prefix, suffix, middle."""
+    """Share of the reordered ones in the order suffix, prefix, middle; the others have the order prefix, suffix,
+    middle."""
 
     level: Literal["document", "context"] = "document"
-    """document: whole documents, which packing may cut. context: pieces of documents that each fit into a row."""
+    """document: reorder whole documents, which packing may cut. context: reorder pieces that each fit into a row."""
 
     tokens: Annotated[tuple[Text, ...], AfterValidator(_sentinels)] | None = None
-    """Sentinels by name: of prefix, suffix, middle, and one after the middle if there is one; null: those that the
-    tokenizer has of StarCoder, SantaCoder, Qwen and CodeGemma, DeepSeek, or Code Llama."""
+    """Names of the sentinel tokens: prefix, suffix, middle, and optionally one after the middle; null: those of
+    StarCoder, SantaCoder, Qwen and CodeGemma, DeepSeek or Code Llama, if the tokenizer has them."""
 
 
 _SLICE: Final = re.compile(r"(?P<split>[^\[\]+]+)\[(?P<start>\d*):(?P<stop>\d*)\]")
@@ -139,11 +141,12 @@ class DatasetConfig(Section):
     b.jsonl}, of which `split` is read."""
 
     dataset: StoredName | None = None
-    """A dataset of the store instead of files, NAME or NAME@v3: its tokens are packed or mixed, not made again."""
+    """A dataset of the store instead of files, NAME or NAME@v3. Its tokens are packed or mixed, and not tokenized
+    again."""
 
     retokenize: Switch = False
-    """Take the text that `dataset` was built from, as its inputs must still be, and make other tokens of it: by the
-    tokenizer of this configuration."""
+    """Tokenize the text that `dataset` was built from again, with the tokenizer of this configuration. The inputs must
+    be unchanged."""
 
     name: SourceName | None = None
     """Name of the source; null: dataset_0, dataset_1, ... by position."""
@@ -152,15 +155,16 @@ class DatasetConfig(Section):
     """Format of the files; null: by the extension of each."""
 
     split: SplitToRead = "train"
-    """Split to read: of a Hub dataset; of a folder whose names or README.md say splits; of a mapping `data_files`.
-    Files that are named one by one or by a glob are all read unless this is written. Of a `dataset` of the store: the
-    split to mix; without a mixture all splits of it are packed, but one of held-out documents (`eval_...`) alone."""
+    """Split to read, of a Hub dataset, of a folder whose file names or README.md define splits, or of a mapping
+    `data_files`. Files listed one by one or matched by a glob are all read unless this is set. For a `dataset` of the
+    store: the split to mix. Without a mixture all its splits are packed; a split of held-out documents (`eval_...`) is
+    packed only by itself."""
 
     num_rows: Count | None = None
-    """Read at most this many rows."""
+    """Largest number of rows to read."""
 
     dataset_split_name: SplitToRead | None = None
-    """Name of the split to read, where it is not `split`."""
+    """Name of the split to read, if it differs from `split`."""
 
     subset: Text | None = None
     """Configuration (subset) of a Hub dataset, or of a folder whose README.md has `configs:`."""
@@ -169,27 +173,27 @@ class DatasetConfig(Section):
     """One SQL predicate (DuckDB) that rows must meet, such as "lang = 'en'"."""
 
     storage_options: Options | None = None
-    """Options of the file system the files are on; credentials as {env: NAME}."""
+    """Options of the file system of the files; credentials as {env: NAME}."""
 
     tokenizer: stages.TokenizerChoice | None = None
-    """Tokenizer of this source; null: `tokenize.default_tokenizer`, else `default_tokenizer`."""
+    """Tokenizer of this source; null: `tokenize.default_tokenizer`, otherwise `default_tokenizer`."""
 
     tokenizer_kwargs: Options | None = None
-    """Options of the tokenizer by the names that transformers has for them: model_max_length, padding_side ...; those
-    that would change tokenizer.json itself are refused by name."""
+    """Options of the tokenizer under their names in transformers, such as model_max_length and padding_side. Options
+    that would change tokenizer.json are refused."""
 
     special_tokens_in_text: stages.SpecialTokensInText | None = None
     """See `tokenize.special_tokens_in_text`; null inherits it."""
 
     cache_path: Path | None = None
-    """Directory in which the row-wise API keeps the tokens of this source; a build keeps them in its store."""
+    """Directory in which the row-wise API caches the tokens of this source; a build stores them in its store."""
 
     cache_enabled: Switch = True
-    """Reuse what an earlier run made of this source; false: neither tokens that the row-wise API has kept, nor, where a
-    build makes a new version, equal units of older ones."""
+    """Reuse results of earlier runs: cached tokens of the row-wise API, and equal units of older versions in a build.
+    false: reuse neither."""
 
     save_path: Path | None = None
-    """Directory that gets this source alone: a path, s3:// or gs://; a build writes it after the commit."""
+    """Directory to which this source alone is written: a path, s3:// or gs://. A build writes it after the commit."""
 
     save_format: Literal["parquet", "arrow", "jsonl"] | None = None
     """Format at `save_path`; null: `save.format`."""
@@ -198,29 +202,30 @@ class DatasetConfig(Section):
     """Field that holds the text (or the messages of a chat)."""
 
     delimiter: Character | None = None
-    """Character between the cells of CSV; null: a tab in .tsv, else a comma."""
+    """Character between the cells of CSV; null: a tab in .tsv, otherwise a comma."""
 
     text_mode: Literal["document", "lines"] = "document"
-    """For text files: a file is one document, or every line that is not empty is. Where it is not set, it is document
-    in a build, and lines where rows are read without a build (create_source, Pipeline, tokenize_and_save)."""
+    """Documents of text files: each file (document), or each line that is not empty (lines). Default: document in a
+    build, and lines if rows are read without a build (create_source, Pipeline, tokenize_and_save)."""
 
     additional_fields: tuple[Text, ...] | None = None
-    """Fields to keep beside the tokens of each document, as columns of their own; only where nothing is packed."""
+    """Fields to keep with the tokens of each document, each as a column; not available with packing."""
 
     field_types: dict[Text, FieldType] | None = None
-    """Types of `additional_fields`, such as {score: float64}; null: the file's own, or that of the first records."""
+    """Types of `additional_fields`, such as {score: float64}; null: the types of the file, or those of the first
+    records."""
 
     format_callback: texts.Function | None = None
-    """Function applied to every row before anything else; in a file as 'package.module:function'."""
+    """Function that is applied to every row first; in a file as 'package.module:function'."""
 
     format_fields: texts.Renames | None = None
     """Fields to rename, {old: new}, after `format_callback`."""
 
     transforms: texts.Transforms | None = None
-    """Steps that change every row after that, in order: a list of {name of a step: its arguments}."""
+    """Steps that change every row after `format_fields`, in order: a list of {name of a step: its arguments}."""
 
     chat: texts.ChatConfig | None = None
-    """Rows are conversations, rendered by a chat template; null: if rows hold messages and no field of text."""
+    """Rows are conversations, rendered by a chat template; null: only if rows have messages and no text field."""
 
     prompt: texts.PromptConfig | None = None
     """Rows become prompts and answers by a template."""
@@ -229,7 +234,7 @@ class DatasetConfig(Section):
     """Rows are preferences: better and worse answers to a prompt."""
 
     fim: FimConfig | None = None
-    """Fill-in-the-middle; null: every document stays as it is. What `eval` holds out always does."""
+    """Fill-in-the-middle; null: documents do not change. Documents that `eval` holds out never change."""
 
     long_documents: stages.LongDocuments | None = None
     """See `tokenize.long_documents`; null inherits it."""
@@ -241,10 +246,10 @@ class DatasetConfig(Section):
     """See `tokenize.truncation_side`; null inherits it."""
 
     shard_column: Text | None = None
-    """One of `additional_fields`, each of whose values has files of its own in the `save_path` of a build."""
+    """One of `additional_fields`. Each of its values gets separate files in the `save_path` of a build."""
 
     num_shards: Count | None = None
-    """Exactly this many files for each split, of this source alone; null: see `save.num_shards`."""
+    """Number of files for each split of this source; null: see `save.num_shards`."""
 
     on_bad_record: stages.BadRecordPolicy | None = None
     """See `source.on_bad_record`; null inherits it."""
@@ -256,11 +261,12 @@ class DatasetConfig(Section):
     """See `source.splits`; null inherits it."""
 
     eval: Count | None = None
-    """Hold so many records out of all splits, by a hash of their identity, as the split `eval_NAME`; what is held out
-    once stays held out in all later versions, whatever is added."""
+    """Number of records to hold out of all splits, by a hash of their identity, as the split `eval_NAME`. A held-out
+    record stays held out in all later versions."""
 
     exclude: Path | None = None
-    """Parquet of documents to leave out (takedowns): columns `file` (path, URL, name or identity) and `position`."""
+    """Parquet file of documents to leave out (takedowns), with columns `file` (path, URL, name or identity) and
+    `position`."""
 
     @field_validator("tokenizer_kwargs")
     @classmethod
@@ -334,13 +340,15 @@ class DatasetConfig(Section):
     def _one_origin(self) -> Self:
         if self.data_files is None and self.dataset is None:
             raise problem(
-                "got neither data_files nor dataset, must have data_files (what to read) or dataset (NAME in the store)"
+                "got neither data_files nor dataset, must have data_files (files to read) or dataset (NAME in the "
+                "store)"
             )
         if self.dataset is None:
             self._check_mapping()
             if self.retokenize:
                 raise problem(
-                    "got retokenize without dataset, must have dataset (NAME in the store): text is tokenized anyway"
+                    "got retokenize without dataset, must have dataset (NAME in the store); text in files is always "
+                    "tokenized"
                 )
             return self
         if self.data_files is not None:
@@ -386,7 +394,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
 _EXTENSIONS: Final = tuple(end for facts in FORMATS.values() for end in (*facts.extensions, *facts.prose))
 SPLIT_PLACE: Final = "{split}"
 _LATER: Final = {
-    "fim": "fill-in-the-middle rearranges documents, not prompts, and is no stage of a prompt",
+    "fim": "fill-in-the-middle reorders documents and is not available for prompts",
     "ppo": "a query is a prompt without an answer; train on prompts with `preference: {method: grpo}` of a build",
 }
 
@@ -413,19 +421,19 @@ def names_text(name: str) -> bool:
 
 
 class SplitSpec(Section):
-    """A split of the dataset; a plain text in the place of this section is its `name`."""
+    """A split of the dataset; a plain text instead of this section is its `name`."""
 
     name: SplitName
     """Name of the split, of the Hub's dataset and of the result."""
 
     sample_size: Count | None = None
-    """Use so many rows; the first ones, or where `shuffle` is true any."""
+    """Number of rows to use: the first ones, or random ones if `shuffle` is true."""
 
     shuffle: Switch = False
-    """Take rows in an order that `seed` decides."""
+    """Shuffle the rows, in an order that `seed` determines."""
 
     seed: Seed = 0
-    """Seed of that order, and of the loader's."""
+    """Random seed of this order and of the loader's order."""
 
     @model_validator(mode="before")
     @classmethod
@@ -437,26 +445,26 @@ class DataModuleDataset(Section):
     """Section `dataset`."""
 
     name: Path
-    """Hub id, or path, glob, directory or URL of files; {split} in it stands for the name of the split, and of a
-    directory the names of its files say it."""
+    """Hub id, or path, glob, directory or URL of files. {split} in it is replaced by the name of the split. In a
+    directory, the file names define the splits."""
 
     config_name: Text | None = None
     """Configuration (subset) of a Hub dataset, or of a directory whose README.md has `configs:`."""
 
     streaming: Switch = False
-    """Read rows as they are asked for; false: hold them in memory, so that they can be shuffled as a whole."""
+    """Read rows on demand; false: load them into memory, so that they can be shuffled as a whole."""
 
     columns: tuple[Text, ...] | None = None
     """Columns to keep; null: all."""
 
     splits: tuple[SplitSpec, ...] = (SplitSpec(name="train"),)
-    """The splits that are used."""
+    """Splits to use."""
 
     column_mapping: dict[Text, Text] | None = None
-    """Name in the prompt to column of the dataset, where they differ."""
+    """Name in the prompt -> column of the dataset, for names that differ."""
 
     stages: tuple[Stage, ...] = ("sft",)
-    """Stages of prompts: `sft`; `packing` puts several into one row of `tokenizer.max_length` ids."""
+    """Stages of prompts: `sft`; `packing` puts several prompts into one row of `tokenizer.max_length` ids."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -479,37 +487,39 @@ class DataLoaderConfig(Section):
     """Section `dataloader`: arguments of ``torch.utils.data.DataLoader``; not used by a build."""
 
     batch_size: Count = 1
-    """Rows of a batch."""
+    """Number of rows per batch."""
 
     num_workers: Count | Literal[0] = 0
-    """Worker processes; 0: the loading one itself."""
+    """Number of worker processes; 0: rows are loaded in the main process."""
 
     pin_memory: Switch = False
-    """Copy batches to pinned memory of a GPU's driver."""
+    """Copy batches to pinned memory."""
 
     persistent_workers: Switch = False
-    """Keep workers from one epoch to the next."""
+    """Keep the workers between epochs."""
 
     prefetch_factor: Count | None = None
-    """Batches that each worker makes ahead; null: PyTorch's own."""
+    """Number of batches that each worker prepares ahead; null: the default of PyTorch."""
 
     shuffle: Switch = False
-    """Another order in every epoch, reproducibly, where the call does not say."""
+    """Use a different, reproducible order in every epoch; an argument of the call takes precedence."""
 
     drop_last: Switch = False
-    """Leave out the last batch of an epoch where it is smaller. Of several processes: leave out the last rows where
-    they do not come out even, instead of repeating some."""
+    """Leave out the last batch of an epoch if it is smaller. With several processes, leave out the rows that cannot be
+    divided equally, instead of repeating some."""
 
     long_prompts: Literal["fail", "skip", "shorten"] = "fail"
-    """A prompt that is so long that nothing of its answer fits into `tokenizer.max_length`. fail: it is an error. skip:
-    leave the row out. shorten: cut the input columns of every row that is too long, and keep its answer. A warning says
-    how many rows were left out or cut."""
+    """Policy for prompts that leave no room for the answer in `tokenizer.max_length`. fail: raise an error. skip: leave
+    the row out. shorten: cut the input columns of every row that is too long, and keep its answer. A warning states how
+    many rows were left out or cut."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         for name in ("persistent_workers", "prefetch_factor"):
             if getattr(self, name) and not self.num_workers:
-                raise problem(f"{name}: set, but num_workers is 0; set it to 1 or more, or leave {name} out")
+                raise problem(
+                    f"{name}: set, but num_workers is 0; set num_workers to 1 or more, or leave {name} out"
+                )
         return self
 
 
@@ -523,25 +533,25 @@ class DataModuleConfig(Section):
     """Version of the schema."""
 
     name: DatasetName | None = None
-    """Name of a build's result in the store; null: the stem of the configuration's file."""
+    """Name of the dataset that a build writes to the store; null: the stem of the configuration's file."""
 
     dataset: DataModuleDataset
     """Source of the rows."""
 
     tokenizer: TokenizerChoice
-    """Hub id or path, or a whole section with `max_length`, `padding`, `truncation`, `special_tokens`."""
+    """Hub id or path, or a section with `max_length`, `padding`, `truncation`, `special_tokens`."""
 
     prompt_template: PromptConfig = PromptConfig(template="{text}")
-    """Template of a prompt and its answer; left out: the column `text`, all of which counts toward the loss."""
+    """Template of a prompt and its answer; null: the column `text`, all of which counts toward the loss."""
 
     dataloader: DataLoaderConfig = DataLoaderConfig()
     """Batches and worker processes of the loader; not used by a build."""
 
     output_schema: dict[Name, Integer] = {"input_ids": "int64", "attention_mask": "int64", "labels": "int64"}  # noqa: RUF012
-    """Tensors of a batch and their types; `position_ids` and `segment_ids` only with `packing`; not used by a build."""
+    """Tensors of a batch and their types; `position_ids` and `segment_ids` require `packing`. Not used by a build."""
 
     save: SaveStageConfig = SaveStageConfig()
-    """Place and form of a build's result."""
+    """Store and files that a build writes."""
 
     @property
     def tokenizer_config(self) -> TokenizerConfig:
@@ -573,6 +583,6 @@ class DataModuleConfig(Section):
         missing = [name for name in self.used_columns if name not in columns]
         if missing:
             raise problem(
-                f"dataset.columns: {', '.join(map(repr, missing))} missing, which prompt_template uses"
+                f"dataset.columns: {', '.join(map(repr, missing))} missing, but prompt_template uses them"
             )
         return self

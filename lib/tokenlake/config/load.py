@@ -18,6 +18,7 @@ from tokenlake.config.dataset import (
     is_hub_id,
     names_text,
 )
+from tokenlake.config.former_names import with_present_names
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.errors import ConfigError
 
@@ -51,6 +52,7 @@ def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> Pipeline
     if isinstance(source, PipelineConfig) and not overrides:
         _require_valid(source, None)
         return source
+    overrides = with_present_names(overrides)
     data, file = read_document(PipelineConfig, source, _EXAMPLE)
     changed, _ = apply_overrides(data, overrides)
     if changed.get("type") == DATA_MODULE:

@@ -48,8 +48,8 @@ _Defaults = BeforeValidator(lambda value: cast("dict[str, Any]", {}) if value is
 
 
 class CardConfig(Section):
-    """Section `card`: what the dataset card says of the texts, in the words of the Hub. Versions that say another thing
-    are other versions; they share all files of rows.
+    """Section `card`: facts about the texts on the dataset card, as keys of the Hub. A change of them makes a new
+    version, which shares all data files with the old one.
     """
 
     license: Text | None = None
@@ -59,14 +59,14 @@ class CardConfig(Section):
     """Languages of the texts, as codes: en, de."""
 
     task_categories: tuple[Text, ...] = ()
-    """Tasks of the rows, such as text-generation."""
+    """Tasks that the rows are for, such as text-generation."""
 
 
 class WeightSchedulePoint(Section):
-    """Weights that hold from a step on, or that the steps before it move towards."""
+    """One point of a weight schedule: weights that are reached at a step."""
 
     step: Step
-    """Step at which exactly these weights hold."""
+    """Step at which these weights are reached."""
 
     weights: Weights
     """Dataset name to weight: shares that sum to 1, percentages, or ratios of whole numbers."""
@@ -96,63 +96,64 @@ class MixStageConfig(Section):
     equal weights."""
 
     weight_schedule: Annotated[tuple[WeightSchedulePoint, ...], AfterValidator(_schedule)] | None = None
-    """Weights that change along the way; where given, it goes before `weights`."""
+    """Weights that change during the run; takes precedence over `weights`."""
 
     weights_by: Literal["rows", "tokens"] = "rows"
-    """Unit of the weights: rows, or tokens (by the mean tokens of a row of each source)."""
+    """Unit of the weights: rows, or tokens (converted by the mean number of tokens per row of each source)."""
 
     weight_schedule_type: Literal["step", "linear", "cosine"] = "step"
     """Interpolation of the weights between two points of the schedule."""
 
     step_rows: Count | None = None
-    """Rows of the mixture to a step of the schedule; null: `batch_size`, or where a pipeline loads what it mixes
-    `load.batch_size`, so that a step is a training step."""
+    """Number of rows per step of the schedule; null: `batch_size`, or `load.batch_size` if a pipeline loads the mixture
+    itself, so that a step is a training step."""
 
     block_size: Count = 1000
-    """Rows of a lane that are dealt together. The order of sources is shuffled inside as many, but never beyond a
-    batch, at whose end the weights hold."""
+    """Number of rows of a lane within which the order of the sources is shuffled, but never beyond a batch. The weights
+    are exact at the end of each batch."""
 
     stop_strategy: Literal["restart", "first_exhausted", "all_exhausted"] = "restart"
-    """When a source ends: start it again, stop, or go on with the others."""
+    """Action when a source ends: restart it, stop (first_exhausted), or continue with the others (all_exhausted)."""
 
     seed: Seed | None = None
-    """Seed of the order; null: the pipeline's seed."""
+    """Random seed of the shuffle order; null: the seed of the pipeline."""
 
     lanes: Count | None = None
-    """Lanes of the order, part of its identity; null: as many as the sources have work for, at most 64."""
+    """Number of lanes, which changes the order; null: chosen by the size of the sources, at most 64."""
 
     batch_size: Count = 256
-    """Rows of a global batch, for which a stored mixture is laid out."""
+    """Number of rows per global batch for which a stored mixture is laid out."""
 
     order: Literal[2, 3] = 3
-    """Version of the order; 2 builds and continues mixtures of earlier releases."""
+    """Version of the order; 2 reproduces and extends mixtures of earlier releases."""
 
     unit_rows: Count | None = None
-    """Rows of a unit of work; null: so many that a unit reads hardly more than it writes."""
+    """Number of rows per unit; null: large enough that a unit reads little more than it writes."""
 
     total_tokens: Count | None = None
-    """Stop after this many tokens; where rows are documents, after the rows that are expected to hold so many."""
+    """Number of tokens after which the mixture ends; for rows that are documents, the expected number."""
 
     total_rows: Count | None = None
-    """Stop after this many rows."""
+    """Number of rows after which the mixture ends."""
 
     epochs: Positive | dict[Text, Positive] | None = None
-    """Stop after so many rows as all sources have together, times this; or dataset name to how often its rows come, of
-    which the weights follow, too."""
+    """Length of the mixture as a multiple of the rows of all sources together; or dataset name -> number of epochs,
+    which also determines the weights."""
 
     max_repetitions: Positive | dict[Text, Positive] | None = None
-    """Largest average number of repetitions of a source's rows, of all or dataset name to its own; plans list the
-    sources that have too few."""
+    """Maximum average number of repetitions per source, for all sources or as dataset name -> number. A plan lists the
+    sources that have too few rows."""
 
     max_fraction: Fraction | dict[Text, Fraction] | None = None
-    """The share of a source's rows that may be used, of all or dataset name to its own: always the same rows."""
+    """Share of a source's rows that may be used, for all sources or as dataset name -> share. The selected rows are
+    always the same."""
 
     target_budget: Count | None = None
-    """Tokens of the run that an experiment stands for; with `experiment_budget`."""
+    """Number of tokens of the full run that an experiment represents; requires `experiment_budget`."""
 
     experiment_budget: Count | None = None
-    """Tokens of the experiment: each source is shortened to `experiment_budget / target_budget`, so that its rows are
-    repeated as often as they would be in the run."""
+    """Number of tokens of the experiment. Each source is shortened to the share `experiment_budget / target_budget`, so
+    that its rows are repeated as often as in the full run."""
 
     @property
     def points(self) -> tuple[tuple[int, dict[str, float]], ...]:
@@ -199,13 +200,14 @@ class ContaminationConfig(Section):
     """Documents that hold parts of evaluation sets."""
 
     sets: tuple[DatasetConfig, ...]
-    """The evaluation sets, in the form of `datasets`; the list of documents to leave out has the `name` of each."""
+    """Evaluation sets, in the form of `datasets`. The list of documents to leave out contains the `name` of the set."""
 
     ngram: _Words = 13
-    """Words of an n-gram (13: GPT-3, Brown et al. 2020); a document of a set with fewer words cannot be found."""
+    """Number of words per n-gram (13: GPT-3, Brown et al. 2020). Documents of a set with fewer words cannot be
+    found."""
 
     min_ngrams: Count = 1
-    """A document is left out if at least so many of its n-grams are in evaluation sets..."""
+    """A document is left out if at least this number of its n-grams is in evaluation sets..."""
 
     min_fraction: Fraction = 0.0
     """...and at least this share of them."""
@@ -217,10 +219,11 @@ class ContaminationConfig(Section):
         if None in names:
             position = names.index(None)
             raise problem(
-                f"sets.{position}: name is missing; the list of documents to leave out names the set"
+                f"sets.{position}: name is missing; each set needs a name, which the list of documents to leave out "
+                "contains"
             )
         if len(set(names)) < len(names):
-            raise problem("sets: two have one name")
+            raise problem("sets: two sets have the same name")
         return self
 
 
@@ -230,20 +233,20 @@ Exact: TypeAlias = Literal["folded", "text", "none"]
 class MinHashConfig(Section):
     """Near duplicates by MinHash and locality-sensitive hashing; the defaults are FineWeb's (Penedo et al. 2024).
 
-    Two documents of which a share s of the n-grams is common are found with a chance of 1 - (1 - s^rows)^bands.
+    Two documents that share a fraction s of their n-grams are found with probability 1 - (1 - s^rows)^bands.
     """
 
     enabled: Switch = True
     """Look for near duplicates."""
 
     ngram: _Words = 5
-    """Words of an n-gram; a document with fewer words has no near duplicates."""
+    """Number of words per n-gram; a document with fewer words has no near duplicates."""
 
     bands: Count = 14
-    """Groups of hash values; documents with one group in common are near duplicates."""
+    """Number of groups of hash values; documents with one group in common are near duplicates."""
 
     rows: Count = 8
-    """Hash values of a group."""
+    """Number of hash values per group."""
 
     seed: Annotated[Seed, Le(2**32 - 1)] = 1
     """Seed of the hash functions."""
@@ -262,7 +265,7 @@ def _needs_sets(value: ContaminationConfig | None) -> ContaminationConfig | None
 
 
 class CleanConfig(Section):
-    """Section `clean`: documents that are left out before tokenizing. A build takes the list by `exclude`."""
+    """Section `clean`: documents to leave out before tokenizing. A build reads the list with `exclude`."""
 
     output: Path | None = None
     """Parquet of the documents to leave out (`file`, `position`, `reason`, ...); null: NAME-exclude.parquet."""
@@ -271,23 +274,23 @@ class CleanConfig(Section):
     """Published filters of quality, by name: gopher_repetition, gopher_quality, c4, fineweb."""
 
     contamination: Annotated[ContaminationConfig | None, AfterValidator(_needs_sets)] = None
-    """Evaluation sets of which nothing may be in the documents."""
+    """Evaluation sets that must not overlap with the documents."""
 
     exact: Exact = "folded"
-    """Duplicates: of the same words whatever their case and white space (folded), of the same bytes (text), or none."""
+    """Exact duplicates: equal after folding case and white space (folded), equal bytes (text), or none."""
 
     minhash: MinHashConfig = MinHashConfig()
     """Near duplicates."""
 
     against: tuple[Path, ...] = ()
-    """Lists that earlier runs wrote: duplicates of documents that these runs kept are left out."""
+    """Lists that earlier runs wrote. Duplicates of documents that those runs kept are left out."""
 
     memory: Size = 512 * MIB
-    """Memory for sorting, beside 25 bytes for each document; it changes no result."""
+    """Memory for sorting, in addition to 25 bytes per document. It does not change the result."""
 
 
 class PipelineConfig(Section):
-    """A whole pipeline; sections that are left out have their defaults.
+    """Configuration of a pipeline; omitted sections have their defaults.
 
     Example:
         >>> import tokenlake as tl
@@ -297,49 +300,49 @@ class PipelineConfig(Section):
     """
 
     name: DatasetName | None = None
-    """Name of the result in the store; null: the stem of the configuration's file."""
+    """Name of the dataset in the store; null: the stem of the configuration's file."""
 
     datasets: Annotated[tuple[DatasetConfig, ...], AfterValidator(_named)] = ()
-    """The sources, at least one."""
+    """Sources, at least one."""
 
     default_tokenizer: stages.TokenizerChoice | None = None
-    """Tokenizer of the datasets that name none, after `tokenize.default_tokenizer`."""
+    """Tokenizer of datasets without one; `tokenize.default_tokenizer` takes precedence."""
 
     streaming: Switch = True
-    """Have the row-wise API stream rather than load; not used by a build, which streams also where this is false."""
+    """Stream rows in the row-wise API instead of loading them. Not used by a build, which always streams."""
 
     seed: Seed | None = None
-    """Seed of everything random: the order of a mixture, and of packed rows where they are shuffled."""
+    """Random seed of the order of a mixture, and of packed rows if they are shuffled."""
 
     source: Annotated[stages.SourceStageConfig, _Defaults] = stages.SourceStageConfig()
     """Reading: units, bad records, splits."""
 
     clean: Annotated[CleanConfig, _Defaults] = CleanConfig()
-    """Documents that `tokenlake clean` leaves out; not used by a build, which takes the list by `exclude`."""
+    """Documents that `tokenlake clean` leaves out. Not used by a build, which reads the list with `exclude`."""
 
     tokenize: Annotated[stages.TokenizeStageConfig, _Defaults] = stages.TokenizeStageConfig()
-    """Text to tokens."""
+    """Tokenizing."""
 
     cache: Annotated[stages.CacheStageConfig, _Defaults] = stages.CacheStageConfig()
     """Cache of the row-wise API; not used by a build."""
 
     mix: Annotated[MixStageConfig, _Defaults] = MixStageConfig()
-    """Several sources to one weighted stream."""
+    """Sources combined by weight."""
 
     pack: Annotated[stages.PackStageConfig, _Defaults] = stages.PackStageConfig()
-    """Documents to rows of one length."""
+    """Packing of documents into rows of equal length."""
 
     load: Annotated[stages.LoadStageConfig, _Defaults] = stages.LoadStageConfig()
     """Reading the result in a trainer; not used by a build."""
 
     save: Annotated[stages.SaveStageConfig, _Defaults] = stages.SaveStageConfig()
-    """Place and form of results."""
+    """Store and output files."""
 
     card: Annotated[CardConfig, _Defaults] = CardConfig()
     """Licence, languages and tasks, for the dataset card."""
 
     ray: Annotated[stages.RayConfig, _Defaults] = stages.RayConfig()
-    """Running on Ray."""
+    """Units that run on Ray."""
 
     observability: Annotated[stages.ObservabilityConfig, _Defaults] = stages.ObservabilityConfig()
     """Display, log lines and metrics of a run; they change no byte of the result."""

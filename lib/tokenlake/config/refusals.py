@@ -78,26 +78,28 @@ class Refusal:
         return not any(type(value) is type(other) and value == other for other in accepted)
 
 
-_BUILDS: Final = "it acts in builds (`tokenlake run`, build_dataset)"
+_BUILDS: Final = "it is an option of builds (`tokenlake run`, build_dataset)"
 _READ: Final = "a source yields rows; save_dataset writes them"
-_TOKENIZED: Final = "a source yields rows, not tokens; builds and pipelines act on it"
-_REUSE: Final = "a build always reuses equal units of its store, after checking them"
+_TOKENIZED: Final = "a source yields rows, not tokens; it is an option of builds and pipelines"
+_REUSE: Final = "a build always reuses equal units of its store after it has checked them"
 _PAIRS: Final = f"{_BUILDS}; PreferenceRows makes rows"
-_STORED: Final = "builds take it; data_files: STORE/NAME/v1/data/*.parquet reads its rows"
+_STORED: Final = "it is an option of builds; data_files: STORE/NAME/v1/data/*.parquet reads its rows"
 _BY_VALUE: Final = f"{_BUILDS}, and in export_version"
 _TYPED: Final = f"{_BUILDS}; save_dataset(schema=...) gives types to the columns of rows"
 _RETRIES: Final = (
-    "requests are tried again, with growing waits, for TOKENLAKE_RETRY_SECONDS without progress (120)"
+    "requests are retried with growing waits until TOKENLAKE_RETRY_SECONDS (120) pass without progress"
 )
-_NO_DASK: Final = "storage_options of each dataset; nothing here reads by Dask"
-_AS_IS: Final = f"the tokenizer.json is used as it is (use_fast: true), and these act: {', '.join(KWARGS)}"
+_NO_DASK: Final = "storage_options of each dataset; inputs are not read with Dask"
+_AS_IS: Final = (
+    f"the tokenizer.json is used unchanged (use_fast: true); supported options: {', '.join(KWARGS)}"
+)
 
 REFUSALS: Final = (
     Refusal(
         "datasets.tokenizer_kwargs", build=_AS_IS, rows=_AS_IS, also=({}, {"use_fast": True}), keys=KWARGS
     ),
     Refusal("datasets.cache_path", build="a build resumes and reuses from its store"),
-    Refusal("datasets.cache_enabled", stored=_REUSE, source="a source on its own keeps nothing"),
+    Refusal("datasets.cache_enabled", stored=_REUSE, source="a source on its own caches nothing"),
     *(Refusal(f"datasets.{name}", source=_READ) for name in ("save_path", "save_format")),
     Refusal("datasets.shard_column", rows=_BY_VALUE, source=_BY_VALUE),
     Refusal("datasets.exclude", rows=_BUILDS, source=_BUILDS),
@@ -109,7 +111,7 @@ REFUSALS: Final = (
         "datasets.additional_fields", source="a source yields whole rows; `select_fields` selects fields"
     ),
     Refusal("datasets.field_types", rows=_TYPED, source=_TYPED),
-    Refusal("datasets.num_shards", source="a source has the shards that its files make"),
+    Refusal("datasets.num_shards", source="the files of a source determine its shards"),
     Refusal("datasets.dataset", rows=_STORED, source=_STORED),
     Refusal("datasets.retokenize", rows=_STORED, source=_STORED),
     *(Refusal(f"datasets.{name}", source=_BUILDS) for name in ("chat", "prompt", "long_documents")),
@@ -131,20 +133,20 @@ REFUSALS: Final = (
         build="`--workers N`, the flow's parameter or build_dataset(workers=N) sets the number of workers",
         is_speed=True,
     ),
-    Refusal("mix.lanes", rows="rows are drawn in one lane; lanes act where a mixture is built"),
-    Refusal("mix.weights_by", rows="weights are of rows; tokens act where a mixture is built"),
-    Refusal("mix.order", rows="rows are drawn in one lane, in one order; it acts where a mixture is built"),
+    Refusal("mix.lanes", rows="rows are drawn in one lane; it is an option of builds"),
+    Refusal("mix.weights_by", rows="weights are of rows; weights by tokens are an option of builds"),
+    Refusal("mix.order", rows="rows are drawn in one lane, in one order; it is an option of builds"),
     Refusal("mix.epochs", rows="total_rows, total_tokens or stop_strategy end a mixture"),
     *(Refusal(f"card.{name}", rows=_BUILDS) for name in ("license", "language", "task_categories")),
     *(
         Refusal(
             f"mix.{name}",
-            rows="rows are drawn as they come; it acts where a mixture is built, and in tl.Mixture",
+            rows="it is an option of builds and of tl.Mixture",
         )
         for name in ("max_repetitions", "max_fraction", "target_budget", "experiment_budget")
     ),
     *(
-        Refusal(f"ray.{name}", rows="rows are made in this process")
+        Refusal(f"ray.{name}", rows="rows are processed in this process")
         for name in ("enabled", "use_gpu", "object_store_memory")
     ),
     *(
@@ -262,7 +264,8 @@ def build_problems(config: PipelineConfig) -> list[str]:
     pack_keys = sorted(config.pack.model_fields_set)
     if pack_keys and not config.pack.enabled and "enabled" not in pack_keys:
         problems.append(
-            f"pack.{pack_keys[0]}: set, but packing is off; write pack.enabled: true, or false to say so"
+            f"pack.{pack_keys[0]}: set, but packing is not enabled; write pack.enabled: true, or pack.enabled: false "
+            "to keep it off"
         )
     if not config.is_text_build:
         return [*problems, *_stored_problems(config)]
@@ -282,8 +285,8 @@ def build_problems(config: PipelineConfig) -> list[str]:
             )
         if save_format not in (None, config.save.format) and not dataset.save_path:
             problems.append(
-                f"{path}.save_format: {save_format!r}, but there is no save_path; a build writes a source's rows alone "
-                "there: set it, or leave both out"
+                f"{path}.save_format: {save_format!r}, but there is no save_path; a build writes the rows of one "
+                "source there; set save_path, or leave both out"
             )
         problems += output_problems(config, dataset, config.tokenizer_of(dataset))
     problems += _shard_problems(config)
@@ -377,8 +380,8 @@ def output_problems(
         )
     elif is_padded and not choice.return_attention_mask:
         problems.append(
-            f"{path}.tokenizer.return_attention_mask: false, but rows are padded, and only the mask says which "
-            "tokens are padding; leave it out"
+            f"{path}.tokenizer.return_attention_mask: false, but rows are padded, and only the mask identifies the "
+            "padding; leave it out"
         )
     elif side is not None and not is_padded:
         problems.append(
@@ -401,7 +404,7 @@ def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) ->
         if name not in fields:
             listed = ", ".join(map(repr, fields)) or "none"
             yield (
-                f"datasets.{dataset.name}.field_types: {name!r} is no kept field (additional_fields: {listed}); add it "
+                f"datasets.{dataset.name}.field_types: {name!r} is not one of additional_fields ({listed}); add it "
                 "there, or leave it out here"
             )
     if fields and config.pack.enabled:
@@ -421,9 +424,9 @@ def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) ->
                 f"format_fields: {{{name}: another_name}}, and keep that"
             )
         elif name in (config.tokenize.remove_columns or ()):
-            yield f"{path}: {name!r} is to be kept, and tokenize.remove_columns says to drop it"
+            yield f"{path}: {name!r} is one of additional_fields, but tokenize.remove_columns drops it"
     if len({name.lower() for name in fields}) < len(set(fields)):
-        yield f"{path}: two names differ in upper and lower case only, which SQL cannot tell apart"
+        yield f"{path}: two names differ only in upper and lower case, which SQL does not distinguish"
 
 
 def _eval_problems(config: PipelineConfig) -> Iterator[str]:
@@ -460,7 +463,10 @@ def _fim_problems(config: PipelineConfig) -> Iterator[str]:
         policy = config.long_documents_of(dataset)
         forms = [name for name in ("chat", "prompt", "preference") if getattr(dataset, name) is not None]
         if forms:
-            yield f"{path}.fim: set beside `{forms[0]}`, but only plain texts can be infilled; leave one of them out"
+            yield (
+                f"{path}.fim: set beside `{forms[0]}`, but fill-in-the-middle needs plain texts; leave one of them "
+                "out"
+            )
         # Whole documents are infilled before anything cuts them; pieces are infilled in rows that hold them whole.
         if dataset.fim.level == "document":
             if policy != "keep":
@@ -470,8 +476,9 @@ def _fim_problems(config: PipelineConfig) -> Iterator[str]:
                 )
         elif not pack.enabled or pack.strategy not in ("first_fit", "best_fit"):
             yield (
-                f"{path}.fim.level: context, but no rows are made here that hold pieces whole; write pack: {{enabled: "
-                "true, strategy: best_fit}} (or first_fit), or level: document, also where a mixture packs later"
+                f"{path}.fim.level: context, but this build does not pack, or its strategy may cut pieces; write "
+                "pack: {enabled: true, strategy: best_fit} (or first_fit), or level: document, also if a "
+                "mixture packs later"
             )
         elif policy != "keep":
             yield (
@@ -490,8 +497,8 @@ def _preference_problems(config: PipelineConfig) -> Iterator[str]:
     paired = [dataset for dataset in config.datasets if dataset.preference is not None]
     if paired and config.pack.enabled:
         yield (
-            "pack.enabled: true, but a dataset has a section `preference`, whose rows are pairs, not one stretch of "
-            "tokens; write pack.enabled: false"
+            "pack.enabled: true, but a dataset has a section `preference`, whose rows are pairs and cannot be "
+            "packed; write pack.enabled: false"
         )
     kinds: dict[str | None, str] = {}  # dataset -> kind of its rows
     for dataset in config.datasets:
@@ -578,6 +585,6 @@ def store_not_yet(store: str) -> list[str]:
     if is_local(store) or scheme_of(store) in OBJECT_STORES:
         return []
     return [
-        f"save.output_dir: {scheme_of(store)}:// is not available yet for a build; today: a path, s3://bucket/prefix "
+        f"save.output_dir: {scheme_of(store)}:// is not available for a build; supported: a path, s3://bucket/prefix "
         "or gs://bucket/prefix"
     ]

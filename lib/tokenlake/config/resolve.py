@@ -25,6 +25,7 @@ from tokenlake.base.sizes import MIB
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.field_types import parse_field_type
 from tokenlake.config.formats import TYPES
+from tokenlake.config.former_names import former_name_notes
 from tokenlake.config.pipeline import CardConfig, CleanConfig, MixStageConfig, PipelineConfig
 from tokenlake.config.refusals import (
     build_problems,
@@ -110,7 +111,7 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
         num_shards=num_shards,
         store_options=plain_options(config.save.storage_options or {}),
         card={name: value for name, value in card.items() if value},
-        notes=tuple(speed_notes(config, road)),
+        notes=(*former_name_notes(config), *speed_notes(config, road)),
     )
 
 
@@ -277,7 +278,7 @@ def _resolved_tokenizer(
         truncation_strategy=dataset.truncation_strategy or stage.truncation_strategy or "simple",
         truncation_side=dataset.truncation_side or stage.truncation_side or "right",
         special_tokens_in_text=dataset.special_tokens_in_text or special_tokens_in_text,
-        engine=stage.engine,
+        engine=stage.tokenizer_backend,
         padding=choice.padding if is_padded else "none",
         padding_side=choice.padding_side if is_padded else None,
         attention_mask=has_mask,

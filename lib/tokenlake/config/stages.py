@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from annotated_types import Ge
-from pydantic import BeforeValidator, PlainSerializer, Strict, WithJsonSchema, WrapValidator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    Strict,
+    WithJsonSchema,
+    WrapValidator,
+    model_validator,
+)
 
 from tokenlake.base.checks import did_you_mean
 from tokenlake.base.section import (
@@ -69,34 +77,37 @@ KWARGS: Final = {"model_max_length": "max_length"} | {
 
 
 class TokenizerConfig(Section):
-    """A tokenizer and its options. A plain text in the place of this section is its `name_or_path`."""
+    """A tokenizer and its options. A plain text instead of this section is its `name_or_path`."""
 
     name_or_path: Path
     """Hub id, directory, or tokenizer.json file."""
 
     max_length: Length | None = None
-    """Most tokens of a document, special ones too, unless long ones are kept; null: `tokenize.max_length`."""
+    """Largest number of tokens of a document, special tokens included, unless long documents are kept; null:
+    `tokenize.max_length`."""
 
     truncation: Switch | None = None
-    """Cut documents to `max_length` (accounted); null: no when packing follows, else yes."""
+    """Cut documents to `max_length`, which the audit counts; null: yes, unless rows are packed."""
 
     padding: Padding = False
-    """Pad unpacked rows to `max_length`, or to the longest of their row group (also: true); packed rows are full."""
+    """Pad unpacked rows to `max_length`, or to the longest row of their row group (longest or true). Packed rows are
+    full."""
 
     padding_side: Literal["left", "right"] | None = None
-    """Side of the padding; null: as tokenizer_config.json says, else right."""
+    """Side of the padding; null: the side in tokenizer_config.json, otherwise right."""
 
     add_special_tokens: Switch = True
-    """Put the tokenizer's own BOS/EOS around every document."""
+    """Add the BOS and EOS tokens of the tokenizer to every document."""
 
     special_tokens: dict[SpecialTokenName, Text] | None = None
-    """Other named tokens than tokenizer_config.json has, such as {pad_token: <unk>}; tokens of the vocabulary."""
+    """Special tokens that replace those of tokenizer_config.json, such as {pad_token: <unk>}; they must be in the
+    vocabulary."""
 
     return_attention_mask: Switch = True
-    """Store `attention_mask` (1 document, 0 padding) in unpacked rows, where this is written out or rows are padded."""
+    """Store `attention_mask` (1: document, 0: padding) in unpacked rows, if this is set or rows are padded."""
 
     trust_remote_code: Switch = False
-    """Allow code of the tokenizer's repository to run; a build reads tokenizer.json and never runs any."""
+    """Allow code of the tokenizer's repository to run. A build only reads tokenizer.json and never runs code."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all options by name: values of JSON."""
@@ -125,115 +136,135 @@ class SourceStageConfig(Section):
     """Section `source`. A dataset can override `on_bad_record`, `max_bad_fraction` and `splits`."""
 
     unit_size: Size | None = None
-    """Input bytes of one unit of work of a build, the grain of resuming and of reuse; null: the first version of a
-    dataset chooses 8 to 128 MiB by the size of its inputs, so that 64 workers have work, and later versions keep it."""
+    """Input bytes per unit of a build. Units are resumed and reused as a whole. null: 8 to 128 MiB, chosen by the size
+    of the inputs of the first version so that 64 workers have work; later versions keep it."""
 
     max_record_bytes: Size = 256 * MIB
-    """A longer record is a bad record."""
+    """Largest size of a record; a longer record is a bad record."""
 
     max_expansion: Positive = 1000.0
-    """A compressed file that unfolds to more than 256 MiB and to more than so many times its own bytes is damaged."""
+    """Largest compression ratio. A compressed file that exceeds it and has more than 256 MiB when decompressed is
+    treated as damaged."""
 
     on_bad_record: BadRecordPolicy = "fail"
-    """fail: the first bad record ends the build. quarantine: set it aside and count it."""
+    """fail: the first bad record fails the build. quarantine: bad records are kept separately and counted."""
 
     max_bad_fraction: Fraction = 0.001
-    """With quarantine, the share of bad records above which the build fails after all."""
+    """Share of bad records above which the build fails, with quarantine."""
 
     splits: Splits = {"train": 1.0}  # noqa: RUF012 (pydantic copies defaults)
-    """Split name to fraction of the documents, by a hash of its identity; stable when data is added."""
+    """Split name -> fraction of the documents, assigned by a hash of their identity; stable when data is added."""
 
     hash_threads: Count = 2
-    """Threads that hash the input files; changes nothing in the result."""
+    """Number of threads that hash the input files. It does not change the result."""
 
     streaming: Switch = True
-    """Off: download files of the Hub before they are read, as the pipeline's own `streaming`; not used by a build."""
+    """false: download files of the Hub before they are read, like `streaming` of the pipeline. Not used by a build."""
 
     cloud_max_retries: Count | None = None
-    """Refused: requests are tried again as long as TOKENLAKE_RETRY_SECONDS says."""
+    """Not supported: TOKENLAKE_RETRY_SECONDS limits the retries of requests."""
 
     cloud_retry_delay: Positive | None = None
-    """Refused: waits between tries grow by themselves."""
+    """Not supported: waits between retries grow automatically."""
 
     dask_storage_options: Options | None = None
-    """Refused: `datasets.storage_options` are those of all who read."""
+    """Not supported: `datasets.storage_options` has the options of every reader."""
 
 
 class TokenizeStageConfig(Section):
     """Section `tokenize`."""
 
     default_tokenizer: TokenizerChoice | None = None
-    """Tokenizer of the datasets that name none; before the pipeline's `default_tokenizer`."""
+    """Tokenizer of datasets without one; takes precedence over `default_tokenizer` of the pipeline."""
 
     max_length: Length = DEFAULT_MAX_LENGTH
-    """Most tokens of a document, unless long ones are kept; a tokenizer's own `max_length` goes first."""
+    """Largest number of tokens of a document, unless long documents are kept; `max_length` of a tokenizer takes
+    precedence."""
 
     batch_size: Count = 1000
-    """Documents per call in the row-wise API. It only concerns speed: a build works on blocks of bytes, accepts any
-    value and says in a note that it does not use it."""
+    """Number of documents per call in the row-wise API. It only affects speed. A build works on blocks of bytes,
+    accepts any value and notes that it does not use it."""
 
     num_workers: Count = 4
-    """Threads of the row-wise API that tokenize ahead, 1 for none. It only concerns speed: a build accepts any value
-    and says in a note that it does not use it, because its workers are an option of the run."""
+    """Number of threads that tokenize ahead in the row-wise API; 1 for none. It only affects speed. A build accepts any
+    value and notes that it does not use it: its workers are an option of the run."""
 
     cache_tokenized: Switch | None = None
-    """Keep the tokens of each source, in a build as a dataset of its own, from which rows are mixed or packed; null:
+    """Store the tokens of each source, in a build as a separate dataset, from which rows are mixed or packed; null:
     only when mixing."""
 
     remove_columns: tuple[Text, ...] | None = None
-    """Columns to drop after tokenizing; a build keeps none but `additional_fields`, and refuses one in both."""
+    """Columns to drop after tokenizing. A build keeps only `additional_fields`, and refuses a column that is in
+    both."""
 
-    engine: Literal["auto", "words", "segments", "gigatoken", "tokenizers"] = "auto"
-    """auto: the fastest engine that is proven exact for the tokenizer (words and segments for large inputs), else the
-    reference, tokenizers. Never changes the ids."""
+    tokenizer_backend: Literal["auto", "words", "segments", "gigatoken", "tokenizers"] = "auto"
+    """Tokenizer implementation. auto: the fastest one that returns the ids of the reference for this tokenizer (words
+    and segments for large inputs), otherwise the reference, tokenizers. It never changes the ids."""
+
+    engine: Annotated[str | None, Field(exclude=True)] = None
+    """Former name of `tokenizer_backend`, which takes precedence. Works in this release only."""
 
     special_tokens_in_text: SpecialTokensInText = "literal"
-    """A special token's text in a document: literal (plain text; in conversations fail), encode (the token), fail (a
-    bad record)."""
+    """Text of a special token inside a document. literal: plain text (in conversations: fail). encode: the special
+    token. fail: a bad record."""
 
     long_documents: LongDocuments | None = None
-    """Documents above max_length: keep, truncate, split, drop; null: as `truncation` says (keep when packing)."""
+    """Policy for documents above max_length: keep, truncate, split or drop; null: as `truncation` determines (keep when
+    packing)."""
 
     truncation_strategy: TruncationStrategy | None = None
-    """Place of the cut: simple (at a token), word, sentence, smart (the nicest that keeps 80%); null: simple."""
+    """Place of the cut: simple (at a token), word, sentence, or smart (at a sentence or word, if that keeps 80%); null:
+    simple."""
 
     truncation_side: TruncationSide | None = None
-    """The side that truncation cuts away: right (the end of a document) or left (its beginning); null: right."""
+    """Side that truncation removes: right (the end of a document) or left (its beginning); null: right."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_former_name(cls, value: Any) -> Any:
+        """Give the value of `engine` to `tokenizer_backend`, unless that is set."""
+        if not isinstance(value, Mapping):
+            return value
+        options = cast("Mapping[str, Any]", value)
+        backend = options.get("engine")
+        if backend is None or "tokenizer_backend" in options:
+            return options
+        return {**options, "tokenizer_backend": backend}
 
 
 class CacheStageConfig(Section):
-    """Section `cache`: tokens that the row-wise API keeps, and blocks of remote inputs that all keep. A build keeps and
-    reuses what it made in its store, and refuses the options about tokens."""
+    """Section `cache`: cached tokens of the row-wise API, and cached blocks of remote inputs. A build reuses finished
+    units in its store, and refuses the options for tokens."""
 
     enabled: Switch = True
-    """Let the row-wise API keep tokens: those of datasets with a `cache_path`, and of all where another option about
-    them or `tokenize.cache_tokenized` is written out."""
+    """Cache tokens in the row-wise API: those of datasets with a `cache_path`, or of all datasets if another option for
+    tokens or `tokenize.cache_tokenized` is set."""
 
     cache_type: Literal["memory", "disk", "hierarchical"] = "hierarchical"
     """Layers: in memory, on disk, or in memory before disk."""
 
     cache_dir: Path | None = None
-    """Directory of the disk cache; null: the user's cache directory. A dataset's `cache_path` goes before it."""
+    """Directory of the disk cache; null: the user's cache directory. `cache_path` of a dataset takes precedence."""
 
     memory_cache_size: Count = 100
-    """Most entries kept in memory, of about 4 MiB each."""
+    """Largest number of entries in memory, of about 4 MiB each."""
 
     disk_cache_expiry: Count | None = 86400
-    """Seconds after which an entry is made anew; null: never."""
+    """Seconds after which an entry expires; null: never."""
 
     disk_cache_bytes: Size | None = None
-    """Most bytes kept on disk, those used last; null: any number."""
+    """Largest size on disk; the entries used least recently are removed. null: no limit."""
 
     compression: Literal["none", "gzip", "lz4", "zstd"] = "none"
     """Compression of entries on disk."""
 
     hash_fn: Literal["content", "path", "combined"] = "combined"
-    """What tells that an input is the same: `content`, its sha256, wherever it lies; `path`, its path with its size and
-    times, without reading it; `combined`, both."""
+    """Identity of an input. content: its sha256, wherever it is stored. path: its path, size and times, without reading
+    it. combined: both."""
 
     remote_cache_bytes: Size | None = None
-    """Most bytes of blocks of remote inputs that this machine keeps, in its cache directory, on every road; null: as
-    TOKENLAKE_REMOTE_CACHE says, else none. It changes no byte of what is made."""
+    """Largest size of cached blocks of remote inputs in this machine's cache directory; null: TOKENLAKE_REMOTE_CACHE,
+    otherwise none. It does not change the result."""
 
     @property
     def keeps_tokens(self) -> bool:
@@ -245,45 +276,46 @@ class PackStageConfig(Section):
     """Section `pack`."""
 
     enabled: Switch = False
-    """Pack documents into rows of `seq_length` tokens; off: one row per document."""
+    """Pack documents into rows of `seq_length` tokens; false: one row per document."""
 
     seq_length: Length = 2048
-    """Tokens of a row."""
+    """Number of tokens per row."""
 
     eos_token_id: TokenId | None = None
     """Token after each document; null: the tokenizer's EOS."""
 
     pad_token_id: TokenId | None = None
-    """Token in unfilled slots; null: the tokenizer's padding, else EOS."""
+    """Token that pads rows; null: the padding token of the tokenizer, otherwise EOS."""
 
     strategy: Literal["greedy", "pool", "first_fit", "best_fit"] = "greedy"
-    """greedy: in order, a document goes on in the next row; no padding. pool: each document goes to the open row that
-    it fills best, and is cut where it fits none. first_fit and best_fit never cut a document that fits a row; a longer
-    one is whole rows and a rest, and best_fit may cut a rest once more to fill gaps. No strategy loses a token."""
+    """greedy: documents in their order; a document continues in the next row; no padding. pool: each document goes into
+    the open row that it fills best, and is cut if it fits into none. first_fit and best_fit never cut a document that
+    fits into a row. A longer one becomes full rows and a remainder, and best_fit may cut a remainder once more to fill
+    gaps. No strategy loses a token."""
 
     num_packers: Count = 4
-    """Open rows of the strategy `pool`."""
+    """Number of open rows of the strategy `pool`."""
 
     max_segments: Count | None = None
-    """At most so many pieces of documents in a row, which is padded then; null: any number."""
+    """Largest number of pieces of documents per row; the rest of the row is padded. null: no limit."""
 
     include_segment_ids: Switch = True
-    """Have readers yield `segment_ids` (1, 2, 3, ... per document of a row, 0 for padding)."""
+    """Yield `segment_ids` to readers (1, 2, 3, ... for the documents of a row, 0 for padding)."""
 
     shuffle_packed: Switch | None = None
-    """Shuffle whole rows inside each window, by the pipeline's seed (null: 0). null: yes where the strategy reorders
-    documents anyway, no for `greedy`, whose rows come in the order of the input."""
+    """Shuffle the rows of each packing window, by the seed of the pipeline (null: 0). null: yes for strategies that
+    reorder documents, no for `greedy`, whose rows keep the order of the input."""
 
     shuffle_buffer_factor: Count = 10
-    """In the row-wise API `shuffle_packed` acts on `shuffle_buffer_factor * num_packers` rows at a time; not used by a
-    build, which shuffles whole windows."""
+    """In the row-wise API, `shuffle_packed` shuffles `shuffle_buffer_factor * num_packers` rows at a time. Not used by
+    a build, which shuffles whole windows."""
 
     window_tokens: Count = 2**24
-    """Tokens inside which documents, and rows where they are shuffled, may be reordered; part of the result's identity.
-    Where a unit writes several files at a time (`save.num_shards`), they share it."""
+    """Size of the packing window, in tokens: documents, and shuffled rows, are reordered only inside a window. It
+    changes the rows. If a unit writes several files at a time (`save.num_shards`), they share the window."""
 
     store_segment_ids: Switch = False
-    """Write `segment_ids` as a column too; readers derive them anyway, and the column costs 20% more CPU."""
+    """Also write `segment_ids` as a column. Readers derive them without it, and the column costs 20% more CPU."""
 
     @property
     def shuffles(self) -> bool:
@@ -301,25 +333,25 @@ class PackStageConfig(Section):
 
 
 class LoadStageConfig(Section):
-    """Section `load`; it configures the reading side and is not used by a build."""
+    """Section `load`: reading the result. Not used by a build."""
 
     batch_size: Count = 8
-    """Rows of a batch; not used by a build."""
+    """Number of rows per batch; not used by a build."""
 
     prefetch_enabled: Switch = True
     """Prepare batches ahead; not used by a build."""
 
     prefetch_workers: Count = 2
-    """Threads that prepare batches; not used by a build."""
+    """Number of threads that prepare batches; not used by a build."""
 
     prefetch_buffer_size: Count = 4
-    """Batches kept ready; not used by a build."""
+    """Number of batches prepared ahead; not used by a build."""
 
     shuffle_buffer_size: Count | None = None
-    """Rows of a shuffle buffer; null: no shuffle; not used by a build."""
+    """Number of rows in the shuffle buffer; null: no shuffling. Not used by a build."""
 
     drop_last: Switch = True
-    """Leave out a last batch that is not full; not used by a build."""
+    """Leave out the last batch if it is not full; not used by a build."""
 
     prefetch_to_device: Switch = False
     """Move prefetched batches to the devices; not used by a build."""
@@ -331,86 +363,91 @@ class SaveStageConfig(Section):
     hidden_values = frozenset({"hub_token", "storage_options"})
 
     enabled: Switch = False
-    """Have the row-wise API write files; not used by a build, which always writes its store."""
+    """Write files in the row-wise API. Not used by a build, which always writes to its store."""
 
     output_dir: Path | None = None
-    """Store of a build, a path or s3:// or gs://; null: $TOKENLAKE_STORE, else ./artifacts (row-wise API: ./output)."""
+    """Store of a build: a path, s3:// or gs://; null: $TOKENLAKE_STORE, otherwise ./artifacts (row-wise API:
+    ./output)."""
 
     storage_options: Options | None = None
     """Options of the store's file system; credentials as {env: NAME}; null: $TOKENLAKE_STORE_OPTIONS."""
 
     format: Literal["parquet", "arrow", "jsonl"] = "parquet"
-    """Format of the files. A build's store holds zstd Parquet; another format or `compression` is an export beside it,
-    in output_dir/_exports/NAME/vN."""
+    """Format of the files. The store of a build contains Parquet with zstd; another format or `compression` is exported
+    to output_dir/_exports/NAME/vN."""
 
     num_shards: Count | None = None
-    """Exactly this many files for each split, whatever `max_shard_size` says; null: as many as that makes."""
+    """Number of files for each split; takes precedence over `max_shard_size`. null: determined by `max_shard_size`."""
 
     compression: Literal["none", "gzip", "lz4", "zstd"] | None = None
-    """Compression of the files; null: zstd in Parquet, else none."""
+    """Compression of the files; null: zstd for Parquet, otherwise none."""
 
     max_shard_size: Size = 500 * MIB
-    """Most bytes of a file; with `num_shards` no file is ended by its size. In a build's store a file ends at the first
-    row group past it."""
+    """Largest size of a file; not used with `num_shards`. In the store of a build, a file ends with the first row group
+    that exceeds it."""
 
     overwrite: Switch = False
-    """Replace data files that lie where the row-wise API saves, or at a `save_path`; versions are never overwritten."""
+    """Replace existing data files at the output of the row-wise API or at a `save_path`; versions are never
+    overwritten."""
 
     push_to_hub: Switch = False
-    """Upload the result to the Hugging Face Hub: of a build the version, of the row-wise API the saved files."""
+    """Upload the result to the Hugging Face Hub: the version of a build, or the saved files of the row-wise API."""
 
     hub_repo_id: Text | None = None
-    """Repository on the Hub, org/name; acts with `push_to_hub`."""
+    """Repository on the Hub, org/name; requires `push_to_hub`."""
 
     hub_private: Switch = True
-    """Create the repository as a private one; acts with `push_to_hub`."""
+    """Create a private repository; requires `push_to_hub`."""
 
     hub_token: Secret | None = None
-    """Token for the Hub; acts with `push_to_hub`. In files {env: NAME} or {block: NAME}, never the token."""
+    """Token for the Hub; requires `push_to_hub`. In files {env: NAME} or {block: NAME}, never the token itself."""
 
 
 class RayConfig(Section):
     """Section `ray`."""
 
     enabled: Switch = False
-    """Run the units of a build on Ray, as `--engine ray` does."""
+    """Run the units of a build on Ray, like `--executor ray`."""
 
     num_workers: Count = 4
-    """Workers on the cluster; acts with `enabled`."""
+    """Number of workers on the cluster; requires `enabled`."""
 
     resources_per_worker: dict[Text, Annotated[float, Strict(), Ge(0.0)]] | None = None
-    """Resources that each worker reserves, such as {CPU: 2}; acts with `enabled`."""
+    """Resources that each worker reserves, such as {CPU: 2}; requires `enabled`."""
 
     use_gpu: Switch = False
-    """Reserve a GPU for each worker; acts with `enabled`."""
+    """Reserve a GPU for each worker; requires `enabled`."""
 
     object_store_memory: Size | None = None
-    """Bytes of the object store of a cluster that the build starts; null: as Ray decides. Acts with `enabled`."""
+    """Size of the object store of a cluster that the build starts, in bytes; null: the default of Ray. Requires
+    `enabled`."""
 
 
 class ObservabilityConfig(Section):
-    """Section `observability`: display, log lines and metrics of running work. It changes no byte of the result."""
+    """Section `observability`: display, log and metrics of a run. It does not change the result."""
 
     progress_enabled: Switch = True
-    """Show progress. A program's own build or pipeline shows it where this section is written at all."""
+    """Show progress. Builds and pipelines that a Python program runs show it only if this section is present."""
 
     progress_type: Literal["rich", "tqdm", "json", "none"] = "rich"
-    """Form of it: bars on a terminal and lines elsewhere, a bar of tqdm, a JSON object a line, or messages alone."""
+    """Form of the progress: bars on a terminal and lines elsewhere (auto), a tqdm bar, one JSON object per line, or
+    messages only."""
 
     metrics_enabled: Switch = True
-    """Export the figures of a run, where `metrics_file` or `opentelemetry` says so."""
+    """Export the figures of a run, as `metrics_file` or `opentelemetry` specifies."""
 
     metrics_file: Path | None = None
-    """File that gets the figures every 15 seconds, in Prometheus' text format; its name ends in .prom, usually."""
+    """File to which the figures are written every 15 seconds, in the text format of Prometheus; usually named
+    *.prom."""
 
     opentelemetry: Switch = False
-    """Hand the figures to OpenTelemetry's meter provider, which the program has set up."""
+    """Report the figures to the meter provider of OpenTelemetry that the program has set up."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """Least severe message that is shown; units that finish are DEBUG, retries WARNING."""
+    """Lowest level of the messages shown; finished units are DEBUG, retries are WARNING."""
 
     log_interval: Count = 100
-    """Units of a build, or batches, between two lines of progress, of which there is one every 10 seconds anyway."""
+    """Number of units, or batches, between two progress lines. A line is also printed every 10 seconds."""
 
 
 def _filters(value: object) -> object:

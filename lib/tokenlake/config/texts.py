@@ -66,15 +66,15 @@ def _fault_of_name(function: object, module: str, path: str) -> str:
     if "<lambda>" in path:
         return "a lambda has no name to import it by"
     if "<locals>" in path:
-        return "it is defined inside another function, so that no import finds it"
+        return "it is defined inside another function, so it cannot be imported"
     if module == "__main__":
-        return "it is defined in the script or notebook that runs, which workers do not run again"
+        return "it is defined in the running script or notebook, which workers do not execute"
     imported: Any = sys.modules.get(module)
     for part in path.split("."):
         imported = getattr(imported, part, None)
     # Methods of classes are new objects at every access, but compare equal.
     if not path or imported is None or imported != function:
-        return "the name it has does not import back to it"
+        return "importing its name gives another object"
     return ""
 
 
@@ -112,7 +112,7 @@ def _different(value: tuple[str, ...]) -> tuple[str, ...]:
     if not value:
         raise problem("got an empty list, must be a name of a field or a list of them")
     if len(set(value)) < len(value):
-        raise problem("got a list in which a name comes twice, must be different names of fields")
+        raise problem("got a list that contains a name twice, must be different names of fields")
     return value
 
 
@@ -146,26 +146,26 @@ class MapArguments(Section):
     """A function of a field's value."""
 
     field: Text
-    """Field whose value the function gets."""
+    """Field whose value is passed to the function."""
 
     function: Function
     """Function of the value, 'package.module:function'."""
 
     output_field: Text | None = None
-    """Field that gets the result; null: the same field."""
+    """Field for the result; null: the same field."""
 
 
 class ExtractArguments(Section):
     """A value from inside a field."""
 
     source_path: Text
-    """Place of the value, such as 'meta.authors[0].name'."""
+    """Path of the value, such as 'meta.authors[0].name'."""
 
     target_field: Text
-    """Field that gets it."""
+    """Field for the value."""
 
     default: Json = None
-    """Value of the field where the place is missing or null."""
+    """Value of the field if the path is missing or null."""
 
 
 class CombineArguments(Section):
@@ -175,7 +175,7 @@ class CombineArguments(Section):
     """Fields whose texts are joined, in this order."""
 
     output_field: Text | None = None
-    """Field that gets the joined text."""
+    """Field for the joined text."""
 
     source_fields: Names | None = None
     """Another name of `fields`."""
@@ -187,10 +187,10 @@ class CombineArguments(Section):
     """Text between two of the joined texts."""
 
     combiner: Function | None = None
-    """Function of the list of values that makes the result, 'package.module:function'; null joins texts."""
+    """Function that combines the list of values, 'package.module:function'; null: texts are joined."""
 
     drop_sources: Switch = False
-    """Take the fields away that were joined."""
+    """Drop the joined fields."""
 
     @model_validator(mode="after")
     def _once(self) -> Self:
@@ -209,16 +209,16 @@ class FilterByArguments(Section):
     """A condition on one field; exactly one of `equals`, `one_of` and `function`."""
 
     field: Text
-    """Field whose value decides; a row without it is left out."""
+    """Field whose value is tested; a row without the field is left out."""
 
     equals: Json = None
-    """The value that rows must have."""
+    """Required value."""
 
     one_of: tuple[Json, ...] | None = None
-    """The values of which rows must have one."""
+    """Allowed values."""
 
     function: Function | None = None
-    """Function of the value that is true for rows that stay, 'package.module:function'."""
+    """Function of the value that returns true for rows to keep, 'package.module:function'."""
 
     @model_validator(mode="after")
     def _once(self) -> Self:
@@ -240,7 +240,7 @@ class QualityArguments(Section):
     """Published filters that a text must pass."""
 
     filters: Quality
-    """gopher_repetition, gopher_quality, c4, fineweb: in the order in which they are asked."""
+    """gopher_repetition, gopher_quality, c4, fineweb; applied in this order."""
 
     field: Text = "text"
     """Field of the text."""
@@ -253,7 +253,7 @@ class ChatMLArguments(Section):
     """Names of roles to rename, {theirs: user, assistant, system or tool}."""
 
     use_default_mapping: Switch = True
-    """Know the usual other names, too (human, gpt, ...)."""
+    """Also recognize common other names (human, gpt, ...)."""
 
 
 class InputOutputArguments(Section):
@@ -266,35 +266,35 @@ class InputOutputArguments(Section):
     """Field of the assistant's answer."""
 
     system_field: Text | None = "system"
-    """Field of the system message, where rows have it."""
+    """Field of the system message, for rows that have it."""
 
 
 class TransformStep(Section):
     """One step: exactly one of these keys."""
 
     select: Names | None = None
-    """Keep these fields alone, in this order."""
+    """Keep only these fields, in this order."""
 
     drop: Names | None = None
-    """Take these fields away."""
+    """Drop these fields."""
 
     rename: Annotated[Renames, AfterValidator(_filled)] | None = None
-    """Rename fields, {old: new}; a new name that another field has is an error."""
+    """Rename fields, {old: new}; a new name that another field already has is an error."""
 
     add: Annotated[dict[Text, Json], AfterValidator(_filled)] | None = None
-    """Give every row these fields, {field: value}."""
+    """Add these fields to every row, {field: value}."""
 
     map: MapArguments | None = None
-    """Put a function of a field's value in its place, or into another field."""
+    """Apply a function to a field's value, and store the result in this or another field."""
 
     extract: ExtractArguments | None = None
-    """Copy a value from inside a field into a field of its own."""
+    """Copy a nested value into a new field."""
 
     combine: CombineArguments | None = None
     """Join the texts of several fields."""
 
     filter_non_empty: Names | None = None
-    """Keep rows where none of these fields is missing, null or empty."""
+    """Keep rows in which none of these fields is missing, null or empty."""
 
     filter_by: FilterByArguments | None = None
     """Keep rows by the value of one field."""
@@ -306,16 +306,16 @@ class TransformStep(Section):
     """Keep rows whose text passes published filters: gopher_repetition, gopher_quality, c4, fineweb."""
 
     convert_to_chatml: ChatMLArguments | None = None
-    """Make messages of role and content of whatever conversation a row holds; {} for the usual names of roles."""
+    """Convert the conversation of a row into messages with role and content; {} for the usual names of roles."""
 
     convert_input_output_to_chatml: InputOutputArguments | None = None
-    """Make messages of fields with an input and an output; {} for the usual names."""
+    """Convert input and output fields into messages; {} for the usual names."""
 
     where: Text | None = None
     """Keep rows that meet an SQL predicate (DuckDB), such as "lang = 'en'"."""
 
     apply: Function | None = None
-    """Give every row to a function, 'package.module:function': it returns a row, a list of rows, or None."""
+    """Apply a function to every row, 'package.module:function'; it returns a row, a list of rows, or None."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -373,9 +373,7 @@ def _variables(value: dict[str, Any]) -> dict[str, Any]:
     """Refuse variables of a template that the rows or other options set."""
     reserved = sorted({"messages", "tools", "documents", "add_generation_prompt"} & value.keys())
     if reserved:
-        raise problem(
-            f"{reserved[0]!r} is not a variable to set here: it comes from the rows or has its own option"
-        )
+        raise problem(f"{reserved[0]!r} cannot be set here: it comes from the rows or has its own option")
     return value
 
 
@@ -391,40 +389,43 @@ class ChatConfig(Section):
     """Section `chat` of a dataset: its rows hold conversations, which a chat template renders."""
 
     template: Text | None = None
-    """Jinja template, the path of a file with one, or the name of one of the tokenizer's; null: the tokenizer's own."""
+    """Jinja template, path of a template file, or name of a template of the tokenizer; null: the default template of
+    the tokenizer."""
 
     messages_field: Text | None = None
-    """Field of the messages; null: `content_field` where that is set, else messages, conversations or conversation."""
+    """Field of the messages; null: `content_field` if that is set, otherwise messages, conversations or
+    conversation."""
 
     tools_field: Text | None = "tools"
-    """Field of the tools that a conversation may call, where rows have it."""
+    """Field of the tools that a conversation may call, for rows that have it."""
 
     role_mapping: dict[Text, Text] | None = None
-    """Names of roles to rename, {theirs: user, assistant, system or tool}; beside the usual ones."""
+    """Names of roles to rename, {theirs: user, assistant, system or tool}, in addition to the usual ones."""
 
     loss: Literal["assistant", "all"] = "assistant"
     """Tokens that count toward the loss: those of the assistant's turns, or all. A turn with `weight: 0` or
     `train: false` has none."""
 
     mask_reasoning: Switch = False
-    """Put no loss on the reasoning of a turn; its answer and its calls stay."""
+    """Exclude the reasoning of a turn from the loss; its answer and its tool calls still count."""
 
     learn_empty_reasoning: Switch = False
-    """Put loss on the empty block of reasoning that a turn without reasoning begins with, though at inference a prompt
-    supplies it (enable_thinking: false)."""
+    """Include in the loss the empty reasoning block at the beginning of a turn without reasoning, which the prompt
+    supplies at inference (enable_thinking: false)."""
 
     template_kwargs: Variables | None = None
-    """Further variables of the template; strftime_now is the date that the function of this name says."""
+    """Further variables of the template; strftime_now is the date that the function of this name returns."""
 
     add_generation_prompt: Switch = False
     """End with the beginning of the assistant's next turn."""
 
 
 class PromptConfig(Section):
-    """Section `prompt` of a dataset: a template puts columns into a text, on whose label alone there is loss.
+    """Section `prompt` of a dataset: a template combines columns into a text, of which only the label counts toward the
+    loss.
 
-    Text goes in as it is; numbers and booleans as JSON writes them; a row whose value is null, missing or anything else
-    is a bad record.
+    Text is inserted unchanged, numbers and booleans as JSON. A row with any other value, or a null or missing one, is a
+    bad record.
     """
 
     format_type: Literal["custom", "chat", "completion"] = "custom"
@@ -436,35 +437,37 @@ class PromptConfig(Section):
     by custom. One newline at its end is dropped."""
 
     input_columns: tuple[Text, ...] = ()
-    """Columns that make the prompt; for custom, none given: all that the template uses beside the label."""
+    """Columns of the prompt; for custom, empty means all columns that the template uses except the label."""
 
     label_column: Text | None = None
-    """Column of the answer, on which there is loss; null: on everything."""
+    """Column of the answer, which counts toward the loss; null: everything counts."""
 
     optional_columns: tuple[Text, ...] = ()
-    """Input columns that may be null or missing; their place then stays empty."""
+    """Input columns that may be null or missing; they are replaced by an empty text."""
 
     separator: str = "\n"
-    """For chat and completion: between the input columns that are not empty; for completion before the label too."""
+    """Separator between the input columns that are not empty, for chat and completion; for completion also before the
+    label."""
 
     mask_input: Switch = True
-    """Loss on the answer (and its EOS) alone; false: on the prompt too, but never on examples."""
+    """Only the answer and its EOS count toward the loss; false: the prompt counts too, but examples never do."""
 
     add_bos: Switch = True
-    """Begin with the token that the tokenizer itself puts before a text (BOS), if it has one."""
+    """Begin with the BOS token, if the tokenizer adds one to texts."""
 
     add_eos: Switch = True
-    """End with EOS, packed or not, where the template does not spell it; for chat, the chat template ends the answer
-    and packing the document."""
+    """End with EOS, unless the template contains it. For chat, the chat template ends the answer, and packing ends the
+    document."""
 
     system_message: Text | None = None
-    """Text before the prompt; a turn of its own in chat."""
+    """Text before the prompt; in chat, a separate turn."""
 
     examples: tuple[dict[Text, Any], ...] = ()
-    """Worked examples (few-shot): rows put through the same template before each prompt; without loss."""
+    """Few-shot examples: rows that are rendered by the same template before each prompt. They do not count toward the
+    loss."""
 
     example_separator: str = "\n\n"
-    """Between system message, examples and prompt; not for chat, where they are turns."""
+    """Separator between system message, examples and prompt; not for chat, in which they are turns."""
 
     @property
     def conversation(self) -> str | None:
@@ -482,24 +485,27 @@ class PromptConfig(Section):
         kind, inputs, label = self.format_type, self.input_columns, self.label_column
         if kind == "custom":
             if not self.template:
-                yield "format_type: 'custom' needs a template, which is missing"
+                yield "format_type: 'custom' requires a template, but template is missing"
         elif self.template:
             yield f"template: is for format_type 'custom', but format_type is {kind!r}"
         elif kind == "chat" and len(inputs) == 1 and not label:
             for name in ("system_message", "examples"):
                 if getattr(self, name):
-                    yield f"{name}: set, but the rows are conversations (no label_column); put it into them"
+                    yield (
+                        f"{name}: set, but the rows are conversations (no label_column); put it into the "
+                        "conversations"
+                    )
             for name in ("add_bos", "add_eos"):
                 if not getattr(self, name):
-                    yield f"{name}: false, but of conversations the chat template says how they begin and end"
+                    yield f"{name}: false, but the chat template determines the beginning and end of conversations"
         elif not inputs or not label:
             yield f"{'label_column' if inputs else 'input_columns'}: missing, format_type {kind!r} needs it"
         if label in inputs:
-            yield f"label_column: {label!r} is one of input_columns; the answer would stand in the prompt"
+            yield f"label_column: {label!r} is one of input_columns; the prompt would contain the answer"
         if len(set(inputs)) < len(inputs):
             yield "input_columns: a column is named twice"
         if label in self.optional_columns:
-            yield f"optional_columns: {label!r} is the label_column, which a row to learn from must have"
+            yield f"optional_columns: {label!r} is the label_column, which every row needs"
         for name in self.optional_columns:
             if inputs and name not in inputs:
                 yield f"optional_columns: {name!r} is not one of input_columns{did_you_mean(name, inputs)}"
@@ -512,16 +518,16 @@ class PromptConfig(Section):
 
 
 class PreferenceConfig(Section):
-    """Section `preference` of a dataset: rows hold answers that are better and worse, texts or conversations."""
+    """Section `preference` of a dataset: rows with a better and a worse answer, as texts or conversations."""
 
     method: Method
     """Trainer that the rows are for: pairs (dpo, orpo, cpo, reward), labelled answers (kto, bco) or prompts (grpo)."""
 
     trainer: Trainer = "easydel"
-    """Whose column names the rows have: those of EasyDeL's trainers or of TRL's."""
+    """Naming of the output columns: as in the trainers of EasyDeL or of TRL."""
 
     prompt_field: Text = "prompt"
-    """Field of the prompt; where rows lack it, the common beginning of `chosen` and `rejected`."""
+    """Field of the prompt; for rows without it, the common beginning of `chosen` and `rejected`."""
 
     chosen_field: Text = "chosen"
     """Field of the better answer."""
@@ -530,10 +536,10 @@ class PreferenceConfig(Section):
     """Field of the worse answer."""
 
     completion_field: Text = "completion"
-    """Field of an answer that has a label of its own."""
+    """Field of an answer that is labelled by itself."""
 
     label_field: Text = "label"
-    """Field that says whether it was good: true or false."""
+    """Field of the label: true for a good answer, false for a bad one."""
 
     tools_field: Text = "tools"
-    """Field of the tools that a conversation may call, where rows have it."""
+    """Field of the tools that a conversation may call, for rows that have it."""

@@ -183,8 +183,8 @@ class StreamingDataLoader(DataLoader[Any]):
 def _warn_of_long_prompts(count: int, done: str, max_length: int) -> None:
     if count:
         warnings.warn(
-            f"{count:,} rows of this process were {done}, because their prompts are too long for tokenizer.max_length "
-            f"({max_length:,})",
+            f"{count:,} rows of this process were {done}, because their prompts are longer than tokenizer.max_length "
+            f"allows ({max_length:,})",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -401,5 +401,5 @@ def _unwrapped(result: Any, number: int) -> ProcessedExample:
     # Not the whole message: the engine sees one row at a time, and names it row 0.
     problem = str(error.details.get("problem", error))
     if is_too_long(error):
-        problem += ". dataloader.long_prompts: skip leaves such rows out, and shorten cuts their prompts"
+        problem += ". dataloader.long_prompts: skip leaves these rows out, and shorten cuts their prompts"
     raise type(error)(f"row {number}: {problem}", **{**error.details, "row": number}) from error

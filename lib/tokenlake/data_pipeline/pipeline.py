@@ -249,7 +249,7 @@ class DataPipeline:
         if split not in self.splits:
             splits = ", ".join(map(repr, self.splits))
             raise ConfigError(
-                f"dataset.splits: no split {split!r}{did_you_mean(split, self.splits)}; there are {splits}",
+                f"dataset.splits: no split {split!r}{did_you_mean(split, self.splits)}; expected one of {splits}",
                 field_path="dataset.splits",
                 expected=splits,
                 got=split,
@@ -297,8 +297,8 @@ class DataPipeline:
             return _of_torch("PreprocessedDataset")(rows, self.prompt_engine)
         if spec.shuffle and spec.sample_size is not None:
             raise ConfigError(
-                f"dataset.splits.{split}.shuffle: true, but of a stream only the first sample_size rows can be taken; "
-                "write streaming: false or shuffle: false"
+                f"dataset.splits.{split}.shuffle: true, but a stream can only take its first sample_size rows; write "
+                "streaming: false or shuffle: false"
             )
         streaming = _of_torch("StreamingPreprocessedDataset")
         return streaming(
@@ -340,8 +340,8 @@ class DataPipeline:
         if skipped or shortened:
             outcome = f"{skipped:,} were left out" if policy == "skip" else f"{shortened:,} were shortened"
             warnings.warn(
-                f"dataset.splits.{split}: of {len(rows):,} rows {outcome}, because their prompts are too long for "
-                f"tokenizer.max_length ({engine.max_length:,}); dataloader.long_prompts is {policy}",
+                f"dataset.splits.{split}: of {len(rows):,} rows {outcome}, because their prompts are longer than "
+                f"tokenizer.max_length allows ({engine.max_length:,}); dataloader.long_prompts is {policy}",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -353,7 +353,7 @@ class DataPipeline:
         problems: list[str] = []
         if self._packs and config.dataset.streaming:
             problems.append(
-                "dataset.stages: packing, but rows that stream are not packed where they are loaded; write streaming: "
+                "dataset.stages: packing, but streamed rows are not packed while they are loaded; write streaming: "
                 "false, or build the file (`tokenlake run FILE`) and load the version with tl.torch_dataset"
             )
         if self._packs and not self._cuts and config.dataloader.long_prompts != "fail":
@@ -364,17 +364,17 @@ class DataPipeline:
         packed_names = [name for name in config.output_schema if name in PACKED_NAMES]
         if packed_names and not self._packs:
             problems.append(
-                f"output_schema.{packed_names[0]}: only packed rows have it; add `packing` to dataset.stages, or leave "
-                "it out"
+                f"output_schema.{packed_names[0]}: only packed rows have it; add `packing` to dataset.stages, or "
+                "leave it out"
             )
         if not tokenizer.add_special_tokens:
             problems.append(
-                "tokenizer.add_special_tokens: false, but prompts have BOS and EOS as prompt_template says; write "
+                "tokenizer.add_special_tokens: false, but prompt_template determines BOS and EOS of prompts; write "
                 "prompt_template.add_bos: false and prompt_template.add_eos: false"
             )
         if not tokenizer.return_attention_mask:
             problems.append(
-                "tokenizer.return_attention_mask: false, but output_schema says which tensors a batch has; leave "
+                "tokenizer.return_attention_mask: false, but output_schema lists the tensors of a batch; leave "
                 "attention_mask out of it"
             )
         if not config.output_schema:
@@ -383,13 +383,12 @@ class DataPipeline:
             )
         if self._given is not None and tokenizer.special_tokens:
             problems.append(
-                "tokenizer.special_tokens: set, but another tokenizer was given (tokenizer=...), which has its own; "
-                "leave one of them out"
+                "tokenizer.special_tokens: set, but the given tokenizer (tokenizer=...) has its own; leave one of "
+                "them out"
             )
         if config.dataloader.long_prompts == "shorten" and config.prompt_template.conversation:
             problems.append(
-                "dataloader.long_prompts: shorten, but rows are conversations, whose turns are not shortened; "
-                "write skip"
+                "dataloader.long_prompts: shorten, but rows are conversations, which cannot be shortened; write skip"
             )
         raise_problems(ConfigError, problems)
 

@@ -1,6 +1,5 @@
 """What others may import from this package, and where each name is defined."""
 
-from tokenlake.etl.engines import open_pool as open_pool
 from tokenlake.etl.events.of_builds import BuildPlanned as BuildPlanned
 from tokenlake.etl.events.of_builds import BuildStep as BuildStep
 from tokenlake.etl.events.of_units import UnitFinished as UnitFinished
@@ -8,6 +7,7 @@ from tokenlake.etl.events.of_units import UnitProgress as UnitProgress
 from tokenlake.etl.events.of_units import UnitRetried as UnitRetried
 from tokenlake.etl.events.of_units import UnitStarted as UnitStarted
 from tokenlake.etl.events.watcher import Event as Event
+from tokenlake.etl.executors import open_pool as open_pool
 from tokenlake.etl.in_process_pool import InProcessPool as InProcessPool
 from tokenlake.etl.job.messages import Job as Job
 from tokenlake.etl.job.messages import UnitJob as UnitJob

@@ -1,4 +1,4 @@
-"""The tokenizer engine of every source of one build."""
+"""The tokenizer backend of every source of one build."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokenlake.runtime.store.layout import Layout
 
 @final
 class Engines:
-    """The tokenizer engine of every source of one build; thread-safe.
+    """The tokenizer backend of every source of one build; thread-safe.
 
     Args:
         plan: Plan of the build.
@@ -23,7 +23,7 @@ class Engines:
         watcher: Function that receives each choice.
 
     Attributes:
-        condemned: Engines that differed from the reference once, and are not used any more.
+        condemned: Backends that differed from the reference once, and are not used any more.
     """
 
     def __init__(self, plan: Plan, layout: Layout, watcher: Watcher) -> None:
@@ -35,7 +35,7 @@ class Engines:
         self.condemned: set[str] = set()
 
     def choose(self, unit: PlannedUnit, pool: Pool) -> str:
-        """Return the engine of a unit's source; the first call for a source runs the gate in a worker."""
+        """Return the backend of a unit's source; the first call for a source runs the gate in a worker."""
         if not isinstance(unit, TextUnit):
             return NO_ENGINE
         with self._lock:

@@ -88,7 +88,7 @@ class HeadStart:
         self._unit_size = build.unit_size
         for source in build.sources:
             self._splittable[source.name] = source.num_rows is None and _can_split(source.data_files)
-        # Of a dataset that has versions, most units are probably reused. One worker chooses the engine meanwhile.
+        # Of a dataset that has versions, most units are probably reused. One worker chooses the backend meanwhile.
         self._pool.prepare(1)
 
     def _least_units(self) -> int:

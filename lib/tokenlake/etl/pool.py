@@ -93,7 +93,7 @@ class EarlyPool(Protocol):
         ...
 
     def warm(self, job: WarmJob, /) -> None:
-        """Load everything that units need in all idle workers but one, which will choose the engine meanwhile."""
+        """Load everything that units need in all idle workers but one, which will choose the backend meanwhile."""
         ...
 
 
@@ -230,7 +230,7 @@ class WorkerPool(Pool):
             return
         # Without the lock, another thread could borrow one of them and write into its pipe at the same time.
         with self._changed:
-            # The last idle worker gets the next job, which chooses the engine.
+            # The last idle worker gets the next job, which chooses the backend.
             for worker in self._idle[:-1]:
                 if worker.is_fresh:
                     worker.tell(line)

@@ -17,8 +17,8 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.etl import planner
 from tokenlake.etl.after_commit import check_hooks, run_hooks
-from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
+from tokenlake.etl.executors import ExecutorName, open_pool
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool, run_threads, worth_a_retry
 from tokenlake.etl.same_tokens import under_their_name
@@ -89,19 +89,19 @@ def build_dataset(
     on_event: Watcher = ignore,
     retries: int = 2,
     pool: Pool | None = None,
-    engine: EngineName | None = None,
+    executor: ExecutorName | None = None,
 ) -> BuildResult:
     """Build a dataset version; a configuration that mixes text is several builds, one for each source's tokens first.
 
     Args:
         config: A configuration, a mapping of one, or the path of a YAML file.
         workers: Number of worker processes. By default one for each processor that this process may use, as far as the
-            memory goes, or as many as the engine has.
+            memory goes, or as many as the executor has.
         on_event: Function that receives all events, from several threads.
         retries: Number of times that a unit is tried again after an error that may pass.
         pool: Running workers to use instead of `workers` new ones; it stays open.
-        engine: Name of the engine on which units run, one of :data:`tokenlake.etl.engines.ENGINES`; by default this
-            machine's processes.
+        executor: Place where units run: ``local``, ``store``, ``ray`` or ``dask``. By default processes of this
+            machine, or Ray if the configuration enables it.
 
     Returns:
         The committed version; where an equal one existed, that one.
@@ -112,7 +112,7 @@ def build_dataset(
     pipeline = load_config(config)
     steps = BuildSteps(pipeline, on_event)
     steps.check()
-    with nullcontext(pool) if pool else open_pool(engine, workers, pipeline.ray) as open_workers:
+    with nullcontext(pool) if pool else open_pool(executor, workers, pipeline.ray) as open_workers:
         result = steps.run(lambda step: _build(step, open_workers, on_event, retries))
     return replace(result, exports=run_hooks(pipeline, result.manifest))
 
@@ -249,7 +249,7 @@ def run_pending(session: BuildSession, pool: Pool, *, on_event: Watcher = ignore
     def report_retry(index: int, error: errors.TokenlakeError) -> None:
         on_event(UnitRetried(index, units[index].source, str(error), session.reported(index)))
 
-    # A condemned engine makes finished units pending again.
+    # A condemned backend makes finished units pending again.
     while session.pending:
         session.announce(pool)
         sizes = {index: units[index].bytes for index in session.pending}

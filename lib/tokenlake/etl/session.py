@@ -1,6 +1,6 @@
 """One build, from its plan to its commit; its driver decides on threads, retries and order.
 
-A session claims a version, finds out which units are done already, chooses the tokenizer engine of each source, runs
+A session claims a version, finds out which units are done already, chooses the tokenizer backend of each source, runs
 single units through a worker pool, and commits. It can end at any moment: finished units have a ledger record, and the
 next session with the same configuration and inputs continues from there.
 """
@@ -75,7 +75,7 @@ class BuildSession:
         dataset: Name of the dataset.
         version: Number of the version.
         status: ``new``, ``resumed`` (an unfinished claim was found) or ``committed`` (nothing is left to do).
-        engines: Tokenizer engine of each source.
+        engines: Tokenizer backend of each source.
         found_committed: Whether the version was committed before this session.
     """
 
@@ -242,7 +242,7 @@ class BuildSession:
     def run_unit(self, index: int, pool: Pool) -> UnitRecord:
         """Build one unit in one of the pool's workers; thread-safe, and idempotent.
 
-        Where the engine turns out to differ from the reference, the unit is built again with the reference.
+        Where the backend turns out to differ from the reference, the unit is built again with the reference.
 
         Raises:
             WorkerDiedError, StoreError: The unit may succeed when it is tried again.
@@ -275,7 +275,7 @@ class BuildSession:
 
         Args:
             unit: Unit that is built.
-            engine: Tokenizer engine.
+            engine: Tokenizer backend.
             pool: Pool whose worker runs the job.
             progress: Sums of the worker's progress; updated.
         """
@@ -290,7 +290,7 @@ class BuildSession:
         return pool.run(job, on_progress).encode()
 
     def _engine_of(self, unit: PlannedUnit, pool: Pool) -> str:
-        """Return the engine of a unit's source, which a worker chooses by the files of the version."""
+        """Return the backend of a unit's source, which a worker chooses by the files of the version."""
         try:
             return self.engines.choose(unit, pool)
         except errors.TokenlakeError:
@@ -343,7 +343,7 @@ class BuildSession:
         """Require that all parts are as their records say.
 
         Once a unit has a record, nobody replaces its parts. Before that, a slow worker may have put parts that a
-        condemned engine made in the place of those that were built again.
+        condemned backend made in the place of those that were built again.
         """
         for record in records:
             for part in record.parts:
@@ -373,7 +373,7 @@ class BuildSession:
         seconds: float,
         progress: Mapping[str, int],
     ) -> bool:
-        """Publish the record of a unit; return False where its engine was condemned meanwhile.
+        """Publish the record of a unit; return False where its backend was condemned meanwhile.
 
         Args:
             unit: Unit that was built.
@@ -417,7 +417,7 @@ class BuildSession:
         self._held_at = time.monotonic()
 
     def _condemn(self, engine: str, error: errors.EngineMismatchError) -> None:
-        """Stop using an engine that differed from the reference, and take back all units that it built."""
+        """Stop using a backend that differed from the reference, and take back all units that it built."""
         with self._lock:
             if engine == REFERENCE or engine in self.engines.condemned:
                 return

@@ -69,7 +69,7 @@ class Workbench:
         self._probes = DiskCache(default_folder() / "probes", max_bytes=_MOST_PROBES_BYTES)
 
     def run(self, job: Job, progress: Progress) -> dict[str, Any] | str:
-        """Run a job and return its result: the ledger record of a unit, sealed, or the verdict on an engine.
+        """Run a job and return its result: the ledger record of a unit, sealed, or the verdict on a backend.
 
         Args:
             job: The job.
@@ -88,7 +88,7 @@ class Workbench:
         return self._build_from_parents(job, progress).to_bytes().decode()
 
     def warm(self, job: WarmJob) -> None:
-        """Load the tokenizer and the engine that the gate will probably choose.
+        """Load the tokenizer and the backend that the gate will probably choose.
 
         An error is ignored: the job that needs them fails with it again, and reports it.
         """
@@ -101,7 +101,7 @@ class Workbench:
             )
             self._encoders[_encoder_key(files, encoder.engine, mode, settings)] = encoder
             # pyarrow imports pandas, where it is installed, for the first array that it makes of Python's values, and
-            # gigatoken's engine awkward for the first text.
+            # gigatoken's backend awkward for the first text.
             text = text_of_strings([""])
             if encoder.engine == "gigatoken":
                 encoder.encode(text)
@@ -164,12 +164,13 @@ class Workbench:
         differences = other_versions(job.versions)
         if differences:
             raise ConfigError(
-                f"{problem}, as its bytes would differ. It has {'; '.join(differences)}. Install the same versions"
+                f"{problem}, because its bytes would differ. It has {'; '.join(differences)}. Install the same "
+                "versions"
             )
         if not self._store(job.store).exists(layout.claim):
             raise ConfigError(
-                f"{problem}: {job.store} has no {layout.claim} here. Every machine needs the same store under the same "
-                "address"
+                f"{problem}: {job.store} has no {layout.claim} here. Every machine must reach the same store under "
+                "the same address"
             )
         if job.probe is None:
             return
@@ -182,8 +183,8 @@ class Workbench:
             raise ConfigError(f"{problem}: {error}") from error
         if verdict["engine"] != job.engine:
             raise ConfigError(
-                f"{problem}: its tokenizer engine is {verdict['engine']} ({verdict['reason']}), expected {job.engine}, "
-                "which the plan has"
+                f"{problem}: its tokenizer backend is {verdict['engine']} ({verdict['reason']}), expected "
+                f"{job.engine}, which the plan has"
             )
 
     def _store(self, address: StoreAddress) -> Store:

@@ -197,7 +197,7 @@ class WorkerProcess:
         """Return a phrase about the end of the process, for people."""
         code = self._process.wait()
         if code == -signal.SIGKILL:
-            return "was killed (SIGKILL); if nobody did, the machine ran out of memory: use fewer workers"
+            return "was killed (SIGKILL), probably because the machine ran out of memory: use fewer workers"
         if code < 0:
             return f"was ended by {signal.Signals(-code).name}"
         return f"ended with exit code {code} without an answer"

@@ -218,8 +218,8 @@ def _decoded_rows(store: ReadStore, manifest: Manifest, names: Mapping[Place, st
             for row in read_sequences(store, manifest, split, position, 1):
                 rows.append(_decoded_row(row, decoders, names, is_open=not rows))
     note = (
-        f"{numbers.plural(len(rows), 'row')} of {numbers.count(manifest.totals.rows)}, at even distances. "
-        "Each document has its own border; tokens are marked where only some of them count toward the loss."
+        f"{numbers.plural(len(rows), 'row')} of {numbers.count(manifest.totals.rows)}, at equal distances. Each "
+        "document has its own border. If only some tokens count toward the loss, they are marked."
     )
     return together([tag("p", note, class_="dim"), *rows])
 
@@ -289,7 +289,7 @@ def _loading(store: ReadStore, manifest: Manifest) -> Html:
 def _host_loads(store: ReadStore, manifest: Manifest, split: str) -> list[dict[str, Any]]:
     """Return a row for each number of hosts."""
     if manifest.kind != "packed" and manifest.splits[split].bytes > _SPLIT_BYTES:
-        return [{"split": split, "note": "not estimated: a loader reads the lengths of all rows first"}]
+        return [{"split": split, "note": "not estimated: a loader first reads the lengths of all rows"}]
     rows: list[dict[str, Any]] = []
     with Dataset(store, manifest, split) as data:
         plan = BatchPlan(data, LoaderOptions(batch_size=_BATCH_SIZE))

@@ -15,7 +15,7 @@ TABLES: Final = {
     "shards": "the Parquet files with their hashes",
     "inputs": "the input files with their version tokens",
     "accounts": "the audit of each unit, by source; rows that several sources share are under source *",
-    "mixture": "shares of a mixture, as asked for and as achieved, one row for each source",
+    "mixture": "requested and achieved shares of a mixture, one row for each source",
     "documents": "provenance of every piece of a document, all datasets",
 }
 """Tables about the store, and a line about each."""

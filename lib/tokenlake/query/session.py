@@ -304,7 +304,7 @@ def _check_reads_only(statement: str) -> None:
         _check_reads_only(_EXPLAIN.sub("", statement, count=1))
     elif kind != duckdb.StatementType.SELECT:
         raise ConfigError(
-            f"a query may only read, and this is {kind.name}: expected SELECT, FROM, DESCRIBE, SUMMARIZE or EXPLAIN"
+            f"a query may only read, got {kind.name}: expected SELECT, FROM, DESCRIBE, SUMMARIZE or EXPLAIN"
         )
 
 
@@ -330,7 +330,7 @@ def _explained(error: duckdb.Error, statement: str, relation_of: dict[str, Relat
     if isinstance(error, duckdb.OutOfMemoryException):
         first_line = message.partition("\n")[0]
         return ConfigError(
-            f"the query needs more memory: {first_line}. Select less, or set {MEMORY_VARIABLE} (8GB)"
+            f"the query needs more memory: {first_line}. Select less data, or set {MEMORY_VARIABLE} (8GB)"
         )
     if isinstance(error, duckdb.IOException | duckdb.FatalException):
         return IntegrityError(f"DuckDB could not read the store's files: {message}")
@@ -343,7 +343,7 @@ def _explained(error: duckdb.Error, statement: str, relation_of: dict[str, Relat
             unquoted.append(name)
     if unquoted:
         name = max(unquoted, key=len)
-        message += f'\n\nNames with other characters than letters, digits and _ need double quotes: "{name}"'
+        message += f'\n\nNames with characters other than letters, digits and _ need double quotes: "{name}"'
         return ConfigError(message)
 
     # 2. A name that does not exist. DuckDB suggests its own system tables.

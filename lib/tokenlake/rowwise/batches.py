@@ -33,7 +33,7 @@ Arrays = dict[str, Any]
 """Field to an array of a batch's values, or to a list where they make no array."""
 
 _FORMAT: Final = 1
-_NO_STATE: Final = "no state of a loader of rows"
+_NO_STATE: Final = "not a state of a loader of rows"
 _MAX_COUNT: Final = 1 << 50  # largest number of rows or epochs in a state
 _FILLED_WITH: Final = {
     **dict.fromkeys(("attention_mask", "segment_ids", "position_ids", "loss_mask"), 0),
@@ -86,7 +86,7 @@ def batch_of(rows: Sequence[Row], filling: Filling | None = None) -> Arrays:
             fields = sorted(row.keys() ^ rows[0].keys())
             raise BadRecordError(
                 f"rows of one batch differ: {', '.join(map(repr, fields))} is only in some of them; keep the same "
-                "fields of all datasets (additional_fields), or drop it from all",
+                "fields in all datasets (additional_fields), or drop it from all",
                 reason="different_fields",
                 fields=fields,
             )
@@ -320,7 +320,7 @@ class RowLoader:
             ConfigError: The state is of another order or of another source.
         """
         if not isinstance(state, Mapping) or state.get("format") != _FORMAT or "place" not in state:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"{_NO_STATE}: {state!r:.200}; expected what state_dict() returned")
+            raise ConfigError(f"{_NO_STATE}: {state!r:.200}; expected the result of state_dict()")
         state = cast("dict[str, Any]", plain_integers(state))
         problems = [
             f"{name} is {state.get(name)!r} there and {value!r} here"
@@ -328,7 +328,7 @@ class RowLoader:
             if name in state and (state[name] != value or type(state[name]) is not type(value))
         ]
         if problems:
-            raise ConfigError("the state is of another run: " + "; ".join(problems), differs=problems)
+            raise ConfigError("the state belongs to another run: " + "; ".join(problems), differs=problems)
         progress = self._progress_of(state)
         self._supersede("load_state_dict()")
         self._next = self._now = progress
@@ -343,7 +343,7 @@ class RowLoader:
         for key in state:
             if key not in state_keys:
                 raise ConfigError(
-                    f"{_NO_STATE}: it has a key {key!r}, which no state has{did_you_mean(key, state_keys)}"
+                    f"{_NO_STATE}: it has a key {key!r}, which states do not have{did_you_mean(key, state_keys)}"
                 )
         epoch = whole_number(f"{_NO_STATE}: epoch", state["epoch"], 0, _MAX_COUNT)
         rows = whole_number(f"{_NO_STATE}: rows", state["rows"], 0, _MAX_COUNT)
@@ -363,9 +363,9 @@ class RowLoader:
         is_behind = self._load.shuffle_buffer_size is None and position.ordinal < rows
         if is_ahead or is_behind:
             raise ConfigError(
-                f"the state does not fit itself: {rows:,} rows of the epoch were delivered, and the next row to read "
-                f"is number {position.ordinal:,}. It was changed, or put together from several; expected what "
-                "state_dict() returned"
+                f"the state contradicts itself: {rows:,} rows of the epoch were delivered, and the next row to read "
+                f"is number {position.ordinal:,}. It was changed, or combined from several; expected the result of "
+                "state_dict()"
             )
         shards = state["shards"]
         if shards is not None and position.shard >= max(1, shards):
@@ -575,6 +575,6 @@ class ResumeState:
         unknown = sorted(str(name) for name in data if name not in names)
         if unknown:
             raise ConfigError(
-                f"not a ResumeState: it has no field {', '.join(unknown)}; give what to_dict returned"
+                f"not a ResumeState: it has no field {', '.join(unknown)}; give the result of to_dict()"
             )
         return cls(**data)

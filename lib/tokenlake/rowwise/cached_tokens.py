@@ -140,14 +140,14 @@ def cached(
 
     try:
         if rows is not context.opened.get(name):
-            raise ConfigError("a stage of your own makes them")
+            raise ConfigError("a custom stage produces them")
         sealed(resolve_source(context.config, dataset).texts)
     except ConfigError as error:
         if not cache_tokenized:
             return tokens
         raise ConfigError(
-            f"tokenize.cache_tokenized: the rows of {name!r} cannot be kept: what makes them has no name to recognize "
-            f"it by: {error}. Leave it out, or save() the rows"
+            f"tokenize.cache_tokenized: the rows of {name!r} cannot be cached: the function that produces them has "
+            f"no importable name: {error}. Leave it out, or save() the rows"
         ) from error
 
     # Packing may be configured after this call, so the key is computed when a shard is opened.
@@ -174,9 +174,7 @@ def _input_identity(version: tuple[str, int, str], hash_fn: str) -> list[Any]:
             file_stat = FileStat.of(path)
             [(_, sha256)] = hash_files([FoundFile(path, path, file_stat)], 1, hash_cache, None)
         if stat_token(file_stat) != token:
-            raise InputChangedError(
-                f"{path}: the file has changed since it was listed; open the source again"
-            )
+            raise InputChangedError(f"{path}: the file changed after it was listed; open the source again")
         content = f"sha256:{sha256}"
     if hash_fn == "content":
         return [size, content]
@@ -310,8 +308,8 @@ def _table(numbered_rows: Sequence[tuple[int, Row]]) -> pa.Table:
             rests.append(dump_json(rest, option=_EXACT, keeps_infinity=True).decode())
         except TypeError as error:
             raise ConfigError(
-                f"tokenize.cache_tokenized: a kept field holds what JSON does not have ({error}); do not keep it, or "
-                "leave cache_tokenized out"
+                f"tokenize.cache_tokenized: a kept field contains a value that JSON does not support ({error}); drop "
+                "the field, or leave cache_tokenized out"
             ) from error
     columns[_REST] = rests
 

@@ -446,7 +446,9 @@ def _listed(source: ResolvedSource) -> tuple[ResolvedSource, Sequence[InputFile]
         try:
             return hub_source, list_inputs(hub_source, hashed=False)
         except SourceError as error:
-            raise SourceNotFoundError(f"{missing} Nor is it a dataset that the Hub gives: {error}") from error
+            raise SourceNotFoundError(
+                f"{missing} It is not a readable dataset of the Hub either: {error}"
+            ) from error
 
 
 def with_lines(dataset: DatasetConfig) -> DatasetConfig:

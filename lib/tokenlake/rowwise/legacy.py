@@ -20,6 +20,7 @@ from tokenlake.base.section import LITERALS_REFUSED, Options
 from tokenlake.config.load import load_config
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError, SourceError
 from tokenlake.etl.events import Watcher, ignore
+from tokenlake.etl.executors import ExecutorName, present_executor
 from tokenlake.etl.observability.build import observed
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
@@ -35,7 +36,7 @@ from tokenlake.runtime.mixing.weights import check_weight_names
 from tokenlake.runtime.store.outputs import require_outside_stores
 
 _LOADS: Final = "an AsyncDataLoader prepares batches ahead: AsyncDataLoader(mixture.build(), ...)"
-_READS: Final = "remote files are read in ranges, and failed requests are repeated, without options"
+_READS: Final = "remote files are always read in ranges, and failed requests are retried"
 _ELSEWHERE: Final = {
     "prefetch_workers": _LOADS,
     "prefetch_buffer_size": _LOADS,
@@ -43,8 +44,8 @@ _ELSEWHERE: Final = {
     "cloud_retry_delay": _READS,
     "cache_remote_files": _READS,
     "cache_expiry_seconds": _READS,
-    "cache_dir": "TOKENLAKE_CACHE says where indexes are kept, and HF_HOME where files of the Hub are",
-    "image_target_field": "rows are texts and tokens; images are not read",
+    "cache_dir": "TOKENLAKE_CACHE is the folder of indexes, and HF_HOME that of files of the Hub",
+    "image_target_field": "rows are texts and tokens; images are not supported",
 }
 
 
@@ -125,14 +126,14 @@ class DatasetMixture:
         off = "streaming" if not self.streaming else "block_mixture" if not self.block_mixture else ""
         if (off and weighted) or (off == "streaming" and self.batch_size != 1):
             option = "mixture_weights" if weighted else "batch_size"
-            raise ConfigError(f"DatasetMixture: {option} has no meaning with {off}=False; leave one out")
+            raise ConfigError(f"DatasetMixture: {option} has no effect with {off}=False; leave one out")
         if self.pack_on_the_fly and self.tokenize_callback is None:
             raise ConfigError(
                 "DatasetMixture: pack_on_the_fly needs a tokenize_callback; pack_tokens packs ids"
             )
         for name in ("pack_seq_length", "pack_eos_token_id"):
             if (getattr(self, name) is not None) != self._packs:
-                alone = "has no meaning without pack_tokens or pack_on_the_fly"
+                alone = "has no effect without pack_tokens or pack_on_the_fly"
                 why = "is needed to pack" if self._packs else alone
                 raise ConfigError(f"DatasetMixture: {name} {why}")
         self._names()
@@ -202,7 +203,7 @@ class DatasetMixture:
             return cls(**values)
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"{os.fspath(json_file)}: no mixture ({error}); expected a file that save_mixture wrote"
+                f"{os.fspath(json_file)}: not a mixture ({error}); expected a file that save_mixture wrote"
             ) from error
 
     @property
@@ -246,11 +247,13 @@ def build_dataset(
     on_event: Watcher = ignore,
     retries: int = 2,
     pool: WorkerPool | None = None,
+    executor: ExecutorName | None = None,
+    engine: ExecutorName | None = None,
 ) -> BuildResult: ...
 
 
 def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> BuildResult | ShardedDataSource:
-    """Build a dataset version on this machine; or, of a :class:`DatasetMixture`, return its rows.
+    """Build a dataset version; or, of a :class:`DatasetMixture`, return its rows.
 
     Args:
         config: a configuration, a mapping of one, or the path of a YAML file: a version is built. A DatasetMixture:
@@ -259,6 +262,9 @@ def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> Bui
         on_event: told of everything that happens, from several threads.
         retries: how often a unit is tried again after an error worth a retry.
         pool: running workers to use instead of `workers` new ones; it stays open.
+        executor: Place where units run: ``local``, ``store``, ``ray`` or ``dask``; default: processes of this machine,
+            or Ray if the configuration enables it.
+        engine: Former name of `executor`, for one release.
 
     Returns:
         The committed version (when an equal one existed, that one); or the rows of a mixture, as dicts.
@@ -267,6 +273,7 @@ def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> Bui
         TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
     """
     if not isinstance(config, DatasetMixture):
+        options["executor"] = present_executor(options.get("executor"), options.pop("engine", None))
         build_config = load_config(config)
         with observed(build_config, options.pop("on_event", ignore)) as watcher:
             return build_version(build_config, **options, on_event=watcher)
@@ -280,7 +287,7 @@ DatasetLoadError = SourceError
 _OF_FILES: Final = (
     *("data_files", "num_rows", "dataset_split_name", "split", "subset", "storage_options", "name"),
 )
-_NO_FUNCTION: Final = "JSON holds no function; set it after loading, by dataclasses.replace"
+_NO_FUNCTION: Final = "JSON cannot contain functions; set it after loading with dataclasses.replace"
 _OPTIONS: Final[TypeAdapter[Any]] = TypeAdapter(Options)
 
 

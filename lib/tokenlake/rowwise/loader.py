@@ -155,8 +155,8 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
         self._source: Final = source
         self._load: Final = load
         if (stored and pad_token_id is not None) or (not stored and sharding is not None and not drop_last):
-            padded = "pad_token_id: stored rows are padded with the id that their version names"
-            sized = "drop_last: False, but batches on devices are all of one size"
+            padded = "pad_token_id: stored rows are padded with the id that their version records"
+            sized = "drop_last: False, but all batches on devices have one size"
             raise ConfigError(f"{padded if stored else sized}; leave it out")
         if isinstance(source, Dataset | Mixture):
             self._loader = _stored(source, load, seed, padding_side, sharding)
@@ -272,8 +272,9 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "an AsyncDataLoader cannot be pickled, for it has open files and threads: pickle loader.state_dict(), make "
-            "a loader of the same source in the other process, and give it the state by load_state_dict()"
+            "an AsyncDataLoader cannot be pickled, because it has open files and threads: pickle "
+            "loader.state_dict(), make a loader of the same source in the other process, and give it the state by "
+            "load_state_dict()"
         )
 
     get_state, set_state = state_dict, load_state_dict

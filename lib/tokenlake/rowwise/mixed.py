@@ -110,11 +110,13 @@ class MixedShardedSource(NumberedSource):
     def __len__(self) -> int:
         """Return the exact number of rows; TypeError if there is no end, or it is not known."""
         if self._stop == "restart":
-            raise TypeError("a mixture with stop_strategy='restart' has no length: it never ends")
+            raise TypeError("a mixture with stop_strategy='restart' has no length, because it never ends")
         rows = self._count(0)
         if rows is None:
             unknown = ", ".join(name for name, length in self._lengths().items() if length is None)
-            raise TypeError(f"the mixture's length is unknown, because that of {unknown} is; count its rows")
+            raise TypeError(
+                f"the length of the mixture is unknown, because the length of {unknown} is; count its rows"
+            )
         return rows
 
     def __repr__(self) -> str:
@@ -481,7 +483,7 @@ def _scheduler_of(
 ) -> WeightScheduler:
     """Return the schedule of weights; ConfigError unless it has exactly the names of the sources."""
     if weights is not None and scheduler is not None:
-        raise ConfigError("got weights and a weight_scheduler, must be one of them: a scheduler has weights")
+        raise ConfigError("got weights and a weight_scheduler, must be one of them")
     if scheduler is not None:
         if not isinstance(scheduler, WeightScheduler):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("weight_scheduler", scheduler, "a WeightScheduler")

@@ -233,7 +233,8 @@ def _share_tokenizer(data: Mapping[str, Any], context: PipelineContext) -> None:
         if tokenizer.files.json_bytes != other_tokenizer.files.json_bytes:
             raise ConfigError(
                 f"mix: {first!r} and {name!r} are tokenized by two tokenizers, {tokenizer.config.name_or_path!r} and "
-                f"{other_tokenizer.config.name_or_path!r}; in one stream an id must mean one thing. Use one tokenizer"
+                f"{other_tokenizer.config.name_or_path!r}; the ids of one stream need one tokenizer. Use the same "
+                "tokenizer"
             )
     context.tokenizers[_MIXED] = tokenizer
 
@@ -294,7 +295,7 @@ class SaveStage(_OwnStage):
             fields = [field for field in _SAVE_FIELDS if getattr(dataset, field)]
             if fields and dataset.name not in data:
                 raise ConfigError(
-                    f"datasets.{dataset.name}.{fields[0]}: set, but what is saved is {', '.join(map(repr, data))}; "
+                    f"datasets.{dataset.name}.{fields[0]}: set, but the saved rows are {', '.join(map(repr, data))}; "
                     "save datasets before they are mixed"
                 )
 
@@ -373,8 +374,8 @@ def _require_apart(targets: Mapping[str, Target], config: PipelineConfig) -> Non
     for (name, target), (other_name, other_target) in permutations(targets.items(), 2):
         if target.is_within(other_target.url):
             raise ConfigError(
-                f"save: {name!r} would be written to {target.url} and {other_name!r} to {other_target.url}, one in the "
-                "other; give each dataset a save_path of its own"
+                f"save: {name!r} would be written to {target.url} and {other_name!r} to {other_target.url}, one "
+                "inside the other; give each dataset a separate save_path"
             )
     for target, dataset in product(targets.values(), config.datasets):
         require_apart("save", target, dataset.all_files)
@@ -402,9 +403,9 @@ class LoadStage(_OwnStage):
         if context.stepped is not None:
             if context.regrouped:
                 raise ConfigError(
-                    "mix.step_rows: missing. Documents are packed after they are mixed, so that a training step takes "
-                    "no fixed number of them; call pack() before mix(), where it takes a batch of rows, or say how "
-                    "many, as step_rows: 256"
+                    "mix.step_rows: missing. Documents are packed after they are mixed, so a training step has no "
+                    "fixed number of them; call pack() before mix(), so that a step is a batch of rows, or set the "
+                    "number, as in step_rows: 256"
                 )
             context.stepped(load.batch_size)
 
@@ -502,7 +503,7 @@ class Pipeline:
             ConfigError: it is no stage, or returns something else than sources by name.
         """
         if not isinstance(stage, BaseStage):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise expected("stage", stage, "a BaseStage, made by its class")
+            raise expected("stage", stage, "a BaseStage instance")
         return self._apply(stage)
 
     def build(self) -> Iterator[Any]:

@@ -119,7 +119,7 @@ class DatasetWriter:
     def stats(self) -> flat_manifest.WriteStats:
         """What was written; ConfigError before that."""
         if self._stats is None:
-            raise ConfigError("stats: nothing is written yet; they are there when the writer is closed")
+            raise ConfigError("stats: nothing is written yet; statistics exist once the writer is closed")
         return self._stats
 
     def write(self, source: Rows) -> flat_manifest.WriteStats:
@@ -139,7 +139,7 @@ class DatasetWriter:
 
     def __enter__(self) -> Self:
         if self._place is not None:
-            raise ConfigError("this writer was used already; create another one")
+            raise ConfigError("this writer was already used; create a new one")
         self._place = self._stack.enter_context(self.target.placed(overwrite=self._overwrite)) / directory.NEW
         return self
 
@@ -168,7 +168,7 @@ class DatasetWriter:
 
     def _in_place(self) -> Path:
         if self._place is None or self._stats is not None:
-            raise ConfigError("rows are added inside of `with create_writer(...) as writer:`")
+            raise ConfigError("rows are added inside `with create_writer(...) as writer:`")
         return self._place
 
     def _flush(self) -> None:
@@ -327,7 +327,7 @@ class SavedShardedSource(NumberedSource):
 
 OutputFormat = Literal["parquet", "arrow", "jsonl"]
 _DATASET: Final = "tokens"
-_TOKENIZE: Final = ("engine", "special_tokens_in_text", "long_documents")
+_TOKENIZE: Final = ("tokenizer_backend", "engine", "special_tokens_in_text", "long_documents")
 _SOURCE: Final = ("unit_size", "max_record_bytes", "max_expansion", "hash_threads")
 _MAY_BE_TEXT: Final = (None, "txt", "text", "hf", "huggingface")
 """Values of `type` with which files may be text."""
@@ -383,9 +383,9 @@ def tokenize_and_save(
         on_event: told of everything that happens.
         pool: running workers to use instead of `workers` new ones; it stays open.
         options: of `DatasetConfig` (``type``, ``where``, ``chat``, ``splits``, ``on_bad_record`` ...), of
-            `TokenizeStageConfig` (``engine``, ``special_tokens_in_text``, ``long_documents``), of `SourceStageConfig`
-            (``unit_size`` ...), and of `TokenizerConfig` (``truncation``, ``add_special_tokens``, ``padding``,
-            ``return_attention_mask``, ``trust_remote_code``).
+            `TokenizeStageConfig` (``tokenizer_backend``, ``special_tokens_in_text``, ``long_documents``), of
+            `SourceStageConfig` (``unit_size`` ...), and of `TokenizerConfig` (``truncation``, ``add_special_tokens``,
+            ``padding``, ``return_attention_mask``, ``trust_remote_code``).
 
     Raises:
         ConfigError: an argument is not what is allowed, or the target is not empty; nothing was changed.
@@ -469,7 +469,7 @@ def tokenize_dataset_config(
     """
     if config.transforms:
         raise ConfigError(
-            f"datasets.{config.name}.transforms: do not act on rows of another source; apply them by "
+            f"datasets.{config.name}.transforms: do not apply to rows of another source; apply them with "
             "create_source(config), and leave them out here"
         )
     tokenizer = config.get_tokenizer_config() or global_tokenizer

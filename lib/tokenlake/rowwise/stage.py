@@ -28,7 +28,7 @@ _NO_SETTING: Final[Any] = {
     "datasets": {
         "__all__": {"data_files", "storage_options", "save_path", "cache_path", "tokenizer", "exclude"}
     },
-    "tokenize": {"default_tokenizer", "num_workers", "engine", "cache_tokenized"},
+    "tokenize": {"default_tokenizer", "num_workers", "tokenizer_backend", "cache_tokenized"},
 }
 """Places and secrets, what changes no row, and tokenizers, which are described by what they are."""
 

@@ -22,7 +22,6 @@ from tokenlake.base.secrets import provide_blocks
 from tokenlake.base.section import referenced_blocks
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.errors import CancelledError, TokenlakeError
-from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import (
     Event,
     Planning,
@@ -33,6 +32,7 @@ from tokenlake.etl.events import (
     Watcher,
     ignore,
 )
+from tokenlake.etl.executors import ExecutorName, open_pool
 from tokenlake.etl.export.plan import make_exports
 from tokenlake.etl.observability import DisplayOptions, measured
 from tokenlake.etl.observability.tally import RunTallies, source_name
@@ -67,7 +67,7 @@ class LocalEngine:
         workers: Number of worker processes; None for one per core that this process may use.
         on_event: Function that gets every event, from several threads.
         pool: Shared workers that outlive the engine; None for workers of its own.
-        engine: Executor of the units; None for this machine.
+        executor: Place where units run; None for this machine.
 
     Attributes:
         pool: Workers that build the units.
@@ -86,7 +86,7 @@ class LocalEngine:
         workers: int | None = None,
         on_event: Watcher = ignore,
         pool: Pool | None = None,
-        engine: EngineName | None = None,
+        executor: ExecutorName | None = None,
     ) -> None:
         self.config = config
         self._steps = BuildSteps(config, self._on_event)
@@ -109,7 +109,7 @@ class LocalEngine:
         self._task_runs_left = MAX_TASK_RUNS
         self._result: BuildResult | None = None
         self._lock = threading.Lock()
-        self.pool: Pool = pool or open_pool(engine, workers, config.ray)
+        self.pool: Pool = pool or open_pool(executor, workers, config.ray)
         self.workers = self.pool.workers
         # One more than there are workers, so that no worker waits for a record to be published.
         self._threads = ThreadPoolExecutor(self.workers + 1, thread_name_prefix="tokenlake-unit")

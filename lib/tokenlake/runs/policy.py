@@ -120,7 +120,7 @@ class Bounds:
             ConfigError: It is an address, or the path of a file of this machine.
         """
         if self.is_bounded and ("://" in value or os.path.isfile(value)):  # noqa: PTH113 - no OSError
-            raise ConfigError(f"{{block: {name}}} holds an address or the path of a file, expected a secret")
+            raise ConfigError(f"{{block: {name}}} contains an address or a path, expected a secret")
 
     @contextmanager
     def contents_hidden(self, path: str) -> Generator[None]:
@@ -138,7 +138,7 @@ class Bounds:
                 raise
             override = error.details.get("override")
             if override is not None:
-                raise ConfigError(f"{override}: it does not fit the configuration {path}") from None
+                raise ConfigError(f"{override}: it does not match the configuration {path}") from None
             problems: list[str] = error.details.get("problems", [])
             messages: list[str] = list(error.details.get("overridden", ()))
             if len(messages) < max(len(problems), 1):
@@ -146,7 +146,7 @@ class Bounds:
                 message = f"{path}: no valid configuration"
                 if lines:
                     message += ": " + ", ".join(f"line {line}" for line in lines)
-                messages.append(f"{message} (what it holds is not shown here)")
+                messages.append(f"{message} (its content is not shown here)")
             raise ConfigError("\n  ".join(messages)) from None
 
 
@@ -211,8 +211,8 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
     for dataset in config.datasets:
         if dataset.retokenize:
             raise ConfigError(
-                f"datasets.{dataset.name}.retokenize: reads what a configuration in the store names, which a "
-                "deployment's run does not follow; write data_files in place of dataset"
+                f"datasets.{dataset.name}.retokenize: reads files that a configuration in the store names, which "
+                "runs of a deployment do not; write data_files instead of dataset"
             )
     if config.is_text_build:
         last_build = resolve(config)
@@ -341,7 +341,7 @@ def _check_reference(reference: EnvSecret | BlockSecret, environment: Mapping[st
     name = reference.env
     _check_name(name, f"{{env: {name}}}", environment.get(VARIABLES, ""), VARIABLES)
     if "://" in environment.get(name, ""):
-        raise ConfigError(f"{{env: {name}}} holds an address, expected a secret")
+        raise ConfigError(f"{{env: {name}}} contains an address, expected a secret")
 
 
 def _check_name(name: str, subject: str, allowed: str, variable: str) -> None:
@@ -383,16 +383,16 @@ def _check_options(options: Mapping[str, Any], places: AllowedPlaces, owner: str
         elif key in _ADDRESSES:
             if not isinstance(value, str):
                 raise ConfigError(
-                    f"{subject}: expected a URL that is written out, to be compared with {places.variable}"
+                    f"{subject}: expected a URL in full, so that it can be compared with {places.variable}"
                 )
             # Without a list, too: the credentials of the worker's machine would go there.
             AllowedPlaces(places.variable, places.entries or ()).require_url(value, subject)
         elif not _is_known(key, value):
             names = sorted({*_CREDENTIALS, *_WORDS, *_ADDRESSES, "client_kwargs", "headers"})
             raise ConfigError(
-                f"{subject} is refused here: to the runs of a deployment a worker allows {', '.join(names)}, and of "
-                f"headers {', '.join(sorted(_HEADERS))}; credentials as {{env: NAME}} or {{block: NAME}}, all others "
-                "written out as one word"
+                f"{subject} is refused: a worker allows runs of a deployment only {', '.join(names)}, and of headers "
+                f"{', '.join(sorted(_HEADERS))}; credentials as {{env: NAME}} or {{block: NAME}}, all others as a "
+                "single plain word"
             )
 
 

@@ -101,7 +101,7 @@ def _tokenizer_key(data: Mapping[str, Any]) -> str:
 def stage_values(
     seq_length: int | None = None,
     strategy: str | None = None,
-    tokenizer_engine: str | None = None,
+    tokenizer_backend: str | None = None,
     splits: Mapping[str, float] | None = None,
 ) -> list[str]:
     """Return the overrides that the fields of a flow's form stand for; an empty field has none.
@@ -109,13 +109,13 @@ def stage_values(
     Args:
         seq_length: Tokens of a packed row.
         strategy: Packing strategy.
-        tokenizer_engine: Tokenizer backend.
+        tokenizer_backend: Tokenizer backend.
         splits: Split -> its share of the documents.
     """
     fields = {
         "pack.seq_length": seq_length,
         "pack.strategy": strategy,
-        "tokenize.engine": tokenizer_engine,
+        "tokenize.tokenizer_backend": tokenizer_backend,
         "source.splits": dict(splits) if splits else None,
     }
     return [f"{key}={json.dumps(value)}" for key, value in fields.items() if value]
@@ -138,7 +138,7 @@ def require_flow(flow: str, config: PipelineConfig) -> None:
     """
     name = config.name or "the configuration"
     if flow == "tokenize" and not config.is_text_build:
-        reason = "packs or mixes stored datasets, or keeps tokens"
+        reason = "packs or mixes stored datasets, or stores tokens"
         if config.mixes:
             reason = "mixes its datasets (section mix)"
         raise ConfigError(
@@ -278,8 +278,8 @@ def _data_file_overrides(data: Mapping[str, Any], files: DataFiles) -> list[str]
     if not isinstance(files, Mapping):
         if len(datasets) > 1:
             raise ConfigError(
-                f"data_files: the configuration has {len(datasets)} datasets, and it is not clear which one is meant;"
-                " write overrides such as datasets.0.data_files=..."
+                f"data_files: the configuration has {len(datasets)} datasets, and it is not clear to which one the "
+                "files belong; write overrides such as datasets.0.data_files=..."
             )
         return [f"datasets.0.data_files={json.dumps(files)}"]
     names = [str(dataset.get("name")) for dataset in datasets if isinstance(dataset, Mapping)]

@@ -72,7 +72,9 @@ class DatasetCache:
                     "Dataset or DatasetDict of Hugging Face"
                 )
         except (TypeError, AttributeError, pa.ArrowException) as error:
-            raise ConfigError(f"DatasetCache: the rows have no types that Arrow has: {error}") from error
+            raise ConfigError(
+                f"DatasetCache: the rows have types that Arrow does not support: {error}"
+            ) from error
         writer = self.writer(key)
         rows = max(1, _CHUNK_BYTES * len(table) // max(table.nbytes, 1))
         for first in range(0, max(len(table), 1), rows):
@@ -191,5 +193,7 @@ def _hugging_face() -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise MissingExtraError("this dataset is one of Hugging Face: pip install datasets") from error
+        raise MissingExtraError(
+            "this is a dataset of Hugging Face, which needs the package datasets: pip install datasets"
+        ) from error
     return datasets

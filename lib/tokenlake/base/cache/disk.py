@@ -124,9 +124,7 @@ def _encoded_mapping(mapping: Mapping[Any, Any]) -> tuple[Shape, bytes]:
     plain_values: list[Any] = []
     for name, value in mapping.items():
         if not isinstance(name, str):
-            raise ConfigError(
-                f"cache: $ has the key {name!r}; expected texts as keys, so write {str(name)!r}"
-            )
+            raise ConfigError(f"cache: $ has the key {name!r}; expected text keys, so write {str(name)!r}")
         if isinstance(value, np.ndarray):
             fields.append([name, _kind_of(value, f"$.{name}")])
             array_bytes.append(value.tobytes())
@@ -159,7 +157,7 @@ def decoded(shape: Shape, data: memoryview) -> Any:
             rest = iter(json.loads(bytes(data[at:])))
             return {name: next(rest) if array is None else arrays[name] for name, array in fields}
         case kind:
-            raise ValueError(f"no such kind of value: {kind!r}")
+            raise ValueError(f"unsupported kind of value: {kind!r}")
 
 
 def _kind_of(array: Array, place: str) -> Shape:
@@ -408,7 +406,7 @@ def _packed(key: str, entry: Entry, codec: Compression) -> bytes:
     try:
         text = json.dumps(header).encode()
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"metadata of a cache entry: {error}; expected in `extra` what JSON has") from error
+        raise ConfigError(f"metadata of a cache entry: {error}; expected JSON values in `extra`") from error
     body = len(text).to_bytes(4, "little") + text + payload
     return _MAGIC + xxhash.xxh3_128_digest(body) + body
 

@@ -97,9 +97,9 @@ def text_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSourc
     for key in ("chat", "prompt", "preference"):
         if getattr(source.texts, key) is not None:
             raise ConfigError(
-                f"datasets.{source.name}.{key}: `clean` reads texts from one field, and this option makes a text of "
-                "several. Name one field by content_field in a configuration for cleaning, or make one by transforms "
-                "(combine, apply)",
+                f"datasets.{source.name}.{key}: `clean` reads the text of one field, but this text is composed of "
+                "several; name a field with content_field in a configuration for cleaning, or create one with "
+                "transforms (combine, apply)",
                 source=source.name,
             )
     texts = replace(source.texts, left_open=())
@@ -131,7 +131,7 @@ def _text_sources(config: PipelineConfig, output: str) -> list[ResolvedSource]:
             sources.append(_without_own_list(source, output))
     if not sources:
         raise ConfigError(
-            "datasets: all of them are datasets of the store, which holds no texts; `clean` needs data_files"
+            "datasets: all of them are datasets of the store, which contains no texts; `clean` needs data_files"
         )
     return sources
 

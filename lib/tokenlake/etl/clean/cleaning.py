@@ -31,8 +31,8 @@ from tokenlake.etl.clean.evaluation_sets import short_document_notes, stored_ngr
 from tokenlake.etl.clean.fate import LeftOut
 from tokenlake.etl.clean.left_out_list import SCHEMA, CleanAbout, EarlierList, ListWriter, require_ours
 from tokenlake.etl.clean.signatures import SignatureFile, signature_key
-from tokenlake.etl.engines import open_pool
 from tokenlake.etl.events import Watcher, ignore
+from tokenlake.etl.executors import open_pool
 from tokenlake.etl.job import Progress, SignJob
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
@@ -220,7 +220,7 @@ def _stored_dataset_notes(config: PipelineConfig) -> list[str]:
     notes: list[str] = []
     for dataset in config.datasets:
         if dataset.dataset is not None:
-            notes.append(f"{dataset.name}: not cleaned, because a dataset of the store holds no texts")
+            notes.append(f"{dataset.name}: a dataset of the store, which contains no texts; it is skipped")
     return notes
 
 

@@ -19,6 +19,6 @@ def compiled_loops() -> Any:
         raise MissingExtraError("cleaning needs its packages: pip install 'tokenlake[etl]'") from error
     except RuntimeError as error:  # numba's own where it finds no folder to write to
         raise MissingExtraError(
-            f"cleaning cannot keep what it compiles: {error}; set NUMBA_CACHE_DIR to a folder that can be written"
+            f"cleaning cannot store its compiled code: {error}; set NUMBA_CACHE_DIR to a folder that can be written"
         ) from error
     return kernels

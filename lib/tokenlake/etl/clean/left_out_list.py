@@ -103,15 +103,16 @@ class EarlierList:
         about = read_about(path)
         if about is None:
             raise ConfigError(
-                f"clean.against: {path}: expected a list that `tokenlake clean` wrote; this is another Parquet "
-                "file",
+                f"clean.against: {path}: expected a list that `tokenlake clean` wrote; this file does not record how "
+                "it was made",
                 file=path,
             )
         for name, value in signing.comparable.items():
             if about.signing[name] != value:
                 raise ConfigError(
-                    f"clean.against: {path} was made with {name} {about.signing[name]!r}, and this run has {value!r}; "
-                    "only signatures of one kind are compared. Give both runs the same clean.exact and clean.minhash",
+                    f"clean.against: {path} was made with {name} {about.signing[name]!r}, and this run has "
+                    f"{value!r}; only signatures of the same kind can be compared. Give both runs the same "
+                    "clean.exact and clean.minhash",
                     file=path,
                 )
         table = pq.read_table(path, columns=["file", "position"])
@@ -141,8 +142,8 @@ def require_ours(path: str) -> None:
     """Raise ConfigError if `path` is a file that no run of `clean` wrote. A list made by hand is never replaced."""
     if Path(path).exists() and read_about(path) is None:
         raise ConfigError(
-            f"clean.output: {path} exists, and `tokenlake clean` did not write it. Name another file. A list of your "
-            "own belongs in `exclude` of its source: `clean` leaves out its documents too",
+            f"clean.output: {path} exists, but `tokenlake clean` did not write it; name another file. Give your own "
+            "list to `exclude`; `clean` adds its documents to the new list",
             file=path,
         )
 

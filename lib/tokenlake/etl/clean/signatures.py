@@ -244,8 +244,8 @@ class SignatureFile:
             self._bytes = store.open(self._key)
         except NotFoundError as error:
             raise NotFoundError(
-                f"{self._key}: these signatures are not in the store {store.url}. Clean again with this store and the "
-                "configuration that they belong to, which makes them anew",
+                f"{self._key}: these signatures are not in the store {store.url}. Run `clean` again with the "
+                "configuration that they were made for and with this store; it computes them again",
                 file=self._key,
             ) from error
         try:
@@ -282,7 +282,8 @@ class SignatureFile:
 
     def _damaged(self, error: Exception) -> IntegrityError:
         return IntegrityError(
-            f"{self._key}: the signatures are damaged: {error}. Remove the file and clean again to write it anew",
+            f"{self._key}: the signatures are damaged: {error}. Remove the file and run `clean` again; it writes a "
+            "new one",
             file=self._key,
         )
 

@@ -48,7 +48,7 @@ class DaskNodes:
             from dask import config as settings
         except ModuleNotFoundError as error:
             raise errors.MissingExtraError(
-                "the Dask engine needs distributed, which is not installed: pip install 'tokenlake[dask]'"
+                "the executor dask needs distributed, which is not installed: pip install 'tokenlake[dask]'"
             ) from error
         address: str | None = settings.get("scheduler-address", None)
         self._worker_died: Any = distributed.KilledWorker

@@ -38,7 +38,7 @@ class ClusterPool(Pool):
         self._slots: list[Any] = []
         self._idle_slots: list[Any] = []
         self._is_cancelled = False
-        # The job that chose the engine of each source of texts, and the engine.
+        # The job that chose the backend of each source of texts, and the backend.
         self._engine_choices: dict[str, tuple[EngineJob, str]] = {}
         self._preflights: dict[tuple[str, ...], bytes] = {}
 
@@ -70,7 +70,7 @@ class ClusterPool(Pool):
             if self._is_cancelled:
                 raise errors.CancelledError("the build was cancelled; run it again to resume") from None
             if isinstance(error, SlotLostError):
-                raise errors.WorkerDiedError(f"a worker on the cluster is gone: {error}") from error
+                raise errors.WorkerDiedError(f"a worker on the cluster was lost: {error}") from error
             raise
         with self._changed:
             self._idle_slots.append(slot)

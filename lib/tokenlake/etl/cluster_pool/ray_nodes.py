@@ -33,7 +33,7 @@ class RayNodes:
             import ray
         except ModuleNotFoundError as error:
             raise errors.MissingExtraError(
-                "the Ray engine needs ray, which is not installed: pip install 'tokenlake[ray]'"
+                "the executor ray needs ray, which is not installed: pip install 'tokenlake[ray]'"
             ) from error
         self._ray: Any = ray
         self.workers = workers or section.num_workers
@@ -45,8 +45,8 @@ class RayNodes:
         is_running_already = os.environ.get("RAY_ADDRESS") or not self._is_own_cluster
         if section.object_store_memory and is_running_already:
             raise errors.ConfigError(
-                f"ray.object_store_memory: got {section.object_store_memory} for a cluster that runs already; leave it "
-                "out, or give it to `ray start` of each node"
+                f"ray.object_store_memory: got {section.object_store_memory} for a cluster that is already running; "
+                "leave it out, or give it to `ray start` of each node"
             )
         if self._is_own_cluster:
             self._join(section)
@@ -107,7 +107,7 @@ class RayNodes:
             while not self._ray.wait([answer], timeout=_SECONDS_BETWEEN_LOOKS)[0]:
                 has_answered = id(slot) in self._answered_slots
                 if not has_answered and len(self._live_slots) > self.room():
-                    raise SlotLostError("the cluster has no room for it any more")
+                    raise SlotLostError("the cluster has no room for it anymore")
             self._answered_slots.add(id(slot))
             return self._ray.get(answer)
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.WorkerCrashedError) as error:

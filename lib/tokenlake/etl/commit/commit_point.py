@@ -43,8 +43,9 @@ def require_held(store: Store, layout: Layout, fingerprint: str) -> tuple[Claim,
 
 def _lost(layout: Layout) -> VersionConflictError:
     return VersionConflictError(
-        f"{layout.claim} is gone, swept or another build's: nothing under {layout.prefix} changed for the grace period "
-        "of gc, or somebody removed it. Nothing was committed; run the build again: it begins a new version.",
+        f"{layout.claim} no longer exists or belongs to another build: nothing under {layout.prefix} changed during "
+        "the grace period of gc, or it was removed. Nothing was committed; run the build again: it starts a new "
+        "version.",
         key=layout.claim,
     )
 
@@ -225,7 +226,7 @@ def committed_manifest(catalog: Catalog, layout: Layout) -> Manifest:
         if first in sizes:
             state = f"{sizes[first]} bytes long, expected {expected_sizes[first]}"
         raise IntegrityError(
-            f"{name} is committed, but {len(wrong)} of its {len(expected_sizes)} files are missing or have another "
+            f"{name} is committed, but {len(wrong)} of its {len(expected_sizes)} files are missing or have the wrong "
             f"size; the first: {first} is {state}. `tokenlake repair {name}` repairs it",
             file=layout.key(first),
         )

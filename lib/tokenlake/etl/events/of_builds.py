@@ -1,4 +1,4 @@
-"""Events of a build as a whole: its plan, its tokenizer engines, its commit."""
+"""Events of a build as a whole: its plan, its tokenizer backends, its commit."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ class BuildPlanned:
 
 @dataclass(frozen=True, slots=True)
 class EngineChosen:
-    """The gate chose an engine for a tokenizer.
+    """The gate chose a backend for a tokenizer.
 
     Attributes:
         tokenizer: Name of the tokenizer.
-        engine: Name of the engine.
+        engine: Name of the backend.
         reason: Reason of the choice, for people.
     """
 
@@ -114,10 +114,10 @@ class EngineChosen:
 
 @dataclass(frozen=True, slots=True)
 class EngineCondemned:
-    """An engine differed from the reference; its units are built again with the reference.
+    """A backend differed from the reference; its units are built again with the reference.
 
     Attributes:
-        engine: Name of the engine.
+        engine: Name of the backend.
         reason: Message of the error that found the difference.
         undone: Finished units that are taken back, each as it was reported.
     """

@@ -151,8 +151,7 @@ def target_of(
         return BucketTarget(url, dict(storage_options or {}), what, in_store=in_store)
     if scheme:
         raise NotAvailableError(
-            f"{what}: {scheme}:// is not available; today: paths of this machine, s3://bucket/folder, "
-            "gs://bucket/folder"
+            f"{what}: {scheme}:// is not available; supported: local paths, s3://bucket/folder, gs://bucket/folder"
         )
     folder = Path(text).expanduser().resolve()
     if not folder.name:
@@ -179,15 +178,15 @@ class FolderTarget(Target):
         if not target.exists():
             return
         if not target.is_dir():
-            raise expected(self._what, str(target), "a directory (it is made when missing), and is a file")
+            raise expected(self._what, str(target), "a directory (a missing one is created), and is a file")
         entries = sorted(target.iterdir())
         if entries and not overwrite:
             raise _not_empty(self._what, self.url, entries[0].name)
         for entry in entries:
             if entry.name != FOLDER and not _is_file(entry):
                 raise ConfigError(
-                    f"{self._what}: {target} holds {entry.name!r}, which is no file, so overwrite=True does not "
-                    "replace it; nothing was changed. Move that away",
+                    f"{self._what}: {target} holds {entry.name!r}, which is not a file, so overwrite=True does not "
+                    "replace it; nothing was changed. Move it away",
                     path=str(target),
                 )
 
@@ -309,7 +308,7 @@ def require_apart(
             place = str(Path(entry).expanduser().absolute())
         if place == target.url or place.startswith(f"{target.url}/"):
             raise ConfigError(
-                f"{what}: {target.url} holds the input {str(entry)!r}; give a directory of its own"
+                f"{what}: {target.url} holds the input {str(entry)!r}; use a separate directory"
             )
 
 

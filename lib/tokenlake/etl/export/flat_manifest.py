@@ -167,7 +167,7 @@ class FlatManifest(Sealed):
         """
         path = Path(directory) / FOLDER / MANIFEST
         if not path.is_file():
-            raise NotFoundError(f"{path}: missing; {directory} was not written whole by tokenlake")
+            raise NotFoundError(f"{path}: missing; {directory} was not written completely by tokenlake")
         return cls.from_bytes(path.read_bytes(), str(path))
 
 

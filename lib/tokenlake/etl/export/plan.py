@@ -203,13 +203,13 @@ def _by_value_problems(dataset: DatasetConfig) -> Iterator[str]:
     key = f"datasets.{dataset.name}.shard_column"
     if not dataset.save_path:
         yield (
-            f"{key}: {column!r}, but there is no save_path; units write the store's files, so that files "
-            "by value are an export: set it, or run `tokenlake export --shard-column` later"
+            f"{key}: {column!r}, but there is no save_path; files by value are an export, because units write the "
+            "files of the store: set save_path, or run `tokenlake export --shard-column` later"
         )
     if column not in (dataset.additional_fields or ()):
-        yield f"{key}: {column!r} is none of additional_fields, which are the columns beside the tokens"
+        yield f"{key}: {column!r} is not one of additional_fields, the columns that are stored with the tokens"
     if dataset.num_shards is not None:
-        yield f"{key}: set beside num_shards, but each value has files of its own; leave one of them out"
+        yield f"{key}: set together with num_shards, but each value has separate files; leave one of them out"
 
 
 def check_exports(config: PipelineConfig) -> None:
@@ -230,7 +230,7 @@ def check_exports(config: PipelineConfig) -> None:
     for (key, target), (other_key, other) in permutations(targets.items(), 2):
         if target.is_within(other.url):
             raise ConfigError(
-                f"{key}: {target.url} lies in {other.url} of {other_key}; give each a folder of its own"
+                f"{key}: {target.url} lies in {other.url} of {other_key}; use a separate folder for each"
             )
     for export in exports:
         if not export.in_store:
@@ -245,11 +245,9 @@ def _check_target(config: PipelineConfig, export: Export, target: Target) -> Non
     if not scheme_of(store):
         store = str(Path(store).expanduser().resolve())
     if store == target.url or store.startswith(f"{target.url}/"):
-        raise ConfigError(f"{export.key}: {target.url} holds the store {store}; give a folder of its own")
+        raise ConfigError(f"{export.key}: {target.url} holds the store {store}; use a separate folder")
     if target.is_within(store):  # the store may not exist yet, so that it cannot be found by looking
-        raise ConfigError(
-            f"{export.key}: {target.url} lies in the store {store}; give a folder outside of it"
-        )
+        raise ConfigError(f"{export.key}: {target.url} lies in the store {store}; use a folder outside of it")
     for dataset in config.datasets:
         require_apart(export.key, target, dataset.all_files)
     target.check(overwrite=export.replaces(target, config))

@@ -142,8 +142,8 @@ def _require_ours(existing: Mapping[str, Any], repo: str) -> None:
     foreign = sorted(existing.keys() - {_GIT_ATTRIBUTES})
     if foreign:
         raise VersionConflictError(
-            f"{repo} holds {', '.join(foreign[:_NAMED])}, which no flat directory was pushed with; remove them there, "
-            "or push to a repository of its own",
+            f"{repo} holds {', '.join(foreign[:_NAMED])}, which were not pushed with a flat directory; remove them "
+            "there, or push to a separate repository",
             repo=repo,
             files=foreign[:100],
         )

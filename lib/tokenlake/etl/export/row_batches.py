@@ -91,7 +91,9 @@ class RowsToArrow:
         for name in names:
             if name not in schema.names:
                 index = next(index for index, row in enumerate(rows) if name in row)
-                reason = "the first rows had no such field; give a schema, or the same fields to all"
+                reason = (
+                    "the first rows do not have this field; give a schema, or the same fields to all rows"
+                )
                 raise self._error(index, name, reason)
 
     def _column(self, rows: Sequence[Row], name: str, kind: Any) -> Any:
@@ -103,11 +105,11 @@ class RowsToArrow:
             return _array(values, kind)
         except _UNFIT as error:
             index = _index_of_unfit(values, kind)
-            reason = f"{_shortened(values[index])} cannot stand in a column with the values before it"
+            reason = f"{_shortened(values[index])} cannot be stored in one column with the values before it"
             if kind is not None:
                 reason = f"{_shortened(values[index])} is no {kind}, which the first rows decided"
             if kind == pa.null():
-                reason += "; the first rows held nothing but null there, so give a schema"
+                reason += "; the first rows have only nulls in it, so give a schema"
             raise self._error(index, name, reason, error) from error
 
     def _error(self, index: int, name: str, reason: str, cause: Exception | None = None) -> BadRecordError:
@@ -154,7 +156,7 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
         raise TypeError(f"values of {array.type}")
     array = array.cast(kind)
     if is_list(kind) and not kind.value_field.nullable and array.flatten().null_count:
-        raise TypeError("null inside a list that may hold none")
+        raise TypeError("null in a list that may not contain nulls")
     return array
 
 

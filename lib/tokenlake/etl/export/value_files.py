@@ -62,8 +62,8 @@ class FilesByValue:
         kind: Any = schema.field(column).type
         if not (kind in STRINGS or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
             raise ConfigError(
-                f"shard_column: {column!r} is a column of {kind}, and has no text, whole numbers or truth values, "
-                "which can stand in the names of files"
+                f"shard_column: {column!r} is a column of {kind}, expected text, whole numbers or booleans, which "
+                "can be part of file names"
             )
         self._folder = folder
         self._split = split
@@ -115,7 +115,7 @@ class FilesByValue:
         return self._files[name]
 
     def _unfit(self, values: str) -> ConfigError:
-        return ConfigError(f"shard_column: {self._column!r} has {values}; files are cut by a few short ones")
+        return ConfigError(f"shard_column: {self._column!r} has {values}; expected few short values")
 
     def _opened(self, split: str) -> ShardFiles:
         files = ShardFiles(self._folder, split, self._form, self._schema, max_bytes=self._max_bytes)

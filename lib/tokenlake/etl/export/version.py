@@ -276,8 +276,8 @@ def _check_names(splits: tuple[str, ...], form: FileFormat, options: ExportOptio
     if options.shard_column is not None:
         if options.num_shards is not None:
             raise ConfigError(
-                f"shard_column: set beside num_shards {options.num_shards}, but each value has files of its own; leave "
-                "one of them out"
+                f"shard_column: set together with num_shards {options.num_shards}, but each value has separate "
+                "files; leave one of them out"
             )
         # Names contain values, which are not known yet: two of them stand for all.
         name_parts = [f"{split}-{value}" for split in splits for value in "ab"]
@@ -317,19 +317,19 @@ def _of_source(store: ReadStore, manifest: Manifest, source: str) -> Manifest:
     """Return the manifest of a version as if it had the files of one source alone. A unit is of one source."""
     name = f"{manifest.dataset}@v{manifest.version}"
     if manifest.mixture is not None:
-        raise _no_such_source(name, source, "none, for its rows are mixed")
+        raise _no_such_source(name, source, "none, because its rows are mixed")
     if source not in manifest.accounts:
         raise _no_such_source(name, source, ", ".join(manifest.accounts))
     if len(manifest.accounts) == 1:
         return manifest
     records = Catalog(store).ledger(manifest.dataset, manifest.version, manifest=manifest)
     if not records:
-        raise ConfigError(
-            f"source: {name} has no ledger, which says what units are of {source!r}; export all"
-        )
+        raise ConfigError(f"source: {name} has no ledger, which assigns units to {source!r}; export all")
     files = tuple(file for file in manifest.files if records[file.unit].source == source)
     return replace(manifest, files=files)
 
 
 def _no_such_source(name: str, source: str, sources: str) -> ConfigError:
-    return ConfigError(f"source: {name} has no files of {source!r} alone; expected one of {sources}")
+    return ConfigError(
+        f"source: {name} has no files with rows of {source!r} alone; expected one of {sources}"
+    )

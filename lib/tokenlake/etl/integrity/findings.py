@@ -141,7 +141,7 @@ class VerifyReport:
             "bytes": self.bytes,
             "rows decoded": self.rows if self.deep else None,
             "tokens decoded": self.tokens if self.deep else None,
-            "unlisted files": None if self.listed else "not looked for",
+            "unlisted files": None if self.listed else "not checked",
         }
         heads = ("file", "problem", "expected", "got")
         rows = [(problem.path, problem.problem, problem.expected, problem.got) for problem in self.problems]
@@ -206,7 +206,7 @@ def look(store: ReadStore, layout: Layout, path: str, sha256: str, word: str = "
     except NotFoundError:
         return Damage(layout, path, sha256, word or "missing", None)
     except StoreError as error:  # a symlink, a folder, no permission, a failing disk
-        obstacle = f"{error}. Remove what is there, and repair again"
+        obstacle = f"{error}. Remove it, and repair again"
         return Damage(layout, path, sha256, word or "unreadable", None, obstacle)
     if current_sha256 == sha256:
         return None

@@ -1,8 +1,8 @@
 """Ledger records that are read, or made again as they were.
 
-A record holds facts that follow from the unit's work, and two that do not: the engine that encoded it, and the versions
-of the packages that wrote it. Both are the same in the other records of the version, or few values are possible; the
-manifest's hash of the record decides.
+A record holds facts that follow from the unit's work, and two that do not: the backend that encoded it, and the
+versions of the packages that wrote it. Both are the same in the other records of the version, or few values are
+possible; the manifest's hash of the record decides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PACKAGED_ENGINES: Final = ("gigatoken", REFERENCE)
 
 
 def exact(built: UnitRecord, intact_records: Iterable[UnitRecord], sha256: str) -> UnitRecord | None:
-    """Return a rebuilt record as it was, with the engine and the writer of that time; None if none fits.
+    """Return a rebuilt record as it was, with the backend and the writer of that time; None if none fits.
 
     Args:
         built: Record of the unit as it was rebuilt.
@@ -46,7 +46,7 @@ def exact(built: UnitRecord, intact_records: Iterable[UnitRecord], sha256: str) 
 def _possible_writers(
     built: UnitRecord, intact_records: Iterable[UnitRecord]
 ) -> list[tuple[str, Mapping[str, str]]]:
-    """Return engines and the packages that write with them: those of records, and those that are installed."""
+    """Return backends and the packages that write with them: those of records, and those that are installed."""
     installed_engines: list[str] = list(_OWN_ENGINES)
     for engine in _PACKAGED_ENGINES:
         with contextlib.suppress(PackageNotFoundError):

@@ -52,7 +52,7 @@ def restored_manifest(store: ReadStore, layout: Layout) -> tuple[Manifest, bytes
         data = store.read(layout.manifest_copy)
         manifest = Manifest.from_bytes(data, layout.manifest_copy)
     except NotFoundError:
-        reason = f"it has no second copy ({layout.manifest_copy}), as versions of older releases"
+        reason = f"it has no second copy ({layout.manifest_copy}), like versions of older releases"
         raise _not_restored(layout, reason) from None
     except (IntegrityError, StoreError) as error:
         raise _not_restored(layout, f"its second copy cannot be used: {error}") from error
@@ -79,7 +79,7 @@ def _check_claim(store: ReadStore, layout: Layout, manifest: Manifest) -> None:
     if claim is None:
         return
     if claim.state == "swept":
-        raise _not_restored(layout, f"{layout.claim} says that the version was removed")
+        raise _not_restored(layout, f"{layout.claim} records that the version was removed")
     if claim.fingerprint != manifest.fingerprint:
         raise _not_restored(
             layout,

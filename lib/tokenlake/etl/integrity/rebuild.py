@@ -42,7 +42,7 @@ WORKSHOP: Final = f"{RUNS}/repair"
 """Path below a version of the store in which other machines build its units again."""
 
 _TRIES: Final = 3
-"""Times that a unit is built before it is given up: once with the recorded engine, then with the reference."""
+"""Times that a unit is built before it is given up: once with the recorded backend, then with the reference."""
 
 _FROM_INPUTS: Final = "from its inputs"
 
@@ -125,7 +125,7 @@ class Workshop:
     def _build_unit(
         self, unit: int, planned: PlannedUnit, pool: Pool, on_bytes: OnBytes
     ) -> UnitRecord | TokenlakeError:
-        """Build a unit; if its engine fails, with the reference."""
+        """Build a unit; if its backend fails, with the reference."""
         last_error: TokenlakeError | None = None
         for engine in (planned.engine, *[REFERENCE] * (_TRIES - 1)):
             job = self._job(unit, planned, engine)
@@ -140,7 +140,7 @@ class Workshop:
         return last_error
 
     def _job(self, unit: int, planned: PlannedUnit, engine: str | None) -> WorkJob:
-        """Return the job of a unit. An engine that is not installed is replaced by the reference, with the same ids."""
+        """Return the job of a unit. The reference replaces a backend that is not installed; the ids are the same."""
         is_available = engine is not None and (
             engine == NO_ENGINE or importlib.util.find_spec(engine) is not None
         )
@@ -260,7 +260,7 @@ def judge(
     differences = _differences(workshop, layout, manifest, built, intact_records.get(built.unit))
     if differences:
         clauses = "; ".join(differences[:3])
-        _give_up(files, f"it came out with other rows, so that nothing was changed: {clauses}")
+        _give_up(files, f"its rows differ from the recorded ones, so nothing was changed: {clauses}")
         return
     built_hashes = {part.path: part.sha256 for part in built.parts}
     if built.quarantine is not None:
@@ -301,11 +301,11 @@ def _differences(
     had_bad_records = quarantine_path(built.unit) in manifest.other_files
     has_bad_records = built.quarantine is not None
     if had_bad_records and not has_bad_records:
-        clauses.append("no bad records came out; expected some")
+        clauses.append("got no bad records, expected some")
     elif has_bad_records and not had_bad_records:
-        clauses.append("some bad records came out; expected none")
+        clauses.append("got bad records, expected none")
     if before is not None and before.account != built.account:
-        clauses.append(f"its account is {built.account}; expected {before.account}")
+        clauses.append(f"its audit is {built.account}; expected {before.account}")
     return clauses
 
 

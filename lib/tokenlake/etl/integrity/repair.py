@@ -26,8 +26,8 @@ from typing import Final, TypeAlias, final
 from tokenlake.config.load import load_config
 from tokenlake.config.stages import RayConfig
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
-from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import Event, Planning
+from tokenlake.etl.executors import ExecutorName, open_pool, present_executor
 from tokenlake.etl.integrity.findings import (
     Damage,
     How,
@@ -77,8 +77,9 @@ def repair(
     overrides: Sequence[str] = (),
     dry_run: bool = False,
     workers: int | None = None,
-    engine: EngineName | None = None,
+    executor: ExecutorName | None = None,
     on_progress: OnProgress | None = None,
+    engine: ExecutorName | None = None,
 ) -> RepairReport:
     """Repair the damaged files of a committed version, and of versions that share them.
 
@@ -97,10 +98,11 @@ def repair(
         config: Configuration of the version; None: that of its newest run. Needed if inputs have moved.
         overrides: Texts ``key=value`` that change the configuration.
         dry_run: True to report what would be done, and change nothing.
-        workers: Number of processes that build; default: the processors this process may use, or as the engine has it.
-        engine: Place where units are built again, one of :data:`tokenlake.etl.engines.ENGINES`; default: this machine.
+        workers: Number of processes that build; default: one for each processor, or as many as the executor has.
+        executor: Place where units are built again: ``local``, ``store``, ``ray`` or ``dask``; default: this machine.
             With ``store``, the workers of ``tokenlake work STORE/NAME/v3/runs/repair NAME@v3`` build.
         on_progress: Function that receives progress, called from several threads, one call at a time.
+        engine: Former name of `executor`, for one release.
 
     Returns:
         Damaged files and what became of each.
@@ -111,6 +113,7 @@ def repair(
         IntegrityError: Its manifest is damaged and cannot be restored from its second copy.
         VersionConflictError: Another program changed a damaged file meanwhile; run the repair again.
     """
+    executor = present_executor(executor, engine)
     if config is not None:
         load_config(config, overrides)  # a wrong one is reported at once, and not only when it is needed
     place, name = parted(where, name)
@@ -128,7 +131,7 @@ def repair(
         overrides=tuple(overrides),
         dry_run=dry_run,
         workers=workers,
-        engine=engine or "local",
+        executor=executor or "local",
         on_progress=on_progress,
     )
     try:
@@ -159,7 +162,7 @@ class _Repair:
         overrides: Texts that change the configuration.
         dry_run: True if nothing is written.
         workers: Number of processes that build.
-        engine: Place where units are built.
+        executor: Place where units are built.
         on_progress: Function that receives progress.
         files: Files of the report, so far.
         pool: Pool of workers, once something is built.
@@ -172,7 +175,7 @@ class _Repair:
     overrides: Sequence[str]
     dry_run: bool
     workers: int | None
-    engine: EngineName
+    executor: ExecutorName
     on_progress: OnProgress | None
     files: list[RepairedFile] = field(default_factory=list[RepairedFile])
     pool: Pool | None = None
@@ -287,7 +290,7 @@ class _Repair:
         if not units or self._replanned is None:
             return
         version_store: StoreAddress | None = None
-        if self.engine != "local":
+        if self.executor != "local":
             version_store = StoreAddress(self.store.url, self.address.options)
         with Workshop.opened(self._replanned.plan, self.layout, version_store) as workshop:
             for unit, result in self._build(workshop, units).items():
@@ -334,13 +337,13 @@ class _Repair:
         version = None
         if not self.dry_run:
             version = self._commit_new_version(manifest, self._replanned)
-        note = f"the same rows, in the bytes of another release of a writer: v{version or 'N'}"
+        note = f"the same rows in other bytes, written by another release: v{version or 'N'}"
         for file in changed:
             self._report(file, "new version", note)
         return version
 
     def _report_without_new_version(self, files: Sequence[DamagedFile], condition: str) -> None:
-        note = f"its bytes came out different, and a new version needs {condition}"
+        note = f"its bytes differ, and a new version requires {condition}"
         for file in files:
             self._report(file, "not repaired", note)
 
@@ -398,7 +401,7 @@ class _Repair:
                 self._say("rebuilding", done, total)
 
         self._say("rebuilding", 0, total)
-        if self.engine == "store":
+        if self.executor == "store":
             name = f"{self.layout.dataset}@v{self.layout.version}"
             self._say(f"waiting for workers: tokenlake work {workshop.store.url} {name}")
         return workshop.build(units, self._workers(), on_bytes)
@@ -409,7 +412,7 @@ class _Repair:
             ray = RayConfig()
             if self._replanned is not None:
                 ray = self._replanned.config.ray
-            self.pool = open_pool(self.engine, self.workers, ray)
+            self.pool = open_pool(self.executor, self.workers, ray)
         return self.pool
 
     # Writing and reporting

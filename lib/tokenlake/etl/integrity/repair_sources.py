@@ -101,7 +101,7 @@ class PlannedUnit:
 
     Attributes:
         index: Index of the unit in the plan.
-        engine: Engine that encoded it; None: not known.
+        engine: Backend that encoded it; None: not known.
     """
 
     index: int
@@ -301,13 +301,12 @@ def _why_not(plan: Plan, manifest: Manifest, record: UnitRecord | None) -> str:
         wanted_inputs = tuple(entry.file for entry in record.inputs)
     changed_inputs = input_changes(wanted_inputs, plan.inputs)
     if changed_inputs:
-        return "its inputs are not what they were: " + "; ".join(changed_inputs)
+        return "its inputs have changed: " + "; ".join(changed_inputs)
     if record is None:
         added_inputs = input_changes(manifest.inputs, plan.inputs, added=True)
         if added_inputs:
-            return (
-                "the list of inputs is not what it was, and its ledger record is damaged as well: "
-                + "; ".join(added_inputs)
+            return "the list of inputs has changed, and its ledger record is damaged as well: " + "; ".join(
+                added_inputs
             )
     known_parents = lineage(plan.parents)
     other_parents = [parent for parent in manifest.parents if parent not in known_parents]
@@ -319,7 +318,7 @@ def _why_not(plan: Plan, manifest: Manifest, record: UnitRecord | None) -> str:
     shown = "; ".join(differences[:_SHOWN])
     if not shown:
         shown = "other units, another tokenizer, other files to exclude or other functions"
-    return f"the configuration is not what it was built with: {shown}; give that configuration with --config"
+    return f"the configuration differs from the one it was built with: {shown}; give that configuration with --config"
 
 
 def rendered(manifest: Manifest, path: str) -> bytes | None:

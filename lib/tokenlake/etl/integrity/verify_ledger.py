@@ -134,7 +134,7 @@ def _record_problems(
         for source, share in record.shares.items():
             share.check(where=f"{path}: share of {source!r}")
     except AccountError as error:
-        problems.append(Problem(path, "account", "an account that balances", str(error)))
+        problems.append(Problem(path, "account", "an audit that balances", str(error)))
     return problems
 
 

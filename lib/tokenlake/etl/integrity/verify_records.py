@@ -40,7 +40,7 @@ def account_problems(manifest: Manifest) -> list[Problem]:
     try:
         manifest.check()
     except AccountError as error:
-        return [Problem(MANIFEST, "account", "an account that balances", str(error))]
+        return [Problem(MANIFEST, "account", "an audit that balances", str(error))]
     return []
 
 
@@ -71,7 +71,7 @@ def copy_problems(store: ReadStore, layout: Layout) -> tuple[list[Problem], list
         name = f"{layout.dataset}@v{layout.version}"
         note = (
             f"{MANIFEST_COPY}, the second copy of the manifest, is missing: an older release wrote the version, or "
-            f"somebody removed {RUNS}/. `tokenlake repair {name}` writes it"
+            f"the file was removed: {RUNS}/. `tokenlake repair {name}` writes it"
         )
         return [], [note]
     return [], []
@@ -178,7 +178,7 @@ def _tag_problem(store: ReadStore, layout: Layout, manifest: Manifest, key: str)
     path = f"../{key.removeprefix(f'{layout.dataset}/')}"
     name = tag_of(key)
     if name is None:
-        return Problem(path, "unlisted", "only tags", "a file that is no tag")
+        return Problem(path, "unlisted", "only tags", "a file that is not a tag")
     try:
         stored = stored_tag(store, layout.dataset, name)
     except IntegrityError as error:

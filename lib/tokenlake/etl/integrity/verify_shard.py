@@ -157,7 +157,7 @@ class _FixedColumns:
         for name in names:
             chunks = self._footer.lists.get(name)
             if chunks is None or not np.isin(chunks[:, -1], familiar_kinds).all():
-                raise Unfamiliar("a column is stored in another way")
+                raise Unfamiliar("a column is stored differently")
 
     @property
     def row_bytes(self) -> int:

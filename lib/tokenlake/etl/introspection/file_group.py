@@ -199,7 +199,7 @@ class FileGroup:
                     reasons["not_a_string"] += 1
         if reasons:
             counts = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items()))
-            message = f"{reasons.total():,} of {max(look.seen, 1):,} records looked at are bad: {counts}"
+            message = f"{reasons.total():,} of {max(look.seen, 1):,} sampled records are bad: {counts}"
             yield Remark(file=look.file.path, what=message)
         if column is not None and look.columns and FORMATS[self.format].schema:
             top = column if column in self.columns else column.split(".")[0]

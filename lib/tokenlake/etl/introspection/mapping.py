@@ -102,8 +102,8 @@ class ColumnMapper:
     def __post_init__(self) -> None:
         if not 0.0 < self.min_fuzzy_score <= 1.0:
             raise ConfigError(
-                f"min_fuzzy_score: got {self.min_fuzzy_score!r}, must be above 0 and at most 1; names with a "
-                "lower similarity never map"
+                f"min_fuzzy_score: got {self.min_fuzzy_score!r}, must be above 0 and at most 1; names with a lower "
+                "similarity are never mapped"
             )
 
     def map(
@@ -156,7 +156,7 @@ class ColumnMapper:
         near = ", ".join(f"{each.column!r} ({each.score:.2f})" for each in missing.candidates)
         has = ", ".join(map(repr, columns)) or "none"
         raise ConfigError(
-            f"column mapping: no column for {missing.role!r} among {has}; the nearest left over: {near or 'none'}. "
+            f"column mapping: no column for {missing.role!r} among {has}; the nearest unused one: {near or 'none'}. "
             "Rename one, or lower min_fuzzy_score",
             field_path=missing.role,
             expected=f"a column for {missing.role!r}",
@@ -199,8 +199,8 @@ class _Search:
         for role, column in explicit.items():
             if role not in self._wanted:
                 raise ConfigError(
-                    f"column mapping: {role!r} -> {column!r}, but {role!r} is none of the names to map; "
-                    f"expected one of {', '.join(map(repr, self._wanted)) or 'nothing'}"
+                    f"column mapping: {role!r} -> {column!r}, but {role!r} is not one of the names to map; expected "
+                    f"one of {', '.join(map(repr, self._wanted)) or 'nothing'}"
                 )
             if column not in self._all:
                 known = sorted(self._all)

@@ -43,13 +43,15 @@ SEQ_LENGTH: Final = 2048
 _NOT_YET: Final = {
     **dict.fromkeys(
         ("text", "chat", "instruction", "preference"),
-        "They belong in a dataset of their own: inspect these files alone.",
+        "They belong in a separate dataset: inspect these files separately.",
     ),
-    "unknown": "No column is plainly the text.",
+    "unknown": "No column is clearly the text.",
 }
 _MADE: Final = {
-    "chat": "Conversations, rendered by the tokenizer's chat template; the loss covers what the assistant says.",
-    "prompt": "A template makes one text of the columns; the loss covers the label. Adapt the template to your model.",
+    "chat": "Conversations, rendered by the tokenizer's chat template; only the assistant's turns count toward the "
+    "loss.",
+    "prompt": "A template combines the columns into one text; only the label counts toward the loss. Adapt it to "
+    "your model.",
     "preference": "Set the method to one of dpo, orpo, cpo, reward, kto, bco and grpo.",
 }
 _PAIRS: Final = "Preferences are not packed: a row of the result is a row of the input."
@@ -58,15 +60,15 @@ _PACKED: Final = (
     "tokenize.max_length."
 )
 _TEXT_MODES: Final = {
-    "document": "A file is one document; with `text_mode: lines` every line is one.",
-    "lines": "Every line is a document; with `text_mode: document` a whole file is one.",
+    "document": "A file is one document; with `text_mode: lines`, each line is one.",
+    "lines": "Each line is a document; with `text_mode: document`, a whole file is one.",
 }
 _HOW: Final = {
-    "explicit": "as you said",
+    "explicit": "as given",
     "exact": "the name says so",
     "synonym": "a usual name for the text",
     "fuzzy": "its name is like {score:.0%} of a usual one: check it",
-    "type": "its texts are by far the longest: check it",
+    "type": "its texts are by far the longest: please check",
 }
 
 
@@ -102,7 +104,7 @@ def proposal(
         if group.kind == "damaged":
             why = "None of the sampled files can be read."
         else:
-            why = _NOT_YET.get(group.kind, "") if group.features else "The sampled files hold no record."
+            why = _NOT_YET.get(group.kind, "") if group.features else "The sampled files contain no record."
         lines += _comment(f"Left out: {_what(group)}. {why}")
         lines += _comment(f"Columns: {_columns(group)}.") if group.features else []
         texts = ", ".join([each.name for each in group.features if each.type == "string"][:_SHOWN])
@@ -166,9 +168,12 @@ def _dataset(group: Group) -> list[str]:
         found = group.mapping.get("text")
         reason = "" if found is None else _HOW[found.how].format(score=found.score)
         if group.kind == "chat" and found is None:
-            reason = "conversations, rendered by the tokenizer's chat template; the loss covers what the assistant says"
+            reason = (
+                "conversations, rendered by the tokenizer's chat template; only the assistant's turns count toward "
+                "the loss"
+            )
         elif group.kind != "text":
-            reason += f"; it is taken as it stands, though the columns are those of {NAMES[group.kind]}"
+            reason += f"; it is used unchanged, although the columns are those of {NAMES[group.kind]}"
         told.append(f"{column}: {reason}.")
     told += [_MADE[name] for name in entry if name in _MADE]
     if group.formats.keys() & {"text", "text.gz", "text.zst"}:

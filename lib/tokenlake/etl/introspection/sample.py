@@ -135,7 +135,7 @@ def look(
             except DamagedFileError as error:
                 sample = FileSample(file=file, columns={}, damage=error.details["problem"])
             except BoundReached:
-                remark = f"not looked into: that takes over {_MIB} MiB"
+                remark = f"not sampled: that needs more than {_MIB} MiB"
                 sample = FileSample(file=file, columns={}, remark=remark)
             return replace(sample, bytes_read=bounded.bytes_read)
     except OSError as error:  # such as a file without permission to read
@@ -145,7 +145,7 @@ def look(
 def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | None) -> FileSample:
     """Return a sample of Parquet: the first rows of the first row group that has rows."""
     if not file.size:
-        raise damaged(file, "it is empty; not even a footer is there")
+        raise damaged(file, "it is empty and has no footer")
     with open_parquet(data) as parquet:
         columns = _columns(parquet.schema_arrow)
         metadata = parquet.metadata
@@ -163,7 +163,7 @@ def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | No
                 )
                 rows = _records(file, next(batches, None))
         except BoundReached:
-            return replace(sample, remark=f"no sample: its first pages take over {_MIB} MiB")
+            return replace(sample, remark=f"no sample: its first pages need more than {_MIB} MiB")
 
     remark: str | None = None
     left_out = [name for name in columns if name not in chosen]
@@ -210,7 +210,7 @@ def _look_into_arrow(file: InputFile, data: BoundedBytes, _delimiter: str | None
         with reading(file, "its first record batch"):
             batch = reader.read_next_batch() if is_stream else reader.get_batch(0)
     except BoundReached:
-        return replace(sample, remark=f"no sample: its first record batch takes over {_MIB} MiB")
+        return replace(sample, remark=f"no sample: its first record batch needs more than {_MIB} MiB")
     except StopIteration:
         return replace(sample, total=0)
 

@@ -16,10 +16,10 @@ from tokenlake.runtime.store.address import StoreAddress
 from tokenlake.runtime.store.mixture import Level, MixtureSpec
 
 REFERENCE: Final = "tokenizers"
-"""The tokenizer engine whose ids are right by definition."""
+"""The tokenizer backend whose ids are right by definition."""
 
 NO_ENGINE: Final = "none"
-"""Name of the tokenizer engine in the record of a unit that tokenizes nothing."""
+"""Name of the tokenizer backend in the record of a unit that tokenizes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class SecretBlocks:
 class WarmJob:
     """Load and import everything that the units of a source probably need; a worker does not answer it.
 
-    The tokenizer engine is not chosen yet. The loaded one is used if the gate chooses it.
+    The tokenizer backend is not chosen yet. The loaded one is used if the gate chooses it.
 
     Attributes:
         store: Address of the store that has the tokenizer.
@@ -109,7 +109,7 @@ class WarmJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineJob:
-    """Choose the tokenizer engine of a source: static checks, then a probe on its first documents.
+    """Choose the tokenizer backend of a source: static checks, then a probe on its first documents.
 
     Attributes:
         store: Address of the store that has the tokenizer.
@@ -158,7 +158,7 @@ class UnitJob(_Target):
         pack: Packing of documents; None writes one row per document (`tokens`).
         tokenizer: Key prefix of the tokenizer's files in the store.
         tokenizer_files: The sha256 (hex) of each file of the tokenizer, by its name.
-        engine: Name of the tokenizer engine that the gate chose.
+        engine: Name of the tokenizer backend that the gate chose.
         eos_id: Id of EOS.
         pad_id: Id of padding.
         append_eos: Whether packing adds EOS after each document.
@@ -273,8 +273,8 @@ class PreflightJob:
         dataset: Name of the dataset.
         version: Number of the version.
         versions: Name and version of each package that decides bytes.
-        probe: Job that chose the engine of a source of texts; it reads the tokenizer and the first records.
-        engine: Name of the engine that it chose.
+        probe: Job that chose the backend of a source of texts; it reads the tokenizer and the first records.
+        engine: Name of the backend that it chose.
     """
 
     store: StoreAddress

@@ -14,14 +14,14 @@ def produced_by(engine: str | None = None) -> dict[str, str]:
     """Return the name and version of each package that decides bytes.
 
     Args:
-        engine: Tokenizer engine that made the ids; None where nothing was tokenized.
+        engine: Tokenizer backend that made the ids; None where nothing was tokenized.
     """
     packages = ["pyarrow"]
     if engine == "words":
-        # The engine takes its ids and its character classes from this package.
+        # The backend takes its ids and its character classes from this package.
         packages.append("tokenizers")
     elif engine and engine != "segments":
-        # The segment cache is code of this library; other engines are packages of their own name.
+        # The segment cache is code of this library; other backends are packages of their own name.
         packages.append(engine)
     versions = {"tokenlake": __version__}
     for package in packages:

@@ -66,7 +66,7 @@ class RunProgress:
         # The lock guards the display: events come from several threads.
         self._lock = threading.RLock()
         self._next_plan_line = time.monotonic() + _QUIET_SECONDS
-        # Tokenizer and engine of each choice that was reported.
+        # Tokenizer and backend of each choice that was reported.
         self._reported_engines: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Self:
@@ -166,7 +166,8 @@ class RunProgress:
                 self._say(f"{unit} is retried after: {event.error}", "WARNING")
             case EngineCondemned():
                 self._say(
-                    f"engine {event.engine} is not exact; its units are rebuilt: {event.reason}", "WARNING"
+                    f"tokenizer backend {event.engine} is not exact; its units are rebuilt: {event.reason}",
+                    "WARNING",
                 )
             case Committed():
                 self._say(f"{event.dataset} v{event.version} is committed", "DEBUG")
@@ -197,7 +198,7 @@ class RunProgress:
         choice = (event.tokenizer, event.engine)
         if choice not in self._reported_engines:
             self._reported_engines.add(choice)
-            self._say(f"engine {event.engine} for {near(event.tokenizer)}: {event.reason}")
+            self._say(f"tokenizer backend {event.engine} for {near(event.tokenizer)}: {event.reason}")
 
     def _show_finished(self, event: UnitFinished) -> None:
         account = event.record.account

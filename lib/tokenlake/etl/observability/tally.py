@@ -336,12 +336,20 @@ class RunTallies:
 
 _METRICS: Final[dict[str, tuple[Any, str, Callable[[RunTally], float]]]] = {
     "planned_units": ("gauge", "Units of the plan.", lambda tally: tally.plan.units),
-    "finished_units": ("gauge", "Units that are finished, earlier ones too.", lambda tally: tally.finished),
-    "retries": ("counter", "Tries of units that failed and were retried.", lambda tally: tally.retried),
+    "finished_units": (
+        "gauge",
+        "Finished units, those of earlier runs included.",
+        lambda tally: tally.finished,
+    ),
+    "retries": ("counter", "Failed attempts of units that were retried.", lambda tally: tally.retried),
     "input_bytes": ("gauge", "Bytes of all inputs.", lambda tally: tally.total),
-    "processed_bytes": ("gauge", "Input bytes worked on in this run.", lambda tally: tally.built),
-    "documents": ("gauge", "Documents tokenized, in earlier runs too.", lambda tally: tally.documents),
-    "tokens": ("gauge", "Tokens made, those of earlier runs included.", lambda tally: tally.tokens),
+    "processed_bytes": ("gauge", "Input bytes processed in this run.", lambda tally: tally.built),
+    "documents": (
+        "gauge",
+        "Documents tokenized, those of earlier runs included.",
+        lambda tally: tally.documents,
+    ),
+    "tokens": ("gauge", "Tokens produced, those of earlier runs included.", lambda tally: tally.tokens),
     "seconds": ("gauge", "Seconds since the first unit started.", lambda tally: tally.seconds()),
 }
 """Kind, help text and value of each metric, by name.
@@ -406,6 +414,6 @@ class BatchTally:
     def metrics(self) -> Iterator[Metric]:
         """Yield the sums."""
         waited = "Seconds that the consumer waited."
-        yield Metric("tokenlake_pipeline_batches", "counter", "Batches given out.", self.batches)
-        yield Metric("tokenlake_pipeline_rows", "counter", "Rows given out.", self.rows)
+        yield Metric("tokenlake_pipeline_batches", "counter", "Batches delivered.", self.batches)
+        yield Metric("tokenlake_pipeline_rows", "counter", "Rows delivered.", self.rows)
         yield Metric("tokenlake_pipeline_wait_seconds", "counter", waited, self.waited)

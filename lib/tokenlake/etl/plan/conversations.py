@@ -114,13 +114,13 @@ def settle_chat(
     notes: list[str] = []
     if chat.loss == "assistant" and not renderer.template.marked:
         notes.append(
-            "the chat template has no generation marks; what the assistant says is found, and verified, by rendering "
-            "conversations again with marks in the place of its words"
+            "the chat template has no generation marks; the assistant's turns are located, and verified, by "
+            "rendering conversations again with markers in their place"
         )
     other_templates = [name for name, text in templates_of(tokenizer).items() if text != chat.template]
     if other_templates:
         names = ", ".join(other_templates)
-        notes.append(f"the tokenizer has other chat templates, too: {names} (chat.template names one)")
+        notes.append(f"the tokenizer has further chat templates: {names} (chat.template names one)")
     return source, notes
 
 
@@ -153,7 +153,7 @@ def _tools_field(source: ResolvedSource, field: str | None, files: Sequence[Inpu
         return None
     if files_with_field < len(columns):
         raise ConfigError(
-            f"chat.tools_field: {files_with_field} of {len(columns)} files have the column {field!r}, the others lack "
-            "it; set it to null to render no tools, or make two datasets of the files"
+            f"chat.tools_field: {files_with_field} of {len(columns)} files have the column {field!r}, the others "
+            "lack it; set it to null to render no tools, or use a separate dataset for them"
         )
     return field

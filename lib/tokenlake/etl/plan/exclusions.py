@@ -41,8 +41,8 @@ _MOST_SHOWN: Final = 5
 """Number of entries that a message names one by one."""
 
 _ADVICE: Final = (
-    "`file` is a path, a URL, a name or the identity that `documents` has; `position` is the row number, or in JSON "
-    "Lines and lines of text the byte offset at which the line begins. `tokenlake sql` on NAME/documents shows both"
+    "`file` is a path, a URL, a name or the identity in `documents`; `position` is the row index, or in JSON Lines "
+    "and lines of text the byte offset of the line. `tokenlake sql` on NAME/documents shows both"
 )
 
 
@@ -88,7 +88,7 @@ class Exclusion:
         if left_out == wanted:
             return []
         if left_out == 0 and not self.seen:
-            raise _matches_nothing(self.path, "its positions are those of no record")
+            raise _matches_nothing(self.path, "no record has these positions")
         return [
             f"exclude {self.path!r}: {wanted - left_out} of {wanted} entries left out no document: no record begins "
             "there, or it had been left out or found bad before"
@@ -249,7 +249,7 @@ def _look_into_file(
     file = ranges[0].file
     if file.is_lines and file.compression is None:
         wrong = _positions_inside_lines(source, file, rows)
-        reason = "no line begins at this byte; a row number is no position in a file of lines"
+        reason = "no line begins at this byte offset; in a file of lines, `position` is not the row index"
         is_certain = True
     else:
         count = _record_count(ranges)

@@ -127,16 +127,16 @@ def hold_out(
         version, before = earlier_set
         if before.count > asked.count:
             raise ConfigError(
-                f"datasets.{source.name}.eval: {asked.count}, but {version} holds out {before.count}, and what was "
-                f"held out once is never trained on; expected {before.count} or more",
+                f"datasets.{source.name}.eval: {asked.count}, but {version} holds out {before.count}, and a record "
+                f"that was held out is never trained on; expected {before.count} or more",
                 source=source.name,
                 expected=before.count,
                 got=asked.count,
             )
         if before.count == asked.count:
             return replace(asked, below=before.below), (
-                f"{source.name}: what {version} holds out stays held out ({asked.split}); of documents that were added "
-                "since, a like share joins it"
+                f"{source.name}: what {version} holds out stays held out ({asked.split}); the same share of the "
+                "documents that were added since is held out, too"
             )
         least_threshold = before.below or 0
 
@@ -144,16 +144,15 @@ def hold_out(
     if draws.records <= asked.count:
         raise ConfigError(
             f"datasets.{source.name}.eval: {asked.count}, but the source has "
-            f"{numbers.plural(draws.records, 'record')}; expected fewer than that, so that something is left to train "
-            "on",
+            f"{numbers.plural(draws.records, 'record')}; expected fewer, so that records are left to train on",
             source=source.name,
             expected=draws.records - 1,
             got=asked.count,
         )
     threshold = max(int(draws.smallest.max()) + 1, least_threshold)
     note = (
-        f"{source.name}: {asked.count} of {draws.records} records are held out ({asked.split}), in all versions from "
-        "here on"
+        f"{source.name}: {asked.count} of {draws.records} records are held out ({asked.split}), in this and all "
+        "later versions"
     )
     return replace(asked, below=threshold), note
 

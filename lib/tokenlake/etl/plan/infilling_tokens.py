@@ -44,8 +44,9 @@ def with_sentinels(texts: ResolvedTexts, fim: ResolvedFim, tokenizer: TokenizerF
     else:
         hint = f" and none of {', '.join(family[0] for family in families[1:])}"
     raise ConfigError(
-        f"fim.tokens: tokenizer {tokenizer.name!r} has no token {missing!r}{hint}; expected the names of its sentinels "
-        "of prefix, suffix and middle. Add such tokens to its tokenizer.json, or name those that it has",
+        f"fim.tokens: tokenizer {tokenizer.name!r} has no token {missing!r}{hint}; expected the names of its "
+        "sentinel tokens for prefix, suffix and middle. Add these tokens to its tokenizer.json, or name existing "
+        "ones",
         tokenizer=tokenizer.name,
     )
 

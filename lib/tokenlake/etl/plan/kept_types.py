@@ -61,8 +61,8 @@ def _declared_types(sources: Sequence[ResolvedSource]) -> dict[str, ColumnType]:
             if first_kind != kind:
                 raise ConfigError(
                     f"datasets.{source.name}.field_types: {name!r} is declared {arrow_type(kind)}, and "
-                    f"{arrow_type(first_kind)} in datasets.{first_source}.field_types; of one name there is one "
-                    "column: declare the same type, or rename the field in one of them (format_fields)",
+                    f"{arrow_type(first_kind)} in datasets.{first_source}.field_types; a name stands for one column: "
+                    "declare the same type, or rename the field in one of them (format_fields)",
                     source=source.name,
                     field=name,
                 )
@@ -113,8 +113,8 @@ def _types(
     if missing:
         shown_names = ", ".join(islice(seen_names, FIELDS_SHOWN)) or "no fields"
         raise ConfigError(
-            f"datasets.{source.name}.additional_fields: none of the first records has a field {missing[0]!r}; "
-            f"they have {shown_names}. Correct the name, or leave it out",
+            f"datasets.{source.name}.additional_fields: none of the first records has a field {missing[0]!r}; they "
+            f"have {shown_names}. Correct the name, or leave it out",
             source=source.name,
             field=missing[0],
         )
@@ -146,8 +146,8 @@ def _check_declared(
             type_of_files = "JSON text"
         raise ConfigError(
             f"datasets.{source.name}.field_types: {name!r} is declared {arrow_type(wanted)}, but the files hold "
-            f"{type_of_files}, which cannot become that; declare another type, or {JSON!r} to store each value as JSON "
-            "text",
+            f"{type_of_files}, which cannot be converted; declare another type, or {JSON!r} to store each value as "
+            "JSON text",
             source=source.name,
             field=name,
         )

@@ -72,7 +72,7 @@ def rows_of(
         wanted = _rows_with_tokens(asked.total_tokens, mixture, per_row)
     if wanted < 1:
         raise ConfigError(
-            f"mix: comes to {wanted} rows; expected at least 1. Set a later end, or longer sources"
+            f"mix: the mixture has {wanted} rows; expected at least 1. Let it end later, or use longer sources"
         )
     return wanted
 
@@ -92,9 +92,8 @@ def _rows_with_tokens(tokens: int, mixture: SourceMixture, per_row: Sequence[Fra
         available = math.floor(expected_tokens(last_row))
         if expected_tokens(last_row) < tokens:
             raise ConfigError(
-                f"mix.total_tokens: {tokens:,}, but the sources end after {last_row:,} rows with about "
-                f"{available:,} tokens; ask for at most that, leave it out to take all, or set "
-                "mix.stop_strategy: restart",
+                f"mix.total_tokens: {tokens:,}, but the sources end after {last_row:,} rows with about {available:,} "
+                "tokens; set at most that, leave it out to use all, or set mix.stop_strategy: restart",
                 expected=available,
                 got=tokens,
             )

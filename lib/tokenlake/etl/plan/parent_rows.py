@@ -35,8 +35,8 @@ def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level
     for parent in parents:
         if parent.manifest.kind == "preference":
             raise parent.wrong(
-                f"{parent.reference} holds preferences, which are neither packed nor mixed; expected a dataset of kind "
-                "tokens or packed",
+                f"{parent.reference} contains preferences, which can be neither packed nor mixed; expected a dataset "
+                "of kind tokens or packed",
                 ".dataset",
             )
     first_of_kind: dict[str, FoundParent] = {}
@@ -46,8 +46,8 @@ def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level
         tokens = first_of_kind["tokens"].reference
         packed = first_of_kind["packed"].reference
         raise ConfigError(
-            f"datasets: {tokens} holds documents, {packed} holds packed rows; expected one kind. Name the tokens that "
-            f"{packed} could be packed of, or build it again with pack.enabled: false"
+            f"datasets: {tokens} contains documents, {packed} holds packed rows; expected one kind. Name the dataset "
+            f"of tokens that {packed} was packed from, or build it again with pack.enabled: false"
         )
     if "tokens" in first_of_kind:
         for parent in parents:
@@ -56,15 +56,15 @@ def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level
 
     if pack is not None:
         raise ConfigError(
-            f"pack.enabled: true, but the rows of {parents[0].reference} are packed already, "
-            f"{parents[0].width} ids each; write pack.enabled: false to pass them on as they are, or "
-            "name datasets of kind tokens, which can be packed again"
+            f"pack.enabled: true, but the rows of {parents[0].reference} are packed already, {parents[0].width} ids "
+            "each; write pack.enabled: false to keep them unchanged, or name datasets of kind tokens, which can be "
+            "packed"
         )
     if len({parent.width for parent in parents}) > 1:
         lengths = ", ".join(f"{parent.reference} {parent.width}" for parent in parents)
         raise ConfigError(
-            f"datasets: rows of different lengths cannot be rows of one dataset ({lengths} ids); expected one length. "
-            "Pack the tokens of each with one length"
+            f"datasets: rows of one dataset have one length ({lengths} ids); expected one length. Pack the tokens of "
+            "each with one length"
         )
     return "sequences"
 
@@ -84,7 +84,7 @@ def _require_unpadded(parent: FoundParent) -> None:
 def require_one_tokenizer(parents: Sequence[FoundParent], level: Level) -> dict[str, Any]:
     """Return a manifest's facts about the tokenizer, in which all sources of all parents give each id one meaning.
 
-    Names, revisions and templates may differ: the meaning of ids is that of ``tokenizer.json`` and its engine.
+    Names, revisions and templates may differ: the meaning of ids is that of ``tokenizer.json`` and its backend.
 
     Args:
         parents: Versions whose rows are read.
@@ -104,14 +104,12 @@ def require_one_tokenizer(parents: Sequence[FoundParent], level: Level) -> dict[
                 raise ConfigError(
                     f"datasets.{parent.name}: the source {source!r} of {parent.reference} has another tokenizer "
                     f"({_description(facts)}) than {first_source!r} of {first_parent.reference} "
-                    f"({_description(first_facts)}); in one dataset an id must mean one thing. Tokenize both with one "
-                    "tokenizer",
+                    f"({_description(first_facts)}); the ids of one dataset need one tokenizer. Tokenize both with "
+                    "the same one",
                     source=parent.name,
                 )
     if first is None:
-        raise ConfigError(
-            f"datasets.{parents[0].name}: {parents[0].reference} does not say which tokenizer made it"
-        )
+        raise ConfigError(f"datasets.{parents[0].name}: {parents[0].reference} does not record its tokenizer")
     return first[2]
 
 
@@ -205,8 +203,8 @@ def rows_out(
     if len(plain_affixes) > 1:
         first, second = list(plain_affixes.values())[:2]
         raise ConfigError(
-            f"datasets.{second}: its documents begin and end with other special tokens than those of datasets.{first} "
-            "(add_special_tokens); expected the same around all. Build one of them again"
+            f"datasets.{second}: its documents begin and end with special tokens that differ from those of "
+            f"datasets.{first} (add_special_tokens); expected the same ones. Build one of them again"
         )
     first_affixes = next(iter(affixes.values()))
     prefix, suffix = next(iter(plain_affixes), (first_affixes.prefix, first_affixes.suffix))

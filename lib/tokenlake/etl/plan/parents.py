@@ -144,8 +144,8 @@ def find_parents(catalog: Catalog, parents: tuple[DatasetConfig, ...], name: str
         reference = parent.dataset or ""
         if reference == name:
             raise ConfigError(
-                f"datasets.{parent.name}.dataset: {name!r} is the name of this build too, so that every run would be "
-                f"made of the one before; name the version that is meant, {name}@v1, or set another `name`"
+                f"datasets.{parent.name}.dataset: {name!r} is also the name of this build, so every run would read "
+                f"the result of the previous one; name a version, {name}@v1, or set another `name`"
             )
         try:
             key = catalog.resolve(reference)
@@ -187,8 +187,8 @@ def joined_inputs(parents: tuple[FoundParent, ...]) -> tuple[InputFileEntry, ...
                 raise parent.wrong(
                     f"{parent.reference} and {first.reference} both hold documents of {entry.path!r} of a source "
                     f"{entry.source!r}, but of different files (size {other.size}, {other.token} and size "
-                    f"{entry.size}, {entry.token}); rows would name one id for both. Build one of them again with "
-                    "another name for that source",
+                    f"{entry.size}, {entry.token}); both would have the same id in the rows. Build one of them again "
+                    "with another name for that source",
                     file=entry.path,
                 )
     return tuple(entry for entry, _ in entries.values())
@@ -218,7 +218,7 @@ def read_tokenizer(store: Store, parent: FoundParent, source: str) -> PlannedTok
         contents = read_files(store, folder, facts["files"])
     except (NotFoundError, IntegrityError) as error:
         raise IntegrityError(
-            f"{parent.reference}: {error}. Run `tokenlake verify {parent.reference}` to see all that is damaged",
+            f"{parent.reference}: {error}. Run `tokenlake verify {parent.reference}` to list all damage",
             **error.details,
         ) from error
     files = TokenizerFiles(name=str(facts.get("name")), files=contents)

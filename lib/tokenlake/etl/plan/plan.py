@@ -246,7 +246,7 @@ class Plan:
             unit: Unit of the plan.
             store: Address of the store that its parts are written to.
             layout: Layout of the version that they belong to.
-            engine: Tokenizer engine, for a unit of texts.
+            engine: Tokenizer backend, for a unit of texts.
         """
         target: dict[str, Any] = {
             "store": store,
@@ -287,7 +287,7 @@ class Plan:
         )
 
     def engine_job(self, unit: TextUnit, layout: Layout) -> EngineJob:
-        """Return the job that chooses the tokenizer engine of a unit's source."""
+        """Return the job that chooses the tokenizer backend of a unit's source."""
         return EngineJob(
             store=self.store,
             tokenizer=self._tokenizer_key(unit.source, layout),

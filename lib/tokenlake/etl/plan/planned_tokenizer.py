@@ -61,10 +61,10 @@ def plan_tokenizers(build: ResolvedBuild) -> dict[str, PlannedTokenizer]:
         same_ids = ours.files.json_bytes == theirs.files.json_bytes
         if not same_ids or (ours.eos_id, ours.pad_id) != (theirs.eos_id, theirs.pad_id):
             raise ConfigError(
-                f"datasets.{source.name}.tokenizer: {source.tokenizer.name_or_path!r} is another tokenizer than "
-                f"{first.tokenizer.name_or_path!r} of datasets.{first.name}; packed rows of one dataset are read as "
-                "one stream, in which an id must mean one thing. Use one tokenizer, build a dataset for each, or "
-                "write pack.enabled: false, where `file` says which source a row is of",
+                f"datasets.{source.name}.tokenizer: {source.tokenizer.name_or_path!r} differs from the tokenizer "
+                f"{first.tokenizer.name_or_path!r} of datasets.{first.name}; packed rows of one dataset need one "
+                "tokenizer. Use one tokenizer, build a dataset for each, or write pack.enabled: false, for which "
+                "`file` identifies the source of a row",
                 source=source.name,
             )
     return planned
@@ -106,7 +106,8 @@ def padded(source: ResolvedSource, planned: PlannedTokenizer) -> ResolvedSource:
     if planned.pad_id < 0:
         raise ConfigError(
             f"datasets.{source.name}.tokenizer.padding: {settings.padding!r}, but tokenizer {planned.files.name!r} "
-            "names neither a padding token nor an EOS token; name one in its tokenizer_config.json, or do not pad",
+            "names neither a padding token nor an EOS token; name one in its tokenizer_config.json, or write "
+            "padding: false",
             tokenizer=planned.files.name,
         )
     own = planned.files.config.get("padding_side")

@@ -79,8 +79,8 @@ def _settle_texts(
     notes: list[str] = []
     if texts.fim is not None and (texts.masked or texts.preference):
         raise ConfigError(
-            "fim: only plain texts can be infilled, and these rows are conversations; leave it out, or name the "
-            "field of a text: content_field"
+            "fim: fill-in-the-middle needs plain texts, and these rows are conversations; leave it out, or name a "
+            "text field with content_field"
         )
     if texts.chat is not None:
         source, notes = settle_chat(source, texts.chat, files, tokenizer, rows)

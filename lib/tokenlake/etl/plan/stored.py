@@ -326,7 +326,7 @@ def _notes_on_choices(asked: MixStageConfig, forecast: MixForecast) -> list[str]
     units = numbers.plural(forecast.units, "unit")
     return [
         f"{', '.join(choices)}, chosen by the sources and the length of the mixture ({units}); write this into the "
-        "configuration to reuse what is built when the mixture becomes longer"
+        "configuration, so that a longer mixture reuses the finished units"
     ]
 
 
@@ -334,7 +334,7 @@ def how_to_read_others(store: str, dataset: str, split: str) -> str:
     """Return advice on a split of a stored dataset that a mixture does not take."""
     path = f"{store.rstrip('/')}/{dataset}"
     return (
-        f"it stays there: tl.open({path!r}, split={split!r}) reads it, and an entry {{dataset: {dataset}, split: "
+        f"it is not lost: tl.open({path!r}, split={split!r}) reads it, and an entry {{dataset: {dataset}, split: "
         f"{split}}} of `datasets` makes a mixture of it"
     )
 

@@ -128,7 +128,7 @@ def _configuration_of(catalog: Catalog, parent: FoundParent, config: PipelineCon
         )
     if manifest.kind == "preference":
         raise parent.wrong(
-            f"{parent.reference} holds preferences, which are neither packed nor mixed", ".retokenize"
+            f"{parent.reference} contains preferences, which can be neither packed nor mixed", ".retokenize"
         )
     layout = Layout(manifest.dataset, manifest.version)
     recorded_fields = recorded(

@@ -171,7 +171,7 @@ def look_at(source: ResolvedSource, files: Iterable[InputFile], unit_size: int) 
     if whole_files and len(whole_files) == count:
         most = numbers.plural(count, "worker")
         notes.append(
-            f"{source.name}: no file of it can be split, so that at most {most} can work on it at a time"
+            f"{source.name}: none of its files can be split, so at most {most} can work on it at a time"
         )
     return SourceFindings(
         Listed(source.name, count, size), notes, [f"{source.name}: {origin}" for origin in origins]
@@ -185,8 +185,8 @@ def _notes_on_whole_files(source: ResolvedSource, whole_files: list[InputFile]) 
     for file in by_size[:_MOST_SHOWN]:
         reason, remedy = _why_not_split(file)
         notes.append(
-            f"{source.name}: {file.path} ({numbers.size(file.size)}) cannot be split: {reason}; one worker reads it "
-            f"from beginning to end, however many there are. {remedy}"
+            f"{source.name}: {file.path} ({numbers.size(file.size)}) cannot be split: {reason}; a single worker "
+            f"reads it from beginning to end. {remedy}"
         )
     hidden_files = by_size[_MOST_SHOWN:]
     if hidden_files:
@@ -198,9 +198,9 @@ def _notes_on_whole_files(source: ResolvedSource, whole_files: list[InputFile]) 
 def _why_not_split(file: InputFile) -> tuple[str, str]:
     """Return the reason why a file cannot be split, and a remedy."""
     if file.compression:
-        remedy = "Parquet, several smaller files, or the same file uncompressed can be read by all."
+        remedy = "Parquet, several smaller files, or the same file uncompressed can be read by all workers."
         return f"{file.compression} is read from its beginning", remedy
     if file.format == "text":
         return "the file is one document", "If each line is a document, set text_mode: lines."
-    remedy = "Parquet, JSON Lines or several smaller files can be read by all."
+    remedy = "Parquet, JSON Lines or several smaller files can be read by all workers."
     return f"{file.format} is read from its beginning", remedy

@@ -288,8 +288,8 @@ def _units_of_sources(
             units.append(replace(unit, index=len(units)))
         if file_count is not None and len(units_of_source) != file_count:
             notes.append(
-                f"{source.name}: its input cannot be cut into {numbers.plural(file_count, 'file')}; "
-                f"{numbers.plural(len(units_of_source), 'worker')} at most read it and deal its documents out"
+                f"{source.name}: its input cannot be divided into {numbers.plural(file_count, 'file')}; "
+                f"{numbers.plural(len(units_of_source), 'worker')} at most read it and distribute its documents"
             )
     return units, notes
 

@@ -62,9 +62,9 @@ def decide(version: Published, hub: HubRepository, state: HubState | None, *, pu
         if not wrong_paths:
             return Decision("nothing", tag, tagged_commit)
         raise VersionConflictError(
-            f"{hub.repo} has a {tag} already, and it is not {version.name} of this store: "
-            f"{_shortened(wrong_paths)} differ. A version never changes: push to another repository, or remove the "
-            "tag there if it should not be",
+            f"{hub.repo} already has the tag {tag}, and it is not {version.name} of this store: "
+            f"{_shortened(wrong_paths)} differ. A version never changes: push to another repository, or remove that "
+            "tag if it is wrong",
             repo=hub.repo,
             tag=tag,
             differing=wrong_paths[:_MOST_DETAILS],
@@ -99,8 +99,8 @@ def _paths_to_delete(
     strangers = sorted(path for path in files if is_ours(path) and path not in known_paths)
     if strangers:
         raise VersionConflictError(
-            f"{hub.repo} ({hub.branch}) holds {_shortened(strangers)}, which tokenlake did not push; readers "
-            "would take them for the version's. Remove them there, or push to a repository of its own",
+            f"{hub.repo} ({hub.branch}) holds {_shortened(strangers)}, which tokenlake did not push; readers would "
+            "treat them as part of the version. Remove them there, or push to a separate repository",
             repo=hub.repo,
             files=strangers[:_MOST_DETAILS],
         )
@@ -119,15 +119,15 @@ def _require_predecessor(
     if branch_manifest.dataset != version.layout.dataset:
         raise ConfigError(
             f"{place} holds {branch_manifest.dataset} v{branch_manifest.version}, not a version of "
-            f"{version.layout.dataset}; a repository is for one dataset: push to another one"
+            f"{version.layout.dataset}; a repository holds one dataset: push to another one"
         )
     # A branch without commits of its own may receive an older version than main holds.
     commit = state.head or state.main
     is_new_branch = hub.branch != "main" and commit == state.main
     if branch_manifest.version > version.layout.version and not is_new_branch:
         raise ConfigError(
-            f"{place} holds v{branch_manifest.version}, which is newer than {version.name}; to publish the older "
-            f"one beside it give it a branch of its own: --revision only-v{version.layout.version}"
+            f"{place} holds v{branch_manifest.version}, which is newer than {version.name}; to publish the older one "
+            f"as well, use a separate branch: --revision only-v{version.layout.version}"
         )
 
 

@@ -161,7 +161,9 @@ class Published:
         manifest = Catalog(store).manifest(dataset, version)
         raw = store.read(layout.manifest)
         if Manifest.from_bytes(raw, layout.manifest).sha256 != manifest.sha256:
-            raise IntegrityError(f"{layout.manifest}: it changed while it was read; nothing may change it")
+            raise IntegrityError(
+                f"{layout.manifest}: it changed while it was read; files of a version must not change"
+            )
 
         files = [PublishedFile(MANIFEST, len(raw), hashlib.sha256(raw).hexdigest(), raw)]
         left_out: list[str] = []

@@ -44,7 +44,7 @@ def hub_error(error: Exception, repo: str, action: str) -> TokenlakeError:
     details = {"repo": repo, "status": status}
     if any(word in quote.lower() for word in _NO_ROOM_WORDS):
         return StoreError(
-            f"{repo}: the Hub has no room for it ({quote}); free private storage of the account or raise its limit, "
+            f"{repo}: the Hub has no space for it ({quote}); free private storage of the account or raise its limit, "
             f"and {_RETRY}",
             **details,
         )
@@ -57,8 +57,8 @@ def hub_error(error: Exception, repo: str, action: str) -> TokenlakeError:
             )
         case 403:
             return ConfigError(
-                f"{repo}: the token may not do that ({action}; the Hub says {quote!r}). It needs write access to the "
-                "repository, and to its organization where it is new: https://huggingface.co/settings/tokens",
+                f"{repo}: the token does not permit this ({action}; the Hub says {quote!r}). It needs write access "
+                "to the repository, and to its organization where it is new: https://huggingface.co/settings/tokens",
                 **details,
             )
         case 404:

@@ -110,7 +110,7 @@ class HubRepository:
             ConfigError: The Hub does not accept the token.
             StoreError: The Hub cannot be reached.
         """
-        action = "asking for the state of the repository"
+        action = "reading the state of the repository"
         try:
             info = self._call(action, "repo_info", passed=self._not_found_error)
         except self._not_found_error as error:
@@ -128,7 +128,7 @@ class HubRepository:
         """Return the state of a repository that exists."""
         state = self.state()
         if state is None:
-            raise StoreError(f"{self.repo} existed a moment ago and is gone now; look at it on the Hub")
+            raise StoreError(f"{self.repo} existed a moment ago and no longer does; check it on the Hub")
         return state
 
     def created(self, *, public: bool) -> HubState:
@@ -151,7 +151,7 @@ class HubRepository:
         if not state.private:
             raise ConfigError(
                 f"{self.repo} is public: everybody would see {rows}. Push to another repository, make it "
-                f"private in its settings, or {remedy} if that is what you want"
+                f"private in its settings, or {remedy} if that is intended"
             )
 
     def head(self) -> str:

@@ -173,9 +173,9 @@ def require_none(findings: list[SecretFinding], subject: str) -> None:
     if len(findings) > _SHOWN_FINDINGS:
         lines += f"\n  and {len(findings) - _SHOWN_FINDINGS} more"
     raise ConfigError(
-        f"nothing was pushed: {subject} what looks like a secret, in these places:{lines}\n"
-        "Revoke it if it is one, take it out of what the version was built from (input names, kept columns, special "
-        "tokens, chat template, the name of the tokenizer), and build a new version; a committed one never changes.",
+        f"nothing was pushed: {subject} what looks like a secret, in these places:{lines}\nRevoke it if it is one, "
+        "remove it from the inputs of the version (input names, kept columns, special tokens, chat template, name "
+        "of the tokenizer), and build a new version; a committed one never changes.",
         findings=[[finding.path, finding.place, finding.kind] for finding in findings],
     )
 

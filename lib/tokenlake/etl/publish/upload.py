@@ -123,7 +123,7 @@ def commit_all(
     if wrong_paths:
         raise IntegrityError(
             f"{hub.repo} at {head}: {', '.join(wrong_paths[:_SHOWN_PATHS])} on the Hub differ from the uploaded "
-            "files; the commit was not tagged. Somebody pushed at the same moment, or the Hub is at fault: look at "
+            "files; the commit was not tagged. Somebody pushed at the same moment, or the Hub has a fault: check "
             "the repository, and push again"
         )
     return head

@@ -59,7 +59,9 @@ def render_card(manifest: Manifest) -> str:
     split = "train" if "train" in manifest.splits else next(iter(manifest.splits), "train")
     name = f"{manifest.dataset}@v{manifest.version}"
     notes = "".join(f"- {markdown_text(remark)}\n" for remark in remarks(manifest.account))
-    account = _table(account_table(manifest, None)) + (f"\n{notes}" if notes else "")
+    # A card is one of the files of a version, so its words stay: repair writes it again, byte for byte.
+    equations = account_table(manifest, None, {"rows_read": "rows read"})
+    account = _table(equations) + (f"\n{notes}" if notes else "")
     sections = [
         _header(manifest),
         f"# {manifest.dataset} v{manifest.version}\n",

@@ -150,17 +150,23 @@ def versions(produced_by: Mapping[str, str]) -> str:
 
 
 CALLED: Final = {"content_packed": "content", "bos": "BOS", "eos": "EOS", "pad": "padding"}
-"""What people call some terms of the account."""
+"""Names of some terms of the audit, as users read them."""
+
+LAW_NAMES: Final = {"rows_read": "rows read", "slots": "places in rows"}
+"""Names of some sums of the audit, as users read them. A place in a row holds one token or padding."""
 
 
-def equations(account: Account, width: int) -> list[tuple[str, str]]:
-    """Return pairs (left side, right side) for each law of the account.
+def equations(
+    account: Account, width: int, law_names: Mapping[str, str] = LAW_NAMES
+) -> list[tuple[str, str]]:
+    """Return pairs (left side, right side) for each law of the audit.
 
     Terms that are 0 are left out: ``("rows read", "1,834 = 1,832 kept + 2 filtered (empty)")``.
 
     Args:
-        account: Account.
-        width: Number of ids in a packed row, for the equation on slots; 0 for datasets without packing.
+        account: Counts of the audit.
+        width: Number of ids in a packed row, for the equation on places in rows; 0 for datasets without packing.
+        law_names: Name of each sum; a sum without a name has its own.
     """
     pairs: list[tuple[str, str]] = []
     for law, parts in LAWS.items():
@@ -175,7 +181,7 @@ def equations(account: Account, width: int) -> list[tuple[str, str]]:
         if law == "slots":
             sides.append(f"{count(account.sequences)} x {count(width)}")
         sides.append(" + ".join(terms) or f"0 {names.get(parts[0], parts[0])}")
-        pairs.append((law.replace("_", " "), " = ".join(sides)))
+        pairs.append((law_names.get(law, law), " = ".join(sides)))
     return pairs
 
 
@@ -210,9 +216,11 @@ def draws(manifest: Manifest) -> list[tuple[str, str]]:
     return pairs
 
 
-def account_table(manifest: Manifest, title: str | None = "Account") -> Table:
-    """The equations as a table of two columns."""
-    rows = equations(manifest.account, manifest.width) + draws(manifest)
+def account_table(
+    manifest: Manifest, title: str | None = "Audit", law_names: Mapping[str, str] = LAW_NAMES
+) -> Table:
+    """Return the equations as a table of two columns; for `law_names` see :func:`equations`."""
+    rows = equations(manifest.account, manifest.width, law_names) + draws(manifest)
     return Table((label("quantity", ""), label("equation", "")), tuple(rows), title)
 
 

@@ -72,7 +72,7 @@ def difference_tables(found: Difference, *, files: bool = False) -> Iterator[Tab
         yield _shards_table(found.files, names)
     yield _counts_table(found.totals, names, "Totals")
     if found.account:
-        yield _counts_table(found.account, names, "Account")
+        yield _counts_table(found.account, names, "Audit")
 
 
 def _short(value: object) -> str:
@@ -107,10 +107,10 @@ def _shards_table(pairs: Iterable[FilePair], names: tuple[str, str]) -> Table:
     for pair in (pair for pair in pairs if not pair.same):
         told = _word(pair.kinship, names)
         if pair.kinship == "same_tokens":
-            told += f", other {', '.join(pair.columns)}" if pair.columns else ", written otherwise"
+            told += f", other {', '.join(pair.columns)}" if pair.columns else ", written differently"
         path = " -> ".join(dict.fromkeys(shard.path for shard in (pair.a, pair.b) if shard is not None))
         rows.append((path, told))
-    return Table((label("path", ""), label("kinship", "")), tuple(rows), "Shards that are not the same")
+    return Table((label("path", ""), label("kinship", "")), tuple(rows), "Shards that differ")
 
 
 def _counts_table(counts: Iterable[Count], names: tuple[str, str], title: str) -> Table:

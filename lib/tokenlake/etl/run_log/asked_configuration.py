@@ -62,11 +62,11 @@ class Asked:
         fields = config.model_dump(mode="json")
         secrets = literal_secrets(config)
         if secrets:
-            left_out = f"it holds secrets themselves: {', '.join(secrets)}"
+            left_out = f"it contains secrets: {', '.join(secrets)}"
             return cls(fingerprint, directory, None, left_out)
         signed = _keys_of_signed_texts(fields)
         if signed:
-            left_out = f"it holds URLs with passwords or signatures: {', '.join(signed)}"
+            left_out = f"it contains URLs with passwords or signatures: {', '.join(signed)}"
             return cls(fingerprint, directory, None, left_out)
         return cls(fingerprint, directory, fields)
 
@@ -85,7 +85,9 @@ class Asked:
         try:
             return decoder(cls).decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise IntegrityError(f"{where}: does not say how a run was asked: {error}", file=where) from error
+            raise IntegrityError(
+                f"{where}: is not a record of a run's configuration: {error}", file=where
+            ) from error
 
 
 def newest_asked(store: ReadStore, layout: Layout, fingerprint: str) -> Asked | None:

@@ -75,7 +75,7 @@ class RunLog:
             self._seconds_of_stages.update(stages)
 
     def condemned(self, engine: str, error: TokenlakeError) -> None:
-        """Publish at once the text on which a tokenizer engine differed from the reference."""
+        """Publish at once the text on which a tokenizer backend differed from the reference."""
         facts = {
             "engine": engine,
             "error": str(error),

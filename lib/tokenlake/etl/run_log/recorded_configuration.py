@@ -38,15 +38,15 @@ def recorded(store: ReadStore, layout: Layout, fingerprint: str, remedy: str) ->
         ConfigError: No configuration was kept, or it uses something that only the user may ask for.
     """
     name = f"{layout.dataset}@v{layout.version}"
-    needed = f"{name}: its configuration is needed to build anything again"
+    needed = f"{name}: its configuration is needed to build units again"
     asked = newest_asked(store, layout, fingerprint)
     if asked is None:
-        raise ConfigError(f"{needed}, and no run of it kept one; {remedy}")
+        raise ConfigError(f"{needed}, and no run of it recorded one; {remedy}")
     if asked.config is None:
         reason = ""
         if asked.left_out:
             reason = f" ({asked.left_out})"
-        raise ConfigError(f"{needed}, and its run did not keep it{reason}; {remedy}")
+        raise ConfigError(f"{needed}, and its run did not record it{reason}; {remedy}")
     check_record(asked.config, name, remedy)
     return rooted(asked.config, asked.directory)
 
@@ -69,8 +69,8 @@ def check_record(config: Mapping[str, Any], where: str, remedy: str) -> None:
     if uses:
         shown = "; ".join(list(uses)[:_MOST_SHOWN])
         raise ConfigError(
-            f"{where}: the configuration that the store keeps of its run is not used to build anything again, for it "
-            f"would use {shown}. Look at it, and {remedy}"
+            f"{where}: the configuration that the store records of its run is not used to build units again, because "
+            f"it would use {shown}. Check it, and {remedy}"
         )
 
 

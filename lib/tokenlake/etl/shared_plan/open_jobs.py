@@ -58,9 +58,9 @@ def check_open(text: str) -> None:
     """Raise ConfigError for jobs, as text, that must not leave this machine because they hold secrets."""
     if provided_blocks() or hide(text) != text or scrub(text) != text:
         raise errors.ConfigError(
-            "this engine hands jobs to other machines, and this build needs secrets: values, URLs with passwords or "
-            "signatures, or Prefect blocks. Give them by {env: NAME}, which each worker looks up in its own "
-            "environment, or build with the local engine"
+            "this executor sends jobs to other machines, and this build contains secrets: values, URLs with "
+            "passwords or signatures, or Prefect blocks. Write {env: NAME}, which each worker reads from its own "
+            "environment, or use the executor local"
         )
 
 
@@ -71,6 +71,6 @@ def _path_below_parents(job: MixJob | RepackJob) -> str:
     if path and is_elsewhere:
         raise errors.ConfigError(
             f"{job.dataset}@v{job.version}: its parents are in {job.parents_store}, and it goes to {job.store}; "
-            "workers that join know one store"
+            "workers that join read only one store"
         )
     return path

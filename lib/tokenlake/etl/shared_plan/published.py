@@ -36,11 +36,11 @@ _ATTEMPTS: Final = 10
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceProbe:
-    """The choice of a source's tokenizer engine; a worker that joins must choose the same.
+    """The choice of a source's tokenizer backend; a worker that joins must choose the same.
 
     Attributes:
         job: Fields of the job that chose it, as :func:`~tokenlake.etl.shared_plan.open_jobs.fields_of` returns them.
-        engine: Name of the engine.
+        engine: Name of the backend.
     """
 
     job: dict[str, str]
@@ -91,8 +91,8 @@ class SharedPlan(Sealed):
         number: Number of the plan; each run that waits for the build publishes the next one.
         claimed: Fingerprint of the version.
         pieces: The sha256 (hex) of each piece, by its path below the version.
-        versions: Name and version of each package that decides bytes: the writer, Arrow, the tokenizer engines.
-        probes: Engine choices, one for each source of texts.
+        versions: Name and version of each package that decides bytes: the writer, Arrow, the tokenizer backends.
+        probes: Backend choices, one for each source of texts.
     """
 
     dataset: DatasetName
@@ -171,7 +171,7 @@ def publish_plan(
         layout: Layout of the version.
         claimed: Fingerprint of the version.
         jobs: Jobs of all units.
-        engines: Engine choices: the job that chose the engine of a source, and the name of the engine.
+        engines: Backend choices: the job that chose the backend of a source, and the name of the backend.
 
     Raises:
         ConfigError: The jobs hold secrets.
@@ -215,7 +215,7 @@ def publish_plan(
             continue
         return plan
     raise errors.VersionConflictError(
-        f"{layout.key(PLAN)}: other runs keep publishing plans of this build; stop all runs but one",
+        f"{layout.key(PLAN)}: other runs publish plans of this build at the same time; stop all runs but one",
         key=layout.key(PLAN),
     )
 

@@ -100,7 +100,7 @@ def _open_file(part: FileRange, data: InputBytes, want: Want) -> tuple[WantedCol
         schema = _first_schema(data)
         with _as_arrow_file(data) as source:
             if not schema.equals(_IPC.open_file(source).schema):
-                raise ValueError("it is another one at the beginning of the file than in its footer")
+                raise ValueError("the schema at the beginning of the file differs from the one in its footer")
         columns = WantedColumns(part.file, schema, want)
     return columns, _batches_of_file(part, data, blocks, columns)
 
@@ -111,7 +111,7 @@ def _first_schema(data: InputBytes) -> pa.Schema:
     metadata = data.pread(length_size + size, FILE_START)
     is_whole = size > 0 and len(metadata) == length_size + size
     if not is_whole or arrow_messages.parse_message(metadata[length_size:]).kind != SCHEMA:
-        raise ValueError("there is none behind the file's first bytes")
+        raise ValueError("the file has no schema after its first bytes")
     return _IPC.read_schema(pa.py_buffer(metadata))
 
 

@@ -189,7 +189,7 @@ def _sliced_texts(
         raw_offsets = pread(width.itemsize * (count + 1), offsets_start + width.itemsize * row)
         offsets = np.frombuffer(raw_offsets, width, count + 1).astype(np.int64)
         if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > data_size:
-            raise ValueError("an offset descends, or lies outside the data")
+            raise ValueError("an offset decreases, or is outside the data")
         count = int(np.searchsorted(offsets, offsets[0] + _SLICE_BYTES, side="right")) - 1
         count = max(1, count)
         start = int(offsets[0])

@@ -158,7 +158,7 @@ def metadata_size(prefix: bytes) -> tuple[int, int]:
     length_size = 8 if prefix[:4] == CONTINUATION else 4
     size = int(struct.unpack_from("<i", prefix, length_size - 4)[0])
     if not 0 <= size <= _MAX_METADATA:
-        raise ValueError(f"a message's metadata claims to have {size} bytes")
+        raise ValueError(f"the metadata of a message has a stated size of {size} bytes")
     return length_size, size
 
 
@@ -175,7 +175,7 @@ def file_blocks(pread: Pread, size: int) -> FileBlocks:
     # 1. The footer's place.
     tail = pread(_TAIL_BYTES, max(size - _TAIL_BYTES, 0))
     if len(tail) < _TAIL_BYTES or tail[4:] != MAGIC:
-        raise ValueError("it does not end with the bytes ARROW1; the file is cut or was never finished")
+        raise ValueError("it does not end with the bytes ARROW1; the file is truncated or was never finished")
     footer_size = int(struct.unpack_from("<i", tail)[0])
     footer_stop = size - _TAIL_BYTES
     if not 0 < footer_size <= footer_stop - FILE_START:
@@ -302,7 +302,7 @@ def is_file(data: InputBytes) -> bool:
         DamagedFileError: The input is empty, an old Feather file, or no Arrow at all.
     """
     if not data.file.size:
-        raise damaged(data.file, "it is empty, not even an Arrow file of no rows")
+        raise damaged(data.file, "it is empty; even an Arrow file without rows has some bytes")
     if data.file.compression:
         return False
     head = data.pread(len(MAGIC), 0)

@@ -110,7 +110,7 @@ def _read_messages(data: InputBytes) -> Iterator[StreamMessage]:
         if message.kind not in expected_kinds:
             if expected_kinds == (SCHEMA,):
                 raise ValueError("it does not begin with a schema; expected an Arrow file or stream")
-            raise ValueError("there is another schema, or something unknown, between the batches")
+            raise ValueError("there is another schema, or an unknown message, between the batches")
         expected_kinds = (BATCH, DICTIONARY)
         body = reader.read(message.body)
         bytes_read = reader.consumed() if message.kind == BATCH else 0
@@ -120,7 +120,7 @@ def _read_messages(data: InputBytes) -> Iterator[StreamMessage]:
 
     # 2. The end: nothing follows a stream, and a footer follows the messages of a file.
     if expected_kinds == (SCHEMA,):
-        raise ValueError("it ends before there is a schema")
+        raise ValueError("it ends before the schema")
     with columnar.reading(data.file, "its end"):
         reader.check_end(is_file=is_file)
 
@@ -148,7 +148,7 @@ class _StreamReader:
         if size > bytes_left and not self._file.compression and not may_end:
             # Checked before the bytes are read: a damaged length may ask for any number of them.
             raise ValueError(
-                f"{size} bytes are expected at byte {self._offset}, {bytes_left} are there: it is cut"
+                f"{size} bytes are expected at byte {self._offset}, {bytes_left} exist: it is truncated"
             )
         data = self._stream.read(size)
         self._offset += len(data)
@@ -156,7 +156,7 @@ class _StreamReader:
         if len(data) < size and not is_old_end:
             place = "in the middle of a message"
             if not data:
-                place = "without the marker of a stream's end: it was cut between two batches"
+                place = "without the end marker of a stream: it was truncated between two batches"
             raise ValueError(f"it ends at byte {self._offset} {place}")
         return data.ljust(size, b"\0")
 
@@ -169,10 +169,12 @@ class _StreamReader:
         tail = b""
         while data := self._stream.read(_DRAIN_BYTES):
             if not is_file:
-                raise ValueError("other bytes follow the marker of the stream's end")
+                raise ValueError("other bytes follow the end marker of the stream")
             tail = (tail + data)[-len(MAGIC) :]
         if is_file and tail != MAGIC:
-            raise ValueError("the file does not end with the bytes ARROW1; it is cut or was never finished")
+            raise ValueError(
+                "the file does not end with the bytes ARROW1; it is truncated or was never finished"
+            )
 
 
 @final

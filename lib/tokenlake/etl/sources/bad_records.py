@@ -69,8 +69,8 @@ def refuse(record: BadRecord, file: InputFile) -> BadRecordError:
         place = f"{file.url}:{record.line}"
     unit = "byte offset" if file.format in ("jsonl", "text") else "row"
     return BadRecordError(
-        f"{place}: {record.reason} at {unit} {record.position}: {record.detail}. "
-        "Repair the record, or set `on_bad_record: quarantine` to set such records aside and go on.",
+        f"{place}: {record.reason} at {unit} {record.position}: {record.detail}. Repair the record, or set "
+        "`on_bad_record: quarantine` to keep such records separately and continue.",
         file=record.file,
         line=record.line,
         position=record.position,

@@ -144,8 +144,8 @@ class ByteStream:
         if self._offset > FREE_BYTES and self._offset > max_expansion * stored:
             raise damaged(
                 file,
-                f"{stored} stored bytes unfold to {self._offset} and more, more than source.max_expansion = "
-                f"{max_expansion} times as many (it may be raised, if the content is meant to be so repetitive)",
+                f"{stored} stored bytes decompress to {self._offset} and more, more than source.max_expansion = "
+                f"{max_expansion} times as many (raise it if the content is really so repetitive)",
                 stored=stored,
                 unfolded=self._offset,
             )

@@ -30,7 +30,7 @@ def card_configs(card: str, repo: str, pattern: str | None = None) -> list[dict[
         meta: object = parse_yaml(front_matter(card), CARD).data
     except ConfigError as error:
         reason = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
-        raise _bad_card(repo, f"its front matter is no YAML ({reason})", pattern) from error
+        raise _bad_card(repo, f"its front matter is not YAML ({reason})", pattern) from error
     if not isinstance(meta, dict):
         return []
     entries: object = cast("dict[str, Any]", meta).get("configs")

@@ -93,16 +93,16 @@ def content_of(head: bytes) -> Content | None:
     text = head.removeprefix(_UTF8_MARK).lstrip(_SPACE)
     if text.startswith(_LFS):
         remedy = "fetch the file itself with `git lfs pull`, or download it from the repository's website"
-        return Content("it is a pointer of Git LFS, which stands for the file", remedy)
+        return Content("it is a pointer file of Git LFS, not the file itself", remedy)
     if _ANNEX.match(text):
         return Content(
-            "it is a pointer of git-annex, which stands for the file", "fetch it with `git annex get`"
+            "it is a pointer file of git-annex, not the file itself", "fetch it with `git annex get`"
         )
     if _HTML.match(text):
-        remedy = "open it to see what the server said, and download the file again"
-        return Content("it is an HTML page, such as a website sends in place of a file", remedy)
+        remedy = "open it to read the server's message, and download the file again"
+        return Content("it is an HTML page, which a website sends instead of a file", remedy)
     if _XML.match(text):
-        remedy = "open it to see what it says; a storage answers in XML where a download failed"
+        remedy = "open it to read the message: a failed download from a storage service is XML"
         return Content("it is an XML document", remedy)
     return None
 
@@ -139,7 +139,7 @@ def wrong_magic(data: InputBytes, magic: bytes, name: str) -> UnsuitableFileErro
     if _is_text(head):
         begin = head[:_SHOWN_BYTES].decode("utf-8", "replace")
         problem = f"it is text and no {name}: it begins with {begin!r}"
-        return unsuitable(file, problem, "give it the extension of what it holds, such as .jsonl or .csv")
+        return unsuitable(file, problem, "give it the extension of its format, such as .jsonl or .csv")
     return None
 
 

@@ -56,7 +56,7 @@ def read_csv(part: FileRange, data: InputBytes, want: Want, predicate: Predicate
         delimiter = "\t" if file.format == "tsv" else ","
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
         raise ConfigError(
-            f"delimiter: got {delimiter!r}, must be one character of ASCII, not a quote or an end of line",
+            f"delimiter: got {delimiter!r}, must be one ASCII character other than a quote or an end of line",
             file=file.path,
         )
 

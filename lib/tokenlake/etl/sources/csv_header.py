@@ -44,7 +44,7 @@ def read_header(file: InputFile, block: CsvBlock, want: Want, delimiter: str) ->
         raise unsuitable(
             file,
             f"its header (line {line}) has {record.cells} columns, more than {MAX_COLUMNS}",
-            "keep fewer columns, or write a row as JSON",
+            "keep fewer columns, or write the rows as JSON",
             line=line,
         )
     fault = fault_of_record(block.data, record, record.cells, want.max_record_bytes)

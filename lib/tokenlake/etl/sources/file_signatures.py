@@ -54,7 +54,7 @@ def check_compressed(file: InputFile, head: bytes) -> None:
         raise damaged(file, f"it is empty, not even an empty {named} stream")
     if kind is None:
         problem = f"it is no {named} stream, though its name says so"
-        raise unsuitable(file, problem, "name it without that extension, if it is plain")
+        raise unsuitable(file, problem, "remove that extension if it is not compressed")
     if kind != named:
         raise _misnamed(file, kind, named)
 

@@ -112,8 +112,8 @@ def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
         file_format = named_format
     if file_format is None:
         raise ConfigError(
-            f"{shown}: the extension does not say what the file holds. Expected one of "
-            f"{', '.join(KNOWN_EXTENSIONS)}, or set `type` of the dataset to one of {', '.join(_TYPES)}.",
+            f"{shown}: the extension is unknown. Expected one of {', '.join(KNOWN_EXTENSIONS)}, or set `type` of the "
+            f"dataset to one of {', '.join(_TYPES)}.",
             file=shown,
         )
     if file_format == "parquet" and compression:
@@ -144,7 +144,7 @@ def nothing_known(
     kind = f"of type {wanted}" if wanted else "with a known extension"
     return SourceNotFoundError(
         f"data_files: no file {kind} in {where}. It holds {shown}; known extensions are "
-        f"{', '.join(KNOWN_EXTENSIONS)}. Other names can be given one by one, or by a glob, with `type` set.",
+        f"{', '.join(KNOWN_EXTENSIONS)}. List files with other names one by one, or by a glob, and set `type`.",
         got=entry,
     )
 
@@ -182,7 +182,7 @@ def expand_braces(entry: str) -> list[str]:
     glob this lists nothing, so that it also names the files of a web server.
 
     Raises:
-        ConfigError: A range falls, or the entry stands for more than a million names.
+        ConfigError: A range falls, or the entry expands to more than a million names.
     """
     # The first braces of all names are alike: they are replaced in all names at once, until no braces are left.
     names = [entry]
@@ -191,7 +191,7 @@ def expand_braces(entry: str) -> list[str]:
         choices = _choices(braces)
         if len(names) * len(choices) > _MAX_NAMES:
             raise ConfigError(
-                f"data_files: {entry!r} stands for more than {_MAX_NAMES} names; use a folder or a glob"
+                f"data_files: {entry!r} expands to more than {_MAX_NAMES} names; use a folder or a glob"
             )
         expanded: list[str] = []
         for name in names:
@@ -209,10 +209,12 @@ def _choices(braces: re.Match[str]) -> list[str]:
     low = int(first)
     high = int(last)
     if high < low:
-        raise ConfigError(f"data_files: {braces[0]} falls, must be a range from a smaller to a larger number")
+        raise ConfigError(
+            f"data_files: {braces[0]} decreases, must be a range from a smaller to a larger number"
+        )
     if high - low >= _MAX_NAMES:
         raise ConfigError(
-            f"data_files: {braces[0]} stands for more than {_MAX_NAMES} names; use a folder or a glob"
+            f"data_files: {braces[0]} expands to more than {_MAX_NAMES} names; use a folder or a glob"
         )
     width = 0
     if _has_leading_zero(first) or _has_leading_zero(last):

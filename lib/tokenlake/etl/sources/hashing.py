@@ -133,8 +133,8 @@ def _hash_file(file: FoundFile, meter: ProgressMeter, stop: Stop) -> str:
         missing = error
     if stat_after != file.stat:
         raise InputChangedError(
-            f"{file.path}: the file changed while it was being hashed. Inputs must stay as they are during "
-            "a build; run again when it is complete.",
+            f"{file.path}: the file changed while it was being hashed. Inputs must not change during a build; run "
+            "again when the file is complete.",
             file=file.path,
         ) from missing
     return digest.hexdigest()

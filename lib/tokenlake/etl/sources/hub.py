@@ -173,12 +173,12 @@ def _converted_listing(listing: HubListing, reason: str) -> HubListing:
     content = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common(_SHOWN_KINDS))
     if loader_script(list(listing.files), repo.name):
         remedy = (
-            "Where you trust the script, run it once with an older release of `datasets` and save the result as "
-            "Parquet"
+            "If you trust the script, run it once with an older release of `datasets` and save the "
+            "result as Parquet"
         )
     else:
         remedy = (
-            f"Name files that can be read (data_files: hf://datasets/{repo.id.repo}/PATTERN), or convert them to "
+            f"List files that can be read (data_files: hf://datasets/{repo.id.repo}/PATTERN), or convert them to "
             "Parquet or JSON Lines"
         )
     raise ConfigError(
@@ -219,8 +219,8 @@ def _files_of_split(listing: HubListing, subset: str | None, split: str) -> _Sel
         raise _missing_split(repo, place, split, splits, pattern)
     if not splits[split]:
         raise SourceNotFoundError(
-            f"{place}, split {split!r}: the card names files for it, but none of them is in the "
-            f"repository at commit {repo.commit}. Name the files yourself: {pattern}",
+            f"{place}, split {split!r}: the card lists files for it, but none of them is in the repository at commit "
+            f"{repo.commit}. List the files: {pattern}",
             repo=repo.id.repo,
         )
     return _Selection(listing, name, list(splits[split]))
@@ -238,11 +238,11 @@ def _missing_split(repo: HubRepo, place: str, split: str, splits: Iterable[str],
     """
     names = list(splits)
     if "[" in split:
-        message = f"{place}: {split!r} is a slice; write the split's name alone and use num_rows or where"
+        message = f"{place}: {split!r} is a slice; write only the split's name and use num_rows or where"
     elif PARTIAL + split in names:
         message = (
-            f"{place}: of split {split!r} the Hub converted only the beginning. To read just that, set "
-            f"split: {PARTIAL}{split}; for all of it name the files that are not converted: {pattern}"
+            f"{place}: of split {split!r} the Hub converted only the beginning. To read only that part, set split: "
+            f"{PARTIAL}{split}; for the whole split, list the original files: {pattern}"
         )
     else:
         hint = did_you_mean(split, names)
@@ -323,9 +323,9 @@ def _files_of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_RepoFi
     for entry in source.data_files:
         if entry.startswith((".", "/", "~")) or Path(entry).exists():
             raise ConfigError(
-                f"data_files: {entry!r} is a path of this machine, but `type: huggingface` makes it the id of a "
-                "dataset on the Hub. Leave `type` out to read files; a dataset of the Hub that bears the name of a "
-                f"local file is written hf://datasets/{entry.strip('./~')}.",
+                f"data_files: {entry!r} is a local path, but with `type: huggingface` it is the id of a dataset on "
+                "the Hub. Leave `type` out to read files; write a dataset of the Hub that has the name of a local "
+                f"file as hf://datasets/{entry.strip('./~')}.",
                 got=entry,
             )
     # Each dataset once, at one revision.

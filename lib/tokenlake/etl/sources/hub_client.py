@@ -117,7 +117,7 @@ class HubClient:
         unknown = sorted(set(options) - {"token", "endpoint"})
         if unknown:
             raise ConfigError(
-                f"storage_options: {', '.join(unknown)}: not an option of the Hub; expected token and endpoint"
+                f"storage_options: {', '.join(unknown)}: not an option of the Hub; expected token or endpoint"
             )
         # Read now, not when huggingface_hub was imported.
         default = os.environ.get("HF_ENDPOINT") or cast("str", constants.ENDPOINT)
@@ -171,7 +171,7 @@ class HubClient:
             if attempt < self._retries:
                 time.sleep(_wait(attempt, headers))
         raise SourceError(
-            f"{what}: the Hub at {self.endpoint} could not be reached or did not serve it, after "
+            f"{what}: the Hub at {self.endpoint} could not be reached or did not respond correctly, after "
             f"{self._retries + 1} attempts ({problem}). Check the connection and HF_ENDPOINT, and run again later.",
             endpoint=self.endpoint,
         )
@@ -323,8 +323,8 @@ def _addresses(origin: HttpOrigin) -> list[str]:
 def offline(what: str) -> SourceError:
     """Return the error for a request while ``HF_HUB_OFFLINE`` is set."""
     return SourceError(
-        f"{what}: HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, so the Hub is not asked. Unset it, or "
-        "download the files and name them in data_files as local files."
+        f"{what}: HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, so no request was sent to the Hub. Unset it, or "
+        "download the files and list the local files in data_files."
     )
 
 
@@ -347,10 +347,12 @@ def _headers(token: str | bool | None) -> Mapping[str, str]:
     try:
         headers = build_hf_headers(token=token, library_name="tokenlake")
     except OSError as error:
-        raise ConfigError("storage_options.token: true asks for a saved login, and there is none") from error
+        raise ConfigError("storage_options.token: true requires a saved login, but there is none") from error
     if any(not value.isascii() or not value.isprintable() for value in headers.values()):
         # The HTTP library would name the header's value in its own message.
-        raise ConfigError("the token for the Hub holds characters that no token has (a line end, perhaps)")
+        raise ConfigError(
+            "the token for the Hub contains characters that tokens never have (perhaps a line end)"
+        )
     return headers
 
 
@@ -390,18 +392,18 @@ def refusal(
             revision=dataset.revision,
         )
     if error.code == "GatedRepo":
-        whose = "this token is not one of theirs" if with_token else "no token was given"
+        whose = "this token has no access" if with_token else "no token was given"
         message = (
-            f"{dataset} is gated: its files are for users who were granted access, and {whose}. Request access at "
+            f"{dataset} is gated: its files are only for users with granted access, and {whose}. Request access at "
             f"{page}, then log in with `hf auth login` or set HF_TOKEN."
         )
     elif error.status == 401 and with_token and error.code != "RepoNotFound":
         message = (
-            f"{dataset}: the Hub does not accept the token that was given; it may be expired or mistyped. Log in "
-            "again with `hf auth login`, or correct HF_TOKEN or storage_options.token."
+            f"{dataset}: the Hub does not accept the token; it may be expired or mistyped. Log in again with `hf "
+            "auth login`, or correct HF_TOKEN or storage_options.token."
         )
     elif error.code == "RepoNotFound" or error.status in (401, 404):
-        whose = "the token that was given may not see it" if with_token else "no token was given"
+        whose = "the token may have no access to it" if with_token else "no token was given"
         return SourceNotFoundError(
             f"the Hub has no {dataset}, or it is private and {whose}. Check the spelling at {page}; for a private "
             "dataset log in with `hf auth login` or set HF_TOKEN. (Files of this machine are read without "

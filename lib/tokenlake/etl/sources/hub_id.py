@@ -70,8 +70,8 @@ def parse_url(url: str) -> tuple[HubId, str]:
     match = _URL.fullmatch(url)
     if match is None:
         raise ConfigError(
-            f"data_files: {url!r}: expected hf://datasets/org/name/path or "
-            "hf://datasets/org/name@revision/path (models and spaces hold no datasets)",
+            f"data_files: {url!r}: expected hf://datasets/org/name/path or hf://datasets/org/name@revision/path "
+            "(models and spaces contain no datasets)",
             got=url,
         )
     repo, at_sign, revision, path = match.groups()

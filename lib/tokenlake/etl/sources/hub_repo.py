@@ -66,7 +66,7 @@ class HubRepo:
         info = self._ask(f"/revision/{quote(dataset.revision, safe='')}")[0]
         self.commit = str(info.get("sha", ""))
         if not re.fullmatch(r"[0-9a-f]{40}", self.commit):
-            raise SourceError(f"{self}: the Hub named no commit of it (got {self.commit!r})")
+            raise SourceError(f"{self}: the Hub returned no commit for it (got {self.commit!r})")
         self.gated = bool(info.get("gated"))
 
     def __str__(self) -> str:
@@ -136,7 +136,7 @@ class HubRepo:
             return json.loads(answer.body), answer.headers
         except ValueError as error:
             raise SourceError(
-                f"{self}: {self._client.endpoint} does not answer as the Hub does ({error}); check HF_ENDPOINT"
+                f"{self}: {self._client.endpoint} does not respond like the Hub ({error}); check HF_ENDPOINT"
             ) from error
 
     def _get(self, path: str, subject: str = "") -> Answer:

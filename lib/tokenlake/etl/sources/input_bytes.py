@@ -81,7 +81,7 @@ class LocalBytes(InputBytes):
         try:
             self._descriptor = os.open(file.url, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise changed(file, "the file is gone") from error
+            raise changed(file, "the file no longer exists") from error
         self.file = file
         try:
             self._check(os.fstat(self._descriptor))
@@ -114,7 +114,7 @@ class LocalBytes(InputBytes):
     def check_unchanged(self) -> None:
         self._check(os.fstat(self._descriptor))
         if os.stat(self.file.url).st_ino != self.file.stat[0]:  # noqa: PTH116 - no Path per file
-            raise changed(self.file, "another file has taken its name")
+            raise changed(self.file, "it was replaced by another file")
 
     def close(self) -> None:
         os.close(self._descriptor)

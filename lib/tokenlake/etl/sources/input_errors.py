@@ -19,8 +19,8 @@ def changed(file: InputFile, problem: str) -> InputChangedError:
         problem: Clause about the difference.
     """
     return InputChangedError(
-        f"{file.url}: the input changed since the build was planned: {problem}. Inputs must stay as they are "
-        "during a build; run again to plan with the file as it is now.",
+        f"{file.url}: the input changed since the build was planned: {problem}. Inputs must not change during a "
+        "build; run again to plan with the present file.",
         file=file.path,
     )
 
@@ -34,8 +34,8 @@ def damaged(file: InputFile, problem: str, **details: object) -> DamagedFileErro
         details: Fields of the error.
     """
     return DamagedFileError(
-        f"{file.url}: the file is damaged: {problem}. Damaged files are never read in part: replace it, "
-        "or leave it out of data_files.",
+        f"{file.url}: the file is damaged: {problem}. Damaged files are never read partially: replace it, or remove "
+        "it from data_files.",
         file=file.path,
         problem=problem,
         **details,
@@ -52,7 +52,7 @@ def unsuitable(file: InputFile, problem: str, remedy: str, **details: object) ->
         details: Fields of the error.
     """
     return UnsuitableFileError(
-        f"{file.url}: {problem}. {remedy[:1].upper()}{remedy[1:]}, or leave the file out of data_files.",
+        f"{file.url}: {problem}. {remedy[:1].upper()}{remedy[1:]}, or remove the file from data_files.",
         file=file.path,
         problem=f"{problem}; {remedy}",
         **details,

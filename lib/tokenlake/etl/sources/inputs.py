@@ -106,7 +106,7 @@ def planned(
     if size > _MAX_FILE_BYTES:
         # Planning would cut it into an enormous number of ranges.
         raise SourceError(
-            f"{url}: the storage says that the file has {size} bytes, more than any file has; expected at most "
+            f"{url}: the storage reports a file size of {size} bytes, which is impossible; expected at most "
             f"{_MAX_FILE_BYTES}",
             file=path,
             got=size,

@@ -300,9 +300,9 @@ def _no_array(file: InputFile, begin: bytes, offset: int) -> UnsuitableFileError
         problem = "it is empty, expected a JSON array"
     elif begin.startswith(b"{"):
         problem = (
-            "it begins with a JSON object of several lines that is around no list of objects, expected an array of "
-            "objects (`[`), one object around it, or one on each line"
+            "it begins with a JSON object of several lines that contains no list of objects; expected an array of "
+            "objects (`[`), one object that contains it, or one object per line"
         )
     else:
         problem = f"it begins with {begin[:_SHOWN_BYTES]!r}, expected a JSON array (`[`)"
-    return unsuitable(file, problem, "write an array of objects, or an object on each line", offset=offset)
+    return unsuitable(file, problem, "write an array of objects, or one object per line", offset=offset)

@@ -183,7 +183,7 @@ def syntax_fault(line: bytes, error: orjson.JSONDecodeError) -> Fault:
     if "depth limit" in message or "recursion limit" in message:
         return Fault("too_deep", f"values are nested more than {_MAX_DEPTH} levels deep")
     if "surrogate" in message:
-        detail = f"half a surrogate pair stands alone, which is no character: {message}"
+        detail = f"it contains half of a surrogate pair, which is not a character: {message}"
         return Fault("lone_surrogate", detail)
     return Fault("invalid_json", f"not a JSON object: {message}")
 
@@ -319,7 +319,7 @@ def _read_exactly(line: bytes, record: Record, want: Want) -> Record | Fault:
     try:
         exact_record: Record = json.loads(line, parse_int=_integer)
     except RecursionError:
-        return Fault("too_deep", "values beside a number beyond 64 bits are nested too deeply")
+        return Fault("too_deep", "values next to a number of more than 64 bits are nested too deeply")
     for name, value in exact_record.items():
         unread = _unread_integer(value) if _is_wanted(want, name) else None
         if unread is not None:

@@ -113,8 +113,8 @@ def start_of_records(file: InputFile, read: Read) -> int | None:
         shown = ", ".join(repr(key) for key in wrapper.keys[:_SHOWN_KEYS])
         raise unsuitable(
             file,
-            f"it is one object with several lists of objects ({shown}), and only one can be the records",
-            "write each list to a file of its own",
+            f"it is one object with several lists of objects ({shown}), of which only one can hold the records",
+            "write each list to a separate file",
         )
     return wrapper.starts[0]
 

@@ -238,7 +238,7 @@ def _stat_files(source: ResolvedSource, listing: _LocalListing) -> Iterator[Foun
             yield FoundFile(name, path, stat)
         except OSError as error:
             raise SourceNotFoundError(
-                f"{path}: cannot be read ({error.strerror}). Repair or remove the link: no file is left out "
+                f"{path}: cannot be read ({error.strerror}). Repair or remove the link: files are never skipped "
                 "silently.",
                 got=path,
             ) from error
@@ -368,7 +368,7 @@ class _Bounds:
         if is_inside and FileStat.of(real)[:2] == stat[:2]:
             return
         raise SourceError(
-            f"{path}: a link leads it to {real!r}, outside what this environment allows ({INPUTS}); remove the "
-            "link, or allow that folder",
+            f"{path}: a link points to {real!r}, outside the folders that this environment allows ({INPUTS}); remove "
+            "the link, or allow that folder",
             got=path,
         )

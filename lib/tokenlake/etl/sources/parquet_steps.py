@@ -169,5 +169,5 @@ class ListSteps:
 def _check_page(page: PageHeader, limit: int) -> None:
     if page.size > limit:
         raise Bomb(
-            f"a page unfolds to {page.size} bytes, more than {limit}; write the file with smaller pages"
+            f"a page decompresses to {page.size} bytes, more than {limit}; write the file with smaller pages"
         )

@@ -76,7 +76,7 @@ def local_path(entry: str) -> str:
     if has_dots_behind_wildcard(named) and not os.path.exists(os.path.expanduser(named)):  # noqa: PTH110, PTH111
         # Taken out of the text, it would also take out the wildcard before it.
         raise ConfigError(
-            f"data_files: {entry!r} has '..' behind a wildcard; write the path without it, or a glob for each folder",
+            f"data_files: {entry!r} has '..' after a wildcard; write the path without it, or a glob for each folder",
             got=entry,
         )
     return os.path.abspath(os.path.expanduser(named))  # noqa: PTH100, PTH111
@@ -99,8 +99,8 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
             return list(entries)
     except OSError as error:
         raise SourceError(
-            f"data_files: the folder {folder!r} cannot be read ({error.strerror}). Files in it would be left out "
-            "silently: make it readable, or name the others one by one.",
+            f"data_files: the folder {folder!r} cannot be read ({error.strerror}). Files in it would be skipped "
+            "silently: make it readable, or list the other files one by one.",
             got=folder,
         ) from error
 
@@ -209,8 +209,5 @@ def _missing(entry: str, path: Path) -> SourceNotFoundError:
     """
     while not path.parent.is_dir():
         path = path.parent
-    hint = (
-        " (A dataset of the Hub is named with `type: hf`; an entry that is no URL is a local file, glob or "
-        "directory.)"
-    )
+    hint = " (Set `type: hf` for a dataset of the Hub; an entry that is not a URL is a local file, glob or directory.)"
     return formats.not_found(entry, str(path.parent), path.name, os.listdir(path.parent), hint)  # noqa: PTH208

@@ -248,7 +248,7 @@ class _Finder:
             noun = "folder" if is_folder else "glob"
             raise ConfigError(
                 f"data_files: {url} is a {noun}, and web servers do "
-                "not list what they have; name every file, or a range of them, as data-{0..31}.parquet",
+                "not list their files; list every file, or a range of them, as data-{0..31}.parquet",
                 got=str(url),
             )
         remote = await self._client.stat(url)
@@ -334,7 +334,7 @@ class RemoteBytes(ReadAheadBytes):
         try:
             remote = on_loop(self._client.stat(self._url))
         except SourceNotFoundError:
-            raise changed(self.file, "the object is gone") from None
+            raise changed(self.file, "the object no longer exists") from None
         if remote.size != self.file.size:
             raise changed(self.file, f"it has {remote.size} bytes, expected {self.file.size}")
         # A commit of the Hub is in the URL. Tokens of different kinds cannot be compared.
@@ -366,6 +366,6 @@ class RemoteBytes(ReadAheadBytes):
         except OtherObjectError as error:
             raise changed(self.file, str(error)) from None
         except SourceNotFoundError:
-            raise changed(self.file, "the object is gone") from None
+            raise changed(self.file, "the object no longer exists") from None
         data = os.pread(self._spool.fileno(), size, start)
         return [memoryview(data)] if data else []

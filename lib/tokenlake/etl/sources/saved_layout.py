@@ -99,7 +99,7 @@ def _load_object(text: str, shown: str) -> dict[str, Any]:
         value: object = json.loads(text)
     except ValueError as error:
         raise ConfigError(
-            f"{shown}: it is no JSON ({error}); a folder that `datasets` saved needs it. Save the dataset again, or "
+            f"{shown}: it is not JSON ({error}); a folder that `datasets` saved needs it. Save the dataset again, or "
             "name its Arrow files in data_files",
             file=shown,
         ) from error

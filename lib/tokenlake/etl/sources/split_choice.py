@@ -222,7 +222,10 @@ def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
             raise _no_subsets(entry, source.subset)
         named = split_names.splits_named(entry.paths, only_known_shards=True)
         if len(named) > 1 and source.split_from == "default":
-            note = f"all its files are read, of whatever split: {counted(named)}; `split: {split}` reads those of one"
+            note = (
+                f"all its files are read, regardless of their splits: {counted(named)}; `split: {split}` reads only "
+                "those of one"
+            )
             return Choice(paths=entry.paths, note=f"{entry.written}: {note}")
         return Choice(paths=entry.paths)
     entry_splits = splits_of(entry, source.subset)
@@ -326,10 +329,10 @@ def _note(entry: FilesEntry, split: str, paths: Sequence[str], entry_splits: Ent
 
 def _no_subsets(entry: FilesEntry, subset: str) -> ConfigError:
     if not entry.is_folder:
-        problem = "files that are named one by one or by a glob have no subsets"
+        problem = "files listed one by one or matched by a glob have no subsets"
         remedy = "leave `subset` out, or name the folder whose README.md describes it"
     else:
-        problem = f"{entry.written!r} has no {CARD} whose `configs:` names subsets"
+        problem = f"{entry.written!r} has no {CARD} whose `configs:` defines subsets"
         remedy = "leave `subset` out"
         if any(path.startswith(f"{subset}/") for path in entry.paths):
             remedy = (
@@ -340,10 +343,9 @@ def _no_subsets(entry: FilesEntry, subset: str) -> ConfigError:
 
 def _nothing_says(entry: FilesEntry, split: str) -> ConfigError:
     return ConfigError(
-        f"data_files: no name in {entry.written!r} says a split, so that all its files are the split {TRAIN!r}; got "
-        f"split {split!r}. Leave `split` out to read them, name the files of each split, as data_files: "
-        f"{{train: PATTERN, {split}: PATTERN}}, or divide documents at random by `splits: {{train: 0.9, "
-        f"validation: 0.1}}`",
+        f"data_files: no name in {entry.written!r} names a split, so all its files are the split {TRAIN!r}; got "
+        f"split {split!r}. Leave `split` out to read them, list the files of each split, as data_files: {{train: "
+        f"PATTERN, {split}: PATTERN}}, or divide documents at random by `splits: {{train: 0.9, validation: 0.1}}`",
         got=split,
         splits=[TRAIN],
     )
@@ -365,9 +367,9 @@ def _no_split(entry: FilesEntry, split: str, entry_splits: EntrySplits) -> Confi
     )
     if entry.is_folder:
         all_of_them = f"{entry.written.rstrip('/')}/**/*.EXTENSION"
-        remedy = f"To read files whatever their names, write a glob: data_files: {all_of_them}"
+        remedy = f"To read files regardless of their names, write a glob: data_files: {all_of_them}"
     else:
-        remedy = "To read files whatever their names, leave `split` out"
+        remedy = "To read files regardless of their names, leave `split` out"
     return ConfigError(
         f"data_files: {entry.written!r} {problem}; {said_by} it has {counted(entry_splits.splits)}{unnamed}. Set "
         f"`split` to one of {', '.join(names)}. {remedy}",
@@ -378,12 +380,11 @@ def _no_split(entry: FilesEntry, split: str, entry_splits: EntrySplits) -> Confi
 
 def _partly_named(entry: FilesEntry, split: str, entry_splits: EntrySplits) -> ConfigError:
     return ConfigError(
-        f"data_files: in {entry.written!r} some names say a split ({counted(entry_splits.splits)}), and "
-        f"{files_of(len(entry_splits.unnamed))} in no split ({_listed(entry_splits.unnamed)}), so that it is not clear "
-        f"what to read. Write `split: {split}` to read the files of that name alone, name the files of each split, as "
-        f"data_files: "
-        f"{{train: PATTERN, test: PATTERN}}, or read files whatever their names by a glob: "
-        f"{entry.written.rstrip('/')}/**/*.EXTENSION",
+        f"data_files: in {entry.written!r} some names contain a split ({counted(entry_splits.splits)}), and "
+        f"{files_of(len(entry_splits.unnamed))} in no split ({_listed(entry_splits.unnamed)}), so it is not clear "
+        f"which files to read. Write `split: {split}` to read only the files of that split, list the files of each "
+        "split, as data_files: {train: PATTERN, test: PATTERN}, or read files regardless of their names with a "
+        f"glob: {entry.written.rstrip('/')}/**/*.EXTENSION",
         splits=list(entry_splits.splits),
     )
 
@@ -396,7 +397,7 @@ def _refuse_ambiguous(entry: FilesEntry, splits: Splits) -> None:
             first = split_of.setdefault(path, split)
             if first != split:
                 raise ConfigError(
-                    f"data_files: in {entry.written!r} the name {path!r} says two splits, {first} and {split}; name "
-                    "the files of each split, as data_files: {train: PATTERN, test: PATTERN}",
+                    f"data_files: in {entry.written!r} the name {path!r} contains two splits, {first} and {split}; "
+                    "list the files of each split, as data_files: {train: PATTERN, test: PATTERN}",
                     got=path,
                 )

@@ -212,7 +212,7 @@ def parse(sql: str) -> Expression:
     # It must look at fields, whose names differ in more than case.
     columns = sorted({path[0] for path in paths})
     if not columns:
-        raise _refused(sql, "it looks at no field, so it would keep all records or none")
+        raise _refused(sql, "it uses no field, so it would keep all records or none")
     name_of_folded: dict[str, str] = {}
     for name in columns:
         other = name_of_folded.setdefault(name.lower(), name)
@@ -271,7 +271,7 @@ def _paths(node: Node, bound: frozenset[str], sql: str) -> Iterator[Path]:
         is_quoted = sql.encode()[place : place + 1] == b'"'
         if not is_quoted:
             raise _refused(
-                sql, f'{name} is the clock, so runs would differ; quote it ("{name}") if it is a field'
+                sql, f'{name} is the current time, so runs would differ; quote it ("{name}") if it is a field'
             )
     yield path
 

@@ -53,7 +53,7 @@ def unfold(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]
         yield from unfold(batch.slice(middle), schema)
         return
     if size > UNFOLDED_BYTES:
-        raise Bomb(f"one row unfolds to {size} bytes")
+        raise Bomb(f"one row expands to {size} bytes")
     yield _cast(batch, schema)
 
 

@@ -27,7 +27,7 @@ from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.sources.sql import engine, parse
 from tokenlake.etl.sources.where_groups import field_tree, group_by_types
 
-_ADVICE: Final = "where types do not fit, TRY_CAST(field AS type) converts, and returns null for other values"
+_ADVICE: Final = "if types do not match, TRY_CAST(field AS type) converts a value, or returns null"
 _ARROW: Final[Any] = pa
 
 
@@ -95,7 +95,7 @@ class Predicate:
         for indices, columns in group_by_types(rows.objects, self._tree):
             try:
                 if columns is None:
-                    raise _UnfitError("a field that it looks at is no JSON, or nested too deeply")
+                    raise _UnfitError("a field that it uses is not JSON, or is nested too deeply")
                 verdicts = self._judge_columns(columns)
             except _UnfitError as error:
                 fault = Fault("where_failed", self._message(error, columns))

@@ -1,4 +1,4 @@
-"""The store engine: workers find the plan of a build in its store and build its units; the ledger is the truth.
+"""The store executor: workers find the plan of a build in its store and build its units; the ledger is the truth.
 
 The run that plans and commits publishes the plan (:mod:`tokenlake.etl.shared_plan`) and waits: it has no workers for
 units. A worker that joins takes the units of its share first, then any unit that nobody builds. It needs no other

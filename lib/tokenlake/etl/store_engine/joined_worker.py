@@ -8,7 +8,7 @@ Each thread of the worker repeats these steps:
    of the shares of others, from the last unit backwards, because their workers begin at the first.
 3. Build the unit, file its record, release the lease. Where it cannot be built, file a note of its error.
 4. Without a unit, wait. The worker stays until the commit, or for the time of a lease: another plan may come, because
-   an engine was condemned or a failed unit is tried again.
+   a backend was condemned or a failed unit is tried again.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def join_build(
         plan = read_plan(store, layout)
         if plan is None and not is_committed(store, layout):
             raise errors.NotFoundError(
-                f"{layout.prefix} has no plan in {store.url}; `tokenlake run CONFIG --engine store` publishes one. "
+                f"{layout.prefix} has no plan in {store.url}; `tokenlake run CONFIG --executor store` publishes one. "
                 "Start it first, or wait for it: --wait 10m",
                 key=layout.prefix,
             )
@@ -317,6 +317,6 @@ class _JoinedWorker:
 
 def _plan_is_gone(layout: Layout) -> errors.NotFoundError:
     return errors.NotFoundError(
-        f"{layout.prefix} no longer has a plan; run the build again: it publishes another one",
+        f"{layout.prefix} no longer has a plan; run the build again: it publishes a new one",
         key=layout.prefix,
     )

@@ -91,7 +91,7 @@ class _Board:
 class StorePool(Pool):
     """A pool that waits for the workers of a plan in a store.
 
-    Tokenizer engines are chosen by a process of its own.
+    Tokenizer backends are chosen by a process of its own.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class StorePool(Pool):
                 self._publish(unit_jobs)
 
     def run(self, job: Job, on_progress: Progress | None = None) -> Any:
-        """Wait for the record of a unit and return it, sealed; choose an engine by the own process.
+        """Wait for the record of a unit and return it, sealed; choose a backend by the own process.
 
         Raises:
             CancelledError: :meth:`cancel` was called; the workers continue.
@@ -128,7 +128,7 @@ class StorePool(Pool):
                 self._engine_choices[job.source.name] = (job, answer["engine"])
             return answer
         with self._publishing:
-            # The job differs from the published one where its engine was condemned meanwhile.
+            # The job differs from the published one where its backend was condemned meanwhile.
             if self._published_jobs.get(job.unit) != job:
                 self._publish(self._published_jobs | {job.unit: job})
             board = self._board
@@ -185,7 +185,7 @@ class StorePool(Pool):
 
         claim = Catalog(board.store).read_claim(layout.dataset, layout.version)
         if claim is None:
-            raise errors.StoreError(f"{layout.claim} is gone; run the build again", key=layout.claim)
+            raise errors.StoreError(f"{layout.claim} no longer exists; run the build again", key=layout.claim)
         sources = {job.source.name for job in jobs.values() if job.op == "unit"}
         engines = [choice for source, choice in self._engine_choices.items() if source in sources]
         publish_plan(board.store, layout, claim.fingerprint, jobs.values(), engines)
@@ -221,7 +221,7 @@ class StorePool(Pool):
     def _raise_if_over(self, board: _Board) -> None:
         """Raise the error that ends all waiting, if there is one."""
         if self._has_ended.is_set():
-            raise errors.CancelledError("the run was cancelled; workers continue, run it again to commit")
+            raise errors.CancelledError("the run was cancelled; workers continue. Run it again to commit")
         problem = board.over or board.problem
         if problem is not None:
             raise problem
@@ -289,10 +289,11 @@ def open_store_pool(workers: int | None, ray: RayConfig) -> StorePool:
     """Return the pool whose units are built by the workers that join.
 
     Raises:
-        ConfigError: `workers` is given, but this engine starts none.
+        ConfigError: `workers` is given, but this executor starts none.
     """
     if workers:
         raise errors.ConfigError(
-            f"workers={workers} with the store engine, which starts none; give it to each `tokenlake work`"
+            f"workers: got {workers}, but the executor `store` starts no workers; give the option to each "
+            "`tokenlake work`"
         )
     return StorePool()

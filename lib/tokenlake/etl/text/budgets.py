@@ -74,7 +74,7 @@ def allocate(
             - ``adaptive``: every column gets its tokens up to an equal share of the budget; the rest is shared out in
               proportion to the tokens that each still lacks. Short columns stay whole, and long ones are cut by the
               same part of their tokens beyond the equal share.
-        ratios: Weight of every column, at least one of them above 0; for ``ratio`` only.
+        ratios: Weight of every column, at least and at least one above 0; for ``ratio`` only.
         priority: Columns, the most important first; for ``priority`` only.
 
     Raises:
@@ -191,8 +191,8 @@ def _require_ratios(ratios: Mapping[str, float] | None, lengths: Mapping[str, in
     are_numbers = all(math.isfinite(ratio) and ratio >= 0 for ratio in values)
     if not are_numbers or not any(values) or len(ratios) < len(lengths):
         raise ConfigError(
-            f"ratios: got {dict(ratios)}, expected a number of at least 0 for every column ({_listed(lengths)}), one "
-            "of them above 0"
+            f"ratios: got {dict(ratios)}, expected a number, at least 0, for every column ({_listed(lengths)}), and "
+            "at least one above 0"
         )
 
 

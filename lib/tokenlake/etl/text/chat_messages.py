@@ -158,7 +158,7 @@ class ConversationReader:
         name = fields.get(field)
         if name is None:
             listed = ", ".join(fields)
-            _refuse_turn("no_role", index, f"it has no role (nor from); its fields are {listed}")
+            _refuse_turn("no_role", index, f"it has neither role nor from; its fields are {listed}")
         if not isinstance(name, str):
             _refuse_turn("no_role", index, f"its role is {_kind(name)}, expected text")
         if name not in self.roles:

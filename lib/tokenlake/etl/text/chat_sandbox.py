@@ -106,15 +106,15 @@ def _parsed(sandbox: Sandbox, text: str, learned: str | None = None) -> nodes.Te
     for node in tree.find_all(_OTHER_FILES):
         raise template_error(
             ConfigError,
-            f", line {node.lineno}: it asks for another file, which a chat template cannot have",
+            f", line {node.lineno}: it includes another file, which a chat template cannot do",
         )
     for outer in _captures(tree):
         for mark in _marks(outer):
             raise template_error(
                 ConfigError,
-                f", line {mark.lineno}: a generation block inside a macro, a call, a filter, a set "
-                "block, a named block or a recursive loop, where its place in the text is not known; put it where its "
-                "text is output",
+                f", line {mark.lineno}: a generation block inside a macro, a call, a filter, a set block, a named "
+                "block or a recursive loop, in which its place in the text is unknown; put it where its text is "
+                "output",
             )
     return tree
 
@@ -435,7 +435,7 @@ def _finalized(_: Context, value: Any) -> Any:
     if value is None:
         raise template_error(
             BadRecordError,
-            " outputs a null (None): the field that it prints may be null in this row",
+            " outputs null (None): the field that it prints may be null in this row",
             reason=ERROR,
         )
     if isinstance(value, Symbol):
@@ -464,9 +464,9 @@ def _no_clock(_format: Any = "") -> NoReturn:
     """Raise ConfigError: today's date would differ from build to build."""
     raise template_error(
         ConfigError,
-        " asks for today's date (strftime_now), which would make every build another one; give the "
-        "date in chat.template_kwargs, such as {strftime_now: 2025-01-31}, or the variable that the template looks at "
-        "first, often date_string",
+        " uses today's date (strftime_now), which would make every build different; give the date in "
+        "chat.template_kwargs, such as {strftime_now: 2025-01-31}, or the variable that the template reads first, "
+        "often date_string",
     )
 
 

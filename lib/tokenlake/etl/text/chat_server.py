@@ -99,7 +99,7 @@ class ServedTemplate:
         try:
             return self._answer(operation, arguments)
         except RecursionError as error:
-            raise BadRecordError("the conversation is nested too deep", reason=ERROR) from error
+            raise BadRecordError("the conversation is nested too deeply", reason=ERROR) from error
         except _SearchEndedError as error:
             raise BadRecordError(
                 f"it took more than {_SEARCH_SECONDS} seconds of a processor to find the turns of the conversation in "
@@ -309,7 +309,7 @@ class ServedTemplate:
                 remaining += without(span, hole)
             spans = remaining
         if not spans:
-            raise BadRecordError("no turn is to be learned", reason="nothing_to_learn")
+            raise BadRecordError("no turn counts toward the loss", reason="nothing_to_learn")
         return RenderedChat(text, tuple(spans))
 
     def _hole(
@@ -341,16 +341,16 @@ def _require_some_loss(
         raise BadRecordError("the conversation has no turn of an assistant", reason="nothing_to_learn")
     if not learned_turns:
         raise BadRecordError(
-            "no turn of the assistant is to be learned: each has weight: 0, train: false, loss: false or masked: "
-            "true; take the row out, or one of these fields",
+            "no turn of the assistant counts toward the loss: each has weight: 0, train: false, loss: false or "
+            "masked: true; remove the row, or one of these fields",
             reason="nothing_to_learn",
         )
     if not loss:
-        raise BadRecordError("the chat template marks nothing as the assistant's", reason="nothing_to_learn")
+        raise BadRecordError("the chat template marks no text as the assistant's", reason="nothing_to_learn")
     if sum(stop - start for start, stop in loss) == len(text):
         raise BadRecordError(
-            "the whole text is the assistant's, so that a loss mask would say nothing; set chat.loss: all if that "
-            "is meant",
+            "the whole text is the assistant's, so the loss mask would cover everything; set chat.loss: all if that "
+            "is intended",
             reason="everything_to_learn",
         )
 

@@ -364,14 +364,14 @@ class _Conversation:
         if lost:
             titles = " and ".join(dict.fromkeys(item.title for item in lost))
             raise BadRecordError(
-                f"{name}: the chat template does not render {titles} (or not as it is), so that it would be lost; use "
-                "a template that does (chat.template), or take it out of the row",
+                f"{name}: the chat template does not render {titles} (or not as it is), so that it would be lost; "
+                "use a template that does (chat.template), or remove it from the row",
                 reason=NOT_RENDERED,
             )
         if len(missing) == len(marked.items):
             raise BadRecordError(
-                f"{name}: the chat template hides the whole turn when other turns follow, so nothing of it could be "
-                "learned; set weight: 0 on the turn, or use a template that renders it (chat.template)",
+                f"{name}: the chat template hides the whole turn when other turns follow, so none of it would count "
+                "toward the loss; set weight: 0 on the turn, or use a template that renders it (chat.template)",
                 reason=NOT_RENDERED,
             )
 

@@ -48,7 +48,7 @@ def name_list(step: str, fields: object) -> tuple[str, ...]:
         raise ConfigError(f"{step}: got {fields!r}, must be a list of names, such as ['text']")
     names = tuple(one_name(step, name) for name in cast("Sequence[object]", fields))
     if len(set(names)) < len(names):
-        raise ConfigError(f"{step}: got {list(names)!r}, where a name comes twice")
+        raise ConfigError(f"{step}: got {list(names)!r}, which contains a name twice")
     return names
 
 
@@ -348,7 +348,7 @@ class ExtractField(_OneField):
     def __init__(self, source_path: str, target_field: str, default: Any = None) -> None:
         if not isinstance(source_path, str) or not _PATH.fullmatch(source_path):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
-                f"ExtractField: got the path {source_path!r}, must be names with dots between and places of lists in "
+                f"ExtractField: got the path {source_path!r}, must be names separated by dots, and list indices in "
                 "brackets, such as 'a.b[0].c'"
             )
         self._name = source_path
@@ -512,8 +512,8 @@ class CombineFields(_OneField):
         for field, value in zip(self._sources, values, strict=True):
             if isinstance(value, _CONTAINERS):
                 raise BadRecordError(
-                    f"CombineFields: the field {field!r} holds {type(value).__name__}, which is no text; a combiner "
-                    "makes one of it",
+                    f"CombineFields: the field {field!r} holds {type(value).__name__}, which is not text; give a "
+                    "combiner that converts it",
                     reason="not_text",
                 )
         texts = [str(value) for value in values if value is not None]
@@ -541,7 +541,7 @@ def _either(first: tuple[str, Any], second: tuple[str, Any]) -> Any:
     if (first_value is None) == (second_value is None):
         problem = "got neither" if first_value is None else "got both"
         raise ConfigError(
-            f"CombineFields: {problem} {first_name!r} and {second_name!r}; they name the same thing, give one of them"
+            f"CombineFields: {problem} {first_name!r} and {second_name!r}; two names of one option; give one of them"
         )
     return second_value if first_value is None else first_value
 

@@ -66,9 +66,8 @@ class ForgeryScan:
         if len(self._tokens.findall(text)) != len(self._tokens.findall(broken_text)):
             raise template_error(
                 BadRecordError,
-                " makes a special token of the row's own texts, by themselves or with the words beside "
-                "them, which would become a control token; take it out, or set special_tokens_in_text: encode "
-                "to allow it",
+                " contains text that becomes a special token, by itself or together with the words next to it; "
+                "remove it, or set special_tokens_in_text: encode to allow it",
                 reason=FORGED,
             )
 

@@ -104,13 +104,15 @@ def _prompt_alone(fields: Mapping[str, Value | None]) -> Judgement:
     prompt = fields["prompt"]
     if prompt is None:
         if fields["chosen"] is None or fields["rejected"] is None:
-            refuse_row("missing_field", "the row has no prompt, and no pair of answers to take one from")
+            refuse_row(
+                "missing_field", "the row has no prompt, and no pair of answers from which one can be derived"
+            )
         prompt = _pair(fields, needs_prompt=True).prompt
     if prompt is None or _is_empty(prompt):
         refuse_row("empty_prompt", "the prompt is empty")
     if isinstance(prompt, list) and prompt[-1]["role"] == ASSISTANT:
         refuse_row(
-            "prompt_is_answered", "the prompt ends with an assistant's turn, so nothing is left to answer"
+            "prompt_is_answered", "the prompt ends with a turn of the assistant, so no answer can follow"
         )
     return Judgement(prompt)
 
@@ -154,7 +156,7 @@ def _pair(fields: Mapping[str, Value | None], *, needs_prompt: bool) -> Judgemen
     else:
         size = _shared_turns(chosen, cast("list[Turn]", rejected))
     if not size:
-        refuse_row("no_prompt", "the row has no prompt, and its answers do not begin alike")
+        refuse_row("no_prompt", "the row has no prompt, and its answers have no common beginning")
     return _require_content(Judgement(chosen[:size], (chosen[size:], rejected[size:])))
 
 
@@ -218,8 +220,8 @@ def require_learned(judgement: Judgement) -> None:
             if is_learned(turn) is False:
                 refuse_row(
                     BAD_WEIGHT,
-                    "a turn of an answer is not to be learned (weight: 0, train: false, loss: false or masked: true), "
-                    "but preferences compare whole answers; take that field out, or the turn",
+                    "a turn of an answer is excluded from the loss (weight: 0, train: false, loss: false or masked: "
+                    "true), but preferences compare whole answers; remove that field or the turn",
                 )
 
 

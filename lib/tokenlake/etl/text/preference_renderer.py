@@ -261,7 +261,7 @@ def settled_preference(settings: ResolvedPreference, files: TokenizerFiles) -> R
     """
     if settings.method != "grpo" and files.eos_id is None:
         raise ConfigError(
-            f"tokenizer {files.name!r} names no EOS token, by which a model learns where an answer ends; set "
+            f"tokenizer {files.name!r} has no EOS token, from which a model learns the end of an answer; set "
             "eos_token in its tokenizer_config.json",
             tokenizer=files.name,
         )

@@ -107,7 +107,7 @@ class PreferenceRows(ExpandTransform):
 
 
 _REFUSED_ARGUMENTS: Final = {
-    "add_special_tokens": "a row begins and ends as the tokenizer and the method require; leave it out",
+    "add_special_tokens": "the tokenizer and the method determine how a row begins and ends; leave it out",
     "label_pad_token_id": f"labels are {IGNORED} where nothing is learned; leave it out",
     "embedding_tokenizer": "use a second PreferenceRows for a second tokenizer",
     "truncation": "set long_documents='truncate' or 'drop'",
@@ -121,7 +121,7 @@ def _require_known_fields(fields: dict[str, str]) -> None:
     known_names = [name for name in settings if name.endswith("_field")]
     for name in fields.keys() - set(known_names):
         remedy = _REFUSED_ARGUMENTS.get(name, f"the fields are {', '.join(sorted(known_names))}")
-        raise ConfigError(f"{name}: PreferenceRows takes no such argument; {remedy}", field_path=name)
+        raise ConfigError(f"{name}: PreferenceRows does not have this argument; {remedy}", field_path=name)
 
 
 def _require_lengths_of_method(method: Method, max_prompt: int | None, max_completion: int | None) -> None:
@@ -135,7 +135,9 @@ def _require_lengths_of_method(method: Method, max_prompt: int | None, max_compl
     for name, limit in limits.items():
         _require_positive(name, limit)
         if limit is not None and name in unsupported:
-            raise ConfigError(f"{name}: rows for {method} have no such part; leave it out, or use max_length")
+            raise ConfigError(
+                f"{name}: rows for {method} do not have this part; leave it out, or use max_length"
+            )
 
 
 def _require_positive(name: str, value: int | None) -> None:

@@ -25,7 +25,7 @@ from tokenlake.etl.tokenizers.offsets import Span, Spans
 
 _FIELD: Final = "messages"
 _ANSWER_NOT_FOUND: Final = Fault(
-    UNFOUND, "the chat template does not render the answer as a turn of its own at the end"
+    UNFOUND, "the chat template does not render the answer as a separate turn at the end"
 )
 
 

@@ -89,7 +89,7 @@ class JinjaPromptRenderer:
                 raise result
             text = self._with_head_and_loss(result)
             if text is None:
-                detail = "the template outputs nothing of this row that counts toward the loss"
+                detail = "the template outputs no text of this row that counts toward the loss"
                 faults[row] = Fault("nothing_to_learn", detail)
             else:
                 texts[row] = text
@@ -119,9 +119,7 @@ class JinjaPromptRenderer:
             message = f"the template outputs {self._label!r} nowhere{near}; write {{{{ {self._label} }}}}"
             raise problem("label_column", message, self._label)
         if not self._columns:
-            raise problem(
-                "template", "uses no column, so every text would be the same", prompt.template or ""
-            )
+            raise problem("template", "uses no column, so all texts would be equal", prompt.template or "")
 
     def _rendered_head(self) -> str:
         """Return the system message and the examples; ConfigError where an example cannot be rendered."""

@@ -49,7 +49,7 @@ class PromptRenderer:
         if prompt.format_type == "completion" and scan.times(prompt.separator):
             raise problem(
                 "separator",
-                "spells a special token; expected a text that spells none, or format_type 'custom'",
+                "contains a special token; expected text without special tokens, or format_type 'custom'",
                 prompt.separator,
             )
         body = body_of(prompt)
@@ -97,7 +97,7 @@ class PromptRenderer:
             forged_rows = np.flatnonzero(token_counts != self._special_count).tolist()
             forged = Fault(
                 "special_token_in_text",
-                "a value and the template's text beside it make a special token together",
+                "a value and the adjacent text of the template form a special token",
             )
             faults = dict.fromkeys(forged_rows, forged) | faults
         return Rendered(text=text, origin=np.arange(len(rows)), spans=spans).without(faults)
@@ -144,7 +144,7 @@ def check_end(prompt: ResolvedPrompt, files: TokenizerFiles, eos_id: int | None)
     if not prompt.add_eos or eos_id is not None or prompt.format_type == "chat":
         return
     raise ConfigError(
-        f"prompt.add_eos: tokenizer {files.name!r} names no EOS token, by which a model learns where an answer ends; "
+        f"prompt.add_eos: tokenizer {files.name!r} has no EOS token, from which a model learns the end of an answer; "
         "set eos_token in its tokenizer_config.json, or add_eos: false",
         field_path="prompt.add_eos",
         expected="a tokenizer with an EOS token",

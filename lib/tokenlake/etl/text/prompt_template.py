@@ -107,7 +107,7 @@ def parse_template(template: str, columns: Sequence[str] = ()) -> tuple[PromptPi
         # Braces that hold something else have an error of their own.
         for part in parts[1::2]:
             _piece_in_braces(part, columns, is_jinja=False)
-        raise problem("template", "uses no column, so every text would be the same", template)
+        raise problem("template", "uses no column, so all texts would be equal", template)
     is_jinja = _is_jinja_style(named_braces, template)
     pieces: list[PromptPiece] = []
     for index, part in enumerate(parts):

@@ -103,7 +103,7 @@ class RenderProcess:
                 if template.deaths >= _MOST_DEATHS:
                     raise template_error(
                         ConfigError,
-                        f"{exchange.problem}, and so it did on the {_MOST_DEATHS - 1} conversations before",
+                        f"{exchange.problem}, as on the {_MOST_DEATHS - 1} previous conversations",
                     )
         return answers
 
@@ -215,7 +215,7 @@ def request(operation: str, *arguments: Any) -> bytes:
         return json.dumps([operation, *arguments], default=_json_of).encode()
     except (RecursionError, ValueError) as error:
         raise BadRecordError(
-            f"the conversation is no plain data: {error}", reason="template_error"
+            f"the conversation is not plain data: {error}", reason="template_error"
         ) from error
 
 

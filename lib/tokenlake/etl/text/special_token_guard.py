@@ -18,7 +18,7 @@ from tokenlake.etl.tokenizers.encoder import SpecialScan
 from tokenlake.etl.tokenizers.engines import ReferenceEngine
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 
-_BROKEN: Final = Fault("invalid_utf8", "a text holds half of a surrogate pair")
+_BROKEN: Final = Fault("invalid_utf8", "a text contains half of a surrogate pair")
 
 
 @final

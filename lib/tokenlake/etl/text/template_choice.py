@@ -115,6 +115,6 @@ def check_mode(special_tokens_in_text: str) -> None:
     if special_tokens_in_text == "literal":
         raise ConfigError(
             "special_tokens_in_text: 'literal' is not possible for conversations: their texts are encoded together "
-            "with the control tokens of the chat template. Set it to 'fail' (a row that spells one out is a bad "
-            "record; the default here) or to 'encode' (it becomes a control token, as the row says)"
+            "with the control tokens of the chat template. Set it to 'fail' (a row that contains one is a bad "
+            "record; the default here) or to 'encode' (it becomes a control token)"
         )

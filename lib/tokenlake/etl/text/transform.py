@@ -297,8 +297,8 @@ class ChainedTransform(Transform):
         for step in self.steps:
             if isinstance(step, ExpandTransform):
                 raise ConfigError(
-                    f"{type(step).__name__} makes several rows of one, so this chain cannot be called on a row; use "
-                    "on_rows, or put it into a TransformedShardedSource"
+                    f"{type(step).__name__} returns several rows for one, so this chain cannot be called with a row; "
+                    "use on_rows, or put it into a TransformedShardedSource"
                 )
         return next(iter(self.expand(example)), None)
 

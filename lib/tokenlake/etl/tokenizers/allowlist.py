@@ -1,4 +1,4 @@
-"""The allow-list of tokenizer.json files for the fast engines, and the code points that gigatoken must not see.
+"""The allow-list of tokenizer.json files for the fast backends, and the code points that gigatoken must not see.
 
 gigatoken also loads files whose features it ignores (a null pre-tokenizer, extra stages, dropout, single_word
 ...) and is then silently wrong. So this list holds the forms that were verified to be equal. It is stricter than the
@@ -10,7 +10,7 @@ by the reference.
 
 How they were found: `benchmarks/unicode_sweep.py` puts every code point from U+0080 on, assigned or not, into
 contexts at the borders of words, numbers, punctuation, white space, contractions and combining marks, and
-encodes them with both engines and a tokenizer whose merges show every split. Last run with gigatoken 0.10.0
+encodes them with both backends and a tokenizer whose merges show every split. Last run with gigatoken 0.10.0
 and tokenizers 0.23.3:
 
 - :data:`SPLITTING`: letters, digits and marks that Unicode 17 added and gigatoken's tables already know. The
@@ -20,7 +20,7 @@ and tokenizers 0.23.3:
   `tokenizers` end, and the blocks that got new compositions since. With both lists guarded, three million
   random strings of marks and composable characters gave equal ids.
 
-Run the sweep again with every new version of either engine, and extend the lists; never shorten them.
+Run the sweep again with every new version of either backend, and extend the lists; never shorten them.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ def model_type(files: TokenizerFiles) -> str:
 
 
 def objection(files: TokenizerFiles, engine: str = "gigatoken", *, literal: bool) -> str | None:
-    """Return why a fast engine cannot be trusted with a tokenizer, or None.
+    """Return why a fast backend cannot be trusted with a tokenizer, or None.
 
     Args:
         files: Tokenizer.
-        engine: Name of the engine, "gigatoken" or "segments".
-        literal: Whether strings of special tokens are plain text, so that the engine does not get their entries.
+        engine: Name of the backend, "gigatoken" or "segments".
+        literal: Whether strings of special tokens are plain text, so that the backend does not get their entries.
     """
     key = (files.json_bytes, engine, literal)
     # Another thread may clear the results at any time.
@@ -133,7 +133,7 @@ def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[s
         if model.get("byte_fallback"):
             yield from _sentencepiece_objections(spec)
         elif engine == "segments":
-            yield "it is not of SentencePiece's style (byte fallback, no pre-tokenizer)"
+            yield "it is not in the style of SentencePiece (byte fallback, no pre-tokenizer)"
         else:
             yield from _byte_level_objections(spec)
     yield from _added_token_objections(files, literal)
@@ -160,7 +160,7 @@ def _unigram_objections(spec: dict[str, Any], added: list[str]) -> Iterator[str]
     if before not in ([], [{"type": "WhitespaceSplit"}]) or not _is_splitting(metaspace):
         yield f"the pre_tokenizer is {kind_of(spec.get('pre_tokenizer'))}, expected Metaspace that splits"
     elif added and metaspace.get("prepend_scheme") == "first":
-        yield "the pre_tokenizer puts a space before the first of the pieces that added tokens make of a text"
+        yield "the pre_tokenizer puts a space before the first piece between added tokens"
 
 
 def flat(stage: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
@@ -211,7 +211,7 @@ def unknown_keys(spec: dict[str, Any], kind: str) -> Iterator[str]:
 
 def _model_objections(model: dict[str, Any]) -> Iterator[str]:
     if "unk_id" in model or "max_input_chars_per_word" in model:
-        yield "the model has no type and does not look like BPE"
+        yield "the model has no type and is not like BPE"
     if model.get("dropout"):
         yield f"model.dropout is {model['dropout']}"
     for key in ("continuing_subword_prefix", "end_of_word_suffix"):
@@ -346,7 +346,7 @@ def _added_token_objections(files: TokenizerFiles, literal: bool) -> Iterator[st
     added = files.added_tokens
     contents = [token["content"] for token in added]
     if len(set(contents)) != len(contents) or "" in contents:
-        yield "an added token is empty or there twice"
+        yield "an added token is empty or occurs twice"
     for token in added:
         token_id = files.token_id(token["content"])
         if token_id != token["id"]:
@@ -366,7 +366,7 @@ def _added_token_objections(files: TokenizerFiles, literal: bool) -> Iterator[st
 
 
 def _overlaps(contents: list[str]) -> Iterator[str]:
-    """Yield the first pair of tokens that can overlap in a text: the engines differ in the token that wins.
+    """Yield the first pair of tokens that can overlap in a text: the backends differ in the token that wins.
 
     A token overlaps another one that lies inside it, or that begins with its end.
     """
@@ -427,11 +427,11 @@ _NO_ROWS: Final = np.empty(0, np.int64)
 
 @final
 class UnicodeGuard:
-    """Find the documents that hold a code point on which the engines disagree for a tokenizer.
+    """Find the documents that hold a code point on which the backends disagree for a tokenizer.
 
     Args:
         files: Tokenizer.
-        engine: Name of the fast engine. "words" reads its character classes from `tokenizers`, so no code point is
+        engine: Name of the fast backend. "words" reads its character classes from `tokenizers`, so no code point is
             guarded.
 
     Attributes:
@@ -448,7 +448,7 @@ class UnicodeGuard:
         self._class = "[" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in self.ranges) + "]"
 
     def rows(self, text: pa.LargeStringArray) -> Int64:
-        """Return the rows (int64[k], ascending) that the fast engine must not see (0.7 GB/s)."""
+        """Return the rows (int64[k], ascending) that the fast backend must not see (0.7 GB/s)."""
         if not self.ranges:
             return _NO_ROWS
         non_ascii = np.flatnonzero(~values(pc.string_is_ascii(text)))

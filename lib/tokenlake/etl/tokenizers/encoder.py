@@ -1,6 +1,6 @@
-"""Encode Arrow text to token ids, by the reference or by a faster engine.
+"""Encode Arrow text to token ids, by the reference or by a faster backend.
 
-An analogy: the reference is the court interpreter whose word counts. A fast engine is a much faster colleague who was
+An analogy: the reference is the court interpreter whose word counts. A fast backend is a much faster colleague who was
 examined before being hired (:mod:`tokenlake.etl.tokenizers.gate`), who hands over the dialects that are known to cause
 trouble (:mod:`tokenlake.etl.tokenizers.allowlist`), and who is checked on samples while working (:class:`Sampler`). One
 mistake ends the job.
@@ -65,7 +65,9 @@ def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
     try:
         return pa.array(texts, pa.large_string())  # pyright: ignore[reportReturnType, reportArgumentType]
     except UnicodeEncodeError as error:
-        raise ConfigError(f"texts: one holds half of a surrogate pair, which is no text: {error}") from error
+        raise ConfigError(
+            f"texts: one contains half of a surrogate pair, which is not valid text: {error}"
+        ) from error
 
 
 def _none() -> Int64:
@@ -206,7 +208,7 @@ class Sampler:
 
     Args:
         rate: Share of the bytes, 0 to 1; 0 for no samples.
-        engine: Name of the fast engine, for messages.
+        engine: Name of the fast backend, for messages.
 
     Raises:
         ConfigError: The share is not from 0 to 1.
@@ -234,8 +236,8 @@ class Sampler:
         Args:
             text: Batch.
             skip: Rows (ascending) that the reference encoded already.
-            result_of_row: Function that returns the result of the fast engine for a row of the batch.
-            encode: The fast engine, for windows of long documents.
+            result_of_row: Function that returns the result of the fast backend for a row of the batch.
+            encode: The fast backend, for windows of long documents.
             expected: The reference.
 
         Raises:
@@ -256,7 +258,7 @@ class Sampler:
                 rows_of_windows.append(row)
                 parts.append(window)
 
-        # 2. Encode the windows of long documents by the fast engine, and all windows by the reference.
+        # 2. Encode the windows of long documents by the fast backend, and all windows by the reference.
         results = dict(zip(rows_of_windows, encode(text_of_strings(parts)), strict=True))
         expected_results = expected(text_of_strings(windows))
 
@@ -299,21 +301,21 @@ PIECE_BYTES: Final = 4 << 20
 """Bytes of a long document that are encoded at a time. The reference needs 120 times as much memory."""
 
 SAMPLE_RATE: Final = 0.0004
-"""Share of the text that is compared with the reference, which is 30 to 60 times slower than the fast engine."""
+"""Share of the text that is compared with the reference, which is 30 to 60 times slower than the fast backend."""
 
 FAST_ENGINES: Final[Mapping[str, str]] = {
     "words": "tokenlake.etl.tokenizers.words.engine:open_engine",
     "segments": "tokenlake.etl.tokenizers.segments:open_engine",
     "gigatoken": "tokenlake.etl.tokenizers.engines:open_engine",
 }
-"""Fast engine -> its :class:`OpenEngine`, as ``module:name``, which is imported when the engine is first asked for."""
+"""Fast backend -> its :class:`OpenEngine`, as ``module:name``, which is imported when the backend is first used."""
 
 ENGINES: Final = (*FAST_ENGINES, "tokenizers")
 SPECIAL_TOKENS_IN_TEXT: Final = ("literal", "encode", "fail")
 
 
 class OpenEngine(Protocol):
-    """A function that opens a fast engine. An engine uses the arguments that concern it."""
+    """A function that opens a fast backend. A backend uses the arguments that concern it."""
 
     def __call__(
         self, files: TokenizerFiles, *, literal: bool, threads: bool, reference: ReferenceEngine | None
@@ -328,7 +330,7 @@ def fast_engine(
     threads: bool = False,
     reference: ReferenceEngine | None = None,
 ) -> IdEngine:
-    """Return a fast engine for a tokenizer that it supports.
+    """Return a fast backend for a tokenizer that it supports.
 
     Args:
         engine: "words", "segments" or "gigatoken".
@@ -337,7 +339,7 @@ def fast_engine(
         threads: Whether one call may use all cores; gigatoken only.
         reference: Loaded reference of the same tokenizer, if there is one.
     """
-    open_engine: OpenEngine = load(FAST_ENGINES[engine], f"tokenizer engine {engine!r}", "etl")
+    open_engine: OpenEngine = load(FAST_ENGINES[engine], f"tokenizer backend {engine!r}", "etl")
     return open_engine(files, literal=literal, threads=threads, reference=reference)
 
 
@@ -354,15 +356,15 @@ class Encoder:
             are empty.
         sample_rate: Share of the text that is compared with the reference, 0 for none.
         threads: Whether one call uses all cores.
-        loaded: Loaded reference and fast engine (None for "tokenizers"), if there are any.
-        locator: Locator of the loaded engines, if there is one.
+        loaded: Loaded reference and fast backend (None for "tokenizers"), if there are any.
+        locator: Locator of the loaded backends, if there is one.
 
     Attributes:
         prefix: Ids that belong before every document. They are never part of :class:`Encoded`.
         suffix: Ids that belong after every document, likewise.
 
     Raises:
-        ConfigError: The engine or the mode is unknown.
+        ConfigError: The backend or the mode is unknown.
         TokenizerError: The tokenizer cannot be used.
     """
 
@@ -406,8 +408,8 @@ class Encoder:
             text: large_string[n], no nulls.
 
         Raises:
-            TokenizerError: There are nulls, or bytes that are not UTF-8. No engine gets these.
-            EngineMismatchError: The fast engine differs from the reference on a sampled text.
+            TokenizerError: There are nulls, or bytes that are not UTF-8. No backend gets these.
+            EngineMismatchError: The fast backend differs from the reference on a sampled text.
         """
         ids, guarded = self._encoded(text)
         special_docs, special_counts = self._specials.count(text)
@@ -439,7 +441,7 @@ class Encoder:
 
         Raises:
             TokenizerError: There are nulls, or bytes that are not UTF-8.
-            EngineMismatchError: The fast engine differs from the reference in ids or places of a sampled text.
+            EngineMismatchError: The fast backend differs from the reference in ids or places of a sampled text.
         """
         encoded, blocks = self._locate(text)
         masks = [np.empty(0, np.bool_)]
@@ -460,7 +462,7 @@ class Encoder:
 
         Raises:
             TokenizerError: There are nulls, or bytes that are not UTF-8.
-            EngineMismatchError: The fast engine differs from the reference in ids or places of a sampled text.
+            EngineMismatchError: The fast backend differs from the reference in ids or places of a sampled text.
         """
         encoded, blocks = self._locate(text)
         starts = [_none()]
@@ -527,7 +529,7 @@ class Encoder:
 
         Raises:
             TokenizerError: The text is null or not UTF-8. The iterator raises it if a piece cannot be encoded.
-            EngineMismatchError: The fast engine differs from the reference on a sample.
+            EngineMismatchError: The fast backend differs from the reference on a sample.
         """
         if text.nbytes <= 2 * WINDOW or self._reference.cuts is None:
             return None
@@ -553,7 +555,7 @@ class Encoder:
         return self._reference.decode(ids)
 
     def _encoded(self, text: pa.LargeStringArray) -> tuple[Ragged, Int64]:
-        """Return the ids of a batch, and the rows (ascending) that were guarded from the fast engine."""
+        """Return the ids of a batch, and the rows (ascending) that were guarded from the fast backend."""
         is_all_ascii = checked(text, self.files.name)
         if self._fast is None:
             return self._reference.encode(text), _none()

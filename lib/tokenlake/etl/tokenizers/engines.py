@@ -325,7 +325,7 @@ def _around(ids: list[int], bare: list[int]) -> list[Affixes]:
 
 
 class IdEngine(Protocol):
-    """Tokenizer implementation: the reference, or a fast engine that passed the gate."""
+    """Tokenizer implementation: the reference, or a fast backend that passed the gate."""
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
         """Return the ids of valid UTF-8 without nulls, contiguous, from 0."""
@@ -433,7 +433,7 @@ class GigatokenEngine:
 
 
 def _missing() -> MissingExtraError:
-    return MissingExtraError("engine 'gigatoken' needs its packages: pip install 'tokenlake[etl]'")
+    return MissingExtraError("tokenizer backend 'gigatoken' needs its packages: pip install 'tokenlake[etl]'")
 
 
 FEW: Final = 256
@@ -451,13 +451,13 @@ Sample = tuple[Int32] | tuple[Int32, Int64, Int64]
 
 
 def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None:
-    """Check that an engine gives the ids, and where they are compared the places, of the reference.
+    """Check that a backend gives the ids, and where they are compared the places, of the reference.
 
     Args:
-        engine: Name of the engine.
+        engine: Name of the backend.
         text: Text, for the message.
         expected: Result of the reference.
-        got: Result of the engine.
+        got: Result of the backend.
 
     Raises:
         EngineMismatchError: The results differ.
@@ -476,9 +476,9 @@ def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None
         expected_shown = expected_values[shown].tolist()
         got_shown = got_values[shown].tolist()
         raise EngineMismatchError(
-            f"engine {engine!r} differs from the reference 'tokenizers' from {part} {first} on: expected "
+            f"tokenizer backend {engine!r} differs from the reference 'tokenizers' from {part} {first} on: expected "
             f"{expected_shown}, got {got_shown}, in the text {text[:_SHOWN_TEXT]!r}; this build must use "
-            "engine: tokenizers",
+            "tokenizer_backend: tokenizers",
             engine=engine,
             text=text[:WINDOW],
             first_difference=first,

@@ -1,10 +1,10 @@
-"""The exactness gate: choose the engine of a tokenizer.
+"""The exactness gate: choose the backend of a tokenizer.
 
-A fast engine is chosen on two conditions:
+A fast backend is chosen on two conditions:
 
 1. tokenizer.json is on the allow-list (:mod:`tokenlake.etl.tokenizers.allowlist`), or its splitting rules can be
    compiled (:mod:`tokenlake.etl.tokenizers.words`).
-2. In a probe the engine gives the ids of the reference on adversarial texts and on samples of the documents to come.
+2. In a probe the backend gives the ids of the reference on adversarial texts and on samples of the documents to come.
 
 While the build runs, :class:`~tokenlake.etl.tokenizers.encoder.Encoder` compares further samples.
 """
@@ -63,7 +63,7 @@ _PACKAGES: Final = ("gigatoken", "tokenizers", "numba", "numpy", "pyarrow")
 @final
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """Which engine runs ("words", "segments", "gigatoken" or "tokenizers"), and why."""
+    """Which backend runs ("words", "segments", "gigatoken" or "tokenizers"), and why."""
 
     engine: str
     reason: str
@@ -80,7 +80,7 @@ def choose_encoder(
     places: bool = False,
     probes: DiskCache | None = None,
 ) -> tuple[EngineChoice, Encoder]:
-    """Choose the engine for a build, and return an encoder made of the engines that were probed.
+    """Choose the backend for a build, and return an encoder made of the backends that were probed.
 
     Args:
         files: Tokenizer.
@@ -95,10 +95,10 @@ def choose_encoder(
 
     Raises:
         ConfigError: The request or the mode is unknown.
-        TokenizerError: A fast engine is requested that does not support the tokenizer, or the tokenizer does not load.
-        EngineMismatchError: A fast engine is requested and differs from the reference in the probe.
+        TokenizerError: A fast backend is requested that does not support the tokenizer, or the tokenizer does not load.
+        EngineMismatchError: A fast backend is requested and differs from the reference in the probe.
     """
-    require_one_of("engine", requested, REQUESTS)
+    require_one_of("tokenizer_backend", requested, REQUESTS)
     require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
     reference = ReferenceEngine(files, literal=special_tokens_in_text != "encode")
     choice, fast, locator = _chosen(reference, requested, sample_texts, size, places, probes)
@@ -121,12 +121,12 @@ def likely_encoder(
     *,
     add_special_tokens: bool = True,
 ) -> Encoder:
-    """Return an encoder of the engine that :func:`choose_encoder` takes unless a probe fails; nothing is probed.
+    """Return an encoder of the backend that :func:`choose_encoder` takes unless a probe fails; nothing is probed.
 
-    Its ids may be used only if the gate chooses the same engine. Arguments are those of :func:`choose_encoder`.
+    Its ids may be used only if the gate chooses the same backend. Arguments are those of :func:`choose_encoder`.
 
     Raises:
-        TokenizerError, MissingExtraError: The engine does not load.
+        TokenizerError, MissingExtraError: The backend does not load.
     """
     engine = requested
     if requested == "auto":
@@ -161,8 +161,8 @@ def _chosen(
         reason = _objection(files, engine, literal=literal)
         if reason is not None:
             raise TokenizerError(
-                f"tokenizer {files.name!r}: engine {engine!r} is requested, but {reason}; its ids could differ "
-                "from the reference. Use engine: auto or engine: tokenizers",
+                f"tokenizer {files.name!r}: tokenizer_backend: {engine} was requested, but {reason}; its ids could "
+                "differ from the reference. Use tokenizer_backend: auto or tokenizer_backend: tokenizers",
                 tokenizer=files.name,
                 reason=reason,
             )
@@ -198,7 +198,7 @@ def _chosen(
 
 
 def _fastest(files: TokenizerFiles, size: int, *, literal: bool) -> tuple[str | None, str]:
-    """Return the fastest engine for a tokenizer and so many bytes of text, or None and why there is none."""
+    """Return the fastest backend for a tokenizer and so many bytes of text, or None and why there is none."""
     if not exports_parts():
         return _fastest_beside_fast_reference(files, size, literal=literal)
     if model_type(files) != "BPE":
@@ -241,7 +241,7 @@ def _fastest_beside_fast_reference(
 
 
 def _objection(files: TokenizerFiles, engine: str, *, literal: bool) -> str | None:
-    """Return why an engine does not support a tokenizer, or None."""
+    """Return why a backend does not support a tokenizer, or None."""
     if engine == "words":
         return objection_to_words(files, literal=literal)
     return objection(files, engine, literal=literal)
@@ -289,15 +289,15 @@ def _installed(package: str) -> str:
 
 
 def probe(engine: str, fast: IdEngine, reference: ReferenceEngine, sample_texts: Sequence[str] = ()) -> int:
-    """Compare the engines on adversarial texts and documents; return how many texts were compared.
+    """Compare the backends on adversarial texts and documents; return how many texts were compared.
 
     Raises:
-        EngineMismatchError: The engines differ.
+        EngineMismatchError: The backends differ.
     """
     texts = _unguarded(reference.files, [*_made_up(reference.files), *_bounded(sample_texts)], engine)
     strings = [str(text) for text in texts]
 
-    # Small batches, then one large one: engines may encode these in different ways.
+    # Small batches, then one large one: backends may encode these in different ways.
     rows: list[Int32] = []
     edges = [*range(0, min(len(texts), _APART), FEW), len(texts)]
     for first, last in pairwise(edges):
@@ -311,7 +311,7 @@ def probe_places(engine: str, fast: IdEngine, locator: Locator, sample_texts: Se
     """Compare the places of tokens, in a tenth of the texts of :func:`probe` and in the beginnings of the documents.
 
     Raises:
-        EngineMismatchError: The engines differ.
+        EngineMismatchError: The backends differ.
     """
     files = locator.reference.files
     candidates = [*_made_up(files)[::_PLACED], *_bounded(sample_texts, _PLACED_BYTES)]
@@ -329,7 +329,7 @@ def _made_up(files: TokenizerFiles) -> list[str]:
 
 
 def _unguarded(files: TokenizerFiles, texts: list[str], engine: str) -> pa.LargeStringArray:
-    """Return the texts that the engine will see in a build."""
+    """Return the texts that the backend will see in a build."""
     array = text_of_strings(texts)
     is_free = np.ones(len(texts), np.bool_)
     is_free[UnicodeGuard(files, engine).rows(array)] = False

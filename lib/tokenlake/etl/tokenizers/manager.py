@@ -55,7 +55,7 @@ class LoadedTokenizer:
         Raises:
             ConfigError: `max_length` leaves no room for a token of the text.
             TokenizerError: A text has nulls or is not UTF-8.
-            EngineMismatchError: The fast engine differs from the reference on a sampled text.
+            EngineMismatchError: The fast backend differs from the reference on a sampled text.
         """
         config = config or self.config
         encoder = self._encoder(config.add_special_tokens)
@@ -67,8 +67,8 @@ class LoadedTokenizer:
             room = (config.max_length or DEFAULT_MAX_LENGTH) - special_count
             if room < 1:
                 raise ConfigError(
-                    f"max_length: {config.max_length} leaves no room for a text beside the {special_count} special "
-                    f"tokens that tokenizer {self.files.name!r} puts around it; make it larger, or use "
+                    f"max_length: {config.max_length} leaves no room for text besides the {special_count} special "
+                    f"tokens that tokenizer {self.files.name!r} adds; make it larger, or use "
                     "add_special_tokens=False"
                 )
             ids = ids.cut(np.full(count, room))
@@ -115,7 +115,7 @@ class LoadedTokenizer:
 class TokenizerManager:
     """Load tokenizers, each once, and encode texts with them.
 
-    Ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`. A faster engine is used only after it matches
+    Ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`. A faster backend is used only after it matches
     the reference. The string of a special token inside a text is plain text, as in a build.
 
     Example:
@@ -200,7 +200,7 @@ class TokenizerManager:
         Raises:
             ConfigError: An argument has a value that is not allowed, or `max_length` leaves no room for a text.
             TokenizerError: A text is not valid.
-            EngineMismatchError: The fast engine differs from the reference on a sampled text.
+            EngineMismatchError: The fast backend differs from the reference on a sampled text.
         """
         if return_tensors not in (None, "np"):
             raise ConfigError(f"return_tensors: got {return_tensors!r}, must be None or 'np'")

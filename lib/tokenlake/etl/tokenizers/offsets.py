@@ -193,8 +193,8 @@ class Locator:
     """Find the places of tokens.
 
     Args:
-        reference: Reference engine of the tokenizer.
-        engine: Name of the engine whose ids are located, for messages.
+        reference: Reference backend of the tokenizer.
+        engine: Name of the backend whose ids are located, for messages.
     """
 
     def __init__(self, reference: ReferenceEngine, engine: str) -> None:
@@ -235,7 +235,7 @@ class Locator:
             yield self._block(text.slice(first, last - first), part, guarded_rows)
 
     def of_texts(self, engine: IdEngine, texts: pa.LargeStringArray) -> list[Placed]:
-        """Encode texts by an engine, each by itself, and locate them as :meth:`by_ids`."""
+        """Encode texts by a backend, each by itself, and locate them as :meth:`by_ids`."""
         placed: list[Placed] = []
         for row in range(len(texts)):
             text = texts.slice(row, 1)

@@ -23,7 +23,7 @@ costs a cut.
 
 SentencePiece's spaces become U+2581; one may be put before a text, which byte pair encoding does before it is cut.
 An added token parts a text into pieces, each of which `tokenizers` takes for itself, and so does this. Segments of more
-than :data:`LONGEST` bytes go to another engine.
+than :data:`LONGEST` bytes go to another backend.
 """
 
 from __future__ import annotations
@@ -89,18 +89,18 @@ class SegmentEngine:
             from tokenlake.etl.tokenizers import segment_kernels
         except ImportError as error:
             raise MissingExtraError(
-                "engine 'segments' needs its packages: pip install 'tokenlake[etl]'"
+                "tokenizer backend 'segments' needs its packages: pip install 'tokenlake[etl]'"
             ) from error
         except RuntimeError as error:
             # numba found no folder to write to.
             raise MissingExtraError(
-                f"engine 'segments' cannot keep what it compiles: {error}; set NUMBA_CACHE_DIR to a folder that can be "
-                "written"
+                f"tokenizer backend 'segments' cannot store its compiled code: {error}; set NUMBA_CACHE_DIR "
+                "to a folder that can be written"
             ) from error
         if model_type(files) != "BPE" and not exports_parts():
             raise TokenizerError(
-                f"tokenizer {files.name!r}: engine 'segments' reads the parts of a {model_type(files)} tokenizer, "
-                f"which the installed tokenizers does not export; use engine: tokenizers, or {OLDER}",
+                f"tokenizer {files.name!r}: the backend 'segments' reads the parts of a {model_type(files)} tokenizer, "
+                f"which the installed tokenizers does not export; use tokenizer_backend: tokenizers, or {OLDER}",
                 tokenizer=files.name,
             )
         self.files = files
@@ -210,7 +210,7 @@ class SegmentEngine:
             self._ask(without_ids)
 
     def _ask(self, new: Int32) -> None:
-        """Give new segments the ids of another engine."""
+        """Give new segments the ids of another backend."""
         starts = self._table[new, 2].astype(np.int64)
         sizes = (self._table[new, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
         texts: list[bytes] = []
@@ -267,7 +267,7 @@ class _Words:
         bits: Set of the other pairs that may not be parted.
         spaced: uint8[0x110000], 1 for each code point beyond ASCII that is always parted from a space behind it.
         most: Largest number of segments in the table.
-        bare: Engine for segments that :meth:`make` gives no ids.
+        bare: Backend for segments that :meth:`make` gives no ids.
     """
 
     prefix, once = "never", False

@@ -83,8 +83,8 @@ def check_written(account: Account, parts: Sequence[ShardEntry], width: int | No
     ids_written = sum(part.tokens for part in parts)
     if ids_read != ids_written:
         raise AccountError(
-            f"{where}: {ids_read} ids were read or put around documents, EOS included, but {ids_written} were "
-            "written. This is a bug; nothing was committed",
+            f"{where}: {ids_read} ids were read or added to documents, EOS included, but {ids_written} were written. "
+            "This is a bug; nothing was committed",
             left=ids_read,
             right=ids_written,
             where=where,

@@ -51,7 +51,7 @@ _ENCODE_BYTES = 4 << 20
 _LONG_BYTES = 24 << 20
 """Bytes of text from which a document is encoded piece by piece."""
 
-_SPELLED: Final = Fault("special_token_in_text", "the text spells out a special token of the tokenizer")
+_SPELLED: Final = Fault("special_token_in_text", "the text contains a special token of the tokenizer")
 
 ReadRanges: TypeAlias = Callable[[Sequence[FileRange]], Iterator[Prepared]]
 

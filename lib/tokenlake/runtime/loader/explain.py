@@ -311,7 +311,7 @@ def steps_of_document(
         IntegrityError: A file is missing or damaged.
     """
     if until is None and plan.steps.rows is None:
-        raise ConfigError("the order has no end; give the step before which to search (until, --step)")
+        raise ConfigError("the order is endless; give the step before which to search (until, --step)")
     file = _files(plan).get(document.file)
     if file is None:
         raise ConfigError(f"no input file of {plan.named} has the id {document.file}")
@@ -332,7 +332,8 @@ def steps_of_document(
     if not is_stored:
         raise ConfigError(
             f"{plan.named} holds no document of {file.source} {file.path} at {document.position}: "
-            f"{_neighbours(other_positions, document.position)}; it may have been filtered, or be of another split"
+            f"{_neighbours(other_positions, document.position)}; it may have been filtered, or belong to another "
+            "split"
         )
     return sorted(rows, key=lambda explained: (explained.step, explained.row))
 
@@ -358,7 +359,7 @@ def _neighbours(positions: set[int], position: int) -> str:
     ascending = sorted(positions)
     index = bisect_left(ascending, position)
     nearest = ", ".join(map(str, ascending[max(0, index - 1) : index + 1]))
-    return f"documents near it begin at {nearest}" if nearest else "it holds none of this file"
+    return f"documents near it begin at {nearest}" if nearest else "it contains none of this file"
 
 
 def _datasets_with_field(datasets: Iterable[Dataset], field: str) -> list[Dataset]:

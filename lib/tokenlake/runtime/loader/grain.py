@@ -99,8 +99,8 @@ class GrainBatches(grain.IterDataset[Batch]):
         """
         if sequential_slice:
             raise ConfigError(
-                "sequential_slice: each worker would read consecutive batches, and the order would change; "
-                "leave it out, workers then take turns"
+                "sequential_slice: each worker would read consecutive batches, which changes the order; leave it "
+                "out, so that workers take turns"
             )
         first = sl.start or 0
         step = sl.step or 1
@@ -128,7 +128,7 @@ class GrainIterator(grain.DatasetIterator[Batch]):
     def __next__(self) -> Batch:
         """Return the next batch: column -> numpy array of shape (rows, L)."""
         if self._is_closed:
-            raise ValueError("this iterator is closed; make another one from its dataset")
+            raise ValueError("this iterator is closed; create another one from its dataset")
         return next(self._batches)
 
     def get_state(self) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def hf_dataset(
     batches = plan.batches_in(0)
     if batches is None:
         raise ConfigError(
-            "a dataset of Hugging Face must end: give epochs, or the mixture rows or another `stop`"
+            "a dataset of Hugging Face must end: give epochs, or `rows` or another `stop` of the mixture"
         )
     steps = {"step": list(range(batches))}
     return hf.IterableDataset.from_generator(HfSteps(reader, columns), gen_kwargs=steps)
@@ -84,15 +84,15 @@ def _check_plan(plan: BatchPlan) -> None:
     """
     if plan.curriculum is not None and not plan.curriculum.keep_shape:
         raise ConfigError(
-            f"lengths: got {plan.options.lengths!r}, but users of a dataset of Hugging Face make batches of a constant "
-            "number of rows, and rows of two lengths would come into one; give keep_shape=True"
+            f"lengths: got {plan.options.lengths!r}, but batches of a dataset of Hugging Face have a constant number "
+            "of rows, and one could contain rows of two lengths; give keep_shape=True"
         )
     is_always_full = plan.options.drop_last or plan.options.pad_last
     if plan.bucket_shapes and not (plan.rows_alike and is_always_full):
         raise ConfigError(
-            "padding.buckets: users of a dataset of Hugging Face make batches of a constant number of rows; give "
-            "padding equal_rows=True, and drop_last=True or pad_last=True: otherwise rows of two buckets, which have "
-            "two lengths, would come into one batch"
+            "padding.buckets: batches of a dataset of Hugging Face have a constant number of rows; give padding "
+            "equal_rows=True, and drop_last=True or pad_last=True: otherwise one batch could contain rows of two "
+            "buckets, which have two lengths"
         )
 
 

@@ -118,11 +118,11 @@ class HostReader:
         mixture = self.plan.data
         position = self.plan.steps.position(step)
         if not isinstance(mixture, Mixture):
-            raise ConfigError(f"weights: {mixture.name} is a single dataset; weights are of a mixture")
+            raise ConfigError(f"weights: {mixture.name} is a single dataset; only a mixture has weights")
         if self.plan.steps.rows is not None and (position.passes or position.rows >= self.plan.steps.rows):
             raise ConfigError(
-                f"weights: step {step} is after the first pass, and the rows of a pass do not change any more; "
-                "expected a step before its end (a mixture with stop='restart' and without rows has no end)"
+                f"weights: step {step} is after the first pass, whose rows no longer change; expected a step before "
+                "its end (a mixture with stop='restart' and without rows has no end)"
             )
         stream = self.plan.stream(0)
         assert isinstance(stream, MixtureStream)

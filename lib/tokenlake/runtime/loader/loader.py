@@ -222,7 +222,7 @@ class DataLoader:
         """
         batches = self.plan.batches_in(self._begin().passes)
         if batches is None:
-            raise TypeError("a loader without end has no length; give epochs, or the mixture rows")
+            raise TypeError("an endless loader has no length; give epochs, or `rows` of the mixture")
         return batches
 
     def __bool__(self) -> bool:

@@ -279,8 +279,8 @@ class Mixture:
         """Raise ConfigError where a source comes more often than it may."""
         if self._length is None:
             raise ConfigError(
-                "max_repetitions: this mixture has no end, and repeats its sources without end; "
-                "expected rows, epochs, or another `stop`"
+                "max_repetitions: this mixture is endless and repeats its sources forever; expected rows, epochs, "
+                "or another `stop`"
             )
         drawn = self._order(1, 1, 0, self.rows).drawn_before(self._length)
         drawn_rows = dict(zip(self.names, map(int, drawn), strict=True))

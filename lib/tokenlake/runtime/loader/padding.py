@@ -108,15 +108,15 @@ class BatchPadding:
         is_fixed = self.length is not None or self.bounds is not None
         if len(names) > 1 and (is_fixed or names == ["length", "buckets"]):
             raise ConfigError(
-                f"padding: got {' and '.join(names)}; give only one of them: each sets the length of batches"
+                f"padding: got {' and '.join(names)}; give only one of them: each of them sets the length of batches"
             )
         for name, value in (("length", self.length), ("max_length", self.max_length)):
             if value is not None and value % self.multiple:
                 raise expected(f"padding.{name}", value, f"a multiple of {self.multiple}")
         if self.truncate is not None and self.longest is None:
             raise ConfigError(
-                f"padding.truncate: got {self.truncate!r}, but batches are as long as their longest row, so that "
-                "nothing is ever cut; give max_length, length or buckets too"
+                f"padding.truncate: got {self.truncate!r}, but batches are as long as their longest row, so nothing "
+                "is cut; give max_length, length or buckets too"
             )
 
     @property

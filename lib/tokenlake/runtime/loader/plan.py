@@ -440,7 +440,7 @@ class BatchPlan:
     def _check_packed_options(self) -> None:
         """Raise ConfigError where options that need packed rows do not fit the data, or the batch sizes."""
         instead_of = {
-            "balance": "padding with buckets brings rows of similar length together",
+            "balance": "padding with buckets batches rows of similar length together",
             "lengths": "padding with a max_length and `truncate` makes them shorter",
         }
         for option, instead in instead_of.items():

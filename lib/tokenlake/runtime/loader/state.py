@@ -34,7 +34,7 @@ from tokenlake.runtime.mixing.schedule import WeightScheduler
 from tokenlake.runtime.mixing.streams import MixtureStream
 
 FORMAT: Final = 1
-NO_STATE: Final = "this is no state of a loader"
+NO_STATE: Final = "this is not the state of a loader"
 
 TURN: Final = "turn"
 """Key of a worker's turn, (worker, number of workers), in its state."""
@@ -114,19 +114,19 @@ def plain_state(state: Any) -> dict[str, Any]:
     plain = plain_integers(state)
     if not isinstance(plain, dict) or not _is_equal(cast("dict[str, Any]", plain).get("format"), FORMAT):
         raise ConfigError(
-            f"{NO_STATE}: {_short(state)}; expected what get_state() returned (format {FORMAT})"
+            f"{NO_STATE}: {_short(state)}; expected the result of get_state() (format {FORMAT})"
         )
     for key in cast("dict[Any, Any]", plain):
         if key not in _KEYS:
             raise ConfigError(
-                f"{NO_STATE}: it has an unknown key {_short(key)}"
-                f"{did_you_mean(key, _KEYS)}; expected what get_state() returned"
+                f"{NO_STATE}: it has an unknown key {_short(key)}{did_you_mean(key, _KEYS)}; expected the result of "
+                "get_state()"
             )
     try:
         json.dumps(plain)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"{NO_STATE}: it is not JSON ({error}); expected what get_state() returned"
+            f"{NO_STATE}: it is not JSON ({error}); expected the result of get_state()"
         ) from None
     return cast("dict[str, Any]", plain)
 
@@ -197,7 +197,7 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
     if rest or (plan.steps.rows is not None and rows > plan.steps.rows):
         problems.append(f"a pass here has {plan.epochs} epochs and {plan.steps.rows} rows")
     if problems:
-        raise ConfigError("the state is of another run: " + "; ".join(problems), differs=problems)
+        raise ConfigError("the state belongs to another run: " + "; ".join(problems), differs=problems)
     # 2. Check that a run reaches the position.
     position = Position(step, passes, rows)
     # With other weights or another end of the mixture, later passes may have another length than in the state.
@@ -220,14 +220,14 @@ def _check_place(plan: BatchPlan, position: Position) -> None:
     raise ConfigError(
         f"the state contradicts itself: after {position.step:,} steps of batch sizes {plan.sizes.to_json()} a run is "
         f"at {expected}, but the state has epoch {position.passes * epochs} and {position.rows:,} rows. It was "
-        "changed, or combined from several; expected what get_state() returned"
+        "changed, or combined from several; expected the result of get_state()"
     )
 
 
 def _count_of(state: Mapping[str, Any], name: str) -> int:
     """Return a count of a state; ConfigError if it is missing or not a whole number."""
     if name not in state:
-        raise ConfigError(f"{NO_STATE}: {name!r} is missing; expected what get_state() returned")
+        raise ConfigError(f"{NO_STATE}: {name!r} is missing; expected the result of get_state()")
     return whole_number(f"{NO_STATE}: {name}", state[name], 0, MOST_COUNTED)
 
 
@@ -381,9 +381,7 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
             schedule = mixture["schedule"]
             kept_rows = dict(mixture.get("kept", {}))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(
-            f"{NO_STATE} ({error!r}); expected the JSON of what get_state() returned"
-        ) from error
+        raise ConfigError(f"{NO_STATE} ({error!r}); expected the result of get_state() as JSON") from error
     # 2. Open the datasets.
     datasets: dict[str, Dataset] = {}
     for version, _, split in sources.values():

@@ -95,8 +95,8 @@ def torch_dataset(
     reader = shared_reader(data, loader_options)
     if rows and not reader.get().plan.rows_alike:
         raise ConfigError(
-            "rows: got True, but batches have other numbers of rows than batch_size: leave it out, or give padding "
-            "with buckets equal_rows=True, and lengths keep_shape=True"
+            "rows: got True, but the number of rows per batch differs from batch_size: leave it out, or give "
+            "padding with buckets equal_rows=True, and lengths keep_shape=True"
         )
     return TorchBatches(reader, integers=integers, rows=rows)
 
@@ -203,7 +203,7 @@ class TorchBatches(IterableDataset[Item]):
             pad_last = bool(plan.options.pad_last)
             count = plan.steps.rows_of(self.epoch, reader.wanted, pad_last=pad_last)
         if count is None:
-            raise TypeError("a run without end has no length; give epochs, or the mixture rows")
+            raise TypeError("an endless run has no length; give epochs, or `rows` of the mixture")
         return count
 
     def __bool__(self) -> bool:

@@ -77,7 +77,7 @@ class SourceCaps:
         missing_budgets = [name for name, value in budgets.items() if value is None]
         if len(missing_budgets) == 1:
             raise ConfigError(
-                f"{missing_budgets[0]}: missing; the two budgets say together which share of each source is used"
+                f"{missing_budgets[0]}: missing; both budgets together determine the share of each source that is used"
             )
         if self._budget_ratio > 1:
             raise ConfigError(
@@ -98,14 +98,14 @@ class SourceCaps:
             for name in cast("Mapping[str, Any]", value):
                 if name not in names:
                     raise ConfigError(
-                        f"{option}: {name!r} is no source{did_you_mean(name, names)}; expected some of "
+                        f"{option}: {name!r} is not a source{did_you_mean(name, names)}; expected some of "
                         f"{', '.join(names)}"
                     )
         if self.epochs is not None:
             missing_names = [name for name in names if name not in self.epochs]
             if missing_names:
                 raise ConfigError(
-                    f"epochs: says nothing of {', '.join(missing_names)}; expected a number for each source"
+                    f"epochs: has no entry for {', '.join(missing_names)}; expected a number for each source"
                 )
 
     def kept(self, rows: Mapping[str, int]) -> dict[str, int]:

@@ -227,5 +227,5 @@ class LaneLayout:
         expected = "0 or more"
         if limit is not None:
             end = int(np.broadcast_to(limit, values.shape)[first])
-            expected = f"0 to {end - 1}" if end else "none, for it is empty"
+            expected = f"0 to {end - 1}" if end else "none, because it is empty"
         raise ConfigError(f"{noun}: {values[first]} is not in the stream; expected {expected}")

@@ -296,7 +296,7 @@ class WeightScheduler:
                 schedule = schedule._replayed(extension)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
-                f"this is no weight schedule: {type(error).__name__} {error}; expected what to_json returned"
+                f"this is not a weight schedule: {type(error).__name__} {error}; expected the result of to_json()"
             ) from None
         return schedule
 

@@ -81,7 +81,7 @@ def check_weight_names(what: str, names: Collection[str], keys: Collection[str])
     missing_names = [name for name in names if name not in keys]
     unknown_keys = [key for key in keys if key not in names]
     problems = [f"no weight for {name!r}" for name in missing_names]
-    problems.extend(f"{key!r} is no source{did_you_mean(key, names)}" for key in unknown_keys)
+    problems.extend(f"{key!r} is not a source{did_you_mean(key, names)}" for key in unknown_keys)
     if problems:
         raise ConfigError(
             f"{what}: expected a weight for each of {', '.join(names)}, but {', '.join(problems)}"

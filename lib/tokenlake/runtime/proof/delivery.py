@@ -185,8 +185,8 @@ def _require_countable(plan: BatchPlan) -> None:
     """Raise ConfigError for a plan whose deliveries cannot be counted in closed form."""
     if plan.steps.bucketed:
         raise ConfigError(
-            "the loader puts rows into buckets by their length, whose order a statement does not count; "
-            "pad to `multiple` or `length` instead"
+            "the loader puts rows into buckets by length, which statements do not support; pad to `multiple` or "
+            "`length` instead"
         )
     orders = plan.stream(0).orders
     for name, order, stored in zip(plan.datasets, orders, plan.sources, strict=True):

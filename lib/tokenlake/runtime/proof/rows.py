@@ -67,8 +67,8 @@ class RowContents:
             file_index = np.minimum(np.searchsorted(files, pieces.file), len(files) - 1)
             if (files[file_index] != pieces.file).any():
                 raise IntegrityError(
-                    f"{dataset.name}: row group {group} has ids of a file that is no input of the manifest; "
-                    "verify the version where it is stored"
+                    f"{dataset.name}: row group {group} has ids of a file that is not an input of the manifest; "
+                    "verify the version in its store"
                 )
             np.add.at(ids, (source_of_file[file_index], row), pieces.length)
             marked_rows.append(row[wanted.find(pieces.file, pieces.position)])

@@ -110,7 +110,7 @@ def check_statement(
     """
     stated = read_statement(statement, public_key)
     if state is not None and canonical_json(state) != canonical_json(stated["state"]):
-        raise IntegrityError("the statement is of another state than the checkpoint's")
+        raise IntegrityError("the statement is about another state than that of the checkpoint")
     _require_same_takedown(stated, takedown)
     ngram = _require_same_evaluation(stated, evaluation or {})
     first_step = stated["steps"][0]
@@ -126,7 +126,7 @@ def check_statement(
                 f"{name} is {stated_text[:_SHOWN]} in the statement and {computed_text[:_SHOWN]} by the datasets"
             )
     if problems:
-        raise IntegrityError(f"the statement does not hold: {'; '.join(problems)}")
+        raise IntegrityError(f"the statement is not valid: {'; '.join(problems)}")
     return stated
 
 

@@ -9,9 +9,7 @@ from tokenlake.errors import IntegrityError
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.layout import Layout
 
-REMEDY: Final = (
-    "Run `tokenlake verify` for the whole picture, restore the file from a copy or build it again."
-)
+REMEDY: Final = "Run `tokenlake verify` to list all damage; restore the file from a copy, or build it again."
 """Advice for a changed file, for messages."""
 
 
@@ -43,7 +41,7 @@ def require_same(key: str, expected: str, got: str) -> None:
     """
     if expected != got:
         raise IntegrityError(
-            f"{key}: the file was changed after it was committed: sha256 is {got}, the manifest says {expected}. "
+            f"{key}: the file was changed after it was committed: sha256 is {got}, the manifest records {expected}. "
             f"{REMEDY}",
             file=key,
             expected=expected,

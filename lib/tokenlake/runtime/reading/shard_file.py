@@ -105,7 +105,7 @@ class Footer:
             metadata, _ = read_struct(data)
             return cls._of(metadata, zlib.crc32(data), source.size - len(data))
         except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"the footer lacks what it must have: {error!r}") from error
+            raise ValueError(f"the footer is incomplete: {error!r}") from error
 
     @classmethod
     def _of(cls, metadata: Struct, digest: int, end: int) -> Self:
@@ -380,7 +380,7 @@ class ShardFile(pq.ParquetFile):
     def read(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: a shard is read by row groups."""
         raise TypeError(
-            "a shard is not read whole: expected read_row_group or read_row_groups, which check pages first"
+            "a shard cannot be read as a whole: expected read_row_group or read_row_groups, which check pages first"
         )
 
     iter_batches = read

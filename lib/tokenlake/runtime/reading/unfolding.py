@@ -22,4 +22,6 @@ def check_unfolded(decoded: int, stored: int) -> None:
         stored: Bytes in the file.
     """
     if decoded > UNFOLDED_BYTES and decoded > _UNFOLDED_TIMES * stored:
-        raise Bomb(f"{stored} bytes of pages unfold to {decoded} bytes and more, as in a decompression bomb")
+        raise Bomb(
+            f"{stored} bytes of pages decompress to {decoded} bytes and more, as in a decompression bomb"
+        )

@@ -420,5 +420,5 @@ class StoredRows:
     def _damaged(self, shard: int, problem: str) -> IntegrityError:
         version = f"{self.manifest.dataset}@v{self.manifest.version}"
         path = self._shards[shard].path
-        hint = f"Run `tokenlake verify {version}` to see all that is damaged"
+        hint = f"Run `tokenlake verify {version}` to list all damage"
         return IntegrityError(f"{version}: {path}{problem}. {hint}.", file=path)

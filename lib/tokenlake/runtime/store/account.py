@@ -118,8 +118,8 @@ class Account:
                 shown_terms = " + ".join(str(term) for term in terms)
                 raise AccountError(
                     f"{where}: the audit does not balance: expected {equation}, got {left} on the left and "
-                    f"{shown_terms} = {right} on the right. Something was lost or counted twice; rebuild "
-                    "the version, and report it if the error stays.",
+                    f"{shown_terms} = {right} on the right. Something was lost or counted twice; build the version "
+                    "again, and report the error if it persists.",
                     equation=equation,
                     left=left,
                     right=right,
@@ -160,8 +160,8 @@ def require_equal(whose: str, equations: Iterable[tuple[str, object, object]], w
     for equation, left, right in equations:
         if left != right:
             raise AccountError(
-                f"{where}: {whose} does not balance: expected {equation}, got {left} and {right}. "
-                "Something was lost, counted twice or taken from elsewhere; rebuild the version.",
+                f"{where}: {whose} does not balance: expected {equation}, got {left} and {right}. Something was "
+                "lost, counted twice or taken from another version; build the version again.",
                 equation=equation,
                 left=left,
                 right=right,

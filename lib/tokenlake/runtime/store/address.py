@@ -159,7 +159,7 @@ def open_read_store(
     """
     address = os.fspath(url)
     if cache is None and cache_bytes is not None:
-        raise ConfigError(f"cache_bytes={cache_bytes!r} without a cache; give its folder too: cache=FOLDER")
+        raise ConfigError(f"cache_bytes={cache_bytes!r} without a cache; also give its folder: cache=FOLDER")
     options = options_here(address, storage_options)
     if (local := _local_store(address, options)) is not None:
         return local

@@ -129,8 +129,8 @@ class AllowedPlaces:
         path = path_of(pattern)
         if has_dots_behind_wildcard(path):
             raise ConfigError(
-                f"{option}: {pattern!r} has '..' behind a wildcard, which may lead out of what this worker allows; "
-                "write the path without it",
+                f"{option}: {pattern!r} has '..' after a wildcard, which may leave the folders that this worker "
+                "allows; write the path without it",
                 got=pattern,
             )
         folder = _static_folder(path)
@@ -154,8 +154,8 @@ class AllowedPlaces:
 
     def _outside(self, place: str, real: str, allowed: list[str], option: str) -> ConfigError:
         return ConfigError(
-            f"{option}: {place!r} is outside what this worker allows; got {real!r}, expected a path in"
-            f" {', '.join(allowed) or 'nothing'} ({self.variable} in the worker's environment)",
+            f"{option}: {place!r} is outside the places that this worker allows; got {real!r}, expected a path in "
+            f"{', '.join(allowed) or 'nothing'} ({self.variable} in the worker's environment)",
             got=real,
         )
 
@@ -171,7 +171,7 @@ def real_path(path: str) -> Path:
     try:
         return Path(_expanded(path)).resolve()
     except (ValueError, RuntimeError, OSError) as error:  # a NUL character, an unknown user, a loop of links
-        raise ConfigError(f"{path!r} is no path: {error}", got=path) from error
+        raise ConfigError(f"{path!r} is not a path: {error}", got=path) from error
 
 
 def _expanded(path: str) -> str:

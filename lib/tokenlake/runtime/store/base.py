@@ -348,7 +348,7 @@ def require_digest(store: ReadStore, key: str, expected: FileEntry | ShardEntry 
         if (got.bytes, got.sha256) != (expected.bytes, expected.sha256):
             raise IntegrityError(
                 f"{key}: it has {got.bytes} bytes with sha256 {got.sha256}; expected {expected.bytes} bytes with "
-                f"sha256 {expected.sha256}, as they were written",
+                f"sha256 {expected.sha256}, as written",
                 file=key,
                 expected=expected.sha256,
                 got=got.sha256,
@@ -376,7 +376,7 @@ def read_files(store: ReadStore, prefix: str, hashes: Mapping[str, str]) -> dict
         if got != expected:
             raise IntegrityError(
                 f"{prefix}/{name}: its sha256 is {got}, expected {expected}, as the build wrote it. Run the build "
-                "again: it puts the file in its place",
+                "again: it writes the file again",
                 file=f"{prefix}/{name}",
                 expected=expected,
                 got=got,

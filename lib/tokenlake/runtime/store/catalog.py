@@ -40,7 +40,7 @@ from tokenlake.runtime.store.tags import Tag, TagChange, read_tags, stored_tag, 
 OnUnreadable: TypeAlias = Callable[[Layout, IntegrityError], object]
 """Called for a version that cannot be read, with the reason, which names the file."""
 
-_REMEDY: Final = "Run `tokenlake verify` for the whole picture, and restore the file."
+_REMEDY: Final = "Run `tokenlake verify` to list all damage, and restore the file."
 _CLAIM_TRIES: Final = 1000  # each lost race means that another build got a version
 
 
@@ -326,8 +326,8 @@ class Catalog:
                 continue
             return ClaimResult(version, "new" if outcome == "created" else "resumed")
         raise VersionConflictError(
-            f"{dataset}: lost {_CLAIM_TRIES} races for a version number in {self.store.url}. "
-            "Other builds claim versions all the time; run again when they are done."
+            f"{dataset}: lost {_CLAIM_TRIES} races for a version number in {self.store.url}. Other builds claim "
+            "versions at the same time; run again when they have finished."
         )
 
     def committed(self, dataset: str, fingerprint: str) -> int | None:
@@ -385,11 +385,11 @@ class Catalog:
         if info is None:
             state = "does not exist"
         elif info.swept:
-            state = "was removed, by rm or as an unfinished build by gc; its build makes a new version"
+            state = "was removed, by rm or as an unfinished build by gc; its build creates a new version"
         else:
             state = "is not committed; run its build again: it resumes"
         raise NotFoundError(
-            f"{dataset}@v{version} in {self.store.url} {state}. There are: {self._describe(dataset)}.",
+            f"{dataset}@v{version} in {self.store.url} {state}. Existing: {self._describe(dataset)}.",
             dataset=dataset,
             version=version,
         )
@@ -413,7 +413,7 @@ class Catalog:
         names = [tag_of(info.key) for info in self.store.list(tags_prefix(dataset))]
         known_tags = [name for name in names if name is not None]
         problem = f"dataset {dataset!r} in {self.store.url} has no tag {tag!r}"
-        return not_among(problem, tag, known_tags, f" `tokenlake tag {dataset}@vN {tag}` makes it.")
+        return not_among(problem, tag, known_tags, f" `tokenlake tag {dataset}@vN {tag}` sets it.")
 
 
 def _require_all_records(layout: Layout, records: Mapping[int, UnitRecord], manifest: Manifest) -> None:
@@ -495,8 +495,8 @@ def _require_listed(layout: Layout, key: str, got: FileEntry, manifest: Manifest
         return
     expected = "no such record" if entry is None else f"{entry.sha256} of {entry.bytes} bytes"
     raise IntegrityError(
-        f"{key}: its sha256 is {got.sha256} of {got.bytes} bytes; the manifest lists {expected}. It is the "
-        "record of another version; restore the right one.",
+        f"{key}: its sha256 is {got.sha256} of {got.bytes} bytes; the manifest lists {expected}. It is the record of "
+        "another version; restore the correct one.",
         file=key,
         expected=expected,
         got=got.sha256,
@@ -517,7 +517,7 @@ def _require_same_place(key: str, expected: tuple[str, int], got: tuple[str, int
     """Raise IntegrityError if a document is of another dataset and version than its place."""
     if expected != got:
         raise IntegrityError(
-            f"{key}: it is of {got[0]}@v{got[1]}; expected {expected[0]}@v{expected[1]}, by its place. "
-            "A version cannot be renamed or moved inside a store: build it under the new name.",
+            f"{key}: it is of {got[0]}@v{got[1]}; expected {expected[0]}@v{expected[1]}, from its path. A version "
+            "cannot be renamed or moved inside a store: build it under the new name.",
             file=key,
         )

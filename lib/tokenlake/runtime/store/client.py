@@ -257,7 +257,7 @@ class ObjectClient(ABC):
                 raise
             except Exception as error:
                 if verdict(error) == "changed":
-                    raise objects.OtherObjectError("the storage has another version of it now") from None
+                    raise objects.OtherObjectError("the storage now has another version of it") from None
                 # A server that is too slow makes progress, and would otherwise be tried again for ever.
                 has_progressed = progress() > bytes_before and not isinstance(error, SlowServerError)
                 if not await trouble.wait(error, progressed=has_progressed):

@@ -95,8 +95,8 @@ def spooled(client: ObjectClient, url: Url, planned: objects.RemoteObject) -> Bi
     free = shutil.disk_usage(folder).free
     if planned.size > free:
         raise client.failures.failed(
-            f"{url}: the server sends whole files only, and {folder} has {free} bytes free for the {planned.size} "
-            "of this one. Set TMPDIR to a larger disk.",
+            f"{url}: the server sends only whole files, and {folder} has {free} bytes free for the {planned.size} of "
+            "this one. Set TMPDIR to a larger disk.",
             url=str(url),
         )
     spool = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it

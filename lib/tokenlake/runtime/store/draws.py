@@ -188,7 +188,7 @@ def check_mixture(
     total_tokens = sum(source.drawn_tokens for source in sources.values())
     equations = (
         ("kind packed = level sequences, or packed documents", packed, is_packed_by_level),
-        ("sources of the mixture = sources of the accounts", sorted(sources), sorted(accounts)),
+        ("sources of the mixture = sources of the audit", sorted(sources), sorted(accounts)),
         ("order and splits = those of config.mix", settings_of(record), settings),
         ("sum of drawn_rows = rows of the order", total_rows, record.order.rows),
         ("versions of the sources = parents in the lineage", sorted(source_versions), sorted(parents)),
@@ -235,7 +235,7 @@ def _source_equations(
         ("unread_rows = the order's", source.unread_rows, draw.unread),
         ("asked = the integral of the weight", source.asked, draw.asked),
         ("rows_read = drawn_rows", account.rows_read, source.drawn_rows),
-        ("ids of the account = drawn_tokens", ids, source.drawn_tokens),
+        ("ids of the audit = drawn_tokens", ids, source.drawn_tokens),
         (bounds, source.drawn_tokens, possible_tokens),
     )
 

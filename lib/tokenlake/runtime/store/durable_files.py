@@ -69,7 +69,7 @@ def _opened(path: Path) -> tuple[int, int]:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise StoreError(f"{path} is not a regular file; the store reads no others")
+        raise StoreError(f"{path} is not a regular file; a store contains only regular files")
     return descriptor, status.st_size
 
 
@@ -137,6 +137,6 @@ def remove_temp(temp: Path) -> None:
 def unfit_folder(path: Path, call: str, error: OSError) -> StoreError:
     """Return the error for a folder whose file system lacks a call."""
     return StoreError(
-        f"{path}: its file system has no {call} ({error.strerror}), which writing safely needs. Use a folder on a disk "
+        f"{path}: its file system has no {call} ({error.strerror}), which safe writes need. Use a folder on a disk "
         "of this machine or on NFS mounted with locks (without `nolock`), or a bucket (s3://, gs://)"
     )

@@ -85,7 +85,7 @@ OF_STORES: Final = Failures(
     option="store",
     failed=StoreError,
     missing=NotFoundError,
-    advice="run again: what is finished is kept, and training resumes from its last checkpoint",
+    advice="run again: finished units are kept, and training resumes from its last checkpoint",
 )
 
 
@@ -140,8 +140,8 @@ def refusal(
     reason = "cannot be reached" if kind == "unreachable" else f"cannot be {done}"
     times = "once" if tries == 1 else f"{tries} times"
     return failures.failed(
-        f"{url}: it {reason}: tried {times}, the last failure was {cause}. Check the network and the "
-        f"storage and {failures.advice}. {SECONDS_VARIABLE} sets how long is tried.",
+        f"{url}: it {reason}: tried {times}, the last failure was {cause}. Check the network and the storage and "
+        f"{failures.advice}. {SECONDS_VARIABLE} sets the duration of retries.",
         url=str(url),
         tries=tries,
     )

@@ -38,8 +38,8 @@ class FsspecClient(ObjectClient):
 
     page_seconds = float("inf")  # such a file system lists all pages at once
     credentials = (
-        "They are given by storage_options, under the names that the file system's documentation has: "
-        "{NAME: {env: VARIABLE}}"
+        "Give them in storage_options, under the names in the documentation of the file system: {NAME: {env: "
+        "VARIABLE}}"
     )
 
     def __init__(self, filesystem: Any, options: Mapping[str, Any], failures: Failures) -> None:

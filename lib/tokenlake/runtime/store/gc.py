@@ -142,7 +142,7 @@ def judge(
     if CLAIM in objects:
         return _judge_claim(store, layout, objects, own_leftovers, clock)
     if objects:
-        return remove.Kept(layout.prefix, "it has neither claim nor manifest: not a version of ours")
+        return remove.Kept(layout.prefix, "it has neither claim nor manifest, so it is not a version")
     if all(clock.is_over(leftover) for leftover in own_leftovers):
         return remove.Finding(layout=layout, empty=True)
     return None
@@ -158,7 +158,9 @@ def _judge_committed(
         manifest = Catalog(store).manifest(layout.dataset, layout.version)
         manifest.check(layout.manifest)
     except IntegrityError as error:
-        return remove.Kept(layout.manifest, f"the version is damaged, so nothing of it was touched: {error}")
+        return remove.Kept(
+            layout.manifest, f"the version is damaged, so none of its files was removed: {error}"
+        )
 
     # Files that the manifest lists, and folders whose files it need not list.
     listed = {MANIFEST, CLAIM, *manifest.other_files, *(shard.path for shard in manifest.files)}
@@ -191,14 +193,16 @@ def _judge_claim(
     if claim is not None and claim.state == "swept":
         return _remains_of(store, remove.abandoned(layout, "swept", data, objects))
     if claim is None and _is_of_newer_release(data):
-        return remove.Kept(layout.claim, "a newer release of tokenlake wrote it; upgrade to collect it")
+        return remove.Kept(layout.claim, "a newer release of tokenlake wrote it; upgrade to remove it")
 
     # The build is abandoned if nothing of it changed for the grace period.
     changes = [info.modified for info in objects.values()]
     changes += [leftover.modified for leftover in leftovers]
     known_changes = [change for change in changes if change is not None]
     if len(known_changes) < len(changes):
-        return remove.Kept(layout.prefix, "unfinished, and the storage does not say when it changed last")
+        return remove.Kept(
+            layout.prefix, "unfinished, and the storage does not report the time of its last change"
+        )
     last_change = max(known_changes)
     if not clock.is_old(last_change):
         age = numbers.age(max(0.0, clock.now - last_change))

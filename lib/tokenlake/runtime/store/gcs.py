@@ -46,9 +46,10 @@ class GcsClient(BucketClient):
 
     pinned = ("generation:",)
     credentials = (
-        "Credentials were looked up where Google's tools look: GOOGLE_APPLICATION_CREDENTIALS, the login of gcloud, "
-        "the account of this machine, then anonymous access. Others are given by storage_options: {token: {env: NAME}} "
-        "(the path of a key file, or an access token), a public bucket is read with storage_options: {token: anon}"
+        "Credentials were searched for in the places that Google's tools use: GOOGLE_APPLICATION_CREDENTIALS, the "
+        "login of gcloud, the account of this machine, then anonymous access. Give others in storage_options: "
+        "{token: {env: NAME}} (the path of a key file, or an access token), read a public bucket with "
+        "storage_options: {token: anon}"
     )
 
     def __init__(self, filesystem: Any, options: Mapping[str, Any], failures: Failures) -> None:
@@ -192,7 +193,7 @@ class GcsClient(BucketClient):
                 raise BusyError(f"HTTP status 409 {answer.reason}")
             text = await answer.text(errors="replace") if answer.status == 400 else ""
             if "match" in text and ("MD5" in text or "CRC32C" in text):  # which is worth another try
-                raise objects.DamagedBodyError("the storage got other bytes than were sent (MD5)")
+                raise objects.DamagedBodyError("the storage received bytes that differ from those sent (MD5)")
             require_success(answer)
             self.reached = True
             return await answer.read()

@@ -38,8 +38,8 @@ class HttpClient(ObjectClient):
 
     pinned = ("etag:", "modified:")
     credentials = (
-        "None were sent unless the storage_options have some: {headers: {Authorization: {env: NAME}}}, "
-        "{username: NAME, password: {env: NAME}}, or {query: {env: NAME}} for signed URLs"
+        "None were sent unless they are in storage_options: {headers: {Authorization: {env: NAME}}}, {username: "
+        "NAME, password: {env: NAME}}, or {query: {env: NAME}} for signed URLs"
     )
 
     @classmethod
@@ -71,7 +71,8 @@ class HttpClient(ObjectClient):
             size = total_size(answer)
         if size is None:
             raise self.failures.failed(
-                f"{url}: the server does not say how large the file is, which reading needs; copy it to a disk.",
+                f"{url}: the server does not report the size of the file, which reading needs; copy the file to a "
+                "disk.",
                 url=str(url),
             )
         await self._require_plausible(url, size)
@@ -84,7 +85,7 @@ class HttpClient(ObjectClient):
         """Refuse a size that the server cannot mean: planning would cut the file into as many pieces as that takes."""
         if size <= _DOUBTFUL:
             return
-        reason = f"more than any file has; expected at most {_LARGEST}"
+        reason = f"which is impossible; expected at most {_LARGEST}"
         if size <= _LARGEST:
             async with self._request("get", url, {"Range": f"bytes={size - 1}-{size - 1}"}) as answer:
                 has_end = answer.status == 206 and total_size(answer) == size
@@ -94,14 +95,14 @@ class HttpClient(ObjectClient):
                 return
             reason = "and does not send the last of them"
         raise self.failures.failed(
-            f"{url}: the server says that the file has {size} bytes, {reason}. Its Content-Length is wrong: check the "
+            f"{url}: the server reports a file size of {size} bytes, {reason}. Its Content-Length is wrong: check the "
             "URL, or copy the file to a disk.",
             url=str(url),
             got=size,
         )
 
     async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
-        raise NotImplementedError("web servers do not list what they have")
+        raise NotImplementedError("web servers do not list their files")
 
     async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
         headers = {"Range": buffer.header, **_condition(planned.token)}
@@ -196,7 +197,7 @@ async def take_range(answer: Any, buffer: objects.RangeBuffer, planned: objects.
     match = _content_range(answer)
     if match is None or match[1] is None:
         if answer.status == 206:
-            raise objects.ShortBodyError("a partial answer that does not say which part it is")
+            raise objects.ShortBodyError("a partial response without its range")
         length = answer.headers.get("Content-Length", "")
         objects.require_size(int(length) if length.isdigit() else None, planned)
         if buffer.at or buffer.stop < planned.size:

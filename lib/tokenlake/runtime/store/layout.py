@@ -219,8 +219,8 @@ def check_size(key: str, size: int) -> None:
         limit = _SMALL
     if size > limit:
         raise IntegrityError(
-            f"{key}: it has {size} bytes or more; expected at most {limit}. tokenlake writes none so large: "
-            "restore it from a copy, or build it again.",
+            f"{key}: it has {size} bytes or more; expected at most {limit}. tokenlake writes smaller ones: restore it "
+            "from a copy, or build it again.",
             file=key,
             expected=limit,
             got=size,

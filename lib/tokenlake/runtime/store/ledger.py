@@ -400,7 +400,7 @@ class UnitRecord(Sealed):
         for source, account in self.shares.items():
             if account != _without_rows(account):
                 document.fail(
-                    f"shares.{source}", "no sequences, slots or pad: rows are of no one source", account
+                    f"shares.{source}", "no sequences, slots or pad: rows belong to no single source", account
                 )
         total = _without_rows(Account.total([self.account]))
         if self.shares and Account.total(self.shares.values()) != total:

@@ -246,7 +246,7 @@ class Manifest(Sealed):
         for source, account in self.accounts.items():
             account.check(width, where=f"{where}: source {source!r}")
         self.account.check(self.seq_length, where=where)
-        require_equal("the account of all files", self._file_equations(), where)
+        require_equal("the audit of all files", self._file_equations(), where)
         if self.mixture is not None:
             # This imports numpy, which a list of the versions of a store should not wait for.
             from tokenlake.runtime.store.draws import check_mixture

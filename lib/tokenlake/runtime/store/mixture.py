@@ -262,7 +262,7 @@ def _check_order(document: SealedDocument, key: str, stored: _Stored) -> None:
     order = stored.order
     steps = [point.step for point in order.points]
     if not steps or any(step >= next_step for step, next_step in pairwise(steps)):
-        document.fail(f"{key}.points", "at least one, steps ascending", steps)
+        document.fail(f"{key}.points", "at least one, with ascending steps", steps)
     for point in order.points:
         if set(point.weights) != set(stored.names):
             document.fail(f"{key}.points", f"weights of {sorted(stored.names)}", dict(point.weights))

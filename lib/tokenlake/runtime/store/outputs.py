@@ -88,8 +88,8 @@ def _refuse(enclosing: _Enclosing | None, place: str, option: str) -> None:
     }
     relation = "is" if place.rstrip("/") == enclosing.place else "lies in"
     raise ConfigError(
-        f"{option}: {place!r} {relation} {kinds[enclosing.part]} ({enclosing.place}), whose files are not to be "
-        "changed; nothing was written or removed. Expected a place outside of every store: name another one",
+        f"{option}: {place!r} {relation} {kinds[enclosing.part]} ({enclosing.place}), whose files must not be changed; "
+        "nothing was written or removed. Expected a place outside every store: use another one",
         got=place,
         part=enclosing.part,
         place=enclosing.place,

@@ -19,8 +19,8 @@ from tokenlake.runtime.store.sessions import on_loop
 from tokenlake.runtime.store.url import Url, url_of
 
 _ADVICE: Final = (
-    "Two builds could overwrite one another there in silence, so nothing is written. Use a storage with conditional "
-    "writes (AWS S3, Google Cloud Storage, a recent MinIO or R2; with s3fs, a recent botocore), or build into a local "
+    "Two builds could silently overwrite each other, so nothing is written. Use a storage with conditional writes "
+    "(AWS S3, Google Cloud Storage, a recent MinIO or R2; with s3fs, a recent botocore), or build into a local "
     "folder and copy it"
 )
 
@@ -48,11 +48,13 @@ def try_out(client: BucketClient, root: Url) -> None:
             _require_refusal(client, url, parts, None, "create-only upload in parts to a key that exists")
         token = read_version(client, url, MemoryTarget()).token
         other = client.other_token(token)
-        _require_refusal(client, url, Payload.of(second), other, "swap of a version that does not exist")
+        _require_refusal(
+            client, url, Payload.of(second), other, "compare-and-swap of a version that does not exist"
+        )
         _put(client, url, third, token)
     except objects.OtherObjectError:
         raise StoreError(
-            f"{root}: it refused to swap the very version that is there. {_ADVICE}.", url=str(root)
+            f"{root}: it refused a compare-and-swap of the existing version. {_ADVICE}.", url=str(root)
         ) from None
     except NotFoundError as error:
         raise StoreError(f"{root}: it cannot be written to: {error}", url=str(root)) from None

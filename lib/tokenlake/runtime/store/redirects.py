@@ -94,7 +94,7 @@ def require_allowed_redirect(source: str, target: str) -> bool:
     if places.is_bounded and (before != after or _is_listed(source, places)):
         if not _is_listed(target, places):
             raise RedirectRefusedError(
-                f"the server redirects to {after}, outside what {INPUTS} allows in this environment"
+                f"the server redirects to {after}, outside the places that {INPUTS} allows in this environment"
             )
         return False
     return before.host != after.host

@@ -94,8 +94,8 @@ def parted(where: Any, name: str | None = None) -> tuple[Any, str]:
         )
     if "://" in where and "?" in where:
         raise ConfigError(
-            "the URL of a dataset has a query (not shown), and the names of files belong behind it. Write it "
-            "without, and the query as storage_options: {query: {env: VARIABLE}} (web servers)"
+            "the URL of a dataset has a query (not shown), but file names are appended to it. Write the URL without "
+            "the query, and the query as storage_options: {query: {env: VARIABLE}} (web servers)"
         )
     store, slash, name = where.rstrip("/").rpartition("/")
     is_version_folder = name[:1] == "v" and name[1:].isdecimal()

@@ -91,7 +91,7 @@ class RemoteStore(ReadStore):
                 fetch_whole(self._client(), url, planned, target)
             except objects.OtherObjectError as error:
                 raise IntegrityError(
-                    f"{url}: it is not what the manifest says: {error}. Verify the version where it is stored.",
+                    f"{url}: it differs from the manifest: {error}. Verify the version where it is stored.",
                     file=str(url),
                 ) from None
 
@@ -137,8 +137,8 @@ class RemoteStore(ReadStore):
     def _listed(self, prefix: str, *, flat: bool) -> builtins.list[objects.RemoteObject]:
         """Return the objects and folders below a prefix; StoreError for web servers."""
         if not self.can_list:
-            remedy = "Name a version that is there (NAME@v3), or a tag (NAME@TAG)."
-            raise StoreError(f"{self.url}: web servers do not list what they have. {remedy}")
+            remedy = "Name an existing version (NAME@v3) or a tag (NAME@TAG)."
+            raise StoreError(f"{self.url}: web servers do not list their files. {remedy}")
         folder = folder_of(self._root, prefix)
         listed = on_loop(self._client().list(folder, flat=flat))
         return [remote for remote in listed if remote.path != folder.path]

@@ -66,7 +66,7 @@ class RemoteFile(io.RawIOBase):
             return os.pread(self._spooled(client).fileno(), length, offset)
         except objects.OtherObjectError as error:
             raise IntegrityError(
-                f"{self._url}: it is not what was opened: {error}. Verify the version where it is stored.",
+                f"{self._url}: it changed after it was opened: {error}. Verify the version where it is stored.",
                 file=str(self._url),
             ) from None
 

@@ -192,7 +192,7 @@ class Remover:
             try:
                 self._sweep(finding, finding.was)
             except VersionConflictError:
-                self.kept.append(Kept(finding.layout.prefix, "its build resumed just now"))
+                self.kept.append(Kept(finding.layout.prefix, "its build has just resumed"))
                 return False
         self._run([(file, partial(self._store.delete, file.name)) for file in finding.files])
         if not self._is_dry_run:
@@ -327,7 +327,7 @@ def remove(store: Store, layout: Layout, *, dry_run: bool = False) -> Removal:
         manifest = b""
     if not manifest or is_closing_note(manifest, layout):
         catalog.manifest(layout.dataset, layout.version)  # raises, with the versions that exist
-        raise NotFoundError(f"{layout.prefix} was removed just now", dataset=layout.dataset)
+        raise NotFoundError(f"{layout.prefix} has just been removed", dataset=layout.dataset)
 
     # Close the number. A tag may be set meanwhile: look again after the swap, and undo it then.
     _require_unused(catalog, layout)
@@ -367,6 +367,6 @@ def _require_unused(catalog: Catalog, layout: Layout) -> None:
             if (parent.dataset, parent.version) == (layout.dataset, layout.version):
                 child = f"{other.dataset}@v{other.version}"
                 raise StoreError(
-                    f"{name} is not removed: {child} is made from it, and could be neither verified against it nor "
-                    f"repaired. Remove that first: `tokenlake rm {child}`"
+                    f"{name} is not removed: {child} is made from it, and could no longer be verified or repaired. "
+                    f"Remove that version first: `tokenlake rm {child}`"
                 )

@@ -40,10 +40,10 @@ class S3Client(BucketClient):
     in_parts = True
     pinned = ("etag:",)
     credentials = (
-        "Credentials were looked up where AWS's tools look: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profiles "
-        "in ~/.aws, the role of this container or machine. Others are given by storage_options: {key: {env: NAME}, "
-        "secret: {env: NAME}}, "
-        "a public bucket is read with storage_options: {anon: true}"
+        "Credentials were searched for in the places that AWS's tools use: AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY, the profiles in ~/.aws, the role of this container or machine. Give others in "
+        "storage_options: {key: {env: NAME}, secret: {env: NAME}}, read a public bucket with storage_options: "
+        "{anon: true}"
     )
 
     @classmethod
@@ -171,7 +171,7 @@ class S3Client(BucketClient):
                 response: dict[str, Any] = getattr(error, "response", None) or {}
                 if response.get("Error", {}).get("Code") == "ConditionalRequestConflict":
                     # S3 wants all parts again then; first the writer looks at the object that is there.
-                    raise objects.OtherObjectError("another write was under way") from None
+                    raise objects.OtherObjectError("another write was in progress") from None
                 raise
 
         async def give_up() -> None:
@@ -187,7 +187,7 @@ class S3Client(BucketClient):
             except NotFoundError:
                 # An earlier try made the object of the upload and its answer was lost, or somebody aborted it. The
                 # object that is there says which.
-                raise objects.OtherObjectError("its upload is gone") from None
+                raise objects.OtherObjectError("its upload no longer exists") from None
         except BaseException:
             # Shielded: the abort must also run when the caller was interrupted.
             await asyncio.shield(give_up())

@@ -33,7 +33,7 @@ def scratch_of(url: str) -> LocalStore:
         status = folder.lstat()
     except OSError as error:
         remedy = f"Set {FOLDER_VARIABLE} to a folder of your own."
-        raise StoreError(f"{folder} cannot be made: {error.strerror}; {use}. {remedy}") from error
+        raise StoreError(f"{folder} cannot be created: {error.strerror}; {use}. {remedy}") from error
     # Only this user may have access to it.
     problem = ""
     if not stat.S_ISDIR(status.st_mode):

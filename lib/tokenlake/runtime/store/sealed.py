@@ -180,12 +180,12 @@ class SealedDocument:
             self._members: dict[str, msgspec.Raw] = decoder(dict[str, msgspec.Raw]).decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise IntegrityError(
-                f"{where}: not valid JSON ({error}); {len(data)} bytes. The file is cut or damaged.",
+                f"{where}: not valid JSON ({error}); {len(data)} bytes. The file is truncated or damaged.",
                 file=where,
             ) from None
         version = self.get("format_version", Positive)
         if version != FORMAT_VERSION:
-            expected = f"{FORMAT_VERSION} (this release reads no other; upgrade tokenlake)"
+            expected = f"{FORMAT_VERSION} (the only one that this release reads; upgrade tokenlake)"
             self.fail("format_version", expected, version)
 
     def __contains__(self, key: str) -> bool:

@@ -218,7 +218,9 @@ class ShardCache:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"the cache folder {self._folder} cannot be made: {error.strerror}") from error
+            raise StoreError(
+                f"the cache folder {self._folder} cannot be created: {error.strerror}"
+            ) from error
         if not os.access(self._folder, os.R_OK | os.W_OK | os.X_OK):
             raise StoreError(f"the cache folder {self._folder} cannot be written to; give another as `cache`")
 
@@ -340,8 +342,8 @@ class ShardCache:
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{shard_name}: the cache {self._folder} keeps no copy: {problem}. Without a copy, shards are read "
-                "from their store, piece by piece; this warning is shown once.",
+                f"{shard_name}: the cache {self._folder} stores no copy: {problem}. Shards without a copy are read in "
+                "pieces from their store; this warning is shown once.",
                 RuntimeWarning,
                 stacklevel=5,
             )

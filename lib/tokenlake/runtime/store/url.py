@@ -139,9 +139,8 @@ def _refuse_password(url: Url, host: str, option: str) -> None:
     path = url.path.partition("?")[0] if url.is_http else url.path
     shown = f"{url.scheme}://...@{host.rpartition('@')[2]}/{path}"
     raise ConfigError(
-        f"{option}: {shown} has a password in it (not shown), and URLs are recorded "
-        "with what is built from them. Write the URL without it, and storage_options: "
-        "{username: NAME, password: {env: VARIABLE}}"
+        f"{option}: {shown} contains a password (not shown), and URLs are recorded in versions. Write the URL "
+        "without it, and use storage_options: {username: NAME, password: {env: VARIABLE}}"
     )
 
 
@@ -150,10 +149,9 @@ def _refuse_signature(url: Url, option: str) -> None:
     names = [unquote(pair.partition("=")[0]) for pair in re.split("[&;]", query)]
     if signed := [name for name in names if SIGNED.search(name) and "versionid" not in name.lower()]:
         raise ConfigError(
-            f"{option}: {str(url).partition('?')[0]}?... has credentials in its query ({', '.join(signed)}), and "
-            "URLs are recorded with what is built from them. Write the URL without its query, and the query as "
-            "storage_options: {query: {env: VARIABLE}}, or {query: {FILE NAME: {env: VARIABLE}}} where every "
-            "file has its own"
+            f"{option}: {str(url).partition('?')[0]}?... contains credentials in its query ({', '.join(signed)}), "
+            "and URLs are recorded in versions. Write the URL without its query, and the query as storage_options: "
+            "{query: {env: VARIABLE}}, or {query: {FILE NAME: {env: VARIABLE}}} if every file has its own"
         )
 
 
@@ -166,8 +164,8 @@ def root_of(address: str) -> Url:
     url = parse_url(address, "store")
     if "?" in url.path:
         raise ConfigError(
-            f"store: {str(url).partition('?')[0]}?... has a query, and the names of files belong behind the URL. "
-            "Write it without, and the query as storage_options: {query: {env: VARIABLE}} (web servers)"
+            f"store: {str(url).partition('?')[0]}?... has a query, but file names are appended to the URL. Write the "
+            "URL without the query, and the query as storage_options: {query: {env: VARIABLE}} (web servers)"
         )
     return Url(url.scheme, url.root, url.path.strip("/"))
 

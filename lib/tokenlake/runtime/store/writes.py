@@ -70,15 +70,15 @@ class Put:
         if existing_sha256 is not None and (self.orphan() if callable(self.orphan) else self.orphan):
             return None
         got = (
-            "it is not there"
+            "it does not exist"
             if existing_sha256 is None
-            else f"it exists already with other bytes: sha256 {existing_sha256}"
+            else f"it already exists with other bytes: sha256 {existing_sha256}"
         )
         if self.expected is not None:
-            got += f", expected {self.expected}, which was to be replaced"
+            got += f", expected {self.expected}, which should have been replaced"
         raise VersionConflictError(
-            f"{self.key}: {got}; ours is {self.sha256}. Another writer or release made or changed it; "
-            "nothing was written. Let that process finish, and run again.",
+            f"{self.key}: {got}; ours is {self.sha256}. Another process or release created or changed it; nothing "
+            "was written. Let that process finish, and run again.",
             key=self.key,
             expected=self.sha256,
             got=existing_sha256,
@@ -88,7 +88,7 @@ class Put:
         """Raise StoreError unless the bytes that were read back have the right sha256 (hex)."""
         if sha256 != self.sha256:
             raise StoreError(
-                f"{self.key}: read back is not what was written: sha256 {sha256}, expected {self.sha256}. "
+                f"{self.key}: the bytes read back differ from those written: sha256 {sha256}, expected {self.sha256}. "
                 "Nothing was published. Check the disk and the memory of this machine.",
                 key=self.key,
             )
@@ -214,9 +214,10 @@ _HINTS = {
     errno.EACCES: " Check the owner and the permissions.",
     errno.EPERM: " Check the permissions, and that the file system has hard links.",
     errno.ENOTSUP: " The store needs a file system with hard links.",
-    errno.EFBIG: " The file-size limit (`ulimit -f`) is lower than this file, or the file system's largest is: "
-    "raise it, or make `save.max_shard_size` smaller, and run again.",
-    errno.EIO: " The disk failed: look at the system's log; if it was for once, run again: finished work is kept.",
+    errno.EFBIG: " The file-size limit (`ulimit -f`) is lower than this file, or the limit of the file system is: "
+    "raise the limit, or reduce `save.max_shard_size` and run again.",
+    errno.EIO: " The disk failed: check the system's log. If the failure was temporary, run again: finished work is "
+    "kept.",
 }
 
 

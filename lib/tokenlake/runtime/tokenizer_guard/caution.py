@@ -48,7 +48,7 @@ def reason_for_caution(spec: Mapping[str, Any]) -> str | None:
 
 
 def model_caution(spec: Mapping[str, Any]) -> str | None:
-    """Return why the vocabulary, the added tokens or their ids, which every engine loads, are unusual, or None."""
+    """Return why the vocabulary, the added tokens or their ids, which every backend loads, are unusual, or None."""
     return next(_model_reasons(spec), None)
 
 
@@ -97,7 +97,7 @@ def _stage_reasons(spec: Mapping[str, Any]) -> Iterator[str]:
     yield from _growth_reasons("normalizer or pre_tokenizer", spec, ("normalizer", "pre_tokenizer"))
     yield from _growth_reasons("decoder", spec, ("decoder",))
     if not _is_wrapper(spec.get("post_processor")):
-        yield "its post_processor does more than put a few ids around a text"
+        yield "its post_processor does more than add a few ids to a text"
 
 
 def _growth_reasons(name: str, spec: Mapping[str, Any], stages: tuple[str, ...]) -> Iterator[str]:

@@ -152,13 +152,13 @@ class BoundedTokenizer:
     @property
     def normalizer(self) -> BoundedNormalizer | None:
         """The normalizer, None if there is none."""
-        answer, _ = self._ask("looking at its normalizer", {"op": "has_normalizer"})
+        answer, _ = self._ask("reading its normalizer", {"op": "has_normalizer"})
         return BoundedNormalizer(self) if answer["value"] else None
 
     @property
     def pre_tokenizer(self) -> BoundedPreTokenizer | None:
         """The pre-tokenizer, None if there is none."""
-        answer, _ = self._ask("looking at its pre_tokenizer", {"op": "has_pre_tokenizer"})
+        answer, _ = self._ask("reading its pre_tokenizer", {"op": "has_pre_tokenizer"})
         return BoundedPreTokenizer(self) if answer["value"] else None
 
     def normalized(self, text: str) -> str:

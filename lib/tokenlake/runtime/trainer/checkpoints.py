@@ -154,8 +154,8 @@ class Checkpoints:
             return Restored(step, state, facts, damaged)
         reasons = "; ".join(damaged.values())
         raise IntegrityError(
-            f"{self.folder}: every checkpoint is damaged: {reasons}; expected one that can be read: restore the folder "
-            "from a copy, or name another folder, in which the run begins anew",
+            f"{self.folder}: every checkpoint is damaged: {reasons}; expected one that can be read: restore the "
+            "folder from a copy, or name another folder, in which a new run begins",
             folder=self.folder,
             steps=list(damaged),
         )
@@ -214,8 +214,8 @@ class Checkpoints:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                f"{self.folder}: step {step} is of another model or optimizer: {error}; "
-                "expected the same ones, or another folder"
+                f"{self.folder}: step {step} belongs to another model or optimizer: {error}; expected the same ones, "
+                "or another folder"
             ) from error
         return like._replace(**restored["state"])
 
@@ -245,8 +245,8 @@ class Checkpoints:
         if len(names) > _SHOWN:
             differences.append(f"{len(names) - _SHOWN} more differ")
         raise ConfigError(
-            f"{self.folder}: step {step} is of another model or optimizer: {'; '.join(differences)}; "
-            "expected the same ones, or another folder",
+            f"{self.folder}: step {step} belongs to another model or optimizer: {'; '.join(differences)}; expected "
+            "the same ones, or another folder",
             differs=names,
         )
 

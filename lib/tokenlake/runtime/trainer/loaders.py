@@ -97,7 +97,8 @@ def check_held_out(
         check_loader(argument, held_out_loader, parts, batches=batches)
         if held_out_loader is loader:
             raise ConfigError(
-                f"{argument}: got the loader of the training data, which an evaluation would move; expected another one"
+                f"{argument}: got the loader of the training data, whose position an evaluation would change; "
+                "expected another one"
             )
         if batches is None and _is_endless(held_out_loader):
             raise ConfigError(

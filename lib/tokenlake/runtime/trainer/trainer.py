@@ -510,8 +510,8 @@ class Trainer:
         if problems:
             assert self._checkpoints is not None
             raise ConfigError(
-                f"{self._checkpoints.folder}: the checkpoint of step {step} is of another run: {'; '.join(problems)}; "
-                "expected the same, or another folder",
+                f"{self._checkpoints.folder}: the checkpoint of step {step} belongs to another run: "
+                f"{'; '.join(problems)}; expected the same, or another folder",
                 differs=problems,
             )
 
@@ -568,7 +568,8 @@ def _total_steps(config: TrainingConfig, loader: BatchLoader) -> int:
         return len(loader)
     except TypeError:
         raise ConfigError(
-            "steps: got none, and the loader never ends, or does not know where; expected steps, or data with epochs"
+            "steps: got none, and the loader never ends, or its length is unknown; expected steps, or data with "
+            "epochs"
         ) from None
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from tokenlake.base.markup import Html, tag
 from tokenlake.base.numbers import count
-from tokenlake.etl.reports.dataset import CALLED
+from tokenlake.etl.reports.dataset import CALLED, LAW_NAMES
 from tokenlake.etl.reports.html.figures import GREY, WIDTH, Piece, drawing, legend, polygon, stack
 from tokenlake.runtime.store.account import LAWS, Account
 
@@ -32,7 +32,7 @@ def flow(account: Account) -> Html:
     rows: list[Html] = []
     for law, pieces, drawn in zip(laws, bars, drawings, strict=True):
         total = account.count(law)
-        words = tag("div", tag("b", f"{law.replace('_', ' ')} {count(total)}"), legend(pieces, total))
+        words = tag("div", tag("b", f"{LAW_NAMES.get(law, law)} {count(total)}"), legend(pieces, total))
         rows.append(tag("div", words, tag("div", *drawn, class_="drawn")))
     return tag("div", *rows, class_="flow")
 

@@ -40,7 +40,7 @@ def manifest_sections(manifest: Manifest, texts: Mapping[str, Account]) -> Secti
     """
     account_parts = [flow(manifest.account), to_html(dataset.account_table(manifest, None))]
     account_parts += [tag("p", remark) for remark in dataset.remarks(manifest.account)]
-    sections = [("Account", together(account_parts)), ("Sources", _sources(manifest, texts))]
+    sections = [("Audit", together(account_parts)), ("Sources", _sources(manifest, texts))]
     record = manifest.mixture
     if record is not None:
         tables = [to_html(mixture_table(record, None)), to_html(order_table(record))]

@@ -71,18 +71,19 @@ class WordEngine:
             loops = native.loops()
         except ImportError as error:
             raise MissingExtraError(
-                "engine 'words' needs its packages: pip install 'tokenlake[etl]'"
+                "tokenizer backend 'words' needs its packages: pip install 'tokenlake[etl]'"
             ) from error
         except RuntimeError as error:
             raise MissingExtraError(
-                f"engine 'words' cannot run here: {error}. Install another version of numba, or use "
-                "engine: tokenizers"
+                f"tokenizer backend 'words' cannot run here: {error}. Install another version of numba, or use "
+                "tokenizer_backend: tokenizers"
             ) from error
         try:
             rules = split_rules_of(files)
         except UnsupportedError as error:
             raise TokenizerError(
-                f"tokenizer {files.name!r}: engine 'words' cannot run it: {error}; use engine: tokenizers",
+                f"tokenizer {files.name!r}: the backend 'words' does not support it: {error}; "
+                "use tokenizer_backend: tokenizers",
                 tokenizer=files.name,
             ) from error
         self.files = files
@@ -328,5 +329,5 @@ def _combining_classes() -> UInt8:
 def open_engine(
     files: TokenizerFiles, *, literal: bool, threads: bool, reference: ReferenceEngine | None
 ) -> WordEngine:
-    """Open the engine of cached words for a tokenizer; see :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`."""
+    """Open the backend of cached words for a tokenizer; see :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`."""
     return WordEngine(files, literal=literal, reference=reference)

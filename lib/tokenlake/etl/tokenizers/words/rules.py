@@ -154,7 +154,7 @@ def _require_known_tokens(files: TokenizerFiles, literal: bool) -> None:
     """Check that the added tokens are found in a text as `tokenizers` finds them."""
     contents = [token["content"] for token in files.added_tokens]
     if len(set(contents)) != len(contents) or "" in contents:
-        raise UnsupportedError("an added token is empty or there twice")
+        raise UnsupportedError("an added token is empty or occurs twice")
     for token in files.added_tokens:
         content = token["content"]
         if files.token_id(content) != token["id"]:
