@@ -301,7 +301,7 @@ def test_a_damaged_record_leads_nowhere(store: Path, tmp_path: Path, record: str
     outside.write_text("mine")
     site = tmp_path / "site"
     tl.report_store(store, site)
-    (site / ".tokenlake-pages.json").write_text(record)
+    (site / ".tokenlake-pages.json").write_text(record.replace("STORE", str(store)))
     report = tl.report_store(store, site)
     assert (report.written, report.removed) == (2, 0)
     assert outside.read_text() == "mine"
@@ -311,6 +311,22 @@ def test_a_store_without_datasets_has_no_pages(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="there are no datasets in"):
         tl.report_store(tmp_path / "none", tmp_path / "site")
     assert not (tmp_path / "site").exists()
+
+
+def test_pages_of_another_store_or_of_one_that_is_not_mounted_stay(store: Path, tmp_path: Path) -> None:
+    copy = copy_store(store, tmp_path / "store")
+    site = tmp_path / "site"
+    tl.report_store(copy, site)
+    pages = identity_of_files(site)
+    with pytest.raises(
+        ConfigError, match=f"holds the pages of another store, {copy}; expected those of {store}"
+    ):
+        tl.report_store(store, site)
+    copy.rename(tmp_path / "elsewhere")
+    copy.mkdir()
+    with pytest.raises(NotFoundError, match="no pages were written"):
+        tl.report_store(copy, site)
+    assert identity_of_files(site) == pages
 
 
 def test_a_sample_has_no_negative_size(store: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def url(tmp_path: Path) -> Iterator[str]:
     (site / "pages").mkdir(parents=True)
     (site / "index.html").write_text("<p>home</p>", encoding="utf-8")
     (site / "pages" / "a b.js").write_text("'é'", encoding="utf-8")
+    (site / ".record.json").write_text("secret", encoding="utf-8")
     (site / "link.txt").symlink_to(tmp_path / "secret.txt")
     with serve_folder(site) as url:
         yield url
@@ -65,7 +66,7 @@ def test_head_sends_no_body(url: str) -> None:
     "path",
     [
         *("/missing.html", "/pages", "/pages/", "/../secret.txt", "/%2e%2e/secret.txt", "//secret.txt"),
-        *("/pages/..%2f..%2fsecret.txt", "/link.txt", "/a%00b", "/" + "a" * 5000),
+        *("/pages/..%2f..%2fsecret.txt", "/link.txt", "/.record.json", "/a%00b", "/" + "a" * 5000),
     ],
 )
 def test_nothing_outside_the_folder_is_sent(url: str, path: str) -> None:

@@ -140,11 +140,12 @@ def report_store(
     catalog = Catalog(open_read_store(store, storage_options=storage_options))
     folder = Path(output).expanduser()
     require_outside_stores(folder, "output")
-    old_identities = _check_folder(folder)
+    old_identities = _check_folder(folder, catalog.store.url)
     contents = read_contents(catalog, include, report_progress)
-    if not contents.versions and not old_identities:
+    if not contents.versions:
+        # Pages that exist stay: the store may be a disk that is not mounted.
         raise NotFoundError(
-            f"there are no datasets in {contents.url} yet, and no pages to write: `tokenlake run CONFIG` builds a "
+            f"there are no datasets in {contents.url} yet, and no pages were written: `tokenlake run CONFIG` builds a "
             "dataset; or give the store, `--store STORE`"
         )
 
@@ -163,7 +164,7 @@ def report_store(
     removed_names = [name for name in old_identities if name not in identities]
     for name in removed_names:
         _remove_pages(folder, name)
-    _write(folder, _RECORD, _record_text(identities))
+    _write(folder, _RECORD, _record_text(contents.url, identities))
     _remove_leftovers(folder)
     return StoreReport(
         index=folder / INDEX,
@@ -357,11 +358,11 @@ def _ancestor_seals(version: VersionSummary, by_name: Mapping[VersionName, Versi
 # -- Files
 
 
-def _check_folder(folder: Path) -> _Identities:
+def _check_folder(folder: Path, store_url: str) -> _Identities:
     """Return the identities of the pages in a folder; none for a new folder.
 
     Raises:
-        ConfigError: The folder holds other files, is a file, or cannot be read.
+        ConfigError: The folder holds other files or the pages of another store, is a file, or cannot be read.
     """
     try:
         names = os.listdir(folder)  # noqa: PTH208 - only the names
@@ -377,27 +378,37 @@ def _check_folder(folder: Path) -> _Identities:
             "new or empty folder, or one that an earlier report wrote: name another one",
             got=str(folder),
         )
-    return dict(_recorded_identities(folder / _RECORD))
-
-
-def _recorded_identities(path: Path) -> Iterator[tuple[VersionName, str]]:
-    """Yield versions and identities of a record; a damaged record has none, and all pages are written again."""
     try:
-        pages = json.loads(path.read_bytes())["pages"]
-        entries = list(pages.items())
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return
-    for text, identity in entries:
-        dataset, _, number = str(text).rpartition("@v")
-        # A name of another form could lead out of the folder when its pages are removed.
+        record = json.loads((folder / _RECORD).read_bytes())
+        recorded_url = str(record["store"])
+        entries = dict(record["pages"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return {}  # a damaged record: all pages are written again
+    if recorded_url != store_url:
+        raise ConfigError(
+            f"output: the folder {folder} holds the pages of another store, {recorded_url}; expected those of "
+            f"{store_url}. Nothing was written: name another folder, or remove this one",
+            got=recorded_url,
+            expected=store_url,
+        )
+    return dict(_named_identities(entries))
+
+
+def _named_identities(entries: Mapping[str, object]) -> Iterator[tuple[VersionName, str]]:
+    """Yield versions and identities of a record.
+
+    A name of another form is left out, because it could lead out of the folder when its pages are removed.
+    """
+    for text, identity in entries.items():
+        dataset, _, number = text.rpartition("@v")
         with suppress(StoreError, ValueError):
             layout = Layout(dataset, int(number))
             yield VersionName(layout.dataset, layout.version), str(identity)
 
 
-def _record_text(identities: _Identities) -> str:
+def _record_text(store_url: str, identities: _Identities) -> str:
     pages = {str(name): identity for name, identity in sorted(identities.items())}
-    return json.dumps({"format": 1, "pages": pages}, indent=1) + "\n"
+    return json.dumps({"format": 1, "store": store_url, "pages": pages}, indent=1) + "\n"
 
 
 def _write(folder: Path, path: str, text: str) -> None:

@@ -10,7 +10,7 @@ A page that was opened from another site must not read a report through this ser
 - It listens on 127.0.0.1 alone.
 - It answers a request only if the `Host` header names this machine, so that a foreign name that resolves to 127.0.0.1
   (DNS rebinding) gets no data.
-- It sends files below the folder, after links are resolved, and lists no folders.
+- It sends files below the folder, after links are resolved. It lists no folders, and sends no hidden files.
 """
 
 from __future__ import annotations
@@ -168,6 +168,8 @@ class _PageHandler(BaseHTTPRequestHandler):
         url_path = unquote(urlsplit(self.path).path).lstrip("/")
         if url_path == "" or url_path.endswith("/"):
             url_path += "index.html"
+        if any(name.startswith(".") for name in url_path.split("/")):
+            return None
         try:
             file_path = (self._folder / url_path).resolve()
             is_file = file_path.is_file()
