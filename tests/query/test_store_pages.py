@@ -313,6 +313,25 @@ def test_a_store_without_datasets_has_no_pages(tmp_path: Path) -> None:
     assert not (tmp_path / "site").exists()
 
 
+def test_a_call_that_was_interrupted_is_completed(mixtures: Path, tmp_path: Path) -> None:
+    """The first call ends after three pages of versions, as if it were killed; nothing but whole pages is left."""
+    site = tmp_path / "site"
+
+    def interrupt(phase: str, done: int, total: int) -> None:
+        if (phase, done) == ("writing pages", 3):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tl.report_store(mixtures, site, on_progress=interrupt)
+    pages = [path for path in site.rglob("*.html") if path.is_file()]
+    assert len(pages) == 6
+    assert all(path.read_text(encoding="utf-8").endswith("</html>\n") for path in pages)
+    (site / ".tokenlake-0-1.tmp").write_text("half")
+    report = tl.report_store(mixtures, site)
+    assert report.written == report.versions > 3
+    assert broken_links(site) == []
+
+
 def test_pages_of_another_store_or_of_one_that_is_not_mounted_stay(store: Path, tmp_path: Path) -> None:
     copy = copy_store(store, tmp_path / "store")
     site = tmp_path / "site"

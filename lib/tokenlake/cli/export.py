@@ -325,7 +325,7 @@ def report(
     Args:
         output: The file of a report, or the folder of pages. Default: NAME-vN.html, or store-report, in this folder.
         include: An export's folder or a statement's file to show in the lineage of a store. Repeatable.
-        rows: Decoded rows of a version in the pages of a store, about; 0 for none. Default: 96.
+        rows: Decoded rows of a version in the pages of a store, about; 0 for none. Default: 64.
         serve: Serve the pages on 127.0.0.1 until Ctrl-C.
     """
     place = store or default_store()

@@ -14,8 +14,8 @@
 
 A version does not change, so that its pages are written once. They are written again if their identity is another one:
 the seals of the manifests that they show, the release of Tokenlake, the style sheets and scripts, and the number of
-sampled rows. Every file is written beside its place and then renamed, and the record of identities is written last: an
-interrupted call leaves whole pages, and the next call writes those that are missing.
+sampled rows. Every file is written beside its place and then renamed, and the record of new identities is written last:
+an interrupted call leaves whole pages, and the next call writes those that are missing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -62,7 +63,7 @@ from tokenlake.runtime.store.outputs import require_outside_stores
 DEFAULT_OUTPUT: Final = "store-report"
 """Folder of the pages, in this folder."""
 
-SAMPLE_ROWS: Final = 96
+SAMPLE_ROWS: Final = 64
 """Default number of decoded rows of a version."""
 
 _RECORD: Final = ".tokenlake-pages.json"
@@ -149,6 +150,9 @@ def report_store(
             "dataset; or give the store, `--store STORE`"
         )
 
+    # First of all the record: without it the next call would refuse the folder of a call that was killed.
+    if not (folder / _RECORD).is_file():
+        _write(folder, _RECORD, _record_text(contents.url, {}))
     previous = _previous_versions(contents)
     identities = _identities(contents, previous, sample_rows)
     pending = _outdated_versions(folder, contents, identities, old_identities)
@@ -370,7 +374,7 @@ def _check_folder(folder: Path, store_url: str) -> _Identities:
         return {}
     except OSError as error:
         raise ConfigError(f"output: {folder} cannot be read: {error.strerror or error}") from error
-    if not names:
+    if all(fnmatch(name, _TEMPORARY) for name in names):
         return {}
     if _RECORD not in names:
         raise ConfigError(

@@ -124,7 +124,7 @@ def _box(placed: PlacedBox) -> Html:
     for row, line in enumerate(box.lines):
         rows.append(_line(line, HEAD_HEIGHT + LINE_HEIGHT * row))
     frame = tag("rect", width=BOX_WIDTH, height=placed.height, rx=6, class_=f"box kind-{box.kind}")
-    shown_title = _shortened(box.title, _LINE_CHARACTERS - 3)  # bold letters are wider
+    shown_title = _shortened(box.title, _LINE_CHARACTERS - 7)  # bold letters are wider
     title = tag("text", shown_title, tag("title", box.title), x=10, y=19, class_="name")
     size = {"x": placed.x, "y": placed.y, "width": BOX_WIDTH, "height": placed.height}
     return tag("svg", frame, title, *rows, **size, class_="part")

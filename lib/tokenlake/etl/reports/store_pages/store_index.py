@@ -211,7 +211,7 @@ def _version_row(version: VersionSummary) -> Html:
         tag("td", numbers.size(totals.bytes), class_="right"),
         tag("td", numbers.count(totals.files), class_="right"),
         tag("td", date_in_words(version.changed), class_="fixed"),
-        tag("td", origin),
+        tag("td", origin, class_="origin"),
         tag("td", *links, class_="fixed"),
     ]
     searched = " ".join([str(version.name), version.kind, *version.tags, origin])
