@@ -81,7 +81,9 @@ def _decoded_row(
 
     kept_texts: dict[str, str] = {}
     for name, value in sequence.kept.items():
-        text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+        text = value
+        if not isinstance(value, str):
+            text = orjson.dumps(value, default=str).decode()
         kept_texts[printable(name)] = printable(text[:_MOST_CHARACTERS])
     return DecodedRow(
         split=sequence.split,
@@ -116,10 +118,15 @@ def _decoded_document(
         # Nearly every token has a character or more: ids beyond the limit need not be decoded.
         decoded_ids = ids[:remaining]
         text = printable(decoder.text(decoded_ids))
-        mark = None if segment.learned is None else is_learned
+        mark: bool | None = None
+        if segment.learned is not None:
+            mark = is_learned
         runs.append((text[:remaining], mark))
         is_cut = len(decoded_ids) < len(ids) or len(text) > remaining
         remaining -= len(text)
+    hidden = ""
+    if is_cut:
+        hidden = "The rest of the document is not shown."
     origin = segment.origin(names)
     if segment.part:
         origin = f"{segment.part}  {origin}"
@@ -128,5 +135,5 @@ def _decoded_document(
         origin=printable(origin),
         place=segment.place(begin),
         runs=tuple(runs),
-        hidden="The rest of the document is not shown." if is_cut else "",
+        hidden=hidden,
     )

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from tokenlake.base.threads import in_order
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
@@ -34,13 +34,13 @@ from tokenlake.runtime.store.claims import VersionInfo
 from tokenlake.runtime.store.layout import RUNS, Layout
 from tokenlake.runtime.store.ledger import InputFileEntry
 from tokenlake.runtime.store.local import LocalStore
-from tokenlake.runtime.store.manifest import Manifest
+from tokenlake.runtime.store.manifest import Kind, Manifest
 from tokenlake.runtime.store.runs import unfinished
 
 OnProgress: TypeAlias = Callable[[str, int, int], object]
 """Called with the name of a phase, the number of finished parts, and the number of all parts."""
 
-REMOTE_THREADS: Final = 16
+_REMOTE_THREADS: Final = 16
 """Number of threads that wait for a bucket."""
 
 _MOST_STATEMENT_BYTES: Final = 1 << 30
@@ -77,7 +77,9 @@ def read_contents(
         _read_tags(catalog, dataset, tags, problems)
 
     versions: list[VersionSummary] = []
-    threads = 1 if isinstance(store, LocalStore) else REMOTE_THREADS
+    threads = _REMOTE_THREADS
+    if isinstance(store, LocalStore):
+        threads = 1
     summaries = in_order(lambda entry: _summary(catalog, entry[0], entry[1], tags), pending, threads)
     for summary in summaries:
         versions.append(summary)
@@ -123,7 +125,9 @@ def _summary(
     version_tags = tuple(sorted(tags.get(name, [])))
     if not info.committed:
         build = unfinished(catalog.store, layout)
-        changed = None if build.seconds is None else time.time() - build.seconds
+        changed: float | None = None
+        if build.seconds is not None:
+            changed = time.time() - build.seconds
         return VersionSummary(
             name=name, state=build.state, changed=changed, units=build.units, error=build.error or ""
         )
@@ -132,13 +136,16 @@ def _summary(
     except (IntegrityError, NotFoundError) as error:
         return VersionSummary(name=name, state="unreadable", tags=version_tags, error=str(error))
 
+    kind: Kind | Literal["mixture"] = manifest.kind
+    if manifest.mixture is not None:
+        kind = "mixture"
     # The end of the last run, by the storage's clock.
     run_files = catalog.store.list(layout.key(RUNS))
     changes = [file.modified for file in run_files if file.modified is not None]
     return VersionSummary(
         name=name,
         state="committed",
-        kind=manifest.kind if manifest.mixture is None else "mixture",
+        kind=kind,
         sha256=manifest.sha256,
         totals=manifest.totals,
         tags=version_tags,

@@ -21,20 +21,17 @@ an interrupted call leaves whole pages, and the next call writes those that are 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final, final
 
 from tokenlake._version import __version__
 from tokenlake.base.fingerprint import fingerprint
 from tokenlake.base.threads import in_order
-from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
+from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.reports.store_pages import (
     INDEX,
     LINEAGE,
@@ -50,12 +47,20 @@ from tokenlake.etl.reports.store_pages import (
 )
 from tokenlake.etl.tokenizers.manager import Decoder
 from tokenlake.query.decoded_rows import decode_sample
+from tokenlake.query.page_folder import (
+    RECORD,
+    Identities,
+    check_folder,
+    remove_leftovers,
+    remove_pages,
+    write_page,
+    write_record,
+)
 from tokenlake.query.sequences import decoders_of, mixed_as
 from tokenlake.query.store_contents import OnProgress, read_contents
 from tokenlake.query.version_page import render_version
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.catalog import Catalog
-from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.local import LocalStore
 from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.store.outputs import require_outside_stores
@@ -66,18 +71,11 @@ DEFAULT_OUTPUT: Final = "store-report"
 SAMPLE_ROWS: Final = 64
 """Default number of decoded rows of a version."""
 
-_RECORD: Final = ".tokenlake-pages.json"
-_TEMPORARY: Final = ".tokenlake-*.tmp"
-_LEFTOVER_SECONDS: Final = 3600.0
-"""Age of a temporary file that no running call needs any more."""
-
 _REMOTE_PAGES: Final = 4
 """Number of versions of a bucket whose pages are made at a time."""
 
 _MOST_DECODERS: Final = 4
 """Number of tokenizers that are kept in memory; versions of a store often have the same one."""
-
-_Identities = dict[VersionName, str]
 
 
 @final
@@ -141,7 +139,7 @@ def report_store(
     catalog = Catalog(open_read_store(store, storage_options=storage_options))
     folder = Path(output).expanduser()
     require_outside_stores(folder, "output")
-    old_identities = _check_folder(folder, catalog.store.url)
+    old_identities = check_folder(folder, catalog.store.url)
     contents = read_contents(catalog, include, report_progress)
     if not contents.versions:
         # Pages that exist stay: the store may be a disk that is not mounted.
@@ -149,27 +147,38 @@ def report_store(
             f"there are no datasets in {contents.url} yet, and no pages were written: `tokenlake run CONFIG` builds a "
             "dataset; or give the store, `--store STORE`"
         )
-
     # First of all the record: without it the next call would refuse the folder of a call that was killed.
-    if not (folder / _RECORD).is_file():
-        _write(folder, _RECORD, _record_text(contents.url, {}))
+    if not (folder / RECORD).is_file():
+        write_record(folder, contents.url, {})
+    return _write_pages(folder, catalog, contents, old_identities, sample_rows, report_progress)
+
+
+def _write_pages(
+    folder: Path,
+    catalog: Catalog,
+    contents: StoreContents,
+    old_identities: Identities,
+    sample_rows: int,
+    on_progress: OnProgress,
+) -> StoreReport:
+    """Write all pages that are not up to date, remove those of versions that are gone, and write the record."""
     previous = _previous_versions(contents)
     identities = _identities(contents, previous, sample_rows)
     pending = _outdated_versions(folder, contents, identities, old_identities)
     writer = _PageWriter(folder, catalog, previous, sample_rows)
-    contents = _write_versions(writer, contents, pending, report_progress)
+    contents = _write_versions(writer, contents, pending, on_progress)
     for version in contents.versions:
         if version.name in identities and version.state != "committed":
             identities[version.name] = ""  # written again by the next call, when the damage may be repaired
 
     # The pages of the whole store, after those that they link to.
-    _write(folder, LINEAGE, render_lineage(contents))
-    _write(folder, INDEX, render_index(contents, time.time(), f"tokenlake {__version__}"))
+    write_page(folder, LINEAGE, render_lineage(contents))
+    write_page(folder, INDEX, render_index(contents, time.time(), f"tokenlake {__version__}"))
     removed_names = [name for name in old_identities if name not in identities]
     for name in removed_names:
-        _remove_pages(folder, name)
-    _write(folder, _RECORD, _record_text(contents.url, identities))
-    _remove_leftovers(folder)
+        remove_pages(folder, name)
+    write_record(folder, contents.url, identities)
+    remove_leftovers(folder)
     return StoreReport(
         index=folder / INDEX,
         versions=len(identities),
@@ -185,7 +194,7 @@ def _ignore_progress(phase: str, done: int, total: int) -> None:
 
 
 def _outdated_versions(
-    folder: Path, contents: StoreContents, identities: _Identities, old_identities: _Identities
+    folder: Path, contents: StoreContents, identities: Identities, old_identities: Identities
 ) -> list[VersionSummary]:
     """Return the versions that have no pages in the folder, or pages of another identity."""
     outdated: list[VersionSummary] = []
@@ -206,7 +215,9 @@ def _write_versions(
     on_progress: OnProgress,
 ) -> StoreContents:
     """Write the pages of versions, and return the contents with the damage that was met."""
-    threads = 1 if isinstance(writer.catalog.store, LocalStore) else _REMOTE_PAGES
+    threads = _REMOTE_PAGES
+    if isinstance(writer.catalog.store, LocalStore):
+        threads = 1  # the work is computation, not waiting
     summaries = {version.name: version for version in contents.versions}
     for number, version in enumerate(in_order(writer.write_version, pending, threads), start=1):
         summaries[version.name] = version
@@ -258,8 +269,8 @@ class _PageWriter:
         except IntegrityError as error:
             problem = problem or str(error)
             rows = render_rows(name, [], manifest.totals.rows, str(error))
-        _write(self.folder, version_page(name), page)
-        _write(self.folder, rows_page(name), rows)
+        write_page(self.folder, version_page(name), page)
+        write_page(self.folder, rows_page(name), rows)
         if problem:
             return replace(version, state="damaged", error=problem)
         return version
@@ -314,19 +325,21 @@ def _previous_versions(contents: StoreContents) -> dict[VersionName, VersionSumm
 
 def _identities(
     contents: StoreContents, previous: Mapping[VersionName, VersionSummary], sample_rows: int
-) -> _Identities:
+) -> Identities:
     """Return the identity of the pages of each version: a hash over everything that they depend on."""
     common = {"release": __version__, "assets": _assets_digest(), "sample_rows": sample_rows}
     by_name = {version.name: version for version in contents.versions}
-    identities: _Identities = {}
+    identities: Identities = {}
     for version in contents.versions:
         if not version.has_page:
             continue
-        before = previous.get(version.name)
+        previous_seal = ""
+        if version.name in previous:
+            previous_seal = previous[version.name].sha256
         facts = {
             **common,
             "sha256": version.sha256,
-            "previous": "" if before is None else before.sha256,
+            "previous": previous_seal,
             "ancestors": _ancestor_seals(version, by_name),
         }
         identities[version.name] = fingerprint(facts)
@@ -357,92 +370,3 @@ def _ancestor_seals(version: VersionSummary, by_name: Mapping[VersionName, Versi
             seals[name] = ancestor.sha256
             pending += ancestor.parents
     return [f"{name} {seal}" for name, seal in sorted(seals.items())]
-
-
-# -- Files
-
-
-def _check_folder(folder: Path, store_url: str) -> _Identities:
-    """Return the identities of the pages in a folder; none for a new folder.
-
-    Raises:
-        ConfigError: The folder holds other files or the pages of another store, is a file, or cannot be read.
-    """
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 - only the names
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise ConfigError(f"output: {folder} cannot be read: {error.strerror or error}") from error
-    if all(fnmatch(name, _TEMPORARY) for name in names):
-        return {}
-    if _RECORD not in names:
-        raise ConfigError(
-            f"output: the folder {folder} holds other files than the pages of a store; nothing was written. Expected a "
-            "new or empty folder, or one that an earlier report wrote: name another one",
-            got=str(folder),
-        )
-    try:
-        record = json.loads((folder / _RECORD).read_bytes())
-        recorded_url = str(record["store"])
-        entries = dict(record["pages"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return {}  # a damaged record: all pages are written again
-    if recorded_url != store_url:
-        raise ConfigError(
-            f"output: the folder {folder} holds the pages of another store, {recorded_url}; expected those of "
-            f"{store_url}. Nothing was written: name another folder, or remove this one",
-            got=recorded_url,
-            expected=store_url,
-        )
-    return dict(_named_identities(entries))
-
-
-def _named_identities(entries: Mapping[str, object]) -> Iterator[tuple[VersionName, str]]:
-    """Yield versions and identities of a record.
-
-    A name of another form is left out, because it could lead out of the folder when its pages are removed.
-    """
-    for text, identity in entries.items():
-        dataset, _, number = text.rpartition("@v")
-        with suppress(StoreError, ValueError):
-            layout = Layout(dataset, int(number))
-            yield VersionName(layout.dataset, layout.version), str(identity)
-
-
-def _record_text(store_url: str, identities: _Identities) -> str:
-    pages = {str(name): identity for name, identity in sorted(identities.items())}
-    return json.dumps({"format": 1, "store": store_url, "pages": pages}, indent=1) + "\n"
-
-
-def _write(folder: Path, path: str, text: str) -> None:
-    """Write a file as a whole or not at all.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
-    target = folder / path
-    temporary = folder / f".tokenlake-{hashlib.sha256(path.encode()).hexdigest()[:16]}-{os.getpid()}.tmp"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(target)
-    except OSError as error:
-        raise ConfigError(f"output: {target} cannot be written: {error.strerror or error}") from error
-
-
-def _remove_pages(folder: Path, name: VersionName) -> None:
-    """Remove the pages of a version, and the folder of its dataset if it is empty now."""
-    for path in (version_page(name), rows_page(name)):
-        with suppress(OSError):
-            (folder / path).unlink()
-    with suppress(OSError):
-        (folder / version_page(name)).parent.rmdir()
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of calls that were killed."""
-    for path in folder.glob(_TEMPORARY):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
-                path.unlink()

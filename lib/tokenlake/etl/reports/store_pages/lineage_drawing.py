@@ -133,7 +133,9 @@ def _box(placed: PlacedBox) -> Html:
 def _line(line: GraphLine, top: int) -> Html:
     """Return a line of a box: a label on the left, a detail on the right, and a link if it has a page."""
     middle = top + 16
-    full_text = f"{line.title} {line.label}: {line.detail}" if line.detail else f"{line.title} {line.label}"
+    full_text = f"{line.title} {line.label}"
+    if line.detail:
+        full_text += f": {line.detail}"
     label = _shortened(line.label, _LINE_CHARACTERS - _width(line.detail))
     shapes = [
         tag("rect", x=1, y=top, width=BOX_WIDTH - 2, height=LINE_HEIGHT - 1, rx=4, class_="back"),
@@ -149,7 +151,8 @@ def _line(line: GraphLine, top: int) -> Html:
 
 def _width(text: str) -> int:
     """Return the width of a text in narrow characters; Chinese, Japanese and Korean ones are twice as wide."""
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+    wide_characters = [character for character in text if unicodedata.east_asian_width(character) in "WF"]
+    return len(text) + len(wide_characters)
 
 
 def _shortened(text: str, most_width: int) -> str:

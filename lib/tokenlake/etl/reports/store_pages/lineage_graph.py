@@ -225,9 +225,11 @@ def _columns(lines: Mapping[str, GraphLine], arrows: Iterable[tuple[str, str]]) 
             if unknown:
                 pending += unknown
                 continue
-            least = 0 if lines[key].kind == "inputs" else 1
+            first_column = 1
+            if lines[key].kind == "inputs":
+                first_column = 0
             right_of_origins = [columns[origin] + 1 for origin in origins[key] if origin in columns]
-            columns[key] = max([least, *right_of_origins])
+            columns[key] = max([first_column, *right_of_origins])
             del path[key]
             pending.pop()
     return columns

@@ -121,7 +121,9 @@ def _attention_entry(version: VersionSummary) -> Html:
         " ",
         tag("span", ", ".join(facts), class_="dim"),
     )
-    error: Part = tag("p", version.error) if version.error else ""
+    error: Part = ""
+    if version.error:
+        error = tag("p", version.error)
     return tag("div", heading, error, class_="build")
 
 
