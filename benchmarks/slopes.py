@@ -1,4 +1,5 @@
-"""What each unit costs those who look at all of them: sessions, commit, ls, verify, gc, and readers of a manifest.
+"""What each unit costs those who look at all of them: sessions, commit, ls, pages, verify, gc, and
+readers of a manifest.
 
 Units are those of a real build, but hardly any work is done for them: one is built, and the others are its copies, each
 with a record of its own. So twenty thousand are made in a minute, by the doors that every build uses.
@@ -25,6 +26,7 @@ from tokenlake.etl.job import Job, UnitJob
 from tokenlake.etl.runner import finished_build, run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.tokenizers.training import train_bpe
+from tokenlake.query.store_pages import report_store
 from tokenlake.runtime.loader.dataset import open as open_version
 from tokenlake.runtime.store.address import open_store
 from tokenlake.runtime.store.base import Link
@@ -37,6 +39,7 @@ from tokenlake.runtime.store.manifest import Manifest
 UNITS: Final = (1_000, 5_000, 20_000)
 SHARDS: Final = 100_000
 AGAIN: Final = 3.0  # CPU seconds of a run with nothing to do over 5,000 units
+PAGES: Final = 10.0  # CPU seconds of the pages of a store of 20,000 shards
 OPEN: Final = 1.0  # CPU seconds of a manifest of so many shards
 _NAME: Final = "slopes"
 
@@ -97,6 +100,7 @@ def measure_slopes(work: Path, *, quick: bool) -> tuple[list[Goal], list[str]]:
     shutil.rmtree(folder)
     goals = [
         Goal(f"nothing to do for {counts[1]:,} units", took[counts[1]]["rerun"], "at most", AGAIN, " CPU s"),
+        Goal(f"pages of {counts[2]:,} shards", took[counts[2]]["pages"], "at most", PAGES, " CPU s"),
         Goal(f"open a dataset of {shards:,} shards", opened, "at most", OPEN, " CPU s"),
     ]
     return goals, [_told(step, took) for step in took[counts[0]]]
@@ -131,6 +135,8 @@ def _measured(folder: Path, units: int) -> dict[str, float]:
     timed("rerun", lambda: finished_build(config))
     timed("manifest", lambda: Catalog(open_store(store)).manifest(_NAME, 1))
     timed("ls", lambda: ls(store=store))
+    timed("pages", lambda: report_store(store, folder / "pages"))
+    timed("pages again", lambda: report_store(store, folder / "pages"))
     report = timed("verify", lambda: verify(store, _NAME))
     timed("gc", lambda: gc(store, dry_run=True))
     if report.problems or len(session.plan.units) != units:

@@ -26,6 +26,8 @@ from tokenlake.etl.publish.push_report import PushReport as PushReport
 from tokenlake.etl.runner import BuildResult as BuildResult
 from tokenlake.query.report import report as report
 from tokenlake.query.session import sql as sql
+from tokenlake.query.store_pages import StoreReport as StoreReport
+from tokenlake.query.store_pages import report_store as report_store
 from tokenlake.rowwise.files import create_source as create_source
 from tokenlake.rowwise.legacy import build_dataset as build_dataset
 from tokenlake.rowwise.pipeline import Pipeline as Pipeline

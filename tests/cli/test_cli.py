@@ -10,9 +10,11 @@ import random
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -182,6 +184,44 @@ def test_report_writes_a_page(capsys: Output, tmp_path: Path, monkeypatch: pytes
     assert written == {"path": str(tmp_path / "new.html"), "bytes": (tmp_path / "new.html").stat().st_size}
     assert main(["report", "small@v9"]) == 2
     assert "small@v9" in capsys.readouterr().err
+
+
+def test_report_without_a_name_writes_the_pages_of_the_store(
+    capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report"]) == 0
+    assert capsys.readouterr().out == "store-report/index.html: 2 versions, 2 written, 0 unchanged\n"
+    assert "small" in (tmp_path / "store-report" / "index.html").read_text(encoding="utf-8")
+    written = _json(capsys, "report", "-o", str(tmp_path / "store-report"))
+    assert written == {
+        "index": str(tmp_path / "store-report" / "index.html"),
+        "versions": 2,
+        "written": 0,
+        "removed": 0,
+        "unfinished": 0,
+        "damaged": 0,
+    }
+    assert main(["report", "small", "--include", "run.json"]) == 2
+    assert "leave out small, or --include" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [[], ["small@v1"]])
+def test_a_report_is_served_until_ctrl_c(store: Path, tmp_path: Path, name: list[str]) -> None:
+    command = [sys.executable, "-m", "tokenlake", "report", *name, "--serve", "--port", "0"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        url = next(line.strip() for line in lines if line.startswith("http"))
+        with urllib.request.urlopen(url, timeout=120) as answer:
+            page = answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert url.startswith("http://127.0.0.1:") and "small" in page
+    assert errors.splitlines() == ["Ctrl-C ends the server"]
 
 
 def test_sql_prints_tables_json_and_csv(capsys: Output) -> None:

@@ -151,7 +151,12 @@ WELL = {
         "clean CONFIG --set clean.output=CONFIG-exclude.parquet --json",
     ],
     "prove": ["prove state.json --key key.pem", "prove state.json --key key.pem -o CONFIG.statement"],
-    "report": ["report evil", "report packed -o EVIL.html --json"],
+    "report": [
+        "report evil",
+        "report packed -o EVIL.html --json",
+        "report --output EVIL",
+        "report --output EVIL --json",
+    ],
     "sql": ["sql SELECT", "sql SELECT --json", "sql SELECT --csv", "sql"],
 }
 WRONG = {
@@ -199,7 +204,12 @@ WRONG = {
         "clean CONFIG --set clean.filters=[EVIL]",
     ],
     "prove": ["prove EVIL", "prove EVIL --key key.pem", "prove --check EVIL --public-key EVIL"],
-    "report": ["report EVIL", "report packed --output none/EVIL.html"],
+    "report": [
+        "report EVIL",
+        "report packed --output none/EVIL.html",
+        "report --include EVIL",
+        "report --rows EVIL",
+    ],
     "sql": ["sql EVIL", "sql SELECTEVIL", "sql CAST"],
 }
 

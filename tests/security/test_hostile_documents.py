@@ -112,6 +112,7 @@ COMMANDS = {
     "verify": (["verify", "small@v2"], False),
     "peek": (["peek", "small@v2", "-n", "1"], False),
     "report": (["report", "small@v2", "-o", "report.html"], False),
+    "report of a store": (["report", "-o", "pages"], False),
 }
 SOME = [
     "a lone surrogate in UTF-8 in an entry",
@@ -141,6 +142,8 @@ def test_commands_go_on_with_the_other_versions(
             assert "unreadable" in captured.out and "v2" in captured.out
     if command == "report":
         assert "small/v1/manifest.json" in (tmp_path / "report.html").read_text()
+    if command == "report of a store":
+        assert "small/v1/manifest.json" in (tmp_path / "pages" / "index.html").read_text()
 
 
 FILES = {

@@ -119,6 +119,10 @@ def _report(store: Path, place: str, config: Config) -> None:
     tl.report(store, f"{place}/report.html", name="small@v2")
 
 
+def _pages(store: Path, place: str, config: Config) -> None:
+    tl.report_store(store, place)
+
+
 def _list(store: Path, place: str, config: Config) -> None:
     tl.clean_dataset(config | {"clean": {"output": f"{place}/exclude.parquet"}})
 
@@ -151,6 +155,7 @@ def _nested_store_by_url(store: Path, place: str, config: Config) -> None:
         _writer,
         _tokenize,
         _report,
+        _pages,
         _list,
         _metrics,
         _save_path,

@@ -41,7 +41,7 @@ COMMANDS: Final = {
     "peek": ("export:peek", LOOK, "Decode a few rows, with document boundaries and provenance."),
     "explain": ("explain:explain", LOOK, "List the documents of a batch, or the batches of a document."),
     "prove": ("prove:prove", LOOK, "Sign a statement of the data of a checkpoint, or check one."),
-    "report": ("export:report", LOOK, "Write an HTML file about a version: figures, rows, lineage."),
+    "report": ("export:report", LOOK, "Write an HTML file about a version, or the pages of a whole store."),
     "sql": ("sql:sql", LOOK, "Query the datasets of a store with DuckDB, on verified bytes."),
     "doctor": ("doctor:doctor", SETUP, "Check this machine: packages, disk, store, Hub, Prefect."),
     "completion": ("console:completion", SETUP, "Print the completion script for bash, zsh or fish."),

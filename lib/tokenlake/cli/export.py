@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -17,6 +18,8 @@ from tokenlake.base import numbers
 from tokenlake.base.markup import printable
 from tokenlake.base.numbers import count
 from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, counting, emit, note, print_json
+from tokenlake.cli.serving import DEFAULT_PORT, Port, serve_until_interrupt
+from tokenlake.cli.store_pages import write_store_pages
 from tokenlake.cli.streams import can_show
 from tokenlake.errors import ConfigError
 from tokenlake.etl.export.version import export_version
@@ -25,6 +28,7 @@ from tokenlake.etl.reports.terminal import near, stdout
 from tokenlake.etl.tokenizers.manager import Decoder
 from tokenlake.query.report import report as write
 from tokenlake.query.sequences import Sequence, decoders_of, mixed_as, read_sequences, shortened
+from tokenlake.query.store_pages import SAMPLE_ROWS
 from tokenlake.runtime.store.schemes import default_store
 
 
@@ -297,25 +301,54 @@ def _push_in_words(report: PushReport) -> str:
 
 
 def report(
-    name: Name,
+    name: Name | None = None,
     /,
     *,
-    output: Annotated[Path | None, Parameter(name=["-o", "--output"], metavar="FILE")] = None,
+    output: Annotated[Path | None, Parameter(name=["-o", "--output"], metavar="PATH")] = None,
+    include: Annotated[tuple[str, ...], Parameter(metavar="PATH")] = (),
+    rows: Annotated[int, Parameter(metavar="N", validator=validators.Number(gte=0))] = SAMPLE_ROWS,
+    serve: bool = False,
+    port: Port = DEFAULT_PORT,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Write a report of a version: one HTML file that loads nothing and runs nothing.
+    """Write a report of a version as one HTML file; without a NAME, the pages of a whole store.
 
-    It shows the audit as a flow, lengths, how full rows are, shares of a mixture, bad records, decoded rows, the share
-    that each host of a loader reads, the versions of the dataset and their differences, and the lineage.
+    The report of a version shows the audit as a flow, lengths, how full rows are, shares of a mixture, bad records,
+    decoded rows, the share that each host of a loader reads, the versions of the dataset and their differences, and the
+    lineage. Only some row groups of a large version are read; the report names them.
 
-    Only some row groups of a large version are read; the report names them.
+    The pages of a store list its datasets, versions and unfinished builds, draw their lineage, and have a report and a
+    browser of decoded rows for each version. They need no server and no network. Written again, only pages of versions
+    that changed are replaced.
 
     Args:
-        output: File to write; an existing one is replaced. Default: NAME-vN.html in this folder.
+        output: File of a report, or folder of pages. Default: NAME-vN.html, or store-report, in this folder.
+        include: An export's folder or a statement's file to show in the lineage of a store. Repeatable.
+        rows: Number of decoded rows of a version in the pages of a store, about; 0 for none. Default: 64.
+        serve: Serve the pages on 127.0.0.1 until Ctrl-C.
     """
-    path = write(store or default_store(), output, name=name)
+    place = store or default_store()
+    if name is None:
+        return write_store_pages(place, output, include, rows, serve=serve, port=port, json=json)
+    if include:
+        raise ConfigError(
+            "--include shows exports and statements in the lineage of a whole store, and the report of one version has "
+            f"none; leave out {name}, or --include"
+        )
+    if serve and output is None:
+        return _serve_report(place, name, port)
+    path = write(place, output, name=name)
     size = path.stat().st_size
     record = {"path": str(path), "bytes": size}
     emit(record, json, lambda: stdout().print(f"{path}: {numbers.size(size)}", soft_wrap=True))
+    if serve:
+        return _serve_report(place, name, port)
     return 0
+
+
+def _serve_report(store: str, name: str, port: int) -> int:
+    """Serve the report of a version from a folder of its own: nothing beside the report may be read."""
+    with TemporaryDirectory(prefix="tokenlake-report-") as folder:
+        write(store, Path(folder, "index.html"), name=name)
+        return serve_until_interrupt(Path(folder), port)

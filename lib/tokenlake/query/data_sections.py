@@ -62,8 +62,13 @@ _SPLIT_BYTES: Final = (
 _FILL_LEVELS: Final = (0, 50, 75, 90, 95, 99, 100)  # in percent of the sequence length
 
 
-def data_sections(catalog: Catalog, manifest: Manifest) -> Sections:
+def data_sections(catalog: Catalog, manifest: Manifest, *, with_texts: bool = True) -> Sections:
     """Return the sections lengths, rows, bad records, texts and loading, as far as the version has them.
+
+    Args:
+        catalog: Catalog of the store that holds the version.
+        manifest: Manifest of the version.
+        with_texts: False to leave out the decoded rows.
 
     Raises:
         IntegrityError: A file of the version is damaged.
@@ -79,8 +84,9 @@ def data_sections(catalog: Catalog, manifest: Manifest) -> Sections:
             sections.append(("Rows", _fullness(sample, manifest.width)))
     if any(manifest.account.quarantined.values()):
         sections.append(("Bad records", _bad_records(store, manifest)))
-    if manifest.files:
+    if manifest.files and with_texts:
         sections.append(("Texts", _decoded_rows(store, manifest, names)))
+    if manifest.files:
         sections.append(("Loading", _loading(store, manifest)))
     return sections
 

@@ -114,17 +114,17 @@ def render_report(manifest: Manifest, store: ReadStore | None = None) -> str:
         IntegrityError: A file of the version is damaged.
     """
     catalog = None if store is None else Catalog(store)
-    sections = manifest_sections(manifest, _text_accounts(catalog, manifest))
+    sections = manifest_sections(manifest, text_accounts(catalog, manifest))
     if catalog is not None:
         sections += data_sections(catalog, manifest)
         if catalog.store.can_list:
             sections.append(("Versions", _versions(catalog, manifest)))
-    sections.append(("Lineage", lineage(manifest, _ancestors(catalog, manifest))))
+    sections.append(("Lineage", lineage(manifest, ancestors_table(catalog, manifest))))
     title = f"{manifest.dataset} v{manifest.version}"
     return page(title, f"of kind {manifest.kind}", tiles(manifest), sections)
 
 
-def _text_accounts(catalog: Catalog | None, manifest: Manifest) -> dict[str, Account]:
+def text_accounts(catalog: Catalog | None, manifest: Manifest) -> dict[str, Account]:
     """Return the account of each source's text; a mixture has the accounts of its readable parents."""
     if manifest.mixture is None:
         return dict(manifest.accounts)
@@ -158,7 +158,7 @@ def _parent(catalog: Catalog | None, dataset: str, version: int) -> Manifest | N
         return None
 
 
-def _ancestors(catalog: Catalog | None, manifest: Manifest) -> Table:
+def ancestors_table(catalog: Catalog | None, manifest: Manifest) -> Table:
     """Return a table of the versions that a version was made from, and of their parents, nearest first."""
     pending = [(manifest, parent) for parent in manifest.parents]
     rows: list[dict[str, Any]] = []

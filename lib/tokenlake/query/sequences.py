@@ -6,7 +6,7 @@ another source name; the inputs of its parents say which of its sources a docume
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -18,6 +18,7 @@ from tokenlake.base.columns import columns_for
 from tokenlake.base.json_text import json_values
 from tokenlake.base.numbers import count, plural
 from tokenlake.errors import ConfigError, NotFoundError
+from tokenlake.etl.tokenizers.files import TOKENIZER_JSON
 from tokenlake.etl.tokenizers.manager import Decoder
 from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.store.base import ReadStore
@@ -286,13 +287,31 @@ def mixed_as(catalog: Catalog, manifest: Manifest) -> dict[Place, str]:
     return {place: names.pop() for place, names in names_by_place.items() if len(names) == 1}
 
 
-def decoders_of(store: ReadStore, manifest: Manifest) -> dict[str, Decoder]:
+def decoders_of(
+    store: ReadStore, manifest: Manifest, cache: MutableMapping[str, Decoder] | None = None
+) -> dict[str, Decoder]:
     """Return a decoder for each source that rows name; the sources of a mixture have one tokenizer.
+
+    Args:
+        store: Store that holds the version.
+        manifest: Manifest of the version.
+        cache: Decoders by the hash of their tokenizer.json, for a caller that reads many versions; new ones are added.
+            Default: none is shared.
 
     Raises:
         NotFoundError: The version has no tokenizer.
     """
-    decoders = {name: Decoder.of(store, manifest, name) for name in manifest.tokenizer}
+    decoders: dict[str, Decoder] = {}
+    for name, described in manifest.tokenizer.items():
+        digest = described.get("files", {}).get(TOKENIZER_JSON)
+        decoder = None
+        if cache is not None and digest is not None:
+            decoder = cache.get(digest)
+        if decoder is None:
+            decoder = Decoder.of(store, manifest, name)
+        if cache is not None and digest is not None:
+            cache[digest] = decoder
+        decoders[name] = decoder
     if manifest.mixture is not None and decoders:
         # Rows name the sources of the parents, which may differ from the mixture's names.
         shared = next(iter(decoders.values()))

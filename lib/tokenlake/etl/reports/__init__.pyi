@@ -12,6 +12,7 @@ from tokenlake.etl.reports.dataset import mixture_table as mixture_table
 from tokenlake.etl.reports.dataset import order_table as order_table
 from tokenlake.etl.reports.dataset import remarks as remarks
 from tokenlake.etl.reports.dataset import sources_table as sources_table
+from tokenlake.etl.reports.serve import serve_folder as serve_folder
 from tokenlake.etl.reports.tables import Column as Column
 from tokenlake.etl.reports.tables import Table as Table
 from tokenlake.etl.reports.tables import facts as facts

@@ -1,6 +1,7 @@
 """What others may import from this package, and where each name is defined."""
 
 from tokenlake.etl.reports.html.account_flow import flow as flow
+from tokenlake.etl.reports.html.document import PageScript as PageScript
 from tokenlake.etl.reports.html.document import folded as folded
 from tokenlake.etl.reports.html.document import page as page
 from tokenlake.etl.reports.html.figures import COLOURS as COLOURS

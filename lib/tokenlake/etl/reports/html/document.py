@@ -1,15 +1,43 @@
-"""A whole HTML page, its sections, and parts that open on a click."""
+"""A whole HTML page, its sections, and parts that open on a click.
+
+A page may have one script, which is a file of this package. Its text stands in the page, because a page that is opened
+as a file may not fetch others. The page's policy names the script by its hash, so that the browser runs no other one,
+wherever data might have become markup. Data for the script is JSON in an element of its own, which no browser runs.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, final
 
-from tokenlake.base.markup import Html, Part, tag
+from tokenlake.base.markup import Html, Part, printable_json, tag, together
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _STYLE: Final = Path(__file__).with_name("page.css")
+_IN_DATA: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+"""Character -> its escape in a JSON string. Without them no text can end the element, or begin a comment in it."""
+
+DATA_ID: Final = "page-data"
+"""Id of the element that holds the data of a page's script."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PageScript:
+    """The script of a page.
+
+    Attributes:
+        path: JavaScript file of this package.
+        data: Value that the script reads as JSON from the element :data:`DATA_ID`; None for no data.
+    """
+
+    path: Path
+    data: object = None
 
 
 def folded(summary: Part, *parts: Part, is_open: bool = False) -> Html:
@@ -37,7 +65,16 @@ def anchor(title: str) -> str:
     return "-".join(title.lower().split())
 
 
-def page(title: str, subtitle: str, head: Part, sections: Iterable[tuple[str, Html]]) -> str:
+def page(
+    title: str,
+    subtitle: str,
+    head: Part,
+    sections: Iterable[tuple[str, Html]],
+    *,
+    trail: Part = "",
+    style: Path | None = None,
+    script: PageScript | None = None,
+) -> str:
     """Return a whole page.
 
     Args:
@@ -45,6 +82,9 @@ def page(title: str, subtitle: str, head: Part, sections: Iterable[tuple[str, Ht
         subtitle: Line below the title.
         head: Content above the sections.
         sections: Pairs (title, content). The page's table of contents links to each title.
+        trail: Links to other pages, above the title. Default: none.
+        style: Style sheet of this package that is added to that of all pages. Default: none.
+        script: Script of the page. Default: None, and the browser runs nothing.
     """
     links: list[Html] = []
     rendered_sections: list[Html] = []
@@ -52,15 +92,40 @@ def page(title: str, subtitle: str, head: Part, sections: Iterable[tuple[str, Ht
         links.append(tag("a", name, href=f"#{anchor(name)}"))
         rendered_sections.append(section(name, content))
 
-    header = tag("header", tag("h1", title), tag("p", subtitle, class_="dim"), head)
-    body = tag("body", tag("main", header, tag("nav", *links), *rendered_sections))
+    header = tag("header", trail, tag("h1", title), tag("p", subtitle, class_="dim"), head)
+    contents: Part = tag("nav", *links) if links else ""
+    main = tag("main", header, contents, *rendered_sections)
+    style_text = _STYLE.read_text(encoding="utf-8")
+    if style is not None:
+        style_text += style.read_text(encoding="utf-8")
+    policy = _POLICY
+    scripts: list[Html] = []
+    if script is not None:
+        code = script.path.read_text(encoding="utf-8")
+        policy += f"; script-src '{_source_hash(code)}'"
+        scripts = [_data_element(script.data), tag("script", Html(code))]
     metadata = tag(
         "head",
         tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
         tag("title", title),
-        tag("style", Html(f"\n{_STYLE.read_text(encoding='utf-8')}")),
+        tag("style", Html(f"\n{style_text}")),
     )
-    whole = tag("html", metadata, body, lang="en")
+    whole = tag("html", metadata, tag("body", main, *scripts), lang="en")
     return f"<!doctype html>\n{whole.text}\n"
+
+
+def _source_hash(code: str) -> str:
+    """Return the hash of a script as a Content-Security-Policy names it: ``sha256-`` and base64."""
+    digest = hashlib.sha256(code.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _data_element(value: object) -> Html:
+    """Return a value as JSON in an element that no browser runs; control characters are escaped."""
+    if value is None:
+        return together([])
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    escaped = printable_json(text).translate(_IN_DATA)
+    return tag("script", Html(escaped), type="application/json", id=DATA_ID)

@@ -1,0 +1,45 @@
+"""Pages that a command serves to browsers of this machine until Ctrl-C."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+from urllib.parse import quote
+
+from cyclopts import Parameter, validators
+
+from tokenlake.cli.console import note
+from tokenlake.etl.reports import serve_folder
+from tokenlake.etl.reports.terminal import stdout
+
+DEFAULT_PORT: Final = 8765
+Port: TypeAlias = Annotated[
+    int,
+    Parameter(
+        metavar="PORT",
+        help=f"Port of --serve; 0 for a free one. Default: {DEFAULT_PORT}.",
+        validator=validators.Number(gte=0, lte=65_535),
+    ),
+]
+
+
+def serve_until_interrupt(folder: Path, port: int, page: str = "") -> int:
+    """Serve a folder on loopback, print the URL of a page, and wait for Ctrl-C.
+
+    Args:
+        folder: Folder to serve.
+        port: Port, or 0 for a free one.
+        page: Name of the page in the folder. Default: its ``index.html``.
+
+    Returns:
+        Exit code: 0, because Ctrl-C is the usual end.
+    """
+    with serve_folder(folder, port) as url:
+        stdout().print(f"{url}{quote(page)}", soft_wrap=True)
+        note("Ctrl-C ends the server")
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            return 0
+    return 0

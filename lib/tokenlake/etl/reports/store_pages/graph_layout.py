@@ -1,0 +1,161 @@
+"""Places of the boxes of a lineage graph, so that arrows are short and cross little.
+
+All boxes of a column have one x. Their heights follow from their lines, so that only their order and y are free. The
+barycentre method of Sugiyama, Tagawa and Toda (1981) finds both:
+
+1. Stack the boxes of each column in the given order.
+2. Go through the columns from left to right. A box wishes for the top that makes the arrows into it level: the mean of
+   their origins' heights. Sort the column by the wishes, and stack it (step 4).
+3. The same from right to left, with the arrows out of each box. Repeat both :data:`_SWEEPS` times, and end with a pass
+   from left to right.
+4. Stacking: each top is the wish of its box, or right below the box above it if that is lower. Then the column moves up
+   by the mean distance from the wishes.
+
+Example: three boxes of height 40 wish for the tops 100, 100 and 400; the gap is 20. Stacked they get 100, 160 and 400.
+The mean distance from the wishes is (0 + 60 + 0) / 3 = 20, and the column moves up: 80, 140 and 380.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from tokenlake.etl.reports.store_pages.lineage_graph import GraphBox, LineageGraph
+
+BOX_WIDTH: Final = 240
+COLUMN_GAP: Final = 96
+BOX_GAP: Final = 20
+HEAD_HEIGHT: Final = 28
+LINE_HEIGHT: Final = 24
+"""Sizes in pixels."""
+
+_SWEEPS: Final = 4
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PlacedBox:
+    """A box and its upper left corner, in pixels.
+
+    Attributes:
+        box: The box.
+        x: Distance from the left edge.
+        y: Distance from the upper edge.
+    """
+
+    box: GraphBox
+    x: float
+    y: float
+
+    @property
+    def height(self) -> int:
+        """Height of the box, in pixels."""
+        return box_height(self.box)
+
+    def line_y(self, index: int) -> float:
+        """Return the y of the middle of a line."""
+        return self.y + HEAD_HEIGHT + LINE_HEIGHT * (index + 0.5)
+
+
+def box_height(box: GraphBox) -> int:
+    """Return the height of a box, in pixels."""
+    return HEAD_HEIGHT + LINE_HEIGHT * len(box.lines)
+
+
+def place_boxes(graph: LineageGraph) -> list[PlacedBox]:
+    """Return all boxes with their places; the uppermost box begins at y = 0."""
+    columns: list[list[int]] = [[] for _ in range(1 + max((box.column for box in graph.boxes), default=-1))]
+    for index, box in enumerate(graph.boxes):
+        columns[box.column].append(index)
+    tops = [0.0] * len(graph.boxes)
+    for column in columns:
+        _stack(column, graph.boxes, tops, dict.fromkeys(column, 0.0))
+
+    lefts, rights = _neighbours(graph)
+    for _ in range(_SWEEPS):
+        for column in columns:
+            _sort_and_stack(column, graph.boxes, tops, lefts)
+        for column in reversed(columns):
+            _sort_and_stack(column, graph.boxes, tops, rights)
+    for column in columns:
+        _sort_and_stack(column, graph.boxes, tops, lefts)
+
+    highest = min(tops, default=0.0)
+    placed: list[PlacedBox] = []
+    for box, top in zip(graph.boxes, tops, strict=True):
+        placed.append(PlacedBox(box, box.column * (BOX_WIDTH + COLUMN_GAP), top - highest))
+    return placed
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Neighbour:
+    """The other end of an arrow.
+
+    Attributes:
+        box: Index of the box at the other end.
+        offset: Height of that end below the top of its box.
+        own_offset: Height of this end below the top of its own box.
+    """
+
+    box: int
+    offset: float
+    own_offset: float
+
+
+def _neighbours(graph: LineageGraph) -> tuple[list[list[_Neighbour]], list[list[_Neighbour]]]:
+    """Return the other ends of the arrows into each box, and of those out of it."""
+    place_by_key: dict[str, tuple[int, float]] = {}
+    for index, box in enumerate(graph.boxes):
+        for row, line in enumerate(box.lines):
+            place_by_key[line.key] = index, HEAD_HEIGHT + LINE_HEIGHT * (row + 0.5)
+    lefts: list[list[_Neighbour]] = [[] for _ in graph.boxes]
+    rights: list[list[_Neighbour]] = [[] for _ in graph.boxes]
+    for origin_key, target_key in graph.arrows:
+        origin, origin_offset = place_by_key[origin_key]
+        target, target_offset = place_by_key[target_key]
+        lefts[target].append(_Neighbour(origin, origin_offset, target_offset))
+        rights[origin].append(_Neighbour(target, target_offset, origin_offset))
+    return lefts, rights
+
+
+def _sort_and_stack(
+    column: list[int],
+    boxes: Sequence[GraphBox],
+    tops: list[float],
+    neighbours: Sequence[Sequence[_Neighbour]],
+) -> None:
+    """Sort the boxes of a column by the tops that make their arrows level, and stack them (steps 2 and 4).
+
+    Args:
+        column: Indices of the boxes, which are sorted.
+        boxes: All boxes.
+        tops: Top of each box, which is replaced.
+        neighbours: Other ends of the arrows on one side of each box.
+    """
+    wishes: dict[int, float] = {}
+    for index in column:
+        ends = neighbours[index]
+        wishes[index] = tops[index]
+        if ends:
+            wishes[index] = sum(tops[end.box] + end.offset - end.own_offset for end in ends) / len(ends)
+    column.sort(key=lambda index: (wishes[index], index))
+    _stack(column, boxes, tops, wishes)
+
+
+def _stack(
+    column: Iterable[int], boxes: Sequence[GraphBox], tops: list[float], wishes: Mapping[int, float]
+) -> None:
+    """Give the boxes of a column, in their order, tops near their wishes without overlaps (step 4)."""
+    lowest_top = float("-inf")
+    distance = 0.0
+    for index in column:
+        tops[index] = max(wishes[index], lowest_top)
+        distance += tops[index] - wishes[index]
+        lowest_top = tops[index] + box_height(boxes[index]) + BOX_GAP
+    if not wishes:
+        return
+    shift = distance / len(wishes)
+    for index in wishes:
+        tops[index] -= shift
