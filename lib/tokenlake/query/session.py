@@ -79,28 +79,34 @@ def sql(
 ) -> pa.Table:
     """Run one SELECT over a store.
 
-    ::
+    The query may read the tables that :mod:`tokenlake.query` describes and the rows of versions. Shards that it
+    mentions are hashed first and compared with their manifests. DuckDB may then read these files and nothing else, and
+    nothing can be written. Shards of a remote store are copied to a temporary folder, which is removed when the query
+    ends. A query that needs no column of the rows (counts by split or shard) is answered from the sealed manifest, and
+    opens no shard.
 
-        tl.sql("artifacts", "select dataset, version, tokens from datasets").to_pandas()
-
-    The shards that the query mentions are hashed first and compared with their manifests; DuckDB may then
-    read these files and nothing else, and nothing can be written. Those of a remote store are copied to this
-    machine first, into a temporary folder that ends with the query. A query that needs no column of them (how many
-    rows, in which split or shard) is answered from the manifest, which is sealed; no shard is opened.
+    DuckDB may use a third of the memory of this machine, or the size in the variable ``TOKENLAKE_SQL_MEMORY``
+    (``8GB``). Larger intermediate results go to the temporary folder, up to ten times that size.
 
     Args:
-        store: a store, its address, or its path or URL.
-        statement: one statement that only reads (SELECT, FROM, DESCRIBE, SUMMARIZE, EXPLAIN).
-        on_verified: called with the size of each file found whole.
-        on_unreadable: called once for each version that the tables about the store leave out, because a file of it is
-            damaged; None: a warning (:class:`UserWarning`).
+        store: Store, its address, or its path or URL.
+        statement: One statement that only reads (SELECT, FROM, DESCRIBE, SUMMARIZE, EXPLAIN).
+        on_verified: Function that is called with the size in bytes of each verified file; None: none is called.
+        on_unreadable: Function that is called once for each version that the tables about the store leave out, because
+            one of its files is damaged; None: a :class:`UserWarning` is issued.
 
-    DuckDB may take a third of this machine's memory, or what the variable ``TOKENLAKE_SQL_MEMORY`` says (``8GB``); what
-    does not fit goes to the temporary folder, at most ten times as much.
+    Returns:
+        The result, as ``pyarrow.Table``.
 
     Raises:
-        ConfigError: the statement is wrong, or not one that only reads, or needs more memory; the message is DuckDB's.
-        IntegrityError: a file is not what its manifest says.
+        ConfigError: The statement is wrong, does not only read, or needs more memory; the message is DuckDB's.
+        IntegrityError: A file differs from its hash in the manifest.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> table = tl.sql("artifacts", "select dataset, version, documents from datasets where dataset = 'books'")
+        >>> table.to_pylist()[-1]
+        {'dataset': 'books', 'version': 3, 'documents': 120}
     """
     catalog = Catalog(store if isinstance(store, ReadStore) else open_store(store))
     known, memory, manifests = relations(catalog), memory_bytes(), cache(catalog.manifest)

@@ -250,21 +250,43 @@ def build_dataset(
 
 
 def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> BuildResult | ShardedDataSource:
-    """Build a dataset version on this machine; or, of a :class:`DatasetMixture`, return its rows.
+    """Build a version of a dataset on this machine; of a :class:`DatasetMixture`, return its rows.
+
+    A build resumes the finished units of an interrupted one. If an equal version exists, it is returned.
 
     Args:
-        config: a configuration, a mapping of one, or the path of a YAML file: a version is built. A DatasetMixture:
-            nothing is written, and a source of its rows is returned, which reads as it is iterated.
-        workers: worker processes; default: the processors this process may use.
-        on_event: told of everything that happens, from several threads.
-        retries: how often a unit is tried again after an error worth a retry.
-        pool: running workers to use instead of `workers` new ones; it stays open.
+        config: Configuration, mapping of its keys, or path of a YAML file, from which a version is built. Of a
+            DatasetMixture nothing is written: a source of its rows is returned, which reads while it is iterated.
+        workers: Number of worker processes; None: one for each processor that this process may use, limited by memory.
+        engine: Executor that runs the units: ``local``, ``store``, ``ray`` or ``dask``; None: the one that the
+            configuration names, otherwise ``local``.
+        on_event: Function that receives the events of the build, called from several threads. Default: none is called.
+        retries: Number of times that a unit is tried again after an error that may be temporary; 2 by default.
+        pool: Running workers that are used in place of `workers` new ones, and stay open; None: new workers.
 
     Returns:
-        The committed version (when an equal one existed, that one); or the rows of a mixture, as dicts.
+        The committed version; or the rows of a mixture, as dicts.
 
     Raises:
-        TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
+        ConfigError: The configuration is wrong. The message has a line for each problem.
+        SourceError: An input cannot be read.
+        TokenlakeError: The build failed, see :mod:`tokenlake.errors`. Finished units are kept, and the same call
+            resumes.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> config = {
+        ...     "name": "books",
+        ...     "datasets": [{"name": "books", "data_files": "data/books/*.jsonl"}],
+        ...     "default_tokenizer": "openai-community/gpt2",
+        ...     "source": {"splits": {"train": 0.9, "validation": 0.1}},
+        ...     "pack": {"enabled": True, "seq_length": 64},
+        ...     "save": {"output_dir": "new"},
+        ... }
+        >>> result = tl.build_dataset(config, workers=1)
+        >>> train, validation = tl.open("new/books"), tl.open("new/books", split="validation")
+        >>> train.seq_length, len(train) > len(validation)
+        (64, True)
     """
     if not isinstance(config, DatasetMixture):
         build_config = load_config(config)

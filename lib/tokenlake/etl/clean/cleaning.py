@@ -246,20 +246,34 @@ def clean_dataset(
     on_progress: Progress = lambda fields: None,
     pool: Pool | None = None,
 ) -> CleanResult:
-    """Write the list of documents that the builds of a configuration leave out; its section `clean` says which.
+    """Write the list of documents that the builds of a configuration leave out, as its section `clean` describes.
 
     Args:
-        config: a configuration, a mapping of one, or the path of a YAML file.
-        workers: worker processes; default: the processors this process may use.
-        on_event: told how far the listing of inputs is.
-        on_progress: told ``{"bytes": more}`` of inputs, from several threads.
-        pool: running workers to use instead of `workers` new ones; it stays open.
+        config: Configuration with section `clean`, mapping of its keys, or path of a YAML file.
+        workers: Number of worker processes; None: one for each processor that this process may use.
+        on_event: Function that receives events of the listing of inputs. Default: none is called.
+        on_progress: Function that receives ``{"bytes": n}`` for each n bytes of input read, from several threads.
+            Default: none is called.
+        pool: Running workers that are used in place of `workers` new ones, and stay open; None: new workers.
 
     Returns:
-        Where the list is, and the account: what was read, what stays, and what is left out by its reason.
+        Path of the list, and the audit: documents read, kept, and left out by reason.
 
     Raises:
-        TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun goes on.
+        TokenlakeError: The inputs or the configuration cannot be used. Finished units are kept, and the same call
+            resumes.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> config = {
+        ...     "name": "books",
+        ...     "datasets": [{"name": "books", "data_files": "data/books/*.jsonl"}],
+        ...     "default_tokenizer": "openai-community/gpt2",
+        ...     "clean": {"exact": "text"},
+        ... }
+        >>> result = tl.clean_dataset(config, workers=1)
+        >>> result.output
+        'books-exclude.parquet'
     """
     cleaning = Cleaning(config, on_event)
     if cleaning.pending:

@@ -61,10 +61,6 @@ def export_version(
 ) -> WriteStats:
     """Write a committed version as a flat directory, which any tool reads. The version stays as it is.
 
-    ::
-
-        tl.export_version("artifacts/llama2-2048@v3", "out", "jsonl", "gzip", num_shards=8)
-
     A directory that holds this export already is left as it is.
 
     Args:
@@ -94,6 +90,12 @@ def export_version(
         ConfigError: An argument is not allowed, or the target is not empty; nothing was changed.
         NotFoundError: There is no such version.
         IntegrityError: A page is damaged; the target stays as it was.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> stats = tl.export_version("artifacts/books@v3", "out", "jsonl", "gzip", num_shards=2, split="train")
+        >>> stats.num_shards
+        2
     """
     place, name = parted(where, name)
     store = open_read_store(place, storage_options=storage_options)

@@ -87,10 +87,6 @@ def repair(
     If a unit is built with the same rows in other bytes, for example by another release of a writer, its files stay as
     they are and a new version is committed. A repair may be killed at any moment, and be run again.
 
-    ::
-
-        tl.repair("artifacts/code@v3", dry_run=True).files  # damaged files, and where good bytes come from
-
     Args:
         where: Dataset, or one version of it, as :func:`tokenlake.open` takes it; or its store.
         name: Dataset in the store `where`: ``NAME``, which is the newest version, ``NAME@v3`` or ``NAME@TAG``.
@@ -110,6 +106,15 @@ def repair(
         NotFoundError: There is no such committed version.
         IntegrityError: Its manifest is damaged and cannot be restored from its second copy.
         VersionConflictError: Another program changed a damaged file meanwhile; run the repair again.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import tokenlake as tl
+        >>> shard = tl.open("artifacts/books@v3").manifest.files[0].path
+        >>> Path("artifacts/books/v3", shard).unlink()
+        >>> report = tl.repair("artifacts/books@v3", workers=1)
+        >>> report.ok, report.repaired
+        (True, 1)
     """
     if config is not None:
         load_config(config, overrides)  # a wrong one is reported at once, and not only when it is needed

@@ -61,10 +61,6 @@ def verify(
     (:mod:`tokenlake.etl.integrity.verify_config`). Files are read from the store itself: caches of readers are not
     used.
 
-    ::
-
-        tl.verify("artifacts/code@v3", deep=True).ok
-
     Args:
         where: Dataset, or one version of it, as :func:`tokenlake.open` takes it; or its store.
         name: Dataset in the store `where`: ``NAME``, which is the newest version, ``NAME@v3`` or ``NAME@TAG``.
@@ -78,6 +74,12 @@ def verify(
 
     Raises:
         NotFoundError: There is no such committed version.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> report = tl.verify("artifacts/books@v3", deep=True)
+        >>> report.ok, report.problems
+        (True, ())
     """
     place, dataset = parted(where, name)
     if isinstance(place, str):

@@ -71,10 +71,12 @@ class PromptEngine:
         ConfigError: The configuration is wrong, or does not fit the tokenizer.
 
     Example:
-        >>> import tokenlake
-        >>> prompt = {"template": "Q: {q}\\nA: {a}", "label_column": "a"}
-        >>> engine = tokenlake.PromptEngine(prompt, "meta-llama/Llama-2-7b-hf")  # doctest: +SKIP
-        >>> engine.process({"q": "2 + 2?", "a": "4"}).unwrap()  # doctest: +SKIP
+        >>> import tokenlake as tl
+        >>> prompt = {"template": "Q: {q} A: {a}", "label_column": "a"}
+        >>> engine = tl.PromptEngine(prompt, "openai-community/gpt2", max_length=16)
+        >>> example = engine.process({"q": "2 + 2?", "a": "4"}).unwrap()
+        >>> example["input_ids"].shape, (example["labels"] != -100).sum().item()
+        ((16,), 2)
     """
 
     def __init__(

@@ -21,11 +21,6 @@ from tokenlake.runtime.loader.batch_sizes import Points, index_at, points_of
 class LengthCurriculum:
     """Length of the ids that attend to each other at each step: rows are cut, and batches keep their ids.
 
-    ::
-
-        tl.LengthCurriculum.doubling(256, 2048, until=3000)  # {0: 256, 1000: 512, 2000: 1024, 3000: 2048}
-        tl.LengthCurriculum.linear(256, 2048, until=3000, multiple=128)
-
     A cut separates segments, as the border of two documents does: after it, positions begin at 0, the segment id is
     another one, and the first id does not count toward the loss, because the id before it is in another row.
 
@@ -40,8 +35,12 @@ class LengthCurriculum:
 
     Example:
         >>> import tokenlake as tl
-        >>> tl.LengthCurriculum.doubling(256, 2048, until=3000).at(1500)
-        512
+        >>> lengths = tl.LengthCurriculum.doubling(256, 2048, until=3000)
+        >>> [lengths.at(step) for step in (0, 1000, 2000, 3000)]
+        [256, 512, 1024, 2048]
+        >>> lengths = tl.LengthCurriculum.linear(256, 2048, until=3000, multiple=128)
+        >>> lengths.at(1500)
+        1152
     """
 
     points: Points

@@ -31,13 +31,6 @@ from tokenlake.runtime.reading.group_cache import Decoded
 class DataLoader:
     """Batches of rows: dicts of arrays of shape (rows, L), ids int32, masks bool.
 
-    ::
-
-        loader = tl.DataLoader(ds, batch_size=256, seed=0)
-        for batch in loader:
-            batch["input_ids"]  # int32 (256, 2048)
-        state = loader.get_state()  # JSON; loader.set_state(state) resumes exactly here
-
     Rows of packed datasets have one length L. Documents (kind tokens) and preferences are padded to the lengths that
     `padding` sets. With buckets, rows of similar length are batched together, and all batches have about the same
     number of ids.
@@ -93,6 +86,21 @@ class DataLoader:
 
     Raises:
         ConfigError: An argument is not allowed; or rows are longer than `padding` allows, with a list of some.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> loader = tl.DataLoader(tl.open("artifacts/books"), batch_size=8, seed=0, epochs=2)
+        >>> for batch in loader:
+        ...     loss = batch["input_ids"].mean()  # a training step
+        ...     if loader.step == 10:
+        ...         state = loader.get_state()  # JSON
+        ...         break
+        >>> batch["input_ids"].shape, batch["input_ids"].dtype, batch["loss_mask"].dtype
+        ((8, 64), dtype('int32'), dtype('bool'))
+        >>> resumed = tl.DataLoader(tl.open("artifacts/books"), batch_size=8, seed=0, epochs=2)
+        >>> resumed.set_state(state)
+        >>> resumed.step
+        10
     """
 
     def __init__(
@@ -421,6 +429,13 @@ class LoaderMetrics:
         group_hits: Number of row groups that were already decoded when they were needed.
         decoded_rows: Number of rows of the decoded row groups.
         decoded_bytes: Bytes of the decoded row groups in memory.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> loader = tl.DataLoader(tl.open("artifacts/books"), batch_size=8)
+        >>> batch = next(iter(loader))
+        >>> loader.metrics().batches, loader.metrics().rows
+        (1, 8)
     """
 
     batches: int

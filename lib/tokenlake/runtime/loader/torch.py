@@ -48,12 +48,6 @@ def torch_dataset(
 ) -> TorchBatches:
     """Return a ``torch.utils.data.IterableDataset`` of batches in the order of :class:`tokenlake.DataLoader`.
 
-    ::
-
-        dataset = tl.torch_dataset(ds, batch_size=256, epochs=None)
-        for batch in torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1):
-            batch["input_ids"]  # torch.int32 (256, 2048)
-
     ``batch_size=None`` tells PyTorch that items are batches already. With N worker processes, worker w makes the steps
     w, w + N, ... and PyTorch takes from them in turn, so that the order is the same for every N. Nearly every batch
     needs rows of all lanes, so that each worker decodes nearly every row group: one worker, or none (threads of this
@@ -85,6 +79,14 @@ def torch_dataset(
         MissingExtraError: PyTorch is not installed.
         ConfigError: An argument is not allowed; or this is one of several processes (``WORLD_SIZE``) and its rank is
             not known.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> import torch
+        >>> dataset = tl.torch_dataset(tl.open("artifacts/books"), batch_size=8)
+        >>> batches = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=0)
+        >>> next(iter(batches))["input_ids"].shape
+        torch.Size([8, 64])
     """
     keywords: LoaderKeywords = {"prefetch": 1, "cache_bytes": WORKER_CACHE_BYTES, **options}
     if keywords.get("host") is None:
@@ -117,6 +119,14 @@ def torch_rows(
     Raises:
         MissingExtraError: PyTorch is not installed.
         ConfigError: An argument is not allowed.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> import torch
+        >>> rows = tl.torch_rows(tl.open("artifacts/books"))
+        >>> batches = torch.utils.data.DataLoader(rows, batch_size=8, shuffle=True)
+        >>> next(iter(batches))["input_ids"].shape
+        torch.Size([8, 64])
     """
     return TorchRows(data, columns, integers)
 

@@ -238,11 +238,6 @@ def gc(
 ) -> GcReport:
     """Remove from a store what no version, tag or running build needs.
 
-    Example::
-
-        tl.gc("artifacts", dry_run=True).bytes  # bytes that would be freed
-        tl.gc("artifacts", ["llama2-2048"], grace="12h")
-
     Args:
         store: Path, URL or address of the store.
         names: Datasets to collect; empty: all.
@@ -251,10 +246,19 @@ def gc(
         dry_run: Change nothing; the report says what would happen.
         storage_options: Options of the store's file system; ``{"env": NAME}`` stands for an environment variable.
 
+    Returns:
+        Files that were removed, or would be, and their size.
+
     Raises:
         ConfigError: The grace period is not a span of time.
         NotFoundError: There is no such dataset.
         StoreError: The store cannot be listed.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> report = tl.gc("artifacts", ["books"], grace="12h", dry_run=True)
+        >>> report.bytes
+        0
     """
     opened = open_store(store, storage_options=storage_options)
     return collect(opened, list(names), grace=parse_duration(grace), dry_run=dry_run)
