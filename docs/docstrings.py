@@ -79,7 +79,11 @@ def parse(docstring: str) -> ParsedDocstring:
 
 
 def _entries(section: str) -> list[tuple[str, str]]:
-    """Return the entries of a section; lines that are indented continue the entry above them."""
+    """Return the entries of a section; lines that are indented continue the entry above them.
+
+    Raises:
+        ValueError: A line is neither an entry nor indented. It would be lost.
+    """
     names: list[str] = []
     bodies: list[list[str]] = []
     for line in section.splitlines():
@@ -87,6 +91,8 @@ def _entries(section: str) -> list[tuple[str, str]]:
         if entry is not None:
             names.append(entry[1])
             bodies.append([entry[2]])
-        elif bodies:
+        elif bodies and (not line or line.startswith(" ")):
             bodies[-1].append(line.removeprefix("    "))
+        else:
+            raise ValueError(f"docstring: got the line {line!r}, expected 'NAME: text'")
     return [(name, "\n".join(body).strip()) for name, body in zip(names, bodies, strict=True)]

@@ -121,3 +121,38 @@ def test_the_example_runs(name: str, world: Path, tmp_path: Path, monkeypatch: p
     failures: list[str] = []
     result = doctest.DocTestRunner(optionflags=FLAGS).run(example, out=failures.append)
     assert result.failed == 0, "".join(failures)
+
+
+def test_sections_of_a_docstring_become_entries() -> None:
+    docstring = parse(
+        """Return the mean,
+        of all.
+
+        More.
+
+        Args:
+            values: Numbers, of which
+
+                - none is negative.
+            *others, weight: More of them.
+
+        Returns:
+            The mean.
+        """
+    )
+    assert docstring == ParsedDocstring(
+        "Return the mean, of all.",
+        "More.",
+        {
+            "Args": [
+                ("values", "Numbers, of which\n\n- none is negative."),
+                ("*others, weight", "More of them."),
+            ]
+        },
+        {"Returns": "The mean."},
+    )
+
+
+def test_a_line_that_would_be_lost_is_an_error() -> None:
+    with pytest.raises(ValueError, match="got the line 'as of another'"):
+        parse("Save.\n\nRaises:\n    as of another\n")

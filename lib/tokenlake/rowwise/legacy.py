@@ -76,8 +76,11 @@ class DatasetMixture:
         pack_shuffle, pack_shuffle_buffer_factor: whether packed rows are shuffled, four times as many at a time as
             this factor.
         dask_storage_options: `storage_options` of datasets that have none.
-        cache_dir, prefetch_workers, prefetch_buffer_size, cloud_max_retries, cloud_retry_delay, cache_remote_files,
-            cache_expiry_seconds, image_target_field: refused; the error says what does that.
+        cache_dir: Refused, like the options below; the error names the option that has this effect.
+        prefetch_workers, prefetch_buffer_size: Refused.
+        cloud_max_retries, cloud_retry_delay: Refused.
+        cache_remote_files, cache_expiry_seconds: Refused.
+        image_target_field: Refused.
     """
 
     informs: Sequence[TextDatasetInform]

@@ -254,13 +254,26 @@ def save_dataset(
     naming: str = shard_files.DEFAULT_NAMING,
     storage_options: Mapping[str, Any] | None = None,
 ) -> flat_manifest.WriteStats:
-    """Write the rows of a source (or of any iterable of dicts) as a flat directory; in bounded memory, in order.
+    """Write the rows of a source as a flat directory, in order and in bounded memory.
 
     Args:
-        source: the rows; for the other arguments see :func:`create_writer`.
+        source: Source of rows, or iterable of dicts.
+        output_path: Directory, as for :func:`create_writer`, and so are the other arguments.
+        format: Format of the files.
+        max_shard_size: Maximum size of a file.
+        num_shards: Number of files.
+        compression: Compression of the files.
+        overwrite: True to replace the data files of a directory that is not empty.
+        schema: Types of the columns.
+        naming: Pattern for the names of files.
+        storage_options: Options of a bucket.
+
+    Returns:
+        Numbers of rows, files and bytes, and the paths of the files.
 
     Raises:
-        as :func:`create_writer` and :meth:`DatasetWriter.write`; whatever is raised, the target stays as it was.
+        ConfigError: An argument is not allowed, or the target is not empty.
+        BadRecordError: A row does not fit the columns. After any error the target is unchanged.
     """
     limits = (max_shard_size, num_shards, compression, overwrite)
     further: dict[str, Any] = {"schema": schema, "naming": naming, "storage_options": storage_options}
@@ -277,7 +290,7 @@ def save_iterator(
     overwrite: bool = False,
     **options: Any,
 ) -> flat_manifest.WriteStats:
-    """As :func:`save_dataset`, for rows whose number is not known.
+    """Write rows whose number is not known as a flat directory, as :func:`save_dataset`.
 
     With `num_shards` they are first written to a compressed file beside the target, to count them.
     """
