@@ -32,11 +32,11 @@ class Result(Generic[T_co, E_co]):
     __slots__ = ()
 
     def is_ok(self) -> bool:
-        """Return whether there is a value."""
+        """Return True if there is a value."""
         return isinstance(self, Ok)
 
     def is_err(self) -> bool:
-        """Return whether there is an error."""
+        """Return True if there is an error."""
         return not self.is_ok()
 
     def unwrap(self) -> T_co:

@@ -92,18 +92,18 @@ def repair(
         name: Dataset in the store `where`: ``NAME``, which is the newest version, ``NAME@v3`` or ``NAME@TAG``.
         config: Configuration of the version; None: that of its newest run. Needed if inputs have moved.
         overrides: Texts ``key=value`` that change the configuration.
-        dry_run: True to report what would be done, and change nothing.
+        dry_run: True to report repairs without making them.
         workers: Number of processes that build; default: the processors this process may use, or as the engine has it.
         engine: Place where units are built again, one of :data:`tokenlake.etl.engines.ENGINES`; default: this machine.
             With ``store``, the workers of ``tokenlake work STORE/NAME/v3/runs/repair NAME@v3`` build.
         on_progress: Function that receives progress, called from several threads, one call at a time.
 
     Returns:
-        Damaged files and what became of each.
+        Damaged files, and the result of each.
 
     Raises:
         ConfigError: `config` is no configuration.
-        NotFoundError: There is no such committed version.
+        NotFoundError: The version does not exist, or is not committed.
         IntegrityError: Its manifest is damaged and cannot be restored from its second copy.
         VersionConflictError: Another program changed a damaged file meanwhile; run the repair again.
 

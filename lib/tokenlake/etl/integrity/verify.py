@@ -73,7 +73,7 @@ def verify(
         Problems found, and the amount of data that was looked at.
 
     Raises:
-        NotFoundError: There is no such committed version.
+        NotFoundError: The version does not exist, or is not committed.
 
     Example:
         >>> import tokenlake as tl

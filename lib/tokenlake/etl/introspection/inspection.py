@@ -206,7 +206,7 @@ class DatasetMetadata:
 
     @classmethod
     def of(cls, name: str, found: Inspection, config: str | None) -> DatasetMetadata:
-        """Return what an inspection found, of its largest group of files."""
+        """Return the contents that an inspection found, of its largest group of files."""
         group = found.groups[0]
         return cls(
             name=name,

@@ -122,10 +122,10 @@ class ColumnMapper:
         """Find a column for every wanted name.
 
         Args:
-            wanted: roles such as ``text`` and ``messages``, or any names; repeats count once.
-            columns: the names there are, or a mapping from name to type.
-            explicit: wanted name to column, where the caller knows.
-            lengths: mean characters of the string columns, for mapping by type.
+            wanted: Roles such as ``text`` and ``messages``, or other names; repetitions count once.
+            columns: Names of the existing columns, or mapping from name to type.
+            explicit: Role -> column, for roles whose column is known; None: none.
+            lengths: Column of strings -> mean number of its characters, for mapping by type; None: unknown.
 
         Raises:
             ConfigError: `explicit` names a column that does not exist, one column twice, or a name not wanted.
@@ -144,11 +144,11 @@ class ColumnMapper:
     def map_columns(
         self, source_columns: Iterable[str] | Mapping[str, Shape], target_schema: Iterable[str]
     ) -> Result[dict[str, str], TokenlakeError]:
-        """Return {name of the schema: column} for every name of `target_schema`; an error where one has none.
+        """Return {name of the schema: column} for every name of `target_schema`, or an error if one has no column.
 
         Args:
-            source_columns: the names there are, or a mapping from name to type.
-            target_schema: the names wanted, or a mapping whose keys they are.
+            source_columns: Names of the existing columns, or mapping from name to type.
+            target_schema: Names to map, or mapping with these keys.
         """
         return attempt(lambda: self._all_mapped(source_columns, target_schema))
 

@@ -41,8 +41,8 @@ class BatchBalance:
 
     Args:
         ranks: Number of equal, neighbouring parts of a batch that have about the same cost. None: with a sharding, the
-            number of parts into which it divides rows, else the number of hosts. A multiple of that also balances the
-            micro-batches of each host.
+            number of parts into which it divides rows, otherwise the number of hosts. A multiple of that also balances
+            the micro-batches of each host.
 
     Raises:
         ConfigError: The value is not a whole number from 1 on.

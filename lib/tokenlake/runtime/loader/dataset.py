@@ -403,7 +403,7 @@ def open(
 
     Raises:
         NotFoundError: The version does not exist; the message names similar ones.
-        ConfigError: The split does not exist, or there are several and none is named; or an option has no use.
+        ConfigError: The split does not exist, or the version has several and none is named; or an option has no use.
         MissingExtraError: The package that reads the URL is missing.
         IntegrityError: The manifest is damaged.
 

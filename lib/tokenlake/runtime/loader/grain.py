@@ -36,8 +36,8 @@ def grain_dataset(
         data: Dataset or mixture, as for :class:`tokenlake.DataLoader`.
         batch_size: Rows of the global batch, as for :class:`tokenlake.DataLoader`.
         options: All other options of :class:`tokenlake.DataLoader` except `sharding`. `prefetch`, `workers` and
-            `cache_bytes` (256 MiB by default) apply to each worker process. `epochs` are laid end to end; Grain's
-            ``repeat`` would repeat the same ones.
+            `cache_bytes` (256 MiB by default) apply to each worker process. `epochs` follow one after the other;
+            Grain's ``repeat`` would repeat the same ones.
 
     Raises:
         MissingExtraError: Grain is not installed.

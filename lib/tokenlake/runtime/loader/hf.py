@@ -42,10 +42,10 @@ def hf_dataset(
         data: Dataset or mixture, as for :class:`tokenlake.DataLoader`.
         batch_size: Rows of the global batch.
         rename: Name of a column -> name in the dataset, as for :meth:`tokenlake.Dataset.to_hf`.
-        options: All other options of :class:`tokenlake.DataLoader` except `sharding`. Epochs are laid end to end.
-            `columns` are those of :meth:`tokenlake.Dataset.to_hf`; ``labels`` and ``targets`` are int64, as losses of
-            PyTorch require. The defaults are ``input_ids``, ``attention_mask`` and ``labels`` for documents, and those
-            of the loader for preferences. The default of `cache_bytes` is 256 MiB.
+        options: All other options of :class:`tokenlake.DataLoader` except `sharding`. Epochs follow one after the
+            other. `columns` are those of :meth:`tokenlake.Dataset.to_hf`; ``labels`` and ``targets`` are int64, as
+            losses of PyTorch require. The defaults are ``input_ids``, ``attention_mask`` and ``labels`` for documents,
+            and those of the loader for preferences. The default of `cache_bytes` is 256 MiB.
 
     Raises:
         MissingExtraError: ``datasets`` is not installed.

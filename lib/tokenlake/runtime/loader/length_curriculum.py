@@ -26,9 +26,9 @@ class LengthCurriculum:
 
     Args:
         points: Points (first step, ids), from step 0 on, as for ``batch_size``.
-        keep_shape: Whether batches keep the shape (rows, L), and segments end at every multiple of the length. This
-            works with attention inside segments; nothing is compiled again, and lengths need not divide L. If False,
-            batches have L / length times as many rows of that length, which must divide L.
+        keep_shape: True to keep the shape (rows, L) of batches, and to end segments at every multiple of the length.
+            This works with attention inside segments; nothing is compiled again, and lengths need not divide L. If
+            False, batches have L / length times as many rows of that length, which must divide L.
 
     Raises:
         ConfigError: An argument is not allowed.
@@ -77,7 +77,7 @@ class LengthCurriculum:
             first: Length at step 0.
             last: Length from step `until` on.
             until: Step of the last doubling.
-            keep_shape: Whether batches keep their shape.
+            keep_shape: True to keep the shape of batches.
 
         Raises:
             ConfigError: `last` is not `first` times a power of two, or there are fewer steps than doublings.
@@ -103,7 +103,7 @@ class LengthCurriculum:
             last: Length from step `until` on.
             until: Step at which the last length is reached.
             multiple: Number of ids by which a length grows.
-            keep_shape: Whether batches keep their shape.
+            keep_shape: True to keep the shape of batches.
 
         Raises:
             ConfigError: `last - first` is not a multiple of `multiple`.

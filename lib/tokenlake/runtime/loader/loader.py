@@ -35,8 +35,8 @@ class DataLoader:
     `padding` sets. With buckets, rows of similar length are batched together, and all batches have about the same
     number of ids.
 
-    One ``for`` loop is a pass: `epochs` epochs laid end to end, every row exactly once in each. The next loop delivers
-    the next epochs. If a loop was left early, the next one continues after the last batch that was delivered.
+    One ``for`` loop is a pass: `epochs` epochs one after the other, with every row exactly once in each. The next loop
+    delivers the next epochs. If a loop was left early, the next one continues after the last batch that was delivered.
 
     A loader has one iterator at a time. A second ``iter(loader)``, :meth:`iter_from_step` or :meth:`set_state` replaces
     the first one, which then raises ConfigError. :meth:`peek` returns the next batch inside a loop. Two streams need
@@ -50,11 +50,11 @@ class DataLoader:
         batch_size: Rows of the global batch, or step -> rows, as ``{0: 128, 1000: 256}``. With buckets, those of the
             longest one.
         seed: Random seed of the order, any integer.
-        shuffle: Whether rows are shuffled; False: rows in the order in which they are stored.
+        shuffle: True to shuffle rows; False: rows in stored order.
         epochs: Epochs of a pass; None: the pass never ends.
-        drop_last: Whether the last batch of a pass (of each bucket) is left out if it is not full. Rows are left out in
+        drop_last: True to leave out the last batch of a pass (of each bucket) if it is not full. Rows are left out in
             no other case.
-        pad_last: Whether that batch gets its full number of rows, by rows of padding (segment_ids 0, no loss); None:
+        pad_last: True to fill that batch by rows of padding (segment_ids 0, no loss); None:
             only with `sharding`, which needs batches of one shape.
         columns: Names of the columns, any of input_ids, segment_ids, positions, loss_mask, labels, targets
             (see :mod:`tokenlake.runtime.loader.columns`); None: the first four. Documents also have attention_mask,

@@ -206,7 +206,7 @@ class Mixture:
         return self._with(self.scheduler.reweighted(at=at, weights=weights))
 
     def replayed(self, schedule: WeightScheduler) -> Mixture:
-        """Return the mixture with the weights of a schedule, if that extends its own; else the mixture itself."""
+        """Return the mixture with the weights of a schedule, if that extends its own; otherwise the mixture itself."""
         before = schedule.before
         while before is not None and before != self.scheduler:
             before = before.before

@@ -163,7 +163,7 @@ class Catalog:
 
         Raises:
             StoreError: The name is not allowed for a tag.
-            NotFoundError: There is no such committed version.
+            NotFoundError: The version does not exist, or is not committed.
             VersionConflictError: Another process set the tag at the same time; nothing was changed.
             IntegrityError: The manifest or the existing tag is damaged; :meth:`remove_tag` removes the latter.
         """
@@ -204,7 +204,7 @@ class Catalog:
         """Read the manifest of a committed version.
 
         Raises:
-            NotFoundError: There is no such committed version.
+            NotFoundError: The version does not exist, or is not committed.
             IntegrityError: The manifest is damaged, or that of another dataset or version.
         """
         layout = Layout(dataset, version)
@@ -438,14 +438,14 @@ def tag(
         where: Version, as :func:`tokenlake.open` takes it; or, with `name`, its store or the store's address.
         tag: Name of the tag.
         name: Reference of the version in the store `where`.
-        storage_options: Options of the store's file system; ``{"env": NAME}`` stands for an environment variable.
+        storage_options: Options of the store's file system; ``{"env": NAME}`` is replaced by an environment variable.
 
     Returns:
         The tag, and its earlier value.
 
     Raises:
         StoreError: The name is not allowed for a tag.
-        NotFoundError: There is no such committed version.
+        NotFoundError: The version does not exist, or is not committed.
         VersionConflictError: Another process set the tag at the same time; nothing was changed.
         IntegrityError: The manifest or the existing tag is damaged.
 

@@ -263,7 +263,7 @@ def diff(
         a: First version, as :func:`tokenlake.open` takes it; a name alone with `store`.
         b: Second version, in the same form.
         store: Store of both versions; None: `a` and `b` are whole addresses.
-        storage_options: Options of fsspec's file system; ``{"env": NAME}`` stands for an environment variable.
+        storage_options: Options of fsspec's file system; ``{"env": NAME}`` is replaced by an environment variable.
 
     Returns:
         Differences of configuration, inputs, tokenizer and contents.
