@@ -22,7 +22,7 @@ _NO_PACKAGE: Final = "metrics need the package {}, which is not installed: pip i
 @final
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure.
+    """One measured figure, in Prometheus' form.
 
     Attributes:
         name: Name in Prometheus' form, with its unit and without ``_total``.

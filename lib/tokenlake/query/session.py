@@ -79,11 +79,11 @@ def sql(
 ) -> pa.Table:
     """Run one SELECT over a store.
 
-    The query may read the tables that :mod:`tokenlake.query` describes and the rows of versions. Shards that it
-    mentions are hashed first and compared with their manifests. DuckDB may then read these files and nothing else, and
-    nothing can be written. Shards of a remote store are copied to a temporary folder, which is removed when the query
-    ends. A query that needs no column of the rows (counts by split or shard) is answered from the sealed manifest, and
-    opens no shard.
+    The query may read the tables about the store (``datasets``, ``shards``, ``accounts`` ...) and the rows of
+    versions, by the name of the dataset. Shards that it mentions are hashed first and compared with their manifests.
+    DuckDB may then read these files and nothing else, and nothing can be written. Shards of a remote store are copied
+    to a temporary folder, which is removed when the query ends. A query that needs no column of the rows (counts by
+    split or shard) is answered from the sealed manifest, and opens no shard.
 
     DuckDB may use a third of the memory of this machine, or the size in the variable ``TOKENLAKE_SQL_MEMORY``
     (``8GB``). Larger intermediate results go to the temporary folder, up to ten times that size.

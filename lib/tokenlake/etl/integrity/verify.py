@@ -57,9 +57,8 @@ def verify(
     Always checked are the manifest (seal, shape, account, and the order of a mixture), the parents that the store
     has, ledger, claim, tags, missing and unlisted files, size and sha256 of every file, and Parquet footers. With
     ``deep``, also page checksums, nulls, counts of rows, tokens and documents, segment lengths, provenance, logical
-    hashes; and, with the extra `etl`, the manifest's statements on configuration and tokenizers
-    (:mod:`tokenlake.etl.integrity.verify_config`). Files are read from the store itself: caches of readers are not
-    used.
+    hashes; and, with the extra `etl`, the manifest's statements on configuration and tokenizers. Files are read from
+    the store itself: caches of readers are not used.
 
     Args:
         where: Dataset, or one version of it, as :func:`tokenlake.open` takes it; or its store.

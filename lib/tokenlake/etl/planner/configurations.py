@@ -22,7 +22,7 @@ Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLik
 
 
 def plan(config: Configuration, on_event: Watcher = ignore, *, again: Precedent | None = None) -> Plan:
-    """Return the plan of a configuration; one that mixes text is several builds, see :mod:`tokenlake.config.resolve`.
+    """Return the plan of a build. A configuration that mixes text is planned as several builds, one after the other.
 
     Args:
         config: Configuration, mapping of its keys, or path of a YAML file.

@@ -32,7 +32,7 @@ class LengthManagerConfig:
 
     Attributes:
         max_length: Maximum number of tokens of a row, special tokens included.
-        truncation: Strategy of cuts, see :mod:`tokenlake.etl.text.truncation`.
+        truncation: Strategy of cuts: ``none``, ``simple``, ``word``, ``sentence`` or ``smart``.
         truncation_side: Side from which tokens are cut away.
         padding: Strategy of padding.
         padding_side: Side on which padding is put.
@@ -106,7 +106,7 @@ class LengthManager:
     Args:
         tokenizer: Hub id, directory, tokenizer.json file, or an object of `transformers` or `tokenizers`.
         max_length: Maximum number of tokens of a row, special tokens included.
-        truncation: Strategy of cuts, see :mod:`tokenlake.etl.text.truncation`.
+        truncation: Strategy of cuts: ``none``, ``simple``, ``word``, ``sentence`` or ``smart``.
         truncation_side: Side from which tokens are cut away.
         padding: Strategy of padding, see :func:`pad`.
         padding_side: Side on which padding is put.

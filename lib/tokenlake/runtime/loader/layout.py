@@ -50,7 +50,7 @@ FLAT_COLUMNS: Final = ("cu_seqlens", "max_seqlen")
 @final
 @dataclass(frozen=True, kw_only=True)
 class BatchLayout:
-    """Layout of batches of packed rows; see :mod:`tokenlake.runtime.loader.layout` and :class:`tokenlake.DataLoader`.
+    """Layout of batches of packed rows, for :class:`tokenlake.DataLoader`: flat, or cut for context parallelism.
 
     Args:
         flat: True for arrays of shape (rows * L,), with `cu_seqlens`, int32, and `max_seqlen`. With a sharding

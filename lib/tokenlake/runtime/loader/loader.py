@@ -56,10 +56,17 @@ class DataLoader:
             no other case.
         pad_last: True to fill that batch by rows of padding (segment_ids 0, no loss); None:
             only with `sharding`, which needs batches of one shape.
-        columns: Names of the columns, any of input_ids, segment_ids, positions, loss_mask, labels, targets
-            (see :mod:`tokenlake.runtime.loader.columns`); None: the first four. Documents also have attention_mask,
-            and lengths of shape (rows,). Preferences have all of them for each answer, as chosen_input_ids,
-            chosen_attention_mask and chosen_labels (see :mod:`tokenlake.runtime.loader.ragged_batch`).
+        columns: Names of the columns; None: the first four of these:
+
+            - ``input_ids``, int32;
+            - ``segment_ids``, int32: 1, 2, 3, ... for the documents of a row, 0 for padding;
+            - ``positions``, int32: from 0 in each segment;
+            - ``loss_mask``, bool: true for ids that count toward the loss;
+            - ``labels``, int32: the id where ``loss_mask`` is true, otherwise -100;
+            - ``targets``, int32: the next id, which each place predicts, or -100.
+
+            Documents also have ``attention_mask``, and ``lengths`` of shape (rows,). Preferences have all of them for
+            each answer, as ``chosen_input_ids``, ``chosen_attention_mask`` and ``chosen_labels``.
         padding: Padding of rows of many lengths, a :class:`tokenlake.BatchPadding`; None: to the longest row of each
             batch. The lengths of all rows are read first: about 3 us a row, and two bytes of memory for each.
         layout: Layout of the arrays of packed rows, a :class:`tokenlake.BatchLayout`: "flat" for arrays of shape

@@ -49,7 +49,7 @@ _LONGEST: Final = 1 << 31
 @final
 @dataclass(frozen=True, kw_only=True)
 class BatchPadding:
-    """Padding of batches of documents or preferences; see :class:`tokenlake.DataLoader`.
+    """Padding of batches of documents or preferences, for :class:`tokenlake.DataLoader`.
 
     Args:
         length: Length of every batch; None: that of the longest row of the batch.
