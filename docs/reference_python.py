@@ -142,6 +142,9 @@ GROUPS: Final = {
 }
 
 _PACKAGES: Final = (tokenlake, tokenlake.data_pipeline, tokenlake.trainer, tokenlake.easydel)
+_PHONE_COLUMNS: Final = 44
+"""Characters of a line of code on a narrow screen."""
+
 _ERRORS_PAGE: Final = "errors"
 
 
@@ -381,7 +384,7 @@ def _signature(path: str, value: Any, *, is_method: bool = False) -> str:
     result = "" if inspect.isclass(value) else _annotation(signature.return_annotation)
     arrow = f" -> {result}" if result else ""
     short = f"{path}({', '.join(parameters)}){arrow}"
-    if len(short) <= 60:
+    if not parameters or len(short) <= _PHONE_COLUMNS:
         return short
     lines = "".join(f"\n    {parameter}," for parameter in parameters)
     return f"{path}({lines}\n){arrow}"
