@@ -84,9 +84,22 @@ def _cleaned(value: Any) -> Any:
 class TokenlakeError(Exception):
     """Root of all deliberate errors.
 
+    Args:
+        message: Message for people: problem, value found, value expected, fix and place. Credentials of URLs are
+            removed.
+        details: JSON-able facts for programs, such as ``file``, ``line``, ``expected`` and ``got``.
+
     Attributes:
-        details: JSON-able facts for programs (file, line, expected, got ...); the message is for people.
-        exit_code: what the command line ends with.
+        details: The details, by name.
+        exit_code: Exit code of the command line.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> try:
+        ...     tl.open("artifacts/boks")
+        ... except tl.TokenlakeError as error:
+        ...     type(error).__name__, error.exit_code
+        ('NotFoundError', 2)
     """
 
     exit_code: ClassVar[int] = 1
@@ -97,17 +110,17 @@ class TokenlakeError(Exception):
 
     @property
     def field_path(self) -> str | None:
-        """Where in a configuration or a row it is, such as ``prompt.template``; None where it is nowhere there."""
+        """Place in a configuration or a row, such as ``prompt.template``; None if the error has none."""
         return self.details.get("field_path")
 
     @property
     def expected(self) -> Any:
-        """What would be right, where the error says it by itself."""
+        """Value that was expected; None if the error does not state it."""
         return self.details.get("expected")
 
     @property
     def got(self) -> Any:
-        """What was found instead, where the error says it by itself."""
+        """Value that was found; None if the error does not state it."""
         return self.details.get("got")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -115,7 +128,17 @@ class TokenlakeError(Exception):
 
 
 class ConfigError(TokenlakeError):
-    """A configuration, an option or an argument is wrong."""
+    """A configuration, an option or an argument is wrong.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> from tokenlake.errors import ConfigError
+        >>> try:
+        ...     tl.load_config({"datasets": []}, ["pack.seq_lenght=512"])
+        ... except ConfigError as error:
+        ...     error.exit_code, str(error)[:67]
+        (2, "pack.seq_lenght (override): unknown key; did you mean 'seq_length'?")
+    """
 
     exit_code = 2
 
@@ -129,11 +152,21 @@ class MissingExtraError(TokenlakeError):
 
 
 class SourceError(TokenlakeError):
-    """The raw input cannot be used."""
+    """The raw input cannot be used.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> from tokenlake.errors import SourceError
+        >>> try:
+        ...     tl.create_source({"data_files": "missing/*.jsonl"})
+        ... except SourceError as error:
+        ...     error.exit_code
+        2
+    """
 
 
 class SourceNotFoundError(SourceError):
-    """Nothing matches a path, glob or id; the message names near matches."""
+    """Nothing matches a path, glob or id; the message names similar ones."""
 
     exit_code = 2
 
@@ -150,7 +183,7 @@ class UnsuitableFileError(DamagedFileError):
 
 
 class BadRecordError(SourceError):
-    """One record cannot be used and ``on_bad_record`` is ``fail``."""
+    """A record cannot be used, and ``on_bad_record`` is ``fail``."""
 
 
 class TooManyBadRecordsError(SourceError):
@@ -158,19 +191,26 @@ class TooManyBadRecordsError(SourceError):
 
 
 class InputChangedError(SourceError):
-    """An input is not what it was when the build was planned."""
+    """An input differs from its state when the build was planned."""
 
 
 class TokenizerError(TokenlakeError):
-    """A tokenizer cannot be loaded or used."""
+    """A tokenizer cannot be loaded or used.
+
+    Example:
+        >>> from tokenlake.data_pipeline import TokenizerWrapper
+        >>> from tokenlake.errors import TokenizerError
+        >>> isinstance(TokenizerWrapper.from_pretrained("data").unwrap_err(), TokenizerError)
+        True
+    """
 
 
 class EngineMismatchError(TokenizerError):
-    """A fast engine's ids differ from the reference's on one text."""
+    """A faster tokenizer gives other ids than the reference for a text."""
 
 
 class TemplateMismatchError(TokenizerError):
-    """A conversation rendered together with others differs from what its chat template makes of it."""
+    """A conversation rendered together with others differs from the result of its chat template."""
 
 
 class StoreError(TokenlakeError):
@@ -178,41 +218,41 @@ class StoreError(TokenlakeError):
 
 
 class NotFoundError(StoreError):
-    """No such dataset, version or object."""
+    """A dataset, version or object of a store does not exist."""
 
     exit_code = 2
 
 
 class VersionConflictError(StoreError):
-    """Another writer's object is where ours should go."""
+    """Another writer created or changed the object first."""
 
 
 class IntegrityError(TokenlakeError):
-    """Bytes are not what the manifest says."""
+    """Bytes differ from their hash in the manifest."""
 
     exit_code = 3
 
 
 class AccountError(IntegrityError):
-    """An audit of rows or tokens does not balance: something was lost or invented."""
+    """An audit of rows or tokens does not balance: something was lost or added."""
 
 
 class WorkerError(TokenlakeError):
-    """A build could not be carried through."""
+    """A build cannot be completed."""
 
 
 class WorkerDiedError(WorkerError):
-    """A worker process ended without an answer (killed, out of memory); worth a retry."""
+    """A worker process ended without an answer (killed, out of memory); a retry may succeed."""
 
 
 class CancelledError(WorkerError):
-    """The build was asked to stop; what is finished stays and a rerun resumes."""
+    """The build was asked to stop. Finished units are kept, and a rerun resumes."""
 
     exit_code = 130
 
 
 class DivergedError(TokenlakeError):
-    """A loss, a gradient or a parameter of a training run is not finite, and will not be again."""
+    """A loss, a gradient or a parameter of a training run is not finite."""
 
 
 def _tree(cls: type[TokenlakeError]) -> dict[str, type[TokenlakeError]]:

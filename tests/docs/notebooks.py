@@ -5,16 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
-import textwrap
 from pathlib import Path
 from typing import Any, Final
 
 import nbformat
 from nbclient import NotebookClient
-
-from tests.store.support import shared_store
-from tokenlake.etl.tokenizers import train_bpe
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 NOTEBOOKS: Final = tuple(sorted((ROOT / "notebooks").glob("*.ipynb")))
@@ -27,7 +22,9 @@ def execute(path: Path, more: str = "") -> Any:
     notebook = nbformat.read(path, as_version=4)
     if more:
         notebook.cells.append(nbformat.v4.new_code_cell(more))
-    NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
+    # The folder of the notebooks, as in Jupyter: they import `plots` from it.
+    resources = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()
     return notebook
 
 
@@ -48,17 +45,10 @@ def _write(path: Path) -> None:
 
 
 def main() -> None:
-    """Run all of them on a small store and keep what they show."""
+    """Run all of them, each on the data that it makes, and keep their outputs."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "lib"), str(ROOT)])
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer = Path(folder) / "tokenizer"
-        tokenizer.mkdir()
-        for name, data in train_bpe([Path(textwrap.__file__).read_text()], vocab_size=600).files.items():
-            (tokenizer / name).write_bytes(data)
-        os.environ["TOKENLAKE_STORE"] = str(shared_store(tokenizer))
-        os.environ["TOKENLAKE_DATASET"] = "small"
-        for path in NOTEBOOKS:
-            _write(path)
+    for path in NOTEBOOKS:
+        _write(path)
 
 
 if __name__ == "__main__":

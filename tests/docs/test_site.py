@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 import tokenlake
 from tests.docs.snippets import ROOT
-from tokenlake import PipelineConfig, easydel
+from tokenlake import PipelineConfig, data_pipeline, easydel, trainer
+from tokenlake.cli import COMMANDS
 from tokenlake.cli.app import main
 
 VARIABLE = re.compile(r"\bTOKENLAKE_[A-Z_]+\b")
@@ -38,14 +41,45 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
 
 
 def test_the_reference_holds_every_key_command_and_name(site: Path) -> None:
-    keys, commands, names = (
-        (site / "reference" / name / "index.html").read_text() for name in ("keys", "commands", "python")
-    )
+    pages = {path.parent.name: path.read_text() for path in site.glob("reference/*/index.html")}
+    keys, commands = pages.pop("keys"), pages.pop("commands")
     assert all(f"<code>{name}</code>" in keys for name in PipelineConfig.model_fields)
     assert "Number of rows of a lane within which" in keys  # the text under a field of a section
-    assert 'id="verify"' in commands and "every byte and count" in commands
-    public = {*tokenlake.__all__, *easydel.__all__} - {"__version__"}
-    assert [name for name in public if f">{name}<" not in names] == []
+    assert all(f'id="{name}"' in commands for name in COMMANDS)
+    assert "<code>--deep</code>" in commands and "Decode every row" in commands
+    public = {*tokenlake.__all__, *data_pipeline.__all__, *trainer.__all__, *easydel.__all__} - {
+        "__version__"
+    }
+    entries = set(re.findall(r'<h2 id="(\w+)"', "".join(pages.values())))
+    assert public - entries == set()
+    assert all(f'#{name}"' in pages["python"] for name in public)
+
+
+def test_the_reference_shows_options_and_no_validators(site: Path) -> None:
+    hints = get_type_hints(tokenlake.DataLoader.__init__)
+    keywords = hints["options"].__args__[0]
+    loading = (site / "reference/loading/index.html").read_text()
+    text = "".join(path.read_text() for path in site.glob("reference/*/index.html"))
+    assert all(f"<code>{option}</code>" in loading for option in keywords.__annotations__)
+    assert not re.findall(r"Annotated\[|BeforeValidator|&lt;function|&lt;factory| at 0x[0-9a-f]", text)
+    # A role or a literal of reStructuredText that is not Markdown yet.
+    assert not re.findall(r":(?:class|func|meth|mod|attr|data):|``", text)
+
+
+def test_examples_are_shown_without_prompts(site: Path) -> None:
+    text = "".join(path.read_text() for path in site.glob("reference/*/index.html"))
+    assert text.count("<strong>Example</strong>") > 60
+    assert "&gt;&gt;&gt;" not in text
+
+
+def test_a_search_for_a_validation_split_finds_its_page(site: Path) -> None:
+    index = json.loads((site / "search/search_index.json").read_text())
+    pages = {entry["location"]: entry for entry in index["docs"]}
+    # Titles weigh most, and only this page has a factor among those with both words in the title.
+    with_both = [
+        place for place, page in pages.items() if "validation split" in page["title"] and "#" not in place
+    ]
+    assert with_both == ["howto/validation/"] and pages["howto/validation/"]["boost"] > 1
 
 
 def test_every_variable_of_the_code_is_told_and_no_other() -> None:

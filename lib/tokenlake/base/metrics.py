@@ -22,7 +22,7 @@ _NO_PACKAGE: Final = "metrics need the package {}, which is not installed: pip i
 @final
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure.
+    """One measured figure, in Prometheus' form.
 
     Attributes:
         name: Name in Prometheus' form, with its unit and without ``_total``.
@@ -50,11 +50,27 @@ Read = Callable[[], Iterable[Metric]]
 
 @final
 class MetricsExport:
-    """Keeps figures where others find them, inside of its ``with`` block::
+    """Export of figures to a file in Prometheus' format, to OpenTelemetry, or to both, inside its ``with`` block.
 
-    with tl.MetricsExport(loader.metrics, file="loader.prom", opentelemetry=True):
-        for batch in loader:
-            ...
+    Args:
+        read: Function that returns the figures, such as ``loader.metrics``.
+        file: Path of a text file in Prometheus' format, which is replaced as a whole; None: no file.
+        opentelemetry: True to give the figures to OpenTelemetry's global meter provider, by its meter ``tokenlake``.
+        interval: Seconds between two versions of the file; the last one is written at the end of the block.
+        labels: Further labels of each figure, which distinguish this export from others; None: none.
+
+    Raises:
+        ConfigError: Neither `file` nor `opentelemetry` is given, or the interval is not above 0.
+        MissingExtraError: The package prometheus-client or opentelemetry-api is not installed.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> loader = tl.DataLoader(tl.open("artifacts/books"), batch_size=8)
+        >>> with tl.MetricsExport(loader.metrics, file="loader.prom", labels={"run": "a"}) as export:
+        ...     batch = next(iter(loader))
+        >>> figure = next(iter(export))
+        >>> figure.name, figure.value, figure.labels
+        ('tokenlake_loader_batches', 1, {'run': 'a'})
     """
 
     def __init__(
@@ -66,20 +82,7 @@ class MetricsExport:
         interval: float = 15.0,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """Export nothing yet.
-
-        Args:
-            read: Function that returns the figures, such as ``loader.metrics``.
-            file: Path of a text file in Prometheus' format, which is replaced as a whole; None for no file.
-            opentelemetry: True to give the figures to OpenTelemetry's global meter provider, by its meter
-                ``tokenlake``.
-            interval: Seconds between two versions of the file; the last one is written at the end of the block.
-            labels: Further labels of every figure, which tell one export from another.
-
-        Raises:
-            ConfigError: Neither `file` nor `opentelemetry` is given, or the interval is not above 0.
-            MissingExtraError: prometheus-client or opentelemetry-api is not installed.
-        """
+        """Check the arguments; nothing is exported yet."""
         if file is None and not opentelemetry:
             raise ConfigError(
                 "MetricsExport: got neither file nor opentelemetry, expected at least one of them"
@@ -118,7 +121,7 @@ class MetricsExport:
         yield from families.values()
 
     def write(self) -> None:
-        """Write the file now; OSError where that fails."""
+        """Write the file now. Raises OSError if that fails."""
         if self._file is not None:
             _prometheus().write_to_textfile(self._file, self._registry)
 

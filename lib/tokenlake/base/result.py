@@ -20,16 +20,23 @@ E = TypeVar("E")
 
 
 class Result(Generic[T_co, E_co]):
-    """Either :class:`Ok` with a value, or :class:`Err` with an error; nothing else."""
+    """Either an :class:`Ok` with a value or an :class:`Err` with an error, returned where other code raises.
+
+    Example:
+        >>> from tokenlake.data_pipeline import Result, TokenizerWrapper
+        >>> result: Result = TokenizerWrapper.from_pretrained("openai-community/gpt2")
+        >>> result.is_ok(), result.map(lambda tokenizer: tokenizer.vocab_size).unwrap_or(0)
+        (True, 600)
+    """
 
     __slots__ = ()
 
     def is_ok(self) -> bool:
-        """Return whether there is a value."""
+        """Return True if there is a value."""
         return isinstance(self, Ok)
 
     def is_err(self) -> bool:
-        """Return whether there is an error."""
+        """Return True if there is an error."""
         return not self.is_ok()
 
     def unwrap(self) -> T_co:
@@ -99,7 +106,16 @@ class Result(Generic[T_co, E_co]):
 @final
 @dataclass(frozen=True, slots=True)
 class Ok(Result[T_co, Never]):
-    """A value."""
+    """Result that holds a value.
+
+    Args:
+        value: Value of any type.
+
+    Example:
+        >>> from tokenlake.data_pipeline import Ok
+        >>> Ok(2).map(lambda value: value * 3).unwrap()
+        6
+    """
 
     value: T_co
 
@@ -107,7 +123,16 @@ class Ok(Result[T_co, Never]):
 @final
 @dataclass(frozen=True, slots=True)
 class Err(Result[Never, E_co]):
-    """An error; those of Tokenlake say ``field_path``, ``expected`` and ``got``."""
+    """Result that holds an error.
+
+    Args:
+        error: Error; those of Tokenlake have ``field_path``, ``expected`` and ``got``.
+
+    Example:
+        >>> from tokenlake.data_pipeline import Err
+        >>> Err("no such split").unwrap_or("train")
+        'train'
+    """
 
     error: E_co
 
@@ -121,35 +146,106 @@ def attempt(function: Callable[[], T]) -> Result[T, TokenlakeError]:
 
 
 def is_ok(result: Result[Any, Any]) -> bool:
-    """Return whether there is a value."""
+    """Return True if the result holds a value.
+
+    Args:
+        result: Result to test.
+
+    Example:
+        >>> from tokenlake.data_pipeline import Ok, is_ok
+        >>> is_ok(Ok(4))
+        True
+    """
     return result.is_ok()
 
 
 def is_err(result: Result[Any, Any]) -> bool:
-    """Return whether there is an error."""
+    """Return True if the result holds an error.
+
+    Args:
+        result: Result to test.
+
+    Example:
+        >>> from tokenlake.data_pipeline import Err, is_err
+        >>> is_err(Err("odd"))
+        True
+    """
     return result.is_err()
 
 
 def unwrap(result: Result[T, Any]) -> T:
-    """Return the value; raise the error where there is one."""
+    """Return the value, or raise the error.
+
+    Args:
+        result: Result to read.
+
+    Raises:
+        BaseException: The error itself.
+        TokenlakeError: The error is not an exception.
+
+    Example:
+        >>> from tokenlake.data_pipeline import Ok, unwrap
+        >>> unwrap(Ok(4))
+        4
+    """
     return result.unwrap()
 
 
 def unwrap_or(result: Result[T, Any], default: U) -> T | U:
-    """Return the value, or `default` where there is none."""
+    """Return the value, or a default for an error.
+
+    Args:
+        result: Result to read.
+        default: Value that replaces an error.
+
+    Example:
+        >>> from tokenlake.data_pipeline import Err, unwrap_or
+        >>> unwrap_or(Err("odd"), 0)
+        0
+    """
     return result.unwrap_or(default)
 
 
 def map_result(result: Result[T, E], function: Callable[[T], U]) -> Result[U, E]:
-    """Return the result with `function` applied to the value."""
+    """Return the result with a function applied to its value; an error stays as it is.
+
+    Args:
+        result: Result to read.
+        function: Function of the value.
+
+    Example:
+        >>> from tokenlake.data_pipeline import Ok, map_result
+        >>> map_result(Ok(4), lambda value: value + 1)
+        Ok(value=5)
+    """
     return result.map(function)
 
 
 def map_err(result: Result[T, E], function: Callable[[E], U]) -> Result[T, U]:
-    """Return the result with `function` applied to the error."""
+    """Return the result with a function applied to its error; a value stays as it is.
+
+    Args:
+        result: Result to read.
+        function: Function of the error.
+
+    Example:
+        >>> from tokenlake.data_pipeline import Err, map_err
+        >>> map_err(Err("odd"), str.upper)
+        Err(error='ODD')
+    """
     return result.map_err(function)
 
 
 def flat_map(result: Result[T, Any], function: Callable[[T], Result[U, Any]]) -> Result[U, Any]:
-    """Return the result of a function of the value, which may fail."""
+    """Return the result of a function of the value, which may fail; an error stays as it is.
+
+    Args:
+        result: Result to read.
+        function: Function of the value that returns another result.
+
+    Example:
+        >>> from tokenlake.data_pipeline import Err, Ok, flat_map
+        >>> flat_map(Ok(4), lambda value: Ok(value // 2) if value % 2 == 0 else Err("odd"))
+        Ok(value=2)
+    """
     return result.and_then(function)

@@ -33,14 +33,14 @@ def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> Pipeline
     In a file and in overrides a secret must be a reference. A file's stem is the default `name`.
 
     Args:
-        source: Path of a YAML file, a mapping, or a configuration. One of ``type: data_module`` is translated.
-        overrides: Texts ``key=value``, see :mod:`tokenlake.base.section_file`.
+        source: Path of a YAML file, mapping of its keys, or configuration. One of ``type: data_module`` is translated.
+        overrides: Texts ``key=value`` that replace keys of the source, such as ``pack.seq_length=512``.
 
     Returns:
         The validated, frozen configuration.
 
     Raises:
-        ConfigError: Any option is wrong. The message has a line for each problem, with its key, value, allowed values,
+        ConfigError: An option is wrong. The message has a line for each problem, with its key, value, allowed values,
             nearest match, and line of the file.
 
     Example:

@@ -354,7 +354,7 @@ class PipelineConfig(Section):
 
     @property
     def has_exports(self) -> bool:
-        """True if exports or a push follow the commit, see :mod:`tokenlake.etl.export.plan`."""
+        """True if exports or a push follow the commit."""
         save = self.save
         has_other_form = save.format != "parquet" or save.compression not in (None, "zstd")
         # The shards of a text build are those of the version itself.

@@ -116,12 +116,23 @@ def _with_labels(row: Mapping[str, Any]) -> dict[str, Any]:
 def create_collate_fn(tokenizer: Any, **options: Any) -> Collate:
     """Return a function that pads the fields of examples to one length.
 
+    The function takes n examples and returns tensors of shape (n, width). Ids are padded with the padding token, masks
+    with 0 and labels with -100.
+
     Args:
         tokenizer: Id of the padding token, or a tokenizer (Hub id, path, object) that names one.
-        options: Attributes of :class:`Collate`: padding, padding_side, max_length, pad_to_multiple_of, integers.
+        options: Attributes of ``Collate``: `padding` ("longest" by default, or "max_length"), `padding_side` ("right"),
+            `max_length` (None: no limit), `pad_to_multiple_of` (1), and `integers` (name -> "int32" or "int64"; None:
+            all fields as int64).
 
     Raises:
-        ConfigError: The tokenizer names neither padding nor EOS, or an option is not allowed.
+        ConfigError: The tokenizer names neither a padding nor an EOS token, or an option is not allowed.
+
+    Example:
+        >>> from tokenlake.data_pipeline import create_collate_fn
+        >>> collate = create_collate_fn(0, pad_to_multiple_of=4)
+        >>> collate([{"input_ids": [5, 6]}, {"input_ids": [7, 8, 9]}])["input_ids"].tolist()
+        [[5, 6, 0, 0], [7, 8, 9, 0]]
     """
     if not isinstance(tokenizer, int):
         files = files_of(tokenizer)
@@ -134,17 +145,43 @@ def create_collate_fn(tokenizer: Any, **options: Any) -> Collate:
 
 
 def create_causal_lm_collate(tokenizer: Any, **options: Any) -> Collate:
-    """Return a collate function for next-token loss; for the arguments see :func:`create_collate_fn`.
+    """Return a collate function for next-token loss.
 
-    In examples without labels, all ids count toward the loss. Padding never does, whether it is added here or is
-    already in an example, where its ``attention_mask`` is 0.
+    In examples without labels, all ids count toward the loss. Padding never counts, both padding that is added and
+    padding of an example itself, where its ``attention_mask`` is 0.
+
+    Args:
+        tokenizer: Id of the padding token, or a tokenizer that names one, as for :func:`create_collate_fn`.
+        options: Options of :func:`create_collate_fn`.
+
+    Raises:
+        ConfigError: The tokenizer names neither a padding nor an EOS token, or an option is not allowed.
+
+    Example:
+        >>> from tokenlake.data_pipeline import create_causal_lm_collate
+        >>> collate = create_causal_lm_collate(0)
+        >>> collate([{"input_ids": [5, 6]}, {"input_ids": [7, 8, 9]}])["labels"].tolist()
+        [[5, 6, -100], [7, 8, 9]]
     """
     return create_collate_fn(tokenizer, labels_from_ids=True, **options)
 
 
 def create_seq2seq_collate(tokenizer: Any, **options: Any) -> Collate:
-    """Return a collate function for an encoder and a decoder; for the arguments see :func:`create_collate_fn`.
+    """Return a collate function for an encoder and a decoder.
 
-    `labels` are separate sequences of at most `max_target_length` values.
+    Args:
+        tokenizer: Id of the padding token, or a tokenizer that names one, as for :func:`create_collate_fn`.
+        options: Options of :func:`create_collate_fn`, and `max_target_length`, the maximum number of labels, which are
+            separate sequences (None: no limit).
+
+    Raises:
+        ConfigError: The tokenizer names neither a padding nor an EOS token, or an option is not allowed.
+
+    Example:
+        >>> from tokenlake.data_pipeline import create_seq2seq_collate
+        >>> collate = create_seq2seq_collate(0)
+        >>> batch = collate([{"input_ids": [5, 6, 7], "labels": [8]}, {"input_ids": [5], "labels": [8, 9]}])
+        >>> batch["labels"].tolist()
+        [[8, -100], [8, 9]]
     """
     return create_collate_fn(tokenizer, labels_apart=True, **options)

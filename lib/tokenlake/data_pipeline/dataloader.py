@@ -31,11 +31,14 @@ _STARTS = (None, "fork", "spawn", "forkserver")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataLoaderBuilder:
-    """Options of a ``torch.utils.data.DataLoader``; each ``with_`` returns a builder with one more of them.
+    """Options of a ``torch.utils.data.DataLoader``. Each ``with_`` method returns a builder with one more option.
 
-    ::
-
-        loader = DataLoaderBuilder().with_dataset(dataset).with_batch_size(8).with_padding(tokenizer).build().unwrap()
+    Example:
+        >>> from tokenlake.data_pipeline import DataLoaderBuilder
+        >>> dataset = [{"input_ids": [5, 6]}, {"input_ids": [7, 8, 9]}]
+        >>> builder = DataLoaderBuilder().with_dataset(dataset).with_batch_size(2).with_padding(0)
+        >>> next(iter(builder.build().unwrap()))["input_ids"].tolist()
+        [[5, 6, 0], [7, 8, 9]]
     """
 
     _dataset: Any = None
@@ -46,11 +49,20 @@ class DataLoaderBuilder:
     _distributed: bool = False
 
     def with_dataset(self, dataset: Dataset[Any]) -> Self:
-        """Load the items of a dataset, map-style or iterable."""
+        """Load the items of a dataset.
+
+        Args:
+            dataset: Map-style or iterable dataset.
+        """
         return replace(self, _dataset=dataset)
 
     def with_batch_size(self, batch_size: int, *, drop_last: bool = False) -> Self:
-        """Have so many items in a batch; with `drop_last` without the last one, where it is smaller."""
+        """Set the number of items in a batch.
+
+        Args:
+            batch_size: Number of items.
+            drop_last: True to leave out the last batch if it is smaller.
+        """
         return self._with(batch_size=batch_size, drop_last=drop_last)
 
     def with_workers(
@@ -61,7 +73,14 @@ class DataLoaderBuilder:
         prefetch_factor: int | None = None,
         start_method: str | None = None,
     ) -> Self:
-        """Make batches in so many processes, each `prefetch_factor` ahead; kept from epoch to epoch if `persistent`."""
+        """Make batches in worker processes.
+
+        Args:
+            num_workers: Number of processes; 0: batches are made in this process.
+            persistent: True to keep the processes from epoch to epoch.
+            prefetch_factor: Number of batches that each process makes ahead; None: PyTorch's default.
+            start_method: Start method of the processes, such as "spawn"; None: that of the platform.
+        """
         require_one_of("start_method", start_method, _STARTS)
         return self._with(
             num_workers=num_workers,
@@ -71,35 +90,57 @@ class DataLoaderBuilder:
         )
 
     def with_pin_memory(self, pin_memory: bool = True) -> Self:
-        """Copy batches to pinned memory."""
+        """Copy batches to pinned memory.
+
+        Args:
+            pin_memory: True to copy.
+        """
         return self._with(pin_memory=pin_memory)
 
     def with_shuffle(self, shuffle: bool = True, *, seed: int = 0) -> Self:
-        """Have another order in every epoch, which `seed` decides; an iterable dataset shuffles itself.
+        """Shuffle the items in a new order in each epoch. An iterable dataset shuffles itself.
 
-        Epochs count from 0 with each iteration over the loader; ``set_epoch(n)`` of the dataset, or of the sampler of
-        several processes, makes the next one epoch n.
+        Epochs count from 0, one for each iteration over the loader. ``set_epoch(n)`` of the dataset, or of the sampler
+        of several processes, makes the next one epoch n.
+
+        Args:
+            shuffle: True to shuffle.
+            seed: Random seed of the orders.
         """
         return replace(self, _shuffle=shuffle, _seed=seed)
 
     def with_distributed(self, rank: int | None = None, world_size: int | None = None) -> Self:
-        """Load one process's share, by a ``DistributedSampler``; left out, torch.distributed says which.
+        """Load one process's share of the items, by a ``DistributedSampler``.
 
-        All processes have as many rows: some rows are repeated, or with ``drop_last`` the last ones are left out.
+        All processes get the same number of items: some items are repeated, or with ``drop_last`` the last ones are
+        left out.
+
+        Args:
+            rank: Index of this process; None: the rank in ``torch.distributed``.
+            world_size: Number of processes; None: that of ``torch.distributed``.
         """
         place = None if rank is None or world_size is None else (rank, world_size)
         return replace(self, _distributed=True, _place=place)
 
     def with_padding(self, tokenizer: Any, **options: Any) -> Self:
-        """Pad a batch's items; arguments as of :func:`tokenlake.data_pipeline.create_collate_fn`."""
+        """Pad the items of a batch to one length.
+
+        Args:
+            tokenizer: Tokenizer, as for :func:`tokenlake.data_pipeline.create_collate_fn`.
+            options: Options of that function.
+        """
         return self.with_collate(create_collate_fn(tokenizer, **options))
 
     def with_collate(self, function: Callable[[list[Any]], Any]) -> Self:
-        """Make batches of items by a function."""
+        """Set the function that makes a batch of items.
+
+        Args:
+            function: Function of a list of items.
+        """
         return self._with(collate_fn=function)
 
     def build(self) -> Result[DataLoader[Any], TokenlakeError]:
-        """Return the loader, or which option is wrong."""
+        """Return the loader, or the error of a wrong option."""
         return attempt(self._built)
 
     def _with(self, **options: Any) -> Self:
@@ -195,11 +236,21 @@ Row = Mapping[str, Any]
 
 @final
 class PreprocessedDataset(Dataset[ProcessedExample]):
-    """Map-style: item i is row i as ``input_ids``, ``attention_mask`` and ``labels``, int32[L] each.
+    """Map-style dataset of examples; item i is row i as ``input_ids``, ``attention_mask`` and ``labels``, int32[L]
+    each.
 
     Args:
-        rows: anything with a length and items, such as a list or a ``datasets.Dataset``.
-        engine: makes examples of rows; with ``padding=False`` where a collate function pads.
+        rows: Rows in any object with a length and items, such as a list or a ``datasets.Dataset``.
+        engine: Engine that makes examples of rows; with ``padding=False`` if a collate function pads.
+
+    Example:
+        >>> from tokenlake.data_pipeline import PreprocessedDataset, PromptEngine
+        >>> prompt = {"template": "Q: {question} A: {answer}", "label_column": "answer"}
+        >>> engine = PromptEngine(prompt, "openai-community/gpt2", max_length=32)
+        >>> rows = [{"question": "How deep is it?", "answer": "Nine metres."}] * 4
+        >>> dataset = PreprocessedDataset(rows, engine)
+        >>> len(dataset), dataset[0]["labels"].shape
+        (4, (32,))
     """
 
     def __init__(self, rows: Sequence[Row], engine: PromptEngine) -> None:
@@ -219,13 +270,25 @@ class PreprocessedDataset(Dataset[ProcessedExample]):
 
 @final
 class PackedDataset(Dataset[ProcessedExample]):
-    """Map-style: item i is packed row i, which holds several examples, one after the other.
+    """Map-style dataset of packed rows; item i is row i, which holds several examples one after the other.
 
-    Beside ``input_ids``, ``attention_mask`` and ``labels`` it has ``segment_ids`` (1, 2, 3 ... for its examples, 0 for
+    Items have ``input_ids``, ``attention_mask``, ``labels``, ``segment_ids`` (1, 2, 3, ... for the examples, 0 for
     padding) and ``position_ids`` (from 0 in each example), int32[L] each.
 
     Args:
-        rows: of :class:`tokenlake.PackedShardedSource`, made of examples.
+        rows: Rows of a :class:`tokenlake.PackedShardedSource` over examples.
+
+    Example:
+        >>> from tokenlake.data_pipeline import DataPipeline
+        >>> config = {
+        ...     "dataset": {"name": "lake", "stages": ["packing"]},
+        ...     "prompt_template": {"template": "Q: {question} A: {answer}", "label_column": "answer"},
+        ...     "tokenizer": {"name_or_path": "openai-community/gpt2", "max_length": 64},
+        ... }
+        >>> rows = [{"question": "How deep is it?", "answer": "Nine metres."}] * 4
+        >>> dataset = DataPipeline(config, datasets={"train": rows}).get_dataset("train").unwrap()
+        >>> dataset[0]["segment_ids"].shape
+        (64,)
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
@@ -262,21 +325,32 @@ _SLOTS: Final = 1024
 
 @final
 class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
-    """Iterable: rows become examples one by one; each process has its share of them, and each of its workers too.
+    """Iterable dataset of examples, made of rows one by one. Each process, and each of its workers, has its share of
+    rows.
 
-    Row number n is of process ``n % world_size``. Processes have equal numbers of rows, and so of batches: where the
-    rows do not come out even, some of the last ones are repeated, or with `drop_last` the last ones are left out. With
-    several processes the place of a row that is skipped is taken by a repetition of the row before it.
+    Row n belongs to process ``n % world_size``. Processes get equal numbers of rows, and thus of batches: if the rows
+    do not divide evenly, some of the last ones are repeated, or with `drop_last` the last ones are left out. With
+    several processes, a row that is skipped is replaced by a repetition of the row before it.
 
     Args:
-        rows: a source, or anything that can be iterated over again and again.
-        engine: as of :class:`PreprocessedDataset`.
-        skip_errors: leave rows out of which no example can be made, and count them in :attr:`skipped`.
-        skip_long: the same, only of rows whose prompt is too long.
-        shuffle_buffer: rows among which the next is drawn; 0: they come in their order.
-        seed: of the draw, together with the epoch.
-        rank, world_size: which of how many processes this is.
-        drop_last: leave out the last rows instead of repeating some.
+        rows: Source, or any object that can be iterated several times.
+        engine: Engine, as for :class:`PreprocessedDataset`.
+        skip_errors: True to leave out rows that make no example, and to count them in :attr:`skipped`.
+        skip_long: True to leave out and count rows whose prompt is too long.
+        shuffle_buffer: Number of rows from which the next one is drawn; 0: rows keep their order.
+        seed: Random seed of the draw, together with the epoch.
+        rank: Index of this process.
+        world_size: Number of processes.
+        drop_last: True to leave out the last rows in place of repeating some.
+
+    Example:
+        >>> from tokenlake.data_pipeline import PromptEngine, StreamingPreprocessedDataset
+        >>> prompt = {"template": "Q: {question} A: {answer}", "label_column": "answer"}
+        >>> engine = PromptEngine(prompt, "openai-community/gpt2", max_length=32)
+        >>> rows = [{"question": "How deep is it?", "answer": "Nine metres."}] * 4
+        >>> dataset = StreamingPreprocessedDataset(rows, engine, shuffle_buffer=4)
+        >>> sum(1 for _ in dataset)
+        4
     """
 
     def __init__(
@@ -328,7 +402,7 @@ class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
         self._is_begun = False
 
     def begin_epoch(self) -> None:
-        """Begin the epoch that was set, or the next one if it was begun already; a loader does that by itself."""
+        """Begin the epoch that was set, or the next one if that was begun already. A loader calls this itself."""
         if self._is_begun:
             self._epoch += 1
         self._is_begun = True

@@ -31,17 +31,24 @@ from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
 
 @final
 class TokenizerWrapper:
-    """A tokenizer that is ready to encode.
+    """Tokenizer that is loaded and ready to encode.
 
     Args:
-        tokenizer: Hub id, path, a `TokenizerConfig`, or an object of transformers or tokenizers.
+        tokenizer: Hub id, path, `TokenizerConfig`, or object of transformers or tokenizers.
 
     Attributes:
-        pad_token_id: its padding, else its EOS.
-        vocab_size: one more than the largest id, added tokens included.
+        pad_token_id: Id of the padding token, or of the EOS token if there is none.
+        vocab_size: Largest id plus one, added tokens included.
 
     Raises:
-        TokenizerError: it has neither padding nor EOS; name one by ``TokenizerConfig(special_tokens=...)``.
+        TokenizerError: It has neither a padding nor an EOS token; ``TokenizerConfig(special_tokens=...)`` names one.
+
+    Example:
+        >>> from tokenlake.data_pipeline import TokenizerWrapper
+        >>> tokenizer = TokenizerWrapper("openai-community/gpt2")
+        >>> ids = tokenizer.encode("A lake holds water.").unwrap()
+        >>> tokenizer.decode(ids).unwrap()
+        'A lake holds water.'
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -52,16 +59,21 @@ class TokenizerWrapper:
 
     @classmethod
     def from_pretrained(cls, name_or_path: Any, **options: Any) -> Result[Self, TokenlakeError]:
-        """Return the tokenizer of an id or a path, or why there is none.
+        """Return the tokenizer of an id or a path, or the error.
 
         Args:
-            options: of :class:`tokenlake.TokenizerConfig`: `max_length`, `special_tokens`, `padding_side` ...
+            name_or_path: Hub id or path.
+            options: Options of :class:`tokenlake.TokenizerConfig`: `max_length`, `special_tokens`, `padding_side` ...
         """
         return cls.from_config({"name_or_path": name_or_path, **options} if options else name_or_path)
 
     @classmethod
     def from_config(cls, config: Any) -> Result[Self, TokenlakeError]:
-        """Return the tokenizer of a `TokenizerConfig` (or a mapping of its keys), or why there is none."""
+        """Return the tokenizer of a configuration, or the error.
+
+        Args:
+            config: `TokenizerConfig`, or mapping of its keys.
+        """
 
         def made() -> Self:
             return cls(
@@ -76,26 +88,38 @@ class TokenizerWrapper:
 
     @property
     def bos_token_id(self) -> int | None:
-        """The id that begins a text, None where none is named."""
+        """Id that begins a text; None if the tokenizer names none."""
         return self.loaded.files.bos_id
 
     @property
     def eos_token_id(self) -> int | None:
-        """The id that ends a text, None where none is named."""
+        """Id that ends a text; None if the tokenizer names none."""
         return self.loaded.files.eos_id
 
     def encode(self, text: str) -> Result[list[int], TokenlakeError]:
-        """Return the ids of a text, cut and surrounded as configured."""
+        """Return the ids of a text, cut and surrounded by special tokens as configured.
+
+        Args:
+            text: Text.
+        """
         return self.encode_batch([text]).map(lambda rows: rows[0])
 
     def encode_batch(self, texts: Sequence[str]) -> Result[list[list[int]], TokenlakeError]:
-        """Return the ids of texts, padded as configured."""
+        """Return the ids of texts, padded as configured.
+
+        Args:
+            texts: Texts.
+        """
         return attempt(
             lambda: self._manager.tokenize_batch(self.loaded, texts, self.loaded.config)["input_ids"]
         )
 
     def decode(self, ids: Sequence[int]) -> Result[str, TokenlakeError]:
-        """Return the text of ids, special tokens included."""
+        """Return the text of ids, special tokens included.
+
+        Args:
+            ids: Ids, int[n].
+        """
         return attempt(lambda: self.loaded.decode(ids))
 
 
@@ -126,17 +150,33 @@ _EXAMPLE: Final = "{type: data_module, dataset: {name: org/name}, tokenizer: ope
 
 @final
 class DataPipeline:
-    """Rows of a dataset as batches of prompts and answers; everything is opened when it is first asked for.
+    """Rows of a dataset as batches of prompts and answers, described by one YAML file.
 
-    Threads may share one: what is opened is opened once.
+    Everything is opened on first use. Threads may share a pipeline; each resource is opened once.
 
     Args:
-        config: a configuration, a mapping of its keys, or the path of a YAML file.
-        tokenizer: in the place of the configured one: a path, or an object of transformers or tokenizers.
-        datasets: split to its rows (a sequence or a source), in the place of the configured dataset.
+        config: Configuration, mapping of its keys, or path of a YAML file.
+        tokenizer: Tokenizer that replaces the configured one: a path, or an object of transformers or tokenizers.
+            None: the configured one.
+        datasets: Name of a split -> its rows (a sequence or a source), which replace the configured dataset. None: the
+            configured one.
 
     Raises:
-        ConfigError: the configuration is wrong; the message has a line for each problem.
+        ConfigError: The configuration is wrong. The message has a line for each problem.
+
+    Example:
+        >>> from tokenlake.data_pipeline import DataPipeline
+        >>> config = {
+        ...     "dataset": {"name": "lake"},
+        ...     "prompt_template": {"template": "Q: {question} A: {answer}", "label_column": "answer"},
+        ...     "tokenizer": {"name_or_path": "openai-community/gpt2", "max_length": 32},
+        ...     "dataloader": {"batch_size": 2},
+        ... }
+        >>> rows = [{"question": "How deep is it?", "answer": "Nine metres."}] * 4
+        >>> pipeline = DataPipeline(config, datasets={"train": rows})
+        >>> batch = next(iter(pipeline.get_dataloader("train").unwrap()))
+        >>> batch["input_ids"].shape
+        torch.Size([2, 32])
     """
 
     def __init__(
@@ -154,12 +194,17 @@ class DataPipeline:
     def from_config(
         cls, config: DataModuleConfig | Mapping[str, Any] | str | os.PathLike[str], **objects: Any
     ) -> Result[Self, TokenlakeError]:
-        """Return the pipeline, or the error of its configuration; the arguments are those of the class."""
+        """Return the pipeline, or the error of its configuration.
+
+        Args:
+            config: Configuration, as for the class.
+            objects: `tokenizer` and `datasets`, as for the class.
+        """
         return attempt(lambda: cls(config, **objects))
 
     @property
     def tokenizer(self) -> TokenizerWrapper:
-        """The tokenizer; TokenizerError where it cannot be loaded."""
+        """Tokenizer, loaded on first use. Raises TokenizerError if it cannot be loaded."""
         named = self.config.tokenizer_config if self._given is None else self._given
         return self._once("tokenizer", lambda: TokenizerWrapper(named))
 
@@ -201,20 +246,23 @@ class DataPipeline:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits there are."""
+        """Names of the splits."""
         configured = (split.name for split in self.config.dataset.splits)
         return tuple(self._datasets) or tuple(configured)
 
     def discover(self) -> Result[DatasetMetadata, TokenlakeError]:
-        """Return what the dataset holds: configs, splits, columns; after a look, without a download of it."""
+        """Return subsets, splits and columns of the dataset, found without downloading it; or the error."""
         dataset, first = self.config.dataset, self.config.dataset.splits[0].name
         name = dataset.name.replace("{split}", first)
         return DatasetIntrospector().discover(name, dataset.config_name)
 
     def get_dataset(self, split: str = "train") -> Result[Any, TokenlakeError]:
-        """Return a split as a `PreprocessedDataset`.
+        """Return a split as a `PreprocessedDataset`, or the error.
 
-        Where it streams it is a `StreamingPreprocessedDataset`, where it is packed a `PackedDataset`.
+        The class is `StreamingPreprocessedDataset` for a streamed dataset, and `PackedDataset` for a packed one.
+
+        Args:
+            split: Name of the split.
         """
         return attempt(lambda: self._dataset(split))
 
@@ -226,15 +274,16 @@ class DataPipeline:
         distributed: bool = False,
         batch_size: int | None = None,
     ) -> Result[Any, TokenlakeError]:
-        """Return a ``torch.utils.data.DataLoader`` of a split, or why there is none.
+        """Return a ``torch.utils.data.DataLoader`` of a split, or the error.
 
-        Batches are dicts of `input_ids`, `attention_mask` and `labels`, (batch_size, width) each, where width is
+        Batches are dicts of `input_ids`, `attention_mask` and `labels`, (batch_size, width) each. The width is
         `tokenizer.max_length`, or with ``padding: longest`` that of the longest row.
 
         Args:
-            shuffle: another order in every epoch; None: `dataloader.shuffle`.
-            distributed: this process's share of the rows, as ``torch.distributed`` says.
-            batch_size: None: `dataloader.batch_size`.
+            split: Name of the split.
+            shuffle: True for another order in each epoch; None: `dataloader.shuffle` of the configuration.
+            distributed: True for this process's share of the rows, as in ``torch.distributed``.
+            batch_size: Rows of a batch; None: `dataloader.batch_size` of the configuration.
         """
         return attempt(lambda: self._loader(split, shuffle, distributed, batch_size))
 

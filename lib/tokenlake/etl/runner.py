@@ -45,6 +45,19 @@ class BuildResult:
         seconds: Wall time of the build.
         notes: Notes on splits that were not read or mixed, and on entries of `exclude` that matched no document.
         exports: Paths and URLs of the exports that the configuration asks for.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> config = {
+        ...     "name": "books",
+        ...     "datasets": [{"name": "books", "data_files": "data/books/*.jsonl"}],
+        ...     "default_tokenizer": "openai-community/gpt2",
+        ...     "pack": {"enabled": True, "seq_length": 64},
+        ...     "save": {"output_dir": "new"},
+        ... }
+        >>> result = tl.build_dataset(config, workers=1)
+        >>> result.status, result.version, result.manifest.totals.documents
+        ('built', 1, 120)
     """
 
     dataset: str

@@ -47,11 +47,7 @@ def report(
     name: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the report of a version as one HTML file, and return its path.
-
-    ::
-
-        tl.report("artifacts/code@v3")  # code-v3.html in this folder
+    """Write the report of a version as one HTML file.
 
     Args:
         where: Version, as for :func:`tokenlake.open`; an opened dataset, for a report of its whole version; or a
@@ -60,10 +56,18 @@ def report(
         name: Name of the dataset in the store `where`.
         storage_options: Options of the store, as for :func:`tokenlake.open`.
 
+    Returns:
+        Path of the file.
+
     Raises:
         NotFoundError: The version does not exist.
         ConfigError: The file cannot be written, or lies in a store.
         IntegrityError: A file of the version is damaged.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> tl.report("artifacts/books@v3").name
+        'books-v3.html'
     """
     store: ReadStore | None = None
     if isinstance(where, Manifest):

@@ -81,31 +81,34 @@ def sql(
 ) -> pa.Table:
     """Run one SELECT over a store.
 
-    ::
+    The query may read the tables about the store (``datasets``, ``shards``, ``accounts`` ...) and the rows of
+    versions, by the name of the dataset. Shards that it mentions are hashed first and compared with their manifests.
+    DuckDB may then read these files and nothing else, and nothing can be written. Shards of a remote store are copied
+    to a temporary folder, which is removed when the query ends. A query that needs no column of the rows (counts by
+    split or shard) is answered from the sealed manifest, and opens no shard.
 
-        tl.sql("artifacts", "select dataset, version, tokens from datasets").to_pandas()
-
-    The shards that the query mentions are hashed first and compared with their manifests. DuckDB can then
-    read these files and nothing else, and it cannot write. Files of a remote store are first copied to a temporary
-    folder, which is removed after the query. A query that needs no stored column (such as the number of rows in each
-    split or shard) is answered from the manifest, which is sealed; no shard is opened.
-
-    DuckDB may use a third of this machine's memory, or the memory of the variable ``TOKENLAKE_SQL_MEMORY`` (``8GB``).
-    Data beyond it goes to the temporary folder, at most ten times as much.
+    DuckDB may use a third of the memory of this machine, or the size in the variable ``TOKENLAKE_SQL_MEMORY``
+    (``8GB``). Larger intermediate results go to the temporary folder, up to ten times that size.
 
     Args:
         store: Store, its address, or its path or URL.
         statement: One statement that only reads (SELECT, FROM, DESCRIBE, SUMMARIZE, EXPLAIN).
-        on_verified: Function that is called with the size of each intact file.
-        on_unreadable: Function that is called once for each version that the tables about the store leave out because
-            a file of it is damaged. None: a warning (:class:`UserWarning`).
+        on_verified: Function that is called with the size in bytes of each verified file; None: none is called.
+        on_unreadable: Function that is called once for each version that the tables about the store leave out, because
+            one of its files is damaged; None: a :class:`UserWarning` is issued.
 
     Returns:
-        The result of the query.
+        The result, as ``pyarrow.Table``.
 
     Raises:
-        ConfigError: The statement is wrong, does more than read, or needs more memory. The message is DuckDB's.
-        IntegrityError: A file differs from its manifest.
+        ConfigError: The statement is wrong, does not only read, or needs more memory; the message is DuckDB's.
+        IntegrityError: A file differs from its hash in the manifest.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> table = tl.sql("artifacts", "select dataset, version, documents from datasets where dataset = 'books'")
+        >>> table.to_pylist()[-1]
+        {'dataset': 'books', 'version': 3, 'documents': 120}
     """
     if not isinstance(store, ReadStore):
         store = open_store(store)

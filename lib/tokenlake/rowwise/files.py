@@ -376,12 +376,19 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSourc
     ``text_mode="document"``, each file is a row. Options of the tokenizer do not affect a source of rows.
 
     Args:
-        config: DatasetConfig, or a mapping of its keys.
+        config: Configuration of the dataset, or mapping of its keys.
 
     Raises:
         ConfigError: A key or value is not allowed.
         NotAvailableError: An option is set that acts in builds and pipelines only.
         SourceNotFoundError: An entry of `data_files` matches nothing.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> source = tl.create_source({"data_files": "data/books/*.jsonl", "where": "length(text) > 500"})
+        >>> row = next(iter(source))
+        >>> sorted(row), row["text"][:8]
+        (['lang', 'text'], 'books 5.')
     """
     pipeline = PipelineConfig(datasets=(section(DatasetConfig, config, "create_source"),))
     # Options that act in builds and pipelines only are errors here.

@@ -77,8 +77,11 @@ class DatasetMixture:
         pack_shuffle, pack_shuffle_buffer_factor: whether packed rows are shuffled, four times as many at a time as
             this factor.
         dask_storage_options: `storage_options` of datasets that have none.
-        cache_dir, prefetch_workers, prefetch_buffer_size, cloud_max_retries, cloud_retry_delay, cache_remote_files,
-            cache_expiry_seconds, image_target_field: refused; the error says what does that.
+        cache_dir: Refused, like the options below; the error names the option that has this effect.
+        prefetch_workers, prefetch_buffer_size: Refused.
+        cloud_max_retries, cloud_retry_delay: Refused.
+        cache_remote_files, cache_expiry_seconds: Refused.
+        image_target_field: Refused.
     """
 
     informs: Sequence[TextDatasetInform]
@@ -253,24 +256,44 @@ def build_dataset(
 
 
 def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> BuildResult | ShardedDataSource:
-    """Build a dataset version; or, of a :class:`DatasetMixture`, return its rows.
+    """Build a version of a dataset on this machine; of a :class:`DatasetMixture`, return its rows.
+
+    A build resumes the finished units of an interrupted one. If an equal version exists, it is returned.
 
     Args:
-        config: a configuration, a mapping of one, or the path of a YAML file: a version is built. A DatasetMixture:
-            nothing is written, and a source of its rows is returned, which reads as it is iterated.
-        workers: worker processes; default: the processors this process may use.
-        on_event: told of everything that happens, from several threads.
-        retries: how often a unit is tried again after an error worth a retry.
-        pool: running workers to use instead of `workers` new ones; it stays open.
-        executor: Place where units run: ``local``, ``store``, ``ray`` or ``dask``; default: processes of this machine,
-            or Ray if the configuration enables it.
+        config: Configuration, mapping of its keys, or path of a YAML file, from which a version is built. Of a
+            DatasetMixture nothing is written: a source of its rows is returned, which reads while it is iterated.
+        workers: Number of worker processes; None: one for each processor that this process may use, limited by memory.
+        executor: Place where units run: ``local``, ``store``, ``ray`` or ``dask``; None: the one that the
+            configuration names, otherwise ``local``.
         engine: Former name of `executor`, for one release.
+        on_event: Function that receives the events of the build, called from several threads. Default: none is called.
+        retries: Number of times that a unit is tried again after an error that may be temporary; 2 by default.
+        pool: Running workers that are used in place of `workers` new ones, and stay open; None: new workers.
 
     Returns:
-        The committed version (when an equal one existed, that one); or the rows of a mixture, as dicts.
+        The committed version; or the rows of a mixture, as dicts.
 
     Raises:
-        TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
+        ConfigError: The configuration is wrong. The message has a line for each problem.
+        SourceError: An input cannot be read.
+        TokenlakeError: The build failed, see :mod:`tokenlake.errors`. Finished units are kept, and the same call
+            resumes.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> config = {
+        ...     "name": "books",
+        ...     "datasets": [{"name": "books", "data_files": "data/books/*.jsonl"}],
+        ...     "default_tokenizer": "openai-community/gpt2",
+        ...     "source": {"splits": {"train": 0.9, "validation": 0.1}},
+        ...     "pack": {"enabled": True, "seq_length": 64},
+        ...     "save": {"output_dir": "new"},
+        ... }
+        >>> result = tl.build_dataset(config, workers=1)
+        >>> train, validation = tl.open("new/books"), tl.open("new/books", split="validation")
+        >>> train.seq_length, len(train) > len(validation)
+        (64, True)
     """
     if not isinstance(config, DatasetMixture):
         options["executor"] = present_executor(options.get("executor"), options.pop("engine", None))

@@ -422,18 +422,31 @@ class LoadStage(_OwnStage):
 
 @final
 class Pipeline:
-    """Stages from files to batches::
+    """Stages from files to batches.
 
-        for batch in Pipeline.from_config(config).source().tokenize().pack().load().build():
-            ...
+    Each stage takes its section of the configuration, which replaces the pipeline's own as a whole, and returns the
+    pipeline. The order of stages is source, tokenize, mix, pack, save, load. All but `source` may be left out (rows
+    that hold ``input_ids`` need no tokenize). `pack` may come before `mix`, and `save` anywhere before `load`.
+    :meth:`stage` adds other stages in between. A stage lists files or loads a tokenizer. Rows are read when they are
+    iterated, or when :meth:`build` saves them.
 
-    Every stage takes its section of the configuration, which then goes in the place of the pipeline's own (as a whole),
-    and returns the pipeline. Stages go in the order source, tokenize, mix, pack, save, load; each can be left out but
-    `source` (rows that hold ``input_ids`` need no tokenize), `pack` may come before `mix`, `save` anywhere before
-    `load`, and stages of your own may come in between (:meth:`stage`). A stage lists files or loads a tokenizer; rows
-    are read when somebody draws them, or when :meth:`build` saves them.
+    Args:
+        config: Configuration of the pipeline; :meth:`from_config` also takes a mapping or a file.
 
-    A stage that comes too late, or twice, is a RuntimeError. What else it raises says the class of the stage.
+    Raises:
+        RuntimeError: A stage comes too late, or twice.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> config = {
+        ...     "datasets": [{"name": "books", "data_files": "data/books/*.jsonl"}],
+        ...     "default_tokenizer": "openai-community/gpt2",
+        ...     "pack": {"seq_length": 64},
+        ...     "load": {"batch_size": 4},
+        ... }
+        >>> batches = tl.Pipeline.from_config(config).source().tokenize().pack().load().build()
+        >>> next(batches)["input_ids"].shape
+        (4, 64)
     """
 
     def __init__(self, config: PipelineConfig) -> None:
@@ -447,74 +460,100 @@ class Pipeline:
         """Return a pipeline.
 
         Args:
-            config: a PipelineConfig, a mapping of its keys, or the path of a YAML file. What is wrong between the
-                sections of a PipelineConfig is said by its `validate()`, and raised by :meth:`source`.
+            config: PipelineConfig, mapping of its keys, or path of a YAML file. Contradictions between the sections of
+                a PipelineConfig are listed by its `validate()`, and raised by :meth:`source`.
 
         Raises:
-            ConfigError: a mapping or a file is wrong; the message lists everything.
+            ConfigError: A mapping or a file is wrong. The message lists all problems.
         """
         if isinstance(config, PipelineConfig):
             return cls(config)
         return cls(load_config(config))
 
     def source(self, config: SourceStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
-        """Open every dataset: files are listed, no row is read."""
+        """Open every dataset. Files are listed, and no row is read.
+
+        Args:
+            config: Section `source`, which replaces the pipeline's own; None: the pipeline's own.
+        """
         return self._apply(SourceStage(config))
 
     def tokenize(self, config: TokenizeStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
-        """Tokenize every dataset by its own tokenizer, its stage's, or the pipeline's; only the tokenizers are loaded.
+        """Tokenize every dataset; no row is read.
 
-        Documents above `max_length` are cut, unless packing follows: then an explicit ``truncation=True`` alone cuts.
+        The tokenizer is that of the dataset, otherwise that of the stage, otherwise that of the pipeline.
+
+        Documents above `max_length` are cut, unless packing follows; then only an explicit ``truncation=True`` cuts.
+
+        Args:
+            config: Section `tokenize`, which replaces the pipeline's own; None: the pipeline's own.
         """
         return self._apply(TokenizeStage(config))
 
     def mix(self, config: MixStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
-        """Mix all datasets to one stream, ``mixed``, by weights: of documents, or of packed rows after :meth:`pack`.
+        """Combine all datasets by weights into one stream, ``mixed``.
 
-        A single dataset is mixed only where the section says more than defaults; else it stays as it is.
+        Weights are those of documents, or of packed rows after :meth:`pack`. A single dataset is mixed only if the
+        section differs from its defaults; otherwise it is unchanged.
+
+        Args:
+            config: Section `mix`, which replaces the pipeline's own; None: the pipeline's own.
         """
         return self._apply(MixStage(config))
 
     def pack(self, config: PackStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
         """Pack documents into rows of one length: those of each dataset, or those of the mixture after :meth:`mix`.
 
-        To call it is to ask for it; only where the configuration says ``enabled: false`` in so many words do rows stay
-        as they are. A row without ``input_ids`` is a BadRecordError when it is drawn.
+        The call itself enables packing; only an explicit ``enabled: false`` in the configuration leaves rows as they
+        are. A row without ``input_ids`` raises BadRecordError when it is read.
+
+        Args:
+            config: Section `pack`, which replaces the pipeline's own; None: the pipeline's own.
         """
         return self._apply(PackStage(config))
 
     def save(self, config: SaveStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
-        """Write rows to flat directories, once, and go on with what was written.
+        """Write rows to flat directories, once, and continue with the written rows.
 
-        They are written when :meth:`build` is called, or when the first row is drawn. To call it is to ask for it, as
-        with :meth:`pack`.
+        They are written when :meth:`build` is called, or when the first row is read. The call itself enables saving,
+        as with :meth:`pack`.
+
+        Args:
+            config: Section `save`, which replaces the pipeline's own; None: the pipeline's own.
         """
         return self._apply(SaveStage(config))
 
     def load(self, config: LoadStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
-        """Make batches of rows: an :class:`AsyncDataLoader` for each dataset."""
+        """Make batches of rows, by an :class:`AsyncDataLoader` for each dataset.
+
+        Args:
+            config: Section `load`, which replaces the pipeline's own; None: the pipeline's own.
+        """
         return self._apply(LoadStage(config))
 
     def stage(self, stage: BaseStage) -> Pipeline:
-        """Apply a stage of your own.
+        """Apply a custom stage.
+
+        Args:
+            stage: Stage, which returns sources by name.
 
         Raises:
             RuntimeError: `source` was not called before it, or `load` was.
-            ConfigError: it is no stage, or returns something else than sources by name.
+            ConfigError: It is not a stage, or returns something other than sources by name.
         """
         if not isinstance(stage, BaseStage):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("stage", stage, "a BaseStage instance")
         return self._apply(stage)
 
     def build(self) -> Iterator[Any]:
-        """Return an iterator over all datasets, one after the other: batches after `load`, else rows.
+        """Return an iterator over all datasets, one after the other: batches after `load`, otherwise rows.
 
-        Whatever is to be saved has been saved when it returns, and is on the Hub where it is to be pushed. Where the
-        configuration has a section `observability`, progress is shown on standard error.
+        When it returns, everything that is to be saved is saved, and pushed to the Hub if the configuration asks for
+        it. With a section `observability`, progress is shown on standard error.
 
         Raises:
             RuntimeError: `source` was not called.
-            as :func:`save_dataset`, where something is saved.
+            TokenlakeError: Saving failed, as for :func:`save_dataset`.
         """
         check_order("build", self._stages)
         for saved in self._context.saved:
@@ -525,11 +564,11 @@ class Pipeline:
         return observed_batches(rows, self._context.config, batched="load" in self._stages)
 
     def get_data(self) -> dict[str, Any]:
-        """Return the sources (after `load` the loaders) by name, as the stages so far have made them."""
+        """Return the sources by name (after `load` the loaders), as the stages so far have made them."""
         return dict(self._data)
 
     def get_context(self) -> PipelineContext:
-        """Return what stages know of the pipeline: its configuration, its seed."""
+        """Return the context of the stages: configuration and seed."""
         return self._context
 
     def get_stages(self) -> list[str]:
@@ -576,11 +615,18 @@ def create_pipeline(
     Args:
         datasets: Datasets, at least one, each a DatasetConfig or a mapping of its keys.
         default_tokenizer: Tokenizer of the datasets that name none.
-        streaming: Whether datasets of the Hub are read over the network. If false, they are downloaded first.
+        streaming: True to read datasets of the Hub over the network; False to download them first.
         sections: Other keys of PipelineConfig: ``seed``, ``tokenize``, ``mix``, ``pack`` ...
 
     Raises:
         ConfigError: The configuration has problems. The message lists all of them.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> pipeline = tl.create_pipeline([{"name": "books", "data_files": "data/books/*.jsonl"}], seed=0)
+        >>> row = next(pipeline.source().build())
+        >>> row["text"][:8]
+        'books 0.'
     """
     return Pipeline.from_config(
         {"datasets": datasets, "default_tokenizer": default_tokenizer, "streaming": streaming, **sections}

@@ -254,13 +254,26 @@ def save_dataset(
     naming: str = shard_files.DEFAULT_NAMING,
     storage_options: Mapping[str, Any] | None = None,
 ) -> flat_manifest.WriteStats:
-    """Write the rows of a source (or of any iterable of dicts) as a flat directory; in bounded memory, in order.
+    """Write the rows of a source as a flat directory, in order and in bounded memory.
 
     Args:
-        source: the rows; for the other arguments see :func:`create_writer`.
+        source: Source of rows, or iterable of dicts.
+        output_path: Directory, as for :func:`create_writer`, and so are the other arguments.
+        format: Format of the files.
+        max_shard_size: Maximum size of a file.
+        num_shards: Number of files.
+        compression: Compression of the files.
+        overwrite: True to replace the data files of a directory that is not empty.
+        schema: Types of the columns.
+        naming: Pattern for the names of files.
+        storage_options: Options of a bucket.
+
+    Returns:
+        Numbers of rows, files and bytes, and the paths of the files.
 
     Raises:
-        as :func:`create_writer` and :meth:`DatasetWriter.write`; whatever is raised, the target stays as it was.
+        ConfigError: An argument is not allowed, or the target is not empty.
+        BadRecordError: A row does not fit the columns. After any error the target is unchanged.
     """
     limits = (max_shard_size, num_shards, compression, overwrite)
     further: dict[str, Any] = {"schema": schema, "naming": naming, "storage_options": storage_options}
@@ -277,7 +290,7 @@ def save_iterator(
     overwrite: bool = False,
     **options: Any,
 ) -> flat_manifest.WriteStats:
-    """As :func:`save_dataset`, for rows whose number is not known.
+    """Write rows whose number is not known as a flat directory, as :func:`save_dataset`.
 
     With `num_shards` they are first written to a compressed file beside the target, to count them.
     """
@@ -358,39 +371,51 @@ def tokenize_and_save(
 ) -> flat_manifest.WriteStats:
     """Tokenize files and write a flat directory of data files.
 
-    A build like any other runs in a private store beside the target (`.<name>.tokenlake/`, removed in the end): on
-    worker processes, in bounded memory, resumable, with an account that closes. Then its rows are dealt to files, and
-    the directory appears. Rows have ``input_ids`` and ``attention_mask`` (int32). Each line of a text file that is not
-    empty is a document, unless ``text_mode="document"`` makes each file one.
+    An ordinary build runs in a private store beside the target (`.<name>.tokenlake/`, removed at the end): on worker
+    processes, in bounded memory, resumable, with a token-by-token audit. Its rows are then divided among files, and the
+    directory appears. Rows have ``input_ids`` and ``attention_mask`` (int32). Each line of a text file that is not
+    empty is a document; with ``text_mode="document"`` each file is one.
 
     Args:
-        data_files: path, glob, directory, URL or Hub id, or a list of them.
+        data_files: Path, glob, directory, URL or Hub id, or a list of them.
         tokenizer: Hub id, directory or tokenizer.json file, or a :class:`TokenizerConfig`.
-        output_path: the directory, made when missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
+        output_path: Directory, created if it is missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
         output_format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
-        max_length: documents are cut to this many ids, special ones included, unless `truncation` or `long_documents`
-            say otherwise; None: the tokenizer's configuration, else 2,048. The result says how much was cut, and a
-            RuntimeWarning where it is more than was kept. With `pack` nothing is cut, and this is the length of rows
-            where `pack` does not say it.
-        num_shards, max_shard_size, compression, naming: as :func:`tokenlake.create_writer`; of each split.
-        overwrite: replace the data files of a directory that is not empty; else it is an error.
-        workers: worker processes; None: as many as there are processors.
-        content_field: field of the text, or of the messages of a chat.
-        additional_fields: fields to keep beside the tokens.
-        pack: rows of one length, of several documents: True, or options of `PackStageConfig`.
-        provenance: keep the columns that say which input each document comes from.
-        output_options: for a bucket at `output_path`; None: those of the environment.
-        on_event: told of everything that happens.
-        pool: running workers to use instead of `workers` new ones; it stays open.
-        options: of `DatasetConfig` (``type``, ``where``, ``chat``, ``splits``, ``on_bad_record`` ...), of
+        max_length: Maximum number of ids of a document, special ones included. Longer documents are cut, unless
+            `truncation` or `long_documents` say otherwise; the result counts the tokens cut, and a RuntimeWarning is
+            issued if more are cut than kept. None: the limit of the tokenizer's configuration, otherwise 2,048. With
+            `pack` nothing is cut, and this is the length of rows unless `pack` sets it.
+        num_shards: Number of files of each split, as for :func:`tokenlake.create_writer`.
+        max_shard_size: Maximum size of a file, as for :func:`tokenlake.create_writer`.
+        compression: Compression of the files, as for :func:`tokenlake.create_writer`.
+        overwrite: True to replace the data files of a directory that is not empty; otherwise that is an error.
+        workers: Number of worker processes; None: one for each processor.
+        content_field: Field of the text, or of the messages of a chat.
+        additional_fields: Fields that are stored beside the tokens; None: none.
+        pack: True for rows of one length that hold several documents, or options of `PackStageConfig`.
+        provenance: True to keep the columns that name the input of each document.
+        naming: Pattern for the names of files, as for :func:`tokenlake.create_writer`.
+        output_options: Options of a bucket at `output_path`; None: those of the environment.
+        on_event: Function that receives the events of the build. Default: none is called.
+        pool: Running workers that are used in place of `workers` new ones, and stay open; None: new workers.
+        options: Options of `DatasetConfig` (``type``, ``where``, ``chat``, ``splits``, ``on_bad_record`` ...), of
             `TokenizeStageConfig` (``tokenizer_backend``, ``special_tokens_in_text``, ``long_documents``), of
             `SourceStageConfig` (``unit_size`` ...), and of `TokenizerConfig` (``truncation``, ``add_special_tokens``,
             ``padding``, ``return_attention_mask``, ``trust_remote_code``).
 
+    Returns:
+        Numbers of rows, files, bytes and tokens, and the paths of the files.
+
     Raises:
-        ConfigError: an argument is not what is allowed, or the target is not empty; nothing was changed.
-        TokenlakeError: see :func:`build_dataset`. The target stays as it was; finished units are kept in the private
-            store, and the same call goes on from there.
+        ConfigError: An argument is not allowed, or the target is not empty; nothing was changed.
+        TokenlakeError: The build failed, as for :func:`build_dataset`. The target is unchanged. Finished units are kept
+            in the private store, and the same call resumes.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> stats = tl.tokenize_and_save("data/books", "openai-community/gpt2", "out", max_length=512, workers=1)
+        >>> stats.num_examples, stats.num_cut
+        (120, 82)
     """
     form = flat_manifest.FileFormat.of(output_format, compression)
     rest = {"content_field": content_field, **options}
@@ -427,16 +452,31 @@ def pretokenize(
     max_length: int | None = None,
     **options: Any,
 ) -> flat_manifest.WriteStats:
-    """Tokenize any rows in this process and write a flat directory, as :func:`tokenize_and_save` does with files.
+    """Tokenize rows in this process and write a flat directory, as :func:`tokenize_and_save` does with files.
 
     Args:
-        source: a source of rows, or an iterable of dicts; with files this is :func:`tokenize_and_save`.
-        tokenizer: whatever :meth:`TokenizerManager.get_tokenizer` takes.
-        options: `num_shards`, `max_shard_size`, `compression`, `overwrite` and `naming` as :func:`save_dataset` has
-            them, and those of :class:`TokenizedShardedSource` (with files: of :func:`tokenize_and_save`).
+        source: Source of rows, or iterable of dicts. For files this is :func:`tokenize_and_save`.
+        tokenizer: Tokenizer in any form that :meth:`TokenizerManager.get_tokenizer` accepts.
+        output_path: Directory, created if it is missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
+        output_format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
+        max_length: Maximum number of ids of a row; None: the limit of the tokenizer's configuration, otherwise 2,048.
+        options: Options `num_shards`, `max_shard_size`, `compression`, `overwrite` and `naming` of
+            :func:`save_dataset`, and options of :class:`TokenizedShardedSource` (for files: of
+            :func:`tokenize_and_save`).
+
+    Returns:
+        Numbers of rows, files and bytes, and the paths of the files.
 
     Raises:
-        as :func:`save_dataset` and :class:`TokenizedShardedSource`; whatever is raised, the target stays as it was.
+        ConfigError: An argument is not allowed, or the target is not empty.
+        BadRecordError: A row has no text. After any error the target is unchanged.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> rows = [{"text": "A lake holds water."}, {"text": "The river rose."}]
+        >>> stats = tl.pretokenize(rows, "openai-community/gpt2", "out")
+        >>> stats.num_examples, stats.num_shards
+        (2, 1)
     """
     listed = cast("list[object]", source if isinstance(source, list | tuple) else [source])
     if listed and all(isinstance(item, str | os.PathLike) for item in listed):

@@ -192,20 +192,34 @@ def clean_dataset(
     on_progress: Progress = lambda fields: None,
     pool: Pool | None = None,
 ) -> CleanResult:
-    """Write the list of documents that the builds of a configuration leave out, by its section `clean`.
+    """Write the list of documents that the builds of a configuration leave out, as its section `clean` describes.
 
     Args:
-        config: Configuration, a mapping of one, or the path of a YAML file.
-        workers: Number of worker processes. Default: the number of processors that this process may use.
-        on_event: Function that is told how far the listing of inputs is.
-        on_progress: Function that is called with ``{"bytes": n}`` for each n input bytes, from several threads.
-        pool: Running worker processes, instead of `workers` new ones; they stay open.
+        config: Configuration with section `clean`, mapping of its keys, or path of a YAML file.
+        workers: Number of worker processes; None: one for each processor that this process may use.
+        on_event: Function that receives events of the listing of inputs. Default: none is called.
+        on_progress: Function that receives ``{"bytes": n}`` for each n bytes of input read, from several threads.
+            Default: none is called.
+        pool: Running workers that are used in place of `workers` new ones, and stay open; None: new workers.
 
     Returns:
-        Path of the list, and the audit: rows read, kept, and left out by reason.
+        Path of the list, and the audit: documents read, kept, and left out by reason.
 
     Raises:
-        TokenlakeError: See :mod:`tokenlake.errors`. Finished units stay, and another call resumes.
+        TokenlakeError: The inputs or the configuration cannot be used. Finished units are kept, and the same call
+            resumes.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> config = {
+        ...     "name": "books",
+        ...     "datasets": [{"name": "books", "data_files": "data/books/*.jsonl"}],
+        ...     "default_tokenizer": "openai-community/gpt2",
+        ...     "clean": {"exact": "text"},
+        ... }
+        >>> result = tl.clean_dataset(config, workers=1)
+        >>> result.output
+        'books-exclude.parquet'
     """
     cleaning = Cleaning(config, on_event)
     if cleaning.pending:

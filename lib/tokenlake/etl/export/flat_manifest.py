@@ -184,6 +184,12 @@ class WriteStats:
         num_tokens: Number of ids in all rows, including BOS and EOS and without padding; None if rows hold no tokens.
         num_cut: Number of documents that were longer than `max_length` and lost tokens; None if that is not known.
         num_dropped_tokens: Number of tokens that they lost; None if that is not known.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> stats = tl.export_version("artifacts/books", "out", "jsonl", split="validation")
+        >>> stats.num_shards, stats.output_paths[0][-31:]
+        (1, 'validation-00000-of-00001.jsonl')
     """
 
     num_examples: int

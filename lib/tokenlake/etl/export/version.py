@@ -61,26 +61,22 @@ def export_version(
 ) -> WriteStats:
     """Write a committed version as a flat directory, which any tool reads. The version stays as it is.
 
-    ::
-
-        tl.export_version("artifacts/llama2-2048@v3", "out", "jsonl", "gzip", num_shards=8)
-
     A directory that holds this export already is left as it is.
 
     Args:
         where: Dataset, or one version of it, as :func:`tokenlake.open` takes it.
         output_path: Directory, made if it is missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
-        format: Format of the files, as of :func:`tokenlake.create_writer`.
-        compression: Compression of the files, as of :func:`tokenlake.create_writer`.
-        num_shards: Number of files of each split, as of :func:`tokenlake.create_writer`.
-        max_shard_size: Largest size of a file, as of :func:`tokenlake.create_writer`.
+        format: Format of the files, as for :func:`tokenlake.create_writer`.
+        compression: Compression of the files, as for :func:`tokenlake.create_writer`.
+        num_shards: Number of files of each split, as for :func:`tokenlake.create_writer`.
+        max_shard_size: Largest size of a file, as for :func:`tokenlake.create_writer`.
         name: Name of the dataset in the store `where`.
         split: Name of the only split to export; None: all.
         source: Name of the only source to export, of a version that is no mixture; None: all.
         overwrite: True to replace the data files of a directory that is not empty; otherwise that is an error.
         attention_mask: True to add the column (int32; 1 for ids, 0 for padding) if rows have none.
         provenance: True to keep the columns that say which input each document comes from.
-        naming: Names of the files, as of :func:`tokenlake.create_writer`.
+        naming: Names of the files, as for :func:`tokenlake.create_writer`.
         shard_column: Kept field of text, whole numbers or truth values, with at most 256 values. Each value has files
             of its own, ``train-lang=en-00000-of-00001.parquet``, with its rows in order. None: files hold rows of all
             values.
@@ -92,8 +88,14 @@ def export_version(
 
     Raises:
         ConfigError: An argument is not allowed, or the target is not empty; nothing was changed.
-        NotFoundError: There is no such version.
+        NotFoundError: The version does not exist.
         IntegrityError: A page is damaged; the target stays as it was.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> stats = tl.export_version("artifacts/books@v3", "out", "jsonl", "gzip", num_shards=2, split="train")
+        >>> stats.num_shards
+        2
     """
     place, name = parted(where, name)
     store = open_read_store(place, storage_options=storage_options)

@@ -107,6 +107,12 @@ class VerifyReport:
         tokens: Number of tokens that were decoded (0 unless deep).
         problems: Problems, sorted by path; empty if nothing is damaged.
         notes: Remarks that are no damage: the second copy of the manifest is missing, or can restore the manifest.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> report = tl.verify("artifacts/books@v3")
+        >>> report.ok, report.rows  # rows are counted with deep=True only
+        (True, 0)
     """
 
     dataset: str
@@ -300,6 +306,12 @@ class RepairReport:
         new_version: Number of the version with the units that were rebuilt in other bytes; None if there is none.
         unlisted: Files that no manifest names; they are left to ``gc``.
         problems: Problems that the version still has, in the words of verification.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> report = tl.repair("artifacts/books@v3", dry_run=True)
+        >>> report.ok, report.files
+        (True, ())
     """
 
     dataset: str

@@ -88,30 +88,36 @@ def repair(
     If a unit is built with the same rows in other bytes, for example by another release of a writer, its files stay as
     they are and a new version is committed. A repair may be killed at any moment, and be run again.
 
-    ::
-
-        tl.repair("artifacts/code@v3", dry_run=True).files  # damaged files, and where good bytes come from
-
     Args:
         where: Dataset, or one version of it, as :func:`tokenlake.open` takes it; or its store.
         name: Dataset in the store `where`: ``NAME``, which is the newest version, ``NAME@v3`` or ``NAME@TAG``.
         config: Configuration of the version; None: that of its newest run. Needed if inputs have moved.
         overrides: Texts ``key=value`` that change the configuration.
-        dry_run: True to report what would be done, and change nothing.
-        workers: Number of processes that build; default: one for each processor, or as many as the executor has.
+        dry_run: True to report repairs without making them.
+        workers: Number of processes that build; default: the processors this process may use, or as many as the
+            executor has.
         executor: Place where units are built again: ``local``, ``store``, ``ray`` or ``dask``; default: this machine.
             With ``store``, the workers of ``tokenlake work STORE/NAME/v3/runs/repair NAME@v3`` build.
         on_progress: Function that receives progress, called from several threads, one call at a time.
         engine: Former name of `executor`, for one release.
 
     Returns:
-        Damaged files and what became of each.
+        Damaged files, and the result of each.
 
     Raises:
         ConfigError: `config` is no configuration.
-        NotFoundError: There is no such committed version.
+        NotFoundError: The version does not exist, or is not committed.
         IntegrityError: Its manifest is damaged and cannot be restored from its second copy.
         VersionConflictError: Another program changed a damaged file meanwhile; run the repair again.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import tokenlake as tl
+        >>> shard = tl.open("artifacts/books@v3").manifest.files[0].path
+        >>> Path("artifacts/books/v3", shard).unlink()
+        >>> report = tl.repair("artifacts/books@v3", workers=1)
+        >>> report.ok, report.repaired
+        (True, 1)
     """
     executor = present_executor(executor, engine)
     if config is not None:

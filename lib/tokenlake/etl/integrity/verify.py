@@ -57,13 +57,8 @@ def verify(
     Always checked are the manifest (seal, shape, account, and the order of a mixture), the parents that the store
     has, ledger, claim, tags, missing and unlisted files, size and sha256 of every file, and Parquet footers. With
     ``deep``, also page checksums, nulls, counts of rows, tokens and documents, segment lengths, provenance, logical
-    hashes; and, with the extra `etl`, the manifest's statements on configuration and tokenizers
-    (:mod:`tokenlake.etl.integrity.verify_config`). Files are read from the store itself: caches of readers are not
-    used.
-
-    ::
-
-        tl.verify("artifacts/code@v3", deep=True).ok
+    hashes; and, with the extra `etl`, the manifest's statements on configuration and tokenizers. Files are read from
+    the store itself: caches of readers are not used.
 
     Args:
         where: Dataset, or one version of it, as :func:`tokenlake.open` takes it; or its store.
@@ -77,7 +72,13 @@ def verify(
         Problems found, and the amount of data that was looked at.
 
     Raises:
-        NotFoundError: There is no such committed version.
+        NotFoundError: The version does not exist, or is not committed.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> report = tl.verify("artifacts/books@v3", deep=True)
+        >>> report.ok, report.problems
+        (True, ())
     """
     place, dataset = parted(where, name)
     if isinstance(place, str):

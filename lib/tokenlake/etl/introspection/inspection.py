@@ -172,17 +172,25 @@ class Inspection:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetMetadata:
-    """What a dataset holds, without a download of it.
+    """Contents of a dataset, determined without downloading it.
 
     Attributes:
-        name: as it was asked for.
-        configs, splits: their names; none where there are no such parts.
-        config: of which the rest is told: the one asked for, the default one, else the first.
-        features: column to its type.
-        roles: role, such as ``text`` or ``messages``, to the column that is taken for it.
-        num_rows: None where only reading would tell; `num_rows_exact` says whether it was counted or estimated.
-        bytes: as stored.
-        remarks: things to know, the choice of a first config among them.
+        name: Path or id of the dataset.
+        configs: Names of the subsets; empty if it has none.
+        splits: Names of the splits; empty if it has none.
+        config: Subset that the other fields describe: the requested one, the default one, otherwise the first.
+        features: Column -> its type.
+        roles: Role, such as ``text`` or ``messages``, -> the column that has it.
+        num_rows: Number of rows; None if it can be known by reading only.
+        num_rows_exact: True if the rows were counted, False if their number is estimated.
+        bytes: Size as stored.
+        remarks: Remarks, such as the choice of the first subset.
+
+    Example:
+        >>> from tokenlake.data_pipeline import DatasetIntrospector
+        >>> metadata = DatasetIntrospector().discover("data/books").unwrap()
+        >>> metadata.features, metadata.roles
+        ({'text': 'string', 'lang': 'string'}, {'text': 'text', 'lang': 'lang'})
     """
 
     name: str
@@ -198,7 +206,7 @@ class DatasetMetadata:
 
     @classmethod
     def of(cls, name: str, found: Inspection, config: str | None) -> DatasetMetadata:
-        """Return what an inspection found, of its largest group of files."""
+        """Return the contents that an inspection found, of its largest group of files."""
         group = found.groups[0]
         return cls(
             name=name,

@@ -273,7 +273,37 @@ _SURE: Final = 0.8  # a wrong column costs more than none
 
 @final
 class DatasetIntrospector:
-    """Looks at a source once, at the first question; all answers are of that look."""
+    """Inspection of raw data without reading all of it.
+
+    The source is looked at once, on first use; all answers come from that look.
+
+    Args:
+        source: Path, glob, directory, URL, or with ``type="hf"`` the id of a dataset on the Hub; or several of them.
+            None: only :meth:`discover` can be called.
+        type: Format of all files; None: that of their names.
+        subset: Subset of a dataset on the Hub, or of a folder whose README.md names subsets; None: the default one.
+        split: Split of a dataset on the Hub, or of files whose names contain splits; None: train, otherwise the first.
+        delimiter: Delimiter of CSV files; None: that of the format.
+        storage_options: Options of fsspec's file system; ``{"env": NAME}`` stands for an environment variable.
+        overrides: Further options as ``key=value`` texts, without literal secrets.
+        columns: Role -> column, if it is known (``{"text": "body"}``); None: all roles are searched.
+        mapper: Mapper that finds the other roles; None: one with a minimum score of 0.8.
+        tokenizer: Tokenizer of the proposed configuration; None: a placeholder.
+        seq_length: Tokens of a packed row in the proposed configuration.
+        rows: Number of example records.
+        token: Token of the Hub: a text, ``{"env": NAME}``, or False for none; None: ``HF_TOKEN``, then the saved login.
+        cache_dir: Folder in which :meth:`discover` keeps its results; a changed dataset is looked at again. None: no
+            cache.
+
+    Raises:
+        ConfigError: An option is wrong.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> look = tl.DatasetIntrospector("data/books")
+        >>> [column.name for column in look.features()]
+        ['text', 'lang']
+    """
 
     def __init__(
         self,
@@ -293,27 +323,7 @@ class DatasetIntrospector:
         token: object = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Take the source and what is known of it.
-
-        Args:
-            source: path, glob, directory, URL, or with type ``hf`` the id of a dataset on the Hub; or several. May be
-                left out where only :meth:`discover` is called.
-            type: format of all files, where their names do not say.
-            subset: of a dataset on the Hub, or of a folder whose README.md names subsets.
-            split: of a dataset on the Hub; of files, as a build reads it. None: of files whose names say splits those
-                of train, else of the first split.
-            overrides: further options as ``key=value`` texts, which hold no literal secrets.
-            columns: role to column, where it is known (``{"text": "body"}``).
-            mapper: that finds the others; by default one with a minimum score of 0.8.
-            tokenizer: for the proposal.
-            seq_length: for the proposal, tokens of a packed row.
-            rows: how many records to show.
-            token: of the Hub: a text, ``{"env": NAME}``, or False for none at all; None: HF_TOKEN or the saved login.
-            cache_dir: where :meth:`discover` keeps what it found; a dataset that changes is looked at again.
-
-        Raises:
-            ConfigError: an option is wrong.
-        """
+        """Check the options; nothing is read yet."""
         if rows < 0:
             raise ConfigError(f"rows: got {rows}, must be 0 or more")
         self._source, self._token, self._overrides = source, token, tuple(overrides)
@@ -331,21 +341,21 @@ class DatasetIntrospector:
         self._tokenizer, self._seq_length, self._rows = tokenizer, seq_length, rows
 
     def inspect(self) -> Inspection:
-        """Return all that was found.
+        """Return the whole inspection.
 
         Raises:
-            SourceNotFoundError: nothing is there.
-            ConfigError: an option is wrong, or nobody can say what the files hold.
-            SourceError: the storage cannot be reached.
+            SourceNotFoundError: Nothing matches the source.
+            ConfigError: An option is wrong, or the format of the files cannot be determined.
+            SourceError: The storage cannot be reached.
         """
         return self._inspection
 
     def discover(self, dataset: str, config: str | None = None) -> Result[DatasetMetadata, TokenlakeError]:
-        """Return what a dataset holds, or why nobody can tell.
+        """Return the contents of a dataset, or the error.
 
         Args:
-            dataset: an id on the Hub, or a path, glob, directory or URL.
-            config: subset; None: the default one, else the first, which a remark then says.
+            dataset: Id on the Hub, path, glob, directory or URL.
+            config: Subset; None: the default one, otherwise the first, which a remark then names.
         """
         return attempt(lambda: self._discovered(dataset, config))
 
@@ -369,7 +379,7 @@ class DatasetIntrospector:
 
     @property
     def subset(self) -> str | None:
-        """The subset that is looked at; None where there are none."""
+        """Subset that is looked at; None if the source has no subsets."""
         if self._request.hub is not None:
             return self._request.hub.subset
         _ = self._request.listing
@@ -377,7 +387,7 @@ class DatasetIntrospector:
 
     @property
     def version(self) -> str:
-        """A hash of the listing: names, bytes and versions of all files, and of what is looked at."""
+        """Hash of the listing: names, sizes and versions of all files, and the options of the inspection."""
         files = [(file.path, file.size, file.token, file.stat) for file in self._files]
         return fingerprint([self._request.given, self.subset, self.configs(), files])
 
@@ -550,18 +560,22 @@ class DatasetIntrospector:
 def inspect(source: SourceLike, **options: Any) -> Inspection:
     """Look into raw data without reading all of it; :class:`DatasetIntrospector` answers single questions.
 
-    ::
-
-        found = tl.inspect("data/", tokenizer="gpt2")
-        print(found.proposal)  # a configuration
-
     Args:
-        source: path, glob, directory, URL, or with ``type="hf"`` the id of a dataset on the Hub; or several.
-        options: as :class:`DatasetIntrospector` takes them.
+        source: Path, glob, directory, URL, or with ``type="hf"`` the id of a dataset on the Hub; or several of them.
+        options: Keyword arguments of :class:`DatasetIntrospector`.
+
+    Returns:
+        Files, splits, columns and statistics of a sample, example rows, and a proposed configuration.
 
     Raises:
-        SourceNotFoundError: nothing is there.
-        ConfigError: an option is wrong, or nobody can say what the files hold.
-        SourceError: the storage cannot be reached.
+        SourceNotFoundError: Nothing matches the source.
+        ConfigError: An option is wrong, or the format of the files cannot be determined.
+        SourceError: The storage cannot be reached.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> inspection = tl.inspect("data/books", tokenizer="openai-community/gpt2")
+        >>> "content_field: text" in inspection.proposal  # a configuration in YAML
+        True
     """
     return DatasetIntrospector(source, **options).inspect()

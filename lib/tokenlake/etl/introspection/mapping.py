@@ -81,20 +81,25 @@ class ColumnMapping:
 @final
 @dataclass(frozen=True, slots=True)
 class ColumnMapper:
-    """Finds the columns that names mean, in steps: explicit, exact, synonyms, fuzzy, and by type at last.
+    """Mapping from roles such as `text` to columns, in steps: explicit, exact name, synonym, similar name, type.
 
-    Every step looks at all wanted names before the next begins. In a step the most alike pair is taken
-    first (see ``similarity`` in ``column_names.py``); of equally alike pairs one that is spelled as
-    wanted, then by the order of the wanted names, then the more usual synonym, then the column's name. A
-    column is used once. The order of the columns never counts, and a higher threshold only takes mappings away. Among
-    more than 1,000 columns none is looked for by likeness, which would take minutes.
+    Each step considers all roles before the next step begins. In a step the most similar pair is taken first (see
+    ``similarity`` in ``column_names.py``). Ties are broken by exact spelling, then by the order of the roles, then by
+    the commoner synonym, then by the name of the column. A column is used once. The order of the columns has no effect,
+    and a higher threshold only removes mappings. Among more than 1,000 columns names are not compared by similarity,
+    which would take minutes.
 
-    Where types are known, a column that cannot serve is not taken by its name: `messages` are lists of
-    turns and nothing else is, `text`, `instruction` and `output` are strings. By type alone the only list of turns is
-    `messages`, and the only string column, or one four times as long as every other, is `text`.
+    If types are known, a column of an unsuitable type is not taken by its name: `messages` are lists of turns, and
+    `text`, `instruction` and `output` are strings. By type alone, the only list of turns is `messages`, and the only
+    string column, or one four times as long as every other, is `text`.
 
     Attributes:
-        min_fuzzy_score: names less alike are never taken for each other.
+        min_fuzzy_score: Minimum similarity of two names that are matched by similarity, above 0 and at most 1.
+
+    Example:
+        >>> from tokenlake.data_pipeline import ColumnMapper
+        >>> ColumnMapper().map(["text", "messages"], ["body", "conversation"]).columns
+        {'text': 'body', 'messages': 'conversation'}
     """
 
     min_fuzzy_score: float = 0.7
@@ -117,10 +122,10 @@ class ColumnMapper:
         """Find a column for every wanted name.
 
         Args:
-            wanted: roles such as ``text`` and ``messages``, or any names; repeats count once.
-            columns: the names there are, or a mapping from name to type.
-            explicit: wanted name to column, where the caller knows.
-            lengths: mean characters of the string columns, for mapping by type.
+            wanted: Roles such as ``text`` and ``messages``, or other names; repetitions count once.
+            columns: Names of the existing columns, or mapping from name to type.
+            explicit: Role -> column, for roles whose column is known; None: none.
+            lengths: Column of strings -> mean number of its characters, for mapping by type; None: unknown.
 
         Raises:
             ConfigError: `explicit` names a column that does not exist, one column twice, or a name not wanted.
@@ -139,11 +144,11 @@ class ColumnMapper:
     def map_columns(
         self, source_columns: Iterable[str] | Mapping[str, Shape], target_schema: Iterable[str]
     ) -> Result[dict[str, str], TokenlakeError]:
-        """Return {name of the schema: column} for every name of `target_schema`; an error where one has none.
+        """Return {name of the schema: column} for every name of `target_schema`, or an error if one has no column.
 
         Args:
-            source_columns: the names there are, or a mapping from name to type.
-            target_schema: the names wanted, or a mapping whose keys they are.
+            source_columns: Names of the existing columns, or mapping from name to type.
+            target_schema: Names to map, or mapping with these keys.
         """
         return attempt(lambda: self._all_mapped(source_columns, target_schema))
 
@@ -167,13 +172,20 @@ class ColumnMapper:
 def fuzzy_match_columns(
     source_columns: Iterable[str], target_columns: Iterable[str], threshold: float = 0.7
 ) -> dict[str, str]:
-    """Return {target: source column} for the targets that have one, by name, synonym and likeness.
+    """Return {target: source column} for the targets that have one, by name, synonym and similarity.
 
     Args:
-        threshold: names less alike are never taken for each other.
+        source_columns: Names of the existing columns.
+        target_columns: Names that are searched, such as ``text``.
+        threshold: Minimum similarity of two names, above 0 and at most 1.
 
     Raises:
         ConfigError: `threshold` is not above 0 and at most 1.
+
+    Example:
+        >>> from tokenlake.data_pipeline import fuzzy_match_columns
+        >>> fuzzy_match_columns(["promt", "answer_text"], ["prompt", "answer"])
+        {'prompt': 'promt', 'answer': 'answer_text'}
     """
     return ColumnMapper(threshold).map(target_columns, tuple(source_columns)).columns
 

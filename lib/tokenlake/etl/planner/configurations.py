@@ -22,20 +22,27 @@ Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLik
 
 
 def plan(config: Configuration, on_event: Watcher = ignore, *, again: Precedent | None = None) -> Plan:
-    """Return the plan of a configuration; one that mixes text is several builds, see :mod:`tokenlake.config.resolve`.
+    """Return the plan of a build. A configuration that mixes text is planned as several builds, one after the other.
 
     Args:
-        config: A configuration, a dict of one, or the path of a YAML file.
-        on_event: Function that receives the progress of the plan.
+        config: Configuration, mapping of its keys, or path of a YAML file.
+        on_event: Function that receives the progress of the plan. Default: none is called.
         again: Version of texts that is planned again, as if no inputs had been added since; None for a new plan.
 
     Raises:
-        ConfigError, SourceError, TokenizerError: The build cannot be planned.
+        ConfigError: The configuration is wrong.
+        SourceError: An input cannot be read.
+        TokenizerError: A tokenizer cannot be loaded.
 
     Example:
-        ::
-
-            tl.plan("books.yaml").units
+        >>> import tokenlake as tl
+        >>> config = {
+        ...     "name": "books",
+        ...     "datasets": [{"name": "books", "data_files": "data/books/*.jsonl"}],
+        ...     "default_tokenizer": "openai-community/gpt2",
+        ... }
+        >>> len(tl.plan(config).units)
+        1
     """
     pipeline = load_config(config)
     dataset = pipeline.retokenized

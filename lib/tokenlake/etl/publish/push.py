@@ -53,11 +53,6 @@ def push_to_hub(
 ) -> PushReport:
     """Upload a committed version to a dataset repository of the Hugging Face Hub, private unless `public`.
 
-    ::
-
-        tl.push_to_hub("artifacts/llama2-2048", "our-org/llama2-2048")  # the newest version
-        tl.push_to_hub("s3://bucket/artifacts/llama2-2048@v3", "our-org/llama2-2048", dry_run=True)
-
     The repository holds the manifest, the card, the configuration, the tokenizer, the shards and the ledger. Each file
     is compared with the manifest before it is sent, and one commit, tagged ``v3``, makes all of them visible. A second
     push of the same version changes nothing. An interrupted push shows nothing, and the same call resumes it.
@@ -76,6 +71,9 @@ def push_to_hub(
         storage_options: Options of the store, as for :func:`tokenlake.open`.
         on_progress: Function that is called after each group of files.
 
+    Returns:
+        Outcome of the push, with the address of the repository and its commit.
+
     Raises:
         ConfigError: A possible secret was found, the repository is public, or the token may not write.
         IntegrityError: A file differs from its hash in the manifest; nothing is visible.
@@ -83,6 +81,12 @@ def push_to_hub(
         StoreError: The Hub could not be reached; the same call resumes the push.
         SourceError: The Hub could not be reached; the same call resumes the push.
         MissingExtraError: ``huggingface_hub`` is not installed.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> def push(repo: str) -> None:
+        ...     tl.push_to_hub("artifacts/books@v3", repo, dry_run=True)  # verifies and searches for secrets only
+        ...     tl.push_to_hub("artifacts/books@v3", repo)  # "our-org/books", created as a private repository
     """
     # 1. Compare the version with the repository.
     place, name = parted(where, name)

@@ -47,6 +47,12 @@ class PushReport:
         left_out: Paths that the manifest lists and that are not published.
         scanned_rows: Number of rows that were decoded and searched for secrets.
         findings: Possible secrets in those rows. A possible secret elsewhere refuses the push.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> def push(repo: str) -> None:
+        ...     report = tl.push_to_hub("artifacts/books@v3", repo, dry_run=True)
+        ...     print(report.outcome, report.files, report.findings)
     """
 
     outcome: Outcome

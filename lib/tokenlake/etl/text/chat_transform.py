@@ -20,7 +20,7 @@ TOOLS_FIELD: Final = "tools"
 
 @final
 class ChatTemplateTransform(Transform):
-    """Puts a conversation through the tokenizer's chat template.
+    r"""Puts a conversation through the tokenizer's chat template.
 
     Args:
         tokenizer: Hub id, path, or a tokenizer of transformers.
@@ -42,9 +42,10 @@ class ChatTemplateTransform(Transform):
         ConfigError: No template is found, or it cannot be used.
 
     Example:
-        >>> import tokenlake
-        >>> transform = tokenlake.ChatTemplateTransform("org/chat-model")  # doctest: +SKIP
-        >>> transform({"messages": [{"role": "user", "content": "Hello"}]})["text"]  # doctest: +SKIP
+        >>> import tokenlake as tl
+        >>> transform = tl.ChatTemplateTransform("meta-llama/Llama-2-7b-chat-hf")
+        >>> transform({"messages": [{"role": "user", "content": "Hello"}]})["text"]
+        '<|user|>\nHello\n'
     """
 
     def __init__(
@@ -141,9 +142,9 @@ class MaybeApplyChatTemplate(Transform):
         options: Further keyword arguments of :class:`ChatTemplateTransform`.
 
     Example:
-        >>> import tokenlake
-        >>> transform = tokenlake.MaybeApplyChatTemplate("org/chat-model")  # doctest: +SKIP
-        >>> transform({"text": "no conversation"})  # doctest: +SKIP
+        >>> import tokenlake as tl
+        >>> transform = tl.MaybeApplyChatTemplate("meta-llama/Llama-2-7b-chat-hf")
+        >>> transform({"text": "no conversation"})
         {'text': 'no conversation'}
     """
 

@@ -42,7 +42,12 @@ _EXPECTED: Final = {
 
 @final
 class ProcessedExample(dict[str, Int32]):
-    """A row for a trainer: ``input_ids``, ``attention_mask`` and ``labels``, int32[L] each, by key or attribute.
+    """Row for a trainer, read by key or attribute.
+
+    Args:
+        input_ids: Ids, int32[L].
+        attention_mask: 1 for ids of the row, 0 for padding, int32[L].
+        labels: Ids that count toward the loss, -100 elsewhere, int32[L].
 
     Example:
         >>> import numpy as np

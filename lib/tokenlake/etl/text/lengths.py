@@ -28,7 +28,20 @@ from tokenlake.etl.tokenizers.files import files_of
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthManagerConfig:
-    """Options of a :class:`LengthManager`, which explains them.
+    """Options of a :class:`LengthManager`.
+
+    Attributes:
+        max_length: Maximum number of tokens of a row, special tokens included.
+        truncation: Strategy of cuts: ``none``, ``simple``, ``word``, ``sentence`` or ``smart``.
+        truncation_side: Side from which tokens are cut away.
+        padding: Strategy of padding.
+        padding_side: Side on which padding is put.
+        boundaries: Widths of the padding ``buckets``; None: powers of two up to the first that holds `max_length`.
+        budget: Strategy by which columns share the tokens of a row.
+        ratios: Name of a column -> its weight; None: equal weights.
+        priority: Columns, the most important first; None: no order.
+        add_special_tokens: True to put the tokenizer's own BOS and EOS around each row.
+        pad_id: Id of padding; None: the tokenizer's padding token, or its EOS token.
 
     Example:
         >>> from tokenlake.data_pipeline import LengthManagerConfig
@@ -93,7 +106,7 @@ class LengthManager:
     Args:
         tokenizer: Hub id, directory, tokenizer.json file, or an object of `transformers` or `tokenizers`.
         max_length: Maximum number of tokens of a row, special tokens included.
-        truncation: Strategy of cuts, see :mod:`tokenlake.etl.text.truncation`.
+        truncation: Strategy of cuts: ``none``, ``simple``, ``word``, ``sentence`` or ``smart``.
         truncation_side: Side from which tokens are cut away.
         padding: Strategy of padding, see :func:`pad`.
         padding_side: Side on which padding is put.
@@ -109,9 +122,11 @@ class LengthManager:
         SourceNotFoundError, TokenizerError, MissingExtraError: The tokenizer cannot be loaded.
 
     Example:
-        >>> import tokenlake
-        >>> manager = tokenlake.LengthManager("org/model", max_length=512)  # doctest: +SKIP
-        >>> manager.fit({"question": question, "answer": answer})  # doctest: +SKIP
+        >>> import tokenlake as tl
+        >>> manager = tl.LengthManager("openai-community/gpt2", max_length=24, padding="max_length")
+        >>> columns = manager.fit({"question": "How deep is it?", "answer": "Nine metres. " * 40})
+        >>> sum(len(text) for text in columns.values()) <= manager.room
+        True
     """
 
     def __init__(

@@ -45,9 +45,12 @@ class PreferenceRows(ExpandTransform):
         ConfigError: A name is unknown, or the tokenizer lacks EOS or the chat template that rows need.
 
     Example:
-        >>> import tokenlake
-        >>> rows = tokenlake.PreferenceRows("dpo", "org/model")  # doctest: +SKIP
-        >>> rows.expand({"prompt": "2 + 2?", "chosen": " 4", "rejected": " 5"})  # doctest: +SKIP
+        >>> import tokenlake as tl
+        >>> rows = tl.PreferenceRows("dpo", "openai-community/gpt2", max_prompt_length=8, max_completion_length=4)
+        >>> row = next(iter(rows.expand({"prompt": "2 + 2?", "chosen": " 4", "rejected": " 5"})))
+        >>> sorted(row)
+        ['chosen_attention_mask', 'chosen_input_ids', 'chosen_labels', 'prompt_attention_mask', 'prompt_input_ids',
+        'rejected_attention_mask', 'rejected_input_ids', 'rejected_labels']
     """
 
     def __init__(

@@ -54,8 +54,8 @@ class PromptEngine:
         tokenizer: Hub id, directory, tokenizer.json file, or loaded tokenizer files; a `TokenizerConfig` also names
             other special tokens.
         max_length: Maximum number of tokens of a row, special tokens included.
-        truncation: Strategy of cuts of longer rows, see :mod:`tokenlake.etl.text.truncation`; True means ``simple``;
-            False and ``none`` make a longer row an error.
+        truncation: Strategy of cuts of longer rows: ``simple``, ``word``, ``sentence`` or ``smart``; True means
+            ``simple``. With False and ``none`` a longer row is an error.
         truncation_side: Side from which tokens are cut away. An EOS that is put back after a cut on the ``right``
             does not count toward the loss.
         padding: Width of padded rows: ``max_length``, ``longest`` row of the batch (True), or ``do_not_pad`` (False).
@@ -71,10 +71,12 @@ class PromptEngine:
         ConfigError: The configuration is wrong, or does not fit the tokenizer.
 
     Example:
-        >>> import tokenlake
-        >>> prompt = {"template": "Q: {q}\\nA: {a}", "label_column": "a"}
-        >>> engine = tokenlake.PromptEngine(prompt, "meta-llama/Llama-2-7b-hf")  # doctest: +SKIP
-        >>> engine.process({"q": "2 + 2?", "a": "4"}).unwrap()  # doctest: +SKIP
+        >>> import tokenlake as tl
+        >>> prompt = {"template": "Q: {q} A: {a}", "label_column": "a"}
+        >>> engine = tl.PromptEngine(prompt, "openai-community/gpt2", max_length=16)
+        >>> example = engine.process({"q": "2 + 2?", "a": "4"}).unwrap()
+        >>> example["input_ids"].shape, (example["labels"] != -100).sum().item()
+        ((16,), 2)
     """
 
     def __init__(

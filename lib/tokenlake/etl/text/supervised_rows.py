@@ -40,9 +40,10 @@ class SupervisedRows(Transform):
         ConfigError: The tokenizer lacks something that rows need; for a chat template, on the first conversation.
 
     Example:
-        >>> import tokenlake
-        >>> rows = tokenlake.SupervisedRows("org/model", max_length=1024)  # doctest: +SKIP
-        >>> rows({"prompt": "2 + 2?", "completion": " 4"})  # doctest: +SKIP
+        >>> import tokenlake as tl
+        >>> rows = tl.SupervisedRows("openai-community/gpt2", max_length=32)
+        >>> sorted(rows({"prompt": "2 + 2?", "completion": " 4"}))
+        ['attention_mask', 'input_ids', 'labels']
     """
 
     def __init__(

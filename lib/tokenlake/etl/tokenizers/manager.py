@@ -119,9 +119,10 @@ class TokenizerManager:
     the reference. The string of a special token inside a text is plain text, as in a build.
 
     Example:
+        >>> import tokenlake as tl
         >>> from tokenlake.etl.tokenizers import train_bpe
         >>> files = train_bpe(["low lower lowest"], 300)
-        >>> manager = TokenizerManager()
+        >>> manager = tl.TokenizerManager()
         >>> tokenizer = manager.get_tokenizer(files)
         >>> ids = manager.tokenize_text(tokenizer, "low")["input_ids"]
         >>> tokenizer.decode(ids)

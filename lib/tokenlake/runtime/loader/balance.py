@@ -37,12 +37,14 @@ _TOLERANCE: Final = 50
 @final
 @dataclass(frozen=True, kw_only=True)
 class BatchBalance:
-    """Balance of batches of packed rows; see :mod:`tokenlake.runtime.loader.balance` and :class:`tokenlake.DataLoader`.
+    """Balance of the rows of a batch among ranks, for :class:`tokenlake.DataLoader`.
+
+    The rows of each batch are dealt so that each rank has the same number of rows and about the same attention cost.
 
     Args:
         ranks: Number of equal, neighbouring parts of a batch that have about the same cost. None: with a sharding, the
-            number of parts into which it divides rows, else the number of hosts. A multiple of that also balances the
-            micro-batches of each host.
+            number of parts into which it divides rows, otherwise the number of hosts. A multiple of that also balances
+            the micro-batches of each host.
 
     Raises:
         ConfigError: The value is not a whole number from 1 on.

@@ -43,12 +43,6 @@ _NAMES_SHOWN: Final = 20
 class Dataset:
     """One split of a committed version. Opening it reads the manifest and no other file.
 
-    ::
-
-        ds = tl.open("artifacts/llama2-2048@v3")
-        ds[17]["input_ids"]         # int32 (2048,)
-        ds[100:200]["segment_ids"]  # int32 (100, 2048)
-
     Several threads may use it. Up to 64 MiB of decoded rows are kept in memory.
 
     Args:
@@ -58,6 +52,16 @@ class Dataset:
 
     Raises:
         ConfigError: The version does not have this split.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> dataset = tl.open("artifacts/llama2-2048@v3")
+        >>> len(dataset), dataset.seq_length, dataset.columns
+        (1168, 64, ('input_ids', 'segment_ids', 'positions', 'loss_mask'))
+        >>> dataset[17]["input_ids"].shape
+        (64,)
+        >>> dataset[10:20]["segment_ids"].shape
+        (10, 64)
     """
 
     def __init__(self, store: ReadStore, manifest: Manifest, split: str) -> None:
@@ -379,12 +383,9 @@ def open(
 ) -> Dataset:
     """Open a version of a dataset. Only its manifest is read.
 
-    ::
-
-        tl.open("artifacts/llama2-2048")  # the newest version
-        tl.open("artifacts/llama2-2048@v3")
-        tl.open("artifacts", "llama2-2048@v3")
-        tl.open("s3://bucket/artifacts/llama2-2048@prod", cache="/scratch/shards", cache_bytes="200GB")
+    `where` and `name` are ``"artifacts/books"`` (newest version), ``"artifacts/books@v3"``, ``"artifacts/books@prod"``
+    (a tag), ``"artifacts", "books@v3"``, or ``"s3://bucket/artifacts/books"`` with ``cache="/scratch/shards",
+    cache_bytes="200GB"``.
 
     Args:
         where: Store and dataset, or a store if `name` is given: a path, or a URL with ``file``, ``s3``, ``gs``,
@@ -397,11 +398,21 @@ def open(
             row groups are read.
         cache_bytes: Size of all copies together, such as ``"100GB"``; None: 64 GiB.
 
+    Returns:
+        One split of the version.
+
     Raises:
         NotFoundError: The version does not exist; the message names similar ones.
-        ConfigError: The split does not exist, or there are several and none is named; or an option has no use.
+        ConfigError: The split does not exist, or the version has several and none is named; or an option has no use.
         MissingExtraError: The package that reads the URL is missing.
         IntegrityError: The manifest is damaged.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> train = tl.open("artifacts/books@v3")
+        >>> validation = tl.open("artifacts/books@v3", split="validation")
+        >>> train.name, validation.name
+        ('books@v3/train', 'books@v3/validation')
     """
     place, named = parted(where, name)
     store = open_read_store(place, storage_options=storage_options, cache=cache, cache_bytes=cache_bytes)

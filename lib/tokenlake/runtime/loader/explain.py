@@ -162,11 +162,6 @@ def explain(
 ) -> list[ExplainedRow]:
     """Return the contents of a batch, or the batches that deliver a document.
 
-    ::
-
-        tl.explain("artifacts/code@v3", 1000, batch_size=256, seed=0)
-        tl.explain(loader, document=("code/a.jsonl", 1200))
-
     Args:
         where: Loader; or the data that it reads, opened or as :func:`tokenlake.open` takes it, together with the
             loader's options.
@@ -187,6 +182,13 @@ def explain(
         ConfigError: The step, row, file, document or field does not exist; or an option is wrong or missing.
         NotFoundError: The version does not exist.
         IntegrityError: A file is missing or damaged.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> rows = tl.explain("artifacts/books@v3", 3, batch_size=8, seed=0)
+        >>> len(rows), rows[0].segments[0].path
+        (8, 'a.jsonl')
+        >>> delivered = tl.explain("artifacts/books@v3", document=("a.jsonl", 0), batch_size=8, seed=0)
     """
     if isinstance(where, DataLoader):
         plan = where.plan

@@ -28,13 +28,6 @@ def grain_dataset(
 ) -> GrainBatches:
     """Return a ``grain.IterDataset`` of batches in the order of :class:`tokenlake.DataLoader`.
 
-    ::
-
-        dataset = tl.grain_dataset(ds, batch_size=256, epochs=None).map(mine)
-        iterator = iter(dataset)
-        next(iterator)["input_ids"]  # int32 (256, 2048)
-        iterator.get_state()  # Grain's checkpoints take it as it is
-
     Seeking to a state takes the same time at any step. ``mp_prefetch`` works: of N worker processes, worker w makes the
     steps w, w + N, ..., and the order of batches is the same. Each of them decodes nearly every row group, so that
     worker processes help if a ``map`` after the dataset is slow, but not for reading alone (threads read ahead anyway).
@@ -43,12 +36,20 @@ def grain_dataset(
         data: Dataset or mixture, as for :class:`tokenlake.DataLoader`.
         batch_size: Rows of the global batch, as for :class:`tokenlake.DataLoader`.
         options: All other options of :class:`tokenlake.DataLoader` except `sharding`. `prefetch`, `workers` and
-            `cache_bytes` (256 MiB by default) apply to each worker process. `epochs` are laid end to end; Grain's
-            ``repeat`` would repeat the same ones.
+            `cache_bytes` (256 MiB by default) apply to each worker process. `epochs` follow one after the other;
+            Grain's ``repeat`` would repeat the same ones.
 
     Raises:
         MissingExtraError: Grain is not installed.
         ConfigError: An argument is not allowed.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> dataset = tl.grain_dataset(tl.open("artifacts/books"), batch_size=8, epochs=None)
+        >>> iterator = iter(dataset.map(lambda batch: batch["input_ids"]))
+        >>> next(iterator).shape
+        (8, 64)
+        >>> state = iterator.get_state()
     """
     keywords: LoaderKeywords = {"cache_bytes": WORKER_CACHE_BYTES, **options}
     return GrainBatches(shared_reader(data, LoaderOptions.of("grain_dataset", batch_size, keywords)))
@@ -56,10 +57,6 @@ def grain_dataset(
 
 def grain_source(data: Dataset, *, columns: Sequence[str] | None = None) -> GrainRows:
     """Return a ``grain.sources.RandomAccessDataSource``: row number -> dict of numpy arrays of shape (L,).
-
-    ::
-
-        grain.MapDataset.source(tl.grain_source(ds)).shuffle(seed=0).batch(256)
 
     It is for Grain's own pipelines and samplers. Reading rows in random order decodes a row group for nearly every row;
     the order of :func:`grain_dataset` decodes each row group once.
@@ -70,6 +67,14 @@ def grain_source(data: Dataset, *, columns: Sequence[str] | None = None) -> Grai
 
     Raises:
         ConfigError: An argument is not allowed.
+
+    Example:
+        >>> import grain
+        >>> import tokenlake as tl
+        >>> source = tl.grain_source(tl.open("artifacts/books"))
+        >>> batches = grain.MapDataset.source(source).shuffle(seed=0).batch(8)
+        >>> batches[0]["input_ids"].shape
+        (8, 64)
     """
     return GrainRows(data, columns)
 

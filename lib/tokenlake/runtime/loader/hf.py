@@ -30,11 +30,6 @@ def hf_dataset(
 ) -> datasets.IterableDataset:
     """Return rows in the order of :class:`tokenlake.DataLoader` as a ``datasets.IterableDataset``.
 
-    ::
-
-        dataset = tl.hf_dataset(ds, batch_size=16, epochs=3)
-        Trainer(model, TrainingArguments(..., per_device_train_batch_size=16, max_steps=...), train_dataset=dataset)
-
     Items are rows: dicts of numpy arrays (L,). Each batch of `batch_size` rows is a shard in the sense of ``datasets``.
     Its ``state_dict`` and ``load_state_dict`` therefore resume exactly, and equally fast at any step: only the rows of
     one batch are made again, not the stream before. With N workers of a PyTorch loader that makes batches of
@@ -47,14 +42,21 @@ def hf_dataset(
         data: Dataset or mixture, as for :class:`tokenlake.DataLoader`.
         batch_size: Rows of the global batch.
         rename: Name of a column -> name in the dataset, as for :meth:`tokenlake.Dataset.to_hf`.
-        options: All other options of :class:`tokenlake.DataLoader` except `sharding`. Epochs are laid end to end.
-            `columns` are those of :meth:`tokenlake.Dataset.to_hf`; ``labels`` and ``targets`` are int64, as losses of
-            PyTorch require. The defaults are ``input_ids``, ``attention_mask`` and ``labels`` for documents, and those
-            of the loader for preferences. The default of `cache_bytes` is 256 MiB.
+        options: All other options of :class:`tokenlake.DataLoader` except `sharding`. Epochs follow one after the
+            other. `columns` are those of :meth:`tokenlake.Dataset.to_hf`; ``labels`` and ``targets`` are int64, as
+            losses of PyTorch require. The defaults are ``input_ids``, ``attention_mask`` and ``labels`` for documents,
+            and those of the loader for preferences. The default of `cache_bytes` is 256 MiB.
 
     Raises:
         MissingExtraError: ``datasets`` is not installed.
         ConfigError: An argument is not allowed, or the run has no end.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> dataset = tl.hf_dataset(tl.open("artifacts/books"), batch_size=8, epochs=3)
+        >>> row = next(iter(dataset))
+        >>> row["input_ids"].shape, row["labels"].dtype
+        ((64,), dtype('int64'))
     """
     hf = import_datasets()
     first_dataset = data if isinstance(data, Dataset) else next(iter(data.datasets.values()))

@@ -50,10 +50,10 @@ FLAT_COLUMNS: Final = ("cu_seqlens", "max_seqlen")
 @final
 @dataclass(frozen=True, kw_only=True)
 class BatchLayout:
-    """Layout of batches of packed rows; see :mod:`tokenlake.runtime.loader.layout` and :class:`tokenlake.DataLoader`.
+    """Layout of batches of packed rows, for :class:`tokenlake.DataLoader`: flat, or cut for context parallelism.
 
     Args:
-        flat: Whether arrays have the shape (rows * L,), with `cu_seqlens`, int32, and `max_seqlen`. With a sharding
+        flat: True for arrays of shape (rows * L,), with `cu_seqlens`, int32, and `max_seqlen`. With a sharding
             these have one row for each part into which the rows of the batch are divided: (parts, max_segments + 1) and
             (parts,).
         max_segments: Number of runs for which `cu_seqlens` has room; None: as many as the batch has, which differs from

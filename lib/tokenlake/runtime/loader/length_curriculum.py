@@ -21,27 +21,26 @@ from tokenlake.runtime.loader.batch_sizes import Points, index_at, points_of
 class LengthCurriculum:
     """Length of the ids that attend to each other at each step: rows are cut, and batches keep their ids.
 
-    ::
-
-        tl.LengthCurriculum.doubling(256, 2048, until=3000)  # {0: 256, 1000: 512, 2000: 1024, 3000: 2048}
-        tl.LengthCurriculum.linear(256, 2048, until=3000, multiple=128)
-
     A cut separates segments, as the border of two documents does: after it, positions begin at 0, the segment id is
     another one, and the first id does not count toward the loss, because the id before it is in another row.
 
     Args:
         points: Points (first step, ids), from step 0 on, as for ``batch_size``.
-        keep_shape: Whether batches keep the shape (rows, L), and segments end at every multiple of the length. This
-            works with attention inside segments; nothing is compiled again, and lengths need not divide L. If False,
-            batches have L / length times as many rows of that length, which must divide L.
+        keep_shape: True to keep the shape (rows, L) of batches, and to end segments at every multiple of the length.
+            This works with attention inside segments; nothing is compiled again, and lengths need not divide L. If
+            False, batches have L / length times as many rows of that length, which must divide L.
 
     Raises:
         ConfigError: An argument is not allowed.
 
     Example:
         >>> import tokenlake as tl
-        >>> tl.LengthCurriculum.doubling(256, 2048, until=3000).at(1500)
-        512
+        >>> lengths = tl.LengthCurriculum.doubling(256, 2048, until=3000)
+        >>> [lengths.at(step) for step in (0, 1000, 2000, 3000)]
+        [256, 512, 1024, 2048]
+        >>> lengths = tl.LengthCurriculum.linear(256, 2048, until=3000, multiple=128)
+        >>> lengths.at(1500)
+        1152
     """
 
     points: Points
@@ -78,7 +77,7 @@ class LengthCurriculum:
             first: Length at step 0.
             last: Length from step `until` on.
             until: Step of the last doubling.
-            keep_shape: Whether batches keep their shape.
+            keep_shape: True to keep the shape of batches.
 
         Raises:
             ConfigError: `last` is not `first` times a power of two, or there are fewer steps than doublings.
@@ -104,7 +103,7 @@ class LengthCurriculum:
             last: Length from step `until` on.
             until: Step at which the last length is reached.
             multiple: Number of ids by which a length grows.
-            keep_shape: Whether batches keep their shape.
+            keep_shape: True to keep the shape of batches.
 
         Raises:
             ConfigError: `last - first` is not a multiple of `multiple`.

@@ -31,19 +31,12 @@ from tokenlake.runtime.reading.group_cache import Decoded
 class DataLoader:
     """Batches of rows: dicts of arrays of shape (rows, L), ids int32, masks bool.
 
-    ::
-
-        loader = tl.DataLoader(ds, batch_size=256, seed=0)
-        for batch in loader:
-            batch["input_ids"]  # int32 (256, 2048)
-        state = loader.get_state()  # JSON; loader.set_state(state) resumes exactly here
-
     Rows of packed datasets have one length L. Documents (kind tokens) and preferences are padded to the lengths that
     `padding` sets. With buckets, rows of similar length are batched together, and all batches have about the same
     number of ids.
 
-    One ``for`` loop is a pass: `epochs` epochs laid end to end, every row exactly once in each. The next loop delivers
-    the next epochs. If a loop was left early, the next one continues after the last batch that was delivered.
+    One ``for`` loop is a pass: `epochs` epochs one after the other, with every row exactly once in each. The next loop
+    delivers the next epochs. If a loop was left early, the next one continues after the last batch that was delivered.
 
     A loader has one iterator at a time. A second ``iter(loader)``, :meth:`iter_from_step` or :meth:`set_state` replaces
     the first one, which then raises ConfigError. :meth:`peek` returns the next batch inside a loop. Two streams need
@@ -57,16 +50,23 @@ class DataLoader:
         batch_size: Rows of the global batch, or step -> rows, as ``{0: 128, 1000: 256}``. With buckets, those of the
             longest one.
         seed: Random seed of the order, any integer.
-        shuffle: Whether rows are shuffled; False: rows in the order in which they are stored.
+        shuffle: True to shuffle rows; False: rows in stored order.
         epochs: Epochs of a pass; None: the pass never ends.
-        drop_last: Whether the last batch of a pass (of each bucket) is left out if it is not full. Rows are left out in
+        drop_last: True to leave out the last batch of a pass (of each bucket) if it is not full. Rows are left out in
             no other case.
-        pad_last: Whether that batch gets its full number of rows, by rows of padding (segment_ids 0, no loss); None:
+        pad_last: True to fill that batch by rows of padding (segment_ids 0, no loss); None:
             only with `sharding`, which needs batches of one shape.
-        columns: Names of the columns, any of input_ids, segment_ids, positions, loss_mask, labels, targets
-            (see :mod:`tokenlake.runtime.loader.columns`); None: the first four. Documents also have attention_mask,
-            and lengths of shape (rows,). Preferences have all of them for each answer, as chosen_input_ids,
-            chosen_attention_mask and chosen_labels (see :mod:`tokenlake.runtime.loader.ragged_batch`).
+        columns: Names of the columns; None: the first four of these:
+
+            - ``input_ids``, int32;
+            - ``segment_ids``, int32: 1, 2, 3, ... for the documents of a row, 0 for padding;
+            - ``positions``, int32: from 0 in each segment;
+            - ``loss_mask``, bool: true for ids that count toward the loss;
+            - ``labels``, int32: the id where ``loss_mask`` is true, otherwise -100;
+            - ``targets``, int32: the next id, which each place predicts, or -100.
+
+            Documents also have ``attention_mask``, and ``lengths`` of shape (rows,). Preferences have all of them for
+            each answer, as ``chosen_input_ids``, ``chosen_attention_mask`` and ``chosen_labels``.
         padding: Padding of rows of many lengths, a :class:`tokenlake.BatchPadding`; None: to the longest row of each
             batch. The lengths of all rows are read first: about 3 us a row, and two bytes of memory for each.
         layout: Layout of the arrays of packed rows, a :class:`tokenlake.BatchLayout`: "flat" for arrays of shape
@@ -93,6 +93,21 @@ class DataLoader:
 
     Raises:
         ConfigError: An argument is not allowed; or rows are longer than `padding` allows, with a list of some.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> loader = tl.DataLoader(tl.open("artifacts/books"), batch_size=8, seed=0, epochs=2)
+        >>> for batch in loader:
+        ...     loss = batch["input_ids"].mean()  # a training step
+        ...     if loader.step == 10:
+        ...         state = loader.get_state()  # JSON
+        ...         break
+        >>> batch["input_ids"].shape, batch["input_ids"].dtype, batch["loss_mask"].dtype
+        ((8, 64), dtype('int32'), dtype('bool'))
+        >>> resumed = tl.DataLoader(tl.open("artifacts/books"), batch_size=8, seed=0, epochs=2)
+        >>> resumed.set_state(state)
+        >>> resumed.step
+        10
     """
 
     def __init__(
@@ -421,6 +436,13 @@ class LoaderMetrics:
         group_hits: Number of row groups that were already decoded when they were needed.
         decoded_rows: Number of rows of the decoded row groups.
         decoded_bytes: Bytes of the decoded row groups in memory.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> loader = tl.DataLoader(tl.open("artifacts/books"), batch_size=8)
+        >>> batch = next(iter(loader))
+        >>> loader.metrics().batches, loader.metrics().rows
+        (1, 8)
     """
 
     batches: int

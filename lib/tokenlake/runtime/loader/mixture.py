@@ -30,11 +30,6 @@ _MOST_ROWS: Final = 1 << 50
 class Mixture:
     """Packed datasets of one length and one tokenizer, and the weights by which they are combined.
 
-    ::
-
-        mixture = tl.Mixture({"code": code, "web": web}, {"code": 0.3, "web": 0.7})
-        loader = tl.DataLoader(mixture, batch_size=256, seed=0)
-
     The order is the one in which the flow ``mix`` writes sequences: with the same seed, batch size, lanes and rows the
     stream is the same, row by row.
 
@@ -60,6 +55,14 @@ class Mixture:
     Raises:
         ConfigError: Names, weights, kinds, lengths or tokenizers do not fit each other; or a source comes more often
             than it may.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> sources = {"code": tl.open("artifacts/code"), "web": tl.open("artifacts/web")}
+        >>> mixture = tl.Mixture(sources, {"code": 0.25, "web": 0.75})
+        >>> loader = tl.DataLoader(mixture, batch_size=8, seed=0)
+        >>> next(iter(loader))["input_ids"].shape
+        (8, 64)
     """
 
     def __init__(
@@ -203,7 +206,7 @@ class Mixture:
         return self._with(self.scheduler.reweighted(at=at, weights=weights))
 
     def replayed(self, schedule: WeightScheduler) -> Mixture:
-        """Return the mixture with the weights of a schedule, if that extends its own; else the mixture itself."""
+        """Return the mixture with the weights of a schedule, if that extends its own; otherwise the mixture itself."""
         before = schedule.before
         while before is not None and before != self.scheduler:
             before = before.before

@@ -102,6 +102,17 @@ class LoaderSave(ocp.args.CheckpointArgs):
     Attributes:
         loader: Loader whose state is saved.
         state: State that is written, taken when this object is created.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import orbax.checkpoint as ocp
+        >>> import tokenlake as tl
+        >>> loader = tl.DataLoader(tl.open("artifacts/books"), batch_size=8)
+        >>> batch = next(iter(loader))
+        >>> with ocp.CheckpointManager(Path("checkpoints").absolute()) as manager:
+        ...     saved = manager.save(1, args=ocp.args.Composite(data=tl.LoaderSave(loader)))
+        >>> saved
+        True
     """
 
     loader: BatchLoader
@@ -119,6 +130,19 @@ class LoaderRestore(ocp.args.CheckpointArgs):
 
     Attributes:
         loader: Loader that is set to the saved state; None: the state is returned, and nothing else happens.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import orbax.checkpoint as ocp
+        >>> import tokenlake as tl
+        >>> loader = tl.DataLoader(tl.open("artifacts/books"), batch_size=8)
+        >>> batch = next(iter(loader))
+        >>> resumed = tl.DataLoader(tl.open("artifacts/books"), batch_size=8)
+        >>> with ocp.CheckpointManager(Path("checkpoints").absolute()) as manager:
+        ...     saved = manager.save(1, args=ocp.args.Composite(data=tl.LoaderSave(loader)))
+        ...     state = manager.restore(1, args=ocp.args.Composite(data=tl.LoaderRestore(resumed)))
+        >>> resumed.step
+        1
     """
 
     loader: BatchLoader | None = None

@@ -49,14 +49,14 @@ _LONGEST: Final = 1 << 31
 @final
 @dataclass(frozen=True, kw_only=True)
 class BatchPadding:
-    """Padding of batches of documents or preferences; see :class:`tokenlake.DataLoader`.
+    """Padding of batches of documents or preferences, for :class:`tokenlake.DataLoader`.
 
     Args:
         length: Length of every batch; None: that of the longest row of the batch.
         buckets: Lengths of buckets, ascending, or their number, for which the lengths with the least padding in an
             epoch are chosen. Batches of the longest bucket have `batch_size` rows, batches of the others have
             proportionally more, rounded down to a multiple of the loader's `lanes`.
-        equal_rows: Whether batches of all buckets have `batch_size` rows, for frameworks that take single rows and make
+        equal_rows: True for `batch_size` rows in batches of all buckets, for frameworks that take single rows and make
             batches of one size (``tl.hf_dataset``).
         multiple: Number that divides the lengths of batches.
         max_length: Length of the longest batch, as `length` and the last of given `buckets` also are; None: no limit.

@@ -48,19 +48,13 @@ def torch_dataset(
 ) -> TorchBatches:
     """Return a ``torch.utils.data.IterableDataset`` of batches in the order of :class:`tokenlake.DataLoader`.
 
-    ::
-
-        dataset = tl.torch_dataset(ds, batch_size=256, epochs=None)
-        for batch in torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1):
-            batch["input_ids"]  # torch.int32 (256, 2048)
-
-    ``batch_size=None`` tells PyTorch that items are batches already. With N worker processes, worker w makes the steps
+    With ``batch_size=None``, PyTorch takes items as batches. With N worker processes, worker w makes the steps
     w, w + N, ... and PyTorch takes from them in turn, so that the order is the same for every N. Nearly every batch
     needs rows of all lanes, so that each worker decodes nearly every row group: one worker, or none (threads of this
     process read ahead then, too), is the cheapest; more help if your own ``map`` is slow.
 
-    A loop is one pass: `epochs` epochs laid end to end. ``dataset.set_epoch(n)`` before the loop sets the pass, as with
-    PyTorch's DistributedSampler, also with ``persistent_workers``. Without it, every loop is pass 0.
+    A loop is one pass: `epochs` epochs one after the other. ``dataset.set_epoch(n)`` before the loop sets the pass, as
+    with PyTorch's DistributedSampler, also with ``persistent_workers``. Without it, every loop is pass 0.
 
     A ``torchdata.stateful_dataloader.StatefulDataLoader`` saves and resumes exactly, with the same number of workers.
     For another number, or with the plain DataLoader: ``dataset.set_state(dataset.state_after(step))``, where `step`
@@ -69,8 +63,8 @@ def torch_dataset(
     Args:
         data: Dataset or mixture, as for :class:`tokenlake.DataLoader`.
         batch_size: Rows of the global batch, as for :class:`tokenlake.DataLoader`.
-        rows: Whether items are single rows, arrays of shape (L,), in the same order. Give PyTorch's loader the same
-            `batch_size`: with another, workers change the order.
+        rows: True for items that are single rows, arrays of shape (L,), in the same order. Give PyTorch's loader the
+            same `batch_size`: with another, workers change the order.
         integers: Type of integer columns. "mixed": ``labels`` and ``targets`` are int64, which PyTorch's losses
             require, and all others int32, as stored and without a copy (embeddings, comparisons and additions take
             them). "int64": for operations that index by ids (``gather``, ``one_hot``). "int32": no column is copied.
@@ -78,13 +72,21 @@ def torch_dataset(
         options: All other options of :class:`tokenlake.DataLoader` except `sharding`. `prefetch` (1 by default),
             `workers` and `cache_bytes` (256 MiB by default) apply to each worker process. `host` is (rank, number of
             processes): this process gets the rank-th of equal parts of every batch. None: those of
-            ``torch.distributed`` if it is initialised, else (0, 1). Frameworks that divide batches among processes
+            ``torch.distributed`` if it is initialised, otherwise (0, 1). Frameworks that divide batches among processes
             themselves need (0, 1).
 
     Raises:
         MissingExtraError: PyTorch is not installed.
         ConfigError: An argument is not allowed; or this is one of several processes (``WORLD_SIZE``) and its rank is
             not known.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> import torch
+        >>> dataset = tl.torch_dataset(tl.open("artifacts/books"), batch_size=8)
+        >>> batches = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=0)
+        >>> next(iter(batches))["input_ids"].shape
+        torch.Size([8, 64])
     """
     keywords: LoaderKeywords = {"prefetch": 1, "cache_bytes": WORKER_CACHE_BYTES, **options}
     if keywords.get("host") is None:
@@ -117,6 +119,14 @@ def torch_rows(
     Raises:
         MissingExtraError: PyTorch is not installed.
         ConfigError: An argument is not allowed.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> import torch
+        >>> rows = tl.torch_rows(tl.open("artifacts/books"))
+        >>> batches = torch.utils.data.DataLoader(rows, batch_size=8, shuffle=True)
+        >>> next(iter(batches))["input_ids"].shape
+        torch.Size([8, 64])
     """
     return TorchRows(data, columns, integers)
 

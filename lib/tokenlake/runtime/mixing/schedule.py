@@ -175,7 +175,7 @@ class WeightScheduler:
 
         The weights at `at` are fixed. From them the new schedule moves to the first of the new points by the same
         interpolation. Points of this schedule after `at` are dropped. Every row that this schedule puts before step
-        `at` stays where it is (see :mod:`tokenlake.runtime.mixing.counts`).
+        `at` stays where it is.
 
         Args:
             at: Step up to which nothing changes, 0 or more.

@@ -49,16 +49,17 @@ _CLAIM_TRIES: Final = 1000  # each lost race means that another build got a vers
 class Catalog:
     """Access to a store by names; claims versions in a store that can be written.
 
-    Example::
-
-        from tokenlake.runtime.store import open_store
-
-        catalog = tl.Catalog(open_store("artifacts"))
-        catalog.datasets()
-        catalog.manifest_of("code@prod").totals
-
     Attributes:
         store: The store.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> from tokenlake.runtime.store import open_store
+        >>> catalog = tl.Catalog(open_store("artifacts"))
+        >>> catalog.datasets()
+        ['books', 'chat', 'code', 'llama2-2048', 'pairs', 'web']
+        >>> catalog.manifest_of("books@v3").totals.documents
+        120
     """
 
     store: ReadStore
@@ -162,7 +163,7 @@ class Catalog:
 
         Raises:
             StoreError: The name is not allowed for a tag.
-            NotFoundError: There is no such committed version.
+            NotFoundError: The version does not exist, or is not committed.
             VersionConflictError: Another process set the tag at the same time; nothing was changed.
             IntegrityError: The manifest or the existing tag is damaged; :meth:`remove_tag` removes the latter.
         """
@@ -203,7 +204,7 @@ class Catalog:
         """Read the manifest of a committed version.
 
         Raises:
-            NotFoundError: There is no such committed version.
+            NotFoundError: The version does not exist, or is not committed.
             IntegrityError: The manifest is damaged, or that of another dataset or version.
         """
         layout = Layout(dataset, version)
@@ -433,24 +434,26 @@ def tag(
 ) -> TagChange:
     """Make ``NAME@TAG`` mean a committed version, whether or not the tag exists.
 
-    Example::
-
-        tl.tag("artifacts/code@v3", "prod").changed
-
     Args:
         where: Version, as :func:`tokenlake.open` takes it; or, with `name`, its store or the store's address.
         tag: Name of the tag.
         name: Reference of the version in the store `where`.
-        storage_options: Options of the store's file system; ``{"env": NAME}`` stands for an environment variable.
+        storage_options: Options of the store's file system; ``{"env": NAME}`` is replaced by an environment variable.
 
     Returns:
         The tag, and its earlier value.
 
     Raises:
         StoreError: The name is not allowed for a tag.
-        NotFoundError: There is no such committed version.
+        NotFoundError: The version does not exist, or is not committed.
         VersionConflictError: Another process set the tag at the same time; nothing was changed.
         IntegrityError: The manifest or the existing tag is damaged.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> change = tl.tag("artifacts/books@v2", "prod")
+        >>> change.changed, tl.open("artifacts/books@prod").name
+        (True, 'books@v2/train')
     """
     store, reference = parted(where, name)
     catalog = Catalog(open_store(store, storage_options=storage_options))

@@ -259,20 +259,24 @@ def diff(
 ) -> Difference:
     """Compare two versions. Only their manifests are read.
 
-    Example::
-
-        tl.diff("code@v1", "code@prod", store="artifacts").config
-        tl.diff("artifacts/code@v1", "s3://bucket/artifacts/code@v1").equal
-
     Args:
         a: First version, as :func:`tokenlake.open` takes it; a name alone with `store`.
-        b: Second version, likewise.
-        store: Store of both versions.
-        storage_options: Options of fsspec's file system; ``{"env": NAME}`` stands for an environment variable.
+        b: Second version, in the same form.
+        store: Store of both versions; None: `a` and `b` are whole addresses.
+        storage_options: Options of fsspec's file system; ``{"env": NAME}`` is replaced by an environment variable.
+
+    Returns:
+        Differences of configuration, inputs, tokenizer and contents.
 
     Raises:
         NotFoundError: A version does not exist; the message names near matches.
         IntegrityError: A manifest is damaged.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> difference = tl.diff("books@v2", "books@v3", store="artifacts")
+        >>> difference.equal
+        False
     """
     return compare(_manifest_at(a, store, storage_options), _manifest_at(b, store, storage_options))
 

@@ -240,25 +240,29 @@ def gc(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> GcReport:
-    """Remove from a store what no version, tag or running build needs.
-
-    Example::
-
-        tl.gc("artifacts", dry_run=True).bytes  # bytes that would be freed
-        tl.gc("artifacts", ["llama2-2048"], grace="12h")
+    """Remove the files of a store that no version, tag or running build needs.
 
     Args:
         store: Path, URL or address of the store.
         names: Datasets to collect; empty: all.
-        grace: Seconds, or a text such as ``"7d"``, ``"12h"``, ``"30m"``, that something must have lain untouched. With
+        grace: Seconds, or a text such as ``"7d"``, ``"12h"``, ``"30m"``, for which a file must be unchanged. With
             0 the files of running builds are removed, too: no version suffers, but such a build has to begin again.
-        dry_run: Change nothing; the report says what would happen.
-        storage_options: Options of the store's file system; ``{"env": NAME}`` stands for an environment variable.
+        dry_run: True to report removals without making them.
+        storage_options: Options of the store's file system; ``{"env": NAME}`` is replaced by an environment variable.
+
+    Returns:
+        Files that were removed, or would be, and their size.
 
     Raises:
         ConfigError: The grace period is not a span of time.
-        NotFoundError: There is no such dataset.
+        NotFoundError: A dataset does not exist.
         StoreError: The store cannot be listed.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> report = tl.gc("artifacts", ["books"], grace="12h", dry_run=True)
+        >>> report.bytes
+        0
     """
     opened = open_store(store, storage_options=storage_options)
     return collect(opened, list(names), grace=parse_duration(grace), dry_run=dry_run)

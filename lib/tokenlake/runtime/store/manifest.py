@@ -77,11 +77,6 @@ class Manifest(Sealed):
     The file is sealed canonical JSON without clock, host, user or run id: equal work gives equal bytes. Totals, splits,
     account, lineage and sha256 follow from the fields. They are written too, and compared on reading.
 
-    Example::
-
-        manifest = tl.Manifest.from_bytes(Path("artifacts/code/v1/manifest.json").read_bytes())
-        manifest.splits["train"].tokens
-
     Attributes:
         kind: ``packed`` (fixed-length sequences), ``tokens`` (a row per document) or ``preference`` (a row per judged
             prompt, in the columns of :attr:`preference`).
@@ -98,6 +93,12 @@ class Manifest(Sealed):
         parents: Versions that this one was made from.
         produced_by: Names and versions of the software that wrote it; not part of identity.
         mixture: Order and draws of a version whose rows are a mixture; None for the others.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> manifest = tl.open("artifacts/books@v3").manifest
+        >>> manifest.kind, manifest.seq_length, sorted(manifest.splits)
+        ('packed', 64, ['train', 'validation'])
     """
 
     FREE: ClassVar = ("config", "tokenizer", "mixture")
@@ -119,6 +120,7 @@ class Manifest(Sealed):
 
     @property
     def format_version(self) -> int:
+        """Version of the file format."""
         return FORMAT_VERSION
 
     @cached_property

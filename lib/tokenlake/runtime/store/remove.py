@@ -290,23 +290,28 @@ def remove_version(
 ) -> Removal:
     """Remove a committed version of a dataset; its number is never used again.
 
-    Example::
-
-        tl.remove_version("artifacts/llama2-2048@v3", dry_run=True).bytes  # bytes that would be removed
-
     Args:
         where: Version by its number, as :func:`tokenlake.open` takes it; or, with `name`, its store or the store's
             address.
         name: Reference of the version in the store `where`: ``NAME@vN``. Tags and names alone are refused.
-        dry_run: Change nothing; the result says what would be removed.
-        storage_options: Options of the store's file system; ``{"env": NAME}`` stands for an environment variable.
+        dry_run: True to report the removal without making it.
+        storage_options: Options of the store's file system; ``{"env": NAME}`` is replaced by an environment variable.
+
+    Returns:
+        Files that were removed, or would be, and their size.
 
     Raises:
         ConfigError: The reference names no version by its number.
-        NotFoundError: There is no such committed version.
+        NotFoundError: The version does not exist, or is not committed.
         StoreError: A tag names the version, or another version is made from it; nothing was changed.
         IntegrityError: A tag, or a version that may be made from it, is damaged; nothing was changed.
         VersionConflictError: Another process changed the manifest just now; nothing was changed.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> removal = tl.remove_version("artifacts/books@v1")
+        >>> tl.open("artifacts/books").name
+        'books@v3/train'
     """
     address, name = parted(where, name)
     reference = Reference.parse(name)

@@ -45,7 +45,14 @@ class TrainingRun(Protocol):
 
 
 class Callback:
-    """Base class of callbacks; its hooks do nothing."""
+    """Base class of callbacks; its hooks do nothing.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> class PrintLoss(tl.Callback):
+        ...     def on_log(self, run, metrics):
+        ...         print(metrics.step, metrics.loss)
+    """
 
     def on_train_begin(self, run: TrainingRun) -> None:
         """Called before the first step of this process; a resumed run has earlier steps."""

@@ -379,7 +379,14 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
 
 
 class TrainingConfig(Section):
-    """Configuration of a whole training run."""
+    """Configuration of a whole training run.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> config = tl.TrainingConfig(preset="smoke", steps=4)
+        >>> config.steps, config.precision
+        (4, 'float32')
+    """
 
     preset: Text | None = None
     """Name of a preset, one of :data:`PRESETS`; a section whose `name` differs takes nothing from the preset."""
@@ -447,6 +454,12 @@ def load_training_config(
     Raises:
         ConfigError: The configuration is wrong. The message has a line for each problem, with the key, its value, the
             allowed values, the nearest match, and the line of the file.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> config = tl.load_training_config({"preset": "smoke", "steps": 4}, ["schedule.peak=1e-3"])
+        >>> config.schedule.peak
+        0.001
     """
     example = "{preset: smoke, data: {dataset: .demo/artifacts/demo, batch_size: 8}}"
     return load_section(TrainingConfig, source, overrides, example=example)[0]

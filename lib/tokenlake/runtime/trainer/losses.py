@@ -47,6 +47,13 @@ class Sums(NamedTuple):
         loss: Sum that is minimized.
         weight: Number of places, or rows, of which the loss is the mean.
         parts: Name -> another sum over the same places, such as ``nll`` and ``accuracy``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from tokenlake.trainer import Sums
+        >>> sums = Sums(loss=jnp.float32(6.0), weight=jnp.float32(3.0), parts={})
+        >>> float(sums.loss / sums.weight)
+        2.0
     """
 
     loss: jax.Array
@@ -101,6 +108,13 @@ def targets_of(batch: DeviceBatch) -> jax.Array:
         batch: Columns of a batch. The targets are ``targets``; without it ``labels``, moved one place to the left;
             without both the next ``input_ids``, at places where ``loss_mask`` is set for the next id, ``segment_ids``
             do not change, and ``attention_mask`` covers both. Of the last three, those that the batch has are used.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from tokenlake.trainer import targets_of
+        >>> labels = jnp.asarray([[-100, 5, 6, -100]])
+        >>> targets_of({"input_ids": jnp.asarray([[4, 5, 6, 0]]), "labels": labels}).tolist()
+        [[5, 6, -100, -100]]
     """
     if "targets" in batch:
         return batch["targets"]
@@ -146,6 +160,13 @@ def cross_entropy(logits: jax.Array, targets: jax.Array, *, z_loss: float = 0.0)
         logits: Logits (B, T, V).
         targets: Ids to predict, int32 (B, T), -100 where nothing is predicted.
         z_loss: Weight of log(Z)**2.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from tokenlake.trainer import cross_entropy
+        >>> sums = cross_entropy(jnp.zeros((1, 4, 16)), jnp.asarray([[3, 1, -100, -100]]))
+        >>> float(sums.weight), round(float(sums.loss / sums.weight), 4)  # two targets, log(16)
+        (2.0, 2.7726)
     """
     return focal(logits, targets, gamma=0.0, z_loss=z_loss)
 
@@ -161,6 +182,13 @@ def focal(logits: jax.Array, targets: jax.Array, *, gamma: float = 2.0, z_loss: 
         targets: Ids to predict, int32 (B, T), -100 where nothing is predicted.
         gamma: Exponent; the larger, the less a target counts that is likely already.
         z_loss: Weight of log(Z)**2.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from tokenlake.trainer import focal
+        >>> sums = focal(jnp.zeros((1, 4, 16)), jnp.asarray([[3, 1, -100, -100]]), gamma=2.0)
+        >>> round(float(sums.loss / sums.weight), 4)  # (15 / 16)**2 * log(16)
+        2.4368
     """
     log_p, log_z = log_probs(logits, targets)
     is_target = targets != IGNORED
@@ -196,6 +224,15 @@ def over_logits(
 
     Raises:
         ConfigError: `chunk` is given, and `output` are logits.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from tokenlake.trainer import cross_entropy, over_logits
+        >>> hidden, head = jnp.ones((1, 4, 2)), jnp.ones((2, 16))
+        >>> targets = jnp.asarray([[3, 1, 5, -100]])
+        >>> sums = over_logits((hidden, head), targets, cross_entropy, chunk=2)
+        >>> float(sums.weight)
+        3.0
     """
     if not isinstance(output, tuple):
         if chunk is not None:
@@ -248,6 +285,13 @@ def language_model(
         gamma: Exponent of the focal loss; 0: cross-entropy.
         z_loss: Weight of log(Z)**2.
         chunk: Places of a row whose logits exist at once, of a model that returns (hidden, head); None: all.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> from tokenlake.trainer import language_model
+        >>> def apply(params, batch):
+        ...     return params["embed"][batch["input_ids"]] @ params["embed"].T
+        >>> objective = language_model(apply, z_loss=1e-4)  # tl.Trainer(..., objective=objective)
     """
     sums = partial(focal, gamma=gamma, z_loss=z_loss)
 

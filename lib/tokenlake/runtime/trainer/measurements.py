@@ -47,6 +47,12 @@ class TrainingMetrics:
         mfu: Model FLOP/s divided by the peak of the devices (Chowdhery et al. 2022, appendix B); None if the peak is
             unknown.
         others: Name -> mean of other sums of the objective.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> metrics = tl.TrainingMetrics(step=4, loss=6.2, loss_ema=6.3, learning_rate=1e-3, grad_norm=0.8)
+        >>> metrics.perplexity is None, sorted(metrics.to_json())
+        (True, ['grad_norm', 'learning_rate', 'loss', 'loss_ema', 'step'])
     """
 
     step: int

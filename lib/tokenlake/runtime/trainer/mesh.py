@@ -36,6 +36,14 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
     Raises:
         ConfigError: The product of the axes is not the number of devices.
+
+    Example:
+        >>> import jax
+        >>> import tokenlake as tl
+        >>> from tokenlake.trainer import make_mesh
+        >>> mesh = make_mesh(tl.TrainingConfig().mesh)
+        >>> mesh.size == jax.device_count()
+        True
     """
     if devices is None:
         devices = jax.devices()
@@ -51,7 +59,19 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of the rows of a batch, for ``tl.DataLoader(sharding=...)``."""
+    """Return the sharding of the rows of a batch, for ``tl.DataLoader(sharding=...)``.
+
+    Args:
+        mesh: Mesh of :func:`make_mesh`.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> from tokenlake.trainer import batch_sharding, make_mesh
+        >>> sharding = batch_sharding(make_mesh(tl.TrainingConfig().mesh))
+        >>> loader = tl.DataLoader(tl.open("artifacts/books"), batch_size=8, sharding=sharding)
+        >>> next(iter(loader))["input_ids"].sharding == sharding
+        True
+    """
     return NamedSharding(mesh, _ROWS)
 
 

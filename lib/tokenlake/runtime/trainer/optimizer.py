@@ -29,6 +29,12 @@ def make_optimizer(
 
     Raises:
         NotAvailableError: No supported library has the optimizer.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> from tokenlake.trainer import make_optimizer, make_schedule
+        >>> config = tl.TrainingConfig(optimizer={"name": "adamw", "weight_decay": 0.1})
+        >>> optimizer = make_optimizer(config.optimizer, make_schedule(config.schedule, steps=100))
     """
     options: dict[str, Any] = {}
     for name in ("b1", "b2", "eps"):
@@ -85,6 +91,14 @@ def make_schedule(config: ScheduleConfig, steps: int) -> optax.Schedule:
 
     Raises:
         ConfigError: The warm-up is longer than the schedule, or there are more cycles than steps.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> from tokenlake.trainer import make_schedule
+        >>> config = tl.TrainingConfig(schedule={"peak": 1e-3, "warmup": 10})
+        >>> schedule = make_schedule(config.schedule, steps=100)
+        >>> round(float(schedule(10)), 6)
+        0.001
     """
     end = config.steps or steps
     if config.name != "constant" and config.warmup >= end:

@@ -203,6 +203,12 @@ def dpo(apply: Apply, *, beta: float = 0.1, smoothing: float = 0.0, chunk: int |
         beta: Strength of the pull to the reference.
         smoothing: Share of pairs that are the wrong way round.
         chunk: Places of a row whose logits exist at once, of a model that returns (hidden, head); None: all.
+
+    Example:
+        >>> from tokenlake.trainer import dpo
+        >>> def apply(params, batch):
+        ...     return params["embed"][batch["input_ids"]] @ params["embed"].T
+        >>> objective = dpo(apply, beta=0.1)  # tl.Trainer(..., objective=objective)
     """
 
     def objective(params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
@@ -226,6 +232,12 @@ def orpo(apply: Apply, *, beta: float = 0.1, chunk: int | None = None) -> Object
         apply: Model.
         beta: Weight of the odds ratio.
         chunk: Places of a row whose logits exist at once, of a model that returns (hidden, head); None: all.
+
+    Example:
+        >>> from tokenlake.trainer import orpo
+        >>> def apply(params, batch):
+        ...     return params["embed"][batch["input_ids"]] @ params["embed"].T
+        >>> objective = orpo(apply, beta=0.1)  # tl.Trainer(..., objective=objective)
     """
 
     def objective(params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
@@ -260,6 +272,12 @@ def kto(
         desirable: Weight of good completions.
         undesirable: Weight of bad completions.
         chunk: Places of a row whose logits exist at once, of a model that returns (hidden, head); None: all.
+
+    Example:
+        >>> from tokenlake.trainer import kto
+        >>> def apply(params, batch):
+        ...     return params["embed"][batch["input_ids"]] @ params["embed"].T
+        >>> objective = kto(apply, beta=0.1)  # tl.Trainer(..., objective=objective)
     """
     return _Kto(apply, beta, desirable, undesirable, chunk)
 

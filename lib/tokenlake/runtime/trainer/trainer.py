@@ -79,12 +79,6 @@ def make_objective(config: LossConfig, apply: Apply) -> Objective:
 class Trainer:
     """A training run.
 
-    ::
-
-        config = tl.load_training_config("train.yaml")
-        trainer = tl.Trainer.from_config(config, apply, params)
-        trainer.train()
-
     Each batch of the loader is one step. If the checkpoint folder holds checkpoints, the run resumes from the newest
     one: loader, optimizer and callbacks continue where they were, and the steps are those of an uninterrupted run. A
     damaged checkpoint is named in a warning, and the run resumes from the newest one that is not damaged.
@@ -108,6 +102,18 @@ class Trainer:
     Raises:
         ConfigError: Arguments contradict each other, or the checkpoint is of another run; the message says which.
         IntegrityError: There are checkpoints, and all of them are damaged.
+
+    Example:
+        >>> import jax
+        >>> import tokenlake as tl
+        >>> def apply(params, batch):
+        ...     return params["embed"][batch["input_ids"]] @ params["embed"].T
+        >>> params = {"embed": 0.02 * jax.random.normal(jax.random.key(0), (600, 8))}
+        >>> loader = tl.DataLoader(tl.open("artifacts/books"), batch_size=8, seed=0)
+        >>> config = {"steps": 2, "schedule": {"peak": 1e-3}}
+        >>> metrics = tl.Trainer(apply, params, loader, config).train()
+        >>> metrics.step
+        2
     """
 
     def __init__(
