@@ -13,7 +13,7 @@ from tokenlake.runtime.loader.hf_arrow import HfColumns, import_datasets
 from tokenlake.runtime.loader.host_batches import HostBatches, Turn
 from tokenlake.runtime.loader.host_reader import HostReader, shared_reader
 from tokenlake.runtime.loader.mixture import Mixture
-from tokenlake.runtime.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions
+from tokenlake.runtime.loader.options import LoaderKeywords, LoaderOptions
 from tokenlake.runtime.loader.per_process import PerProcess
 from tokenlake.runtime.loader.plan import BatchPlan
 
@@ -50,7 +50,7 @@ def hf_dataset(
         options: All other options of :class:`tokenlake.DataLoader` except `sharding`. Epochs are laid end to end.
             `columns` are those of :meth:`tokenlake.Dataset.to_hf`; ``labels`` and ``targets`` are int64, as losses of
             PyTorch require. The defaults are ``input_ids``, ``attention_mask`` and ``labels`` for documents, and those
-            of the loader for preferences. The default of `cache_bytes` is 256 MiB.
+            of the loader for preferences.
 
     Raises:
         MissingExtraError: ``datasets`` is not installed.
@@ -59,7 +59,7 @@ def hf_dataset(
     hf = import_datasets()
     first_dataset = data if isinstance(data, Dataset) else next(iter(data.datasets.values()))
     columns = HfColumns.of_batches(first_dataset.rows, options.pop("columns", None), rename)
-    keywords: LoaderKeywords = {"cache_bytes": WORKER_CACHE_BYTES, **options, "columns": columns.ours}
+    keywords: LoaderKeywords = {**options, "columns": columns.ours}
     if keywords.get("layout") is not None:
         raise ConfigError(
             f"layout: got {keywords.get('layout')!r}, but a dataset of Hugging Face gives rows as they are; leave it "
