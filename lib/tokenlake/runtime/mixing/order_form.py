@@ -112,7 +112,7 @@ class OrderForm:
 
     @property
     def version(self) -> int:
-        """Version of the order, which says what its seed and numbers mean."""
+        """Version of the order, which defines the meaning of its seed and numbers."""
         if self.window == ALL_ROWS or self.interleave is not None:
             return INTERLEAVED_VERSION
         return ORDER_VERSION
@@ -167,5 +167,5 @@ def default_form(
     group_bytes = max(1, decoded_bytes // max(1, groups))
     fitting = memory // (streams * lanes * group_bytes)
     # A strand has a row at least.
-    most = max(1, rows // (streams * lanes))
-    return OrderForm(interleave=min(max(1, fitting), most))
+    most_strands = max(1, rows // (streams * lanes))
+    return OrderForm(interleave=min(max(1, fitting), most_strands))

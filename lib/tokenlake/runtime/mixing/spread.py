@@ -95,7 +95,7 @@ class _Limits(NamedTuple):
 
 
 def _round_to(
-    total: int, taken: int, rows: Int64, limits: _Limits, products: Int64, missing_rows: int
+    total: int, taken_rows: int, rows: Int64, limits: _Limits, products: Int64, missing_rows: int
 ) -> int:
     """Change numbers of rows, one per lane, so that they sum to a total or come as close to it as their limits allow.
 
@@ -103,7 +103,7 @@ def _round_to(
 
     Args:
         total: Number of rows of all lanes.
-        taken: Sum of `rows`.
+        taken_rows: Sum of `rows`.
         rows: Number of rows of each lane, int64[L]; they are written to.
         limits: Limits of each lane.
         products: Exact numbers of rows of lanes, times `missing_rows`, int64[L].
@@ -112,8 +112,8 @@ def _round_to(
     Returns:
         Sum of the rows.
     """
-    while taken != total:
-        if taken < total:
+    while taken_rows != total:
+        if taken_rows < total:
             (lanes,) = (rows < limits.upper).nonzero()
             surplus = rows[lanes] * missing_rows - products[lanes]
             order = np.lexsort((surplus, limits.room[lanes]))
@@ -124,8 +124,8 @@ def _round_to(
             order = np.lexsort((-surplus, -limits.room[lanes]))
             step = -1
         if not len(lanes):
-            return taken
-        changed_lanes = lanes[order[: abs(total - taken)]]
+            return taken_rows
+        changed_lanes = lanes[order[: abs(total - taken_rows)]]
         rows[changed_lanes] += step
-        taken += step * len(changed_lanes)
-    return taken
+        taken_rows += step * len(changed_lanes)
+    return taken_rows

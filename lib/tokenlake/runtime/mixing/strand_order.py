@@ -119,9 +119,9 @@ class StrandOrder:
         keys = self._keys(np.array([epoch]), lane, rounds)
         # Step 4 backwards: the turn of the strand in the round.
         turn = np.empty_like(strand)
-        whole = np.flatnonzero(rounds < self._whole_rounds)
-        strand_of_lane = strand[whole] - lane[whole] * self.strands
-        turn[whole] = Permutation(self.strands, keys[whole]).inverse(strand_of_lane)
+        in_whole_rounds = np.flatnonzero(rounds < self._whole_rounds)
+        strand_of_lane = strand[in_whole_rounds] - lane[in_whole_rounds] * self.strands
+        turn[in_whole_rounds] = Permutation(self.strands, keys[in_whole_rounds]).inverse(strand_of_lane)
         last = np.flatnonzero(rounds >= self._whole_rounds)
         if len(last):
             first_strand = lane[last] * self.strands
@@ -136,12 +136,12 @@ class StrandOrder:
         turns = places - rounds * self.strands
         lane = np.repeat(np.arange(self.lanes), turns)
         place = places_of(rounds * self.strands, turns)
-        taken = np.repeat(rounds, self.strands)
-        taken[self._strand_at(np.array([epoch]), lane, place)] += 1
+        taken_rows = np.repeat(rounds, self.strands)
+        taken_rows[self._strand_at(np.array([epoch]), lane, place)] += 1
         # 2. These are the first rows of even strands, and the last rows of odd ones.
-        first = np.zeros_like(taken)
-        last = taken.copy()
-        first[1::2] = self._strand_lengths[1::2] - taken[1::2]
+        first = np.zeros_like(taken_rows)
+        last = taken_rows.copy()
+        first[1::2] = self._strand_lengths[1::2] - taken_rows[1::2]
         last[1::2] = self._strand_lengths[1::2]
         return self._of_strands.taken_between(epoch, first, last)
 
@@ -170,8 +170,9 @@ class StrandOrder:
         if not is_last.any():
             return lane * self.strands + Permutation(self.strands, keys).at(turn)
         strand = np.empty_like(place)
-        whole = np.flatnonzero(~is_last)
-        strand[whole] = lane[whole] * self.strands + Permutation(self.strands, keys[whole]).at(turn[whole])
+        in_whole_rounds = np.flatnonzero(~is_last)
+        number_in_lane = Permutation(self.strands, keys[in_whole_rounds]).at(turn[in_whole_rounds])
+        strand[in_whole_rounds] = lane[in_whole_rounds] * self.strands + number_in_lane
         # The last round has only the longer strands of the lane: the turn leads to the number of one of them.
         last = np.flatnonzero(is_last)
         lane_of_last = lane[last]
