@@ -75,6 +75,16 @@ def test_a_state_names_its_order_and_resumes_in_it(
         assert resumed.get_state() == other
 
 
+@pytest.mark.parametrize("value", [0, -1, 1.0, True, "all", [1], {}, 10**40, 1 << 31, 1000])
+def test_an_impossible_number_of_strands_is_refused(ds: tl.Dataset, value: Any):
+    state = state_at(tl.DataLoader(ds, 8, lanes=4, interleave=3), 1)
+    changed = {**state, "interleave": value}
+    with pytest.raises(ConfigError, match="interleave"):
+        tl.DataLoader(ds, 8, lanes=4).set_state(changed)
+    with pytest.raises(ConfigError, match="interleave"):
+        restored(changed, lambda version, split: tl.open(ds.store.url, version, split=split))
+
+
 def test_a_requested_order_is_kept(ds: tl.Dataset):
     state = state_at(tl.DataLoader(ds, 8, interleave=3), 5)
     for options, message in (
@@ -131,7 +141,9 @@ def test_what_is_no_state_is_refused(ds: tl.Dataset, wrong: Any):
 _GARBAGE: list[Any] = [True, False, 1.0, 10**40, -1, "1", None, [1], {}]
 
 
-@pytest.mark.parametrize("key", ["step", "epoch", "rows", "format", "batch_size", "seed", "lanes", "shuffle"])
+@pytest.mark.parametrize(
+    "key", ["step", "epoch", "rows", "format", "batch_size", "seed", "lanes", "shuffle", "window"]
+)
 def test_a_value_of_another_type_is_refused(learned: tl.Dataset, key: str):
     """A statement is signed from a state: what is accepted there is what was delivered."""
     loader = tl.DataLoader(learned, 8, seed=1, lanes=1)

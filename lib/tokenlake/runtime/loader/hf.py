@@ -37,8 +37,9 @@ def hf_dataset(
 
     Items are rows: dicts of numpy arrays (L,). Each batch of `batch_size` rows is a shard in the sense of ``datasets``.
     Its ``state_dict`` and ``load_state_dict`` therefore resume exactly, and equally fast at any step: only the rows of
-    one batch are made again, not the stream before. With N workers of a PyTorch loader that makes batches of
-    `batch_size`, batches have the same order for every N.
+    one batch are made again, not the stream before. The state counts steps and does not name the order: resume it with
+    the same options, and with `window=1` if an earlier release wrote it, whose default that was. With N workers of a
+    PyTorch loader that makes batches of `batch_size`, batches have the same order for every N.
 
     Frameworks may divide the items of an iterable dataset among processes. If yours does not, `host` gives each process
     its part of every batch.

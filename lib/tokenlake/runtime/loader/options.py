@@ -185,6 +185,8 @@ class LoaderOptions:
             value = getattr(self, name)
             is_default = value is None and name in _OPTIONAL_COUNTS
             is_all = name == "window" and isinstance(value, str) and value == ALL_ROWS
+            if name == "window" and isinstance(value, str) and not is_all:
+                raise expected(name, value, "a whole number from 1 on, or 'all'")
             if not is_default and not is_all:
                 # Convert integers of NumPy: a state is JSON.
                 object.__setattr__(self, name, bounded_number(name, value, least, most))

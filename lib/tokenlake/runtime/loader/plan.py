@@ -352,16 +352,25 @@ class BatchPlan:
 
         Args:
             resumed: Form of a run that is resumed; None if there is none.
+
+        Raises:
+            ConfigError: A lane would have more strands than rows.
         """
         if isinstance(self.data, Mixture) or not self.options.shuffle:
             return None
+        (rows,) = self.sources
         form = self.options.order_form or resumed
         if form is not None:
+            lane_rows = rows.rows // self.lanes
+            if form.interleave is not None and form.interleave > max(1, lane_rows):
+                raise ConfigError(
+                    f"interleave: got {form.interleave}, but a lane has {lane_rows} rows; expected at most "
+                    f"{max(1, lane_rows)}"
+                )
             return form
         buckets = 1
         if self.padding is not None and self.padding.buckets is not None and self.index is not None:
             buckets = len(self.padding.chosen(self.index.histogram))
-        (rows,) = self.sources
         return default_form(
             rows=rows.rows,
             groups=len(rows.group_rows),

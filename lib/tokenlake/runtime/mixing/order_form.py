@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, Self, cast, final
+from typing import Any, Final, Literal, Protocol, Self, final
 
 from tokenlake.base.arrays import Bools, Int64
 from tokenlake.runtime.mixing.order import ORDER_VERSION, EpochOrder
@@ -36,6 +36,9 @@ ALL_ROWS: Final = "all"
 
 INTERLEAVED_VERSION: Final = 3
 """Version of orders that read many row groups side by side. States and statements name it."""
+
+MOST_COUNTED: Final = 1 << 31
+"""Largest window, and largest number of strands."""
 
 Window = int | Literal["all"]
 
@@ -102,13 +105,15 @@ class OrderForm:
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Self | None:
         """Return the form that a state or statement names; None if it names none that is possible."""
-        window = state.get("window")
-        interleave = state.get("interleave")
+        window: Any = state.get("window")
+        interleave: Any = state.get("interleave")
         if interleave is not None:
-            is_count = type(interleave) is int and interleave >= 1
-            return cls(interleave=cast("int", interleave)) if is_count else None
-        is_possible = window == ALL_ROWS or (type(window) is int and window >= 1)
-        return cls(window=cast("Window", window)) if is_possible else None
+            if _is_count(interleave):
+                return cls(interleave=interleave)
+            return None
+        if window == ALL_ROWS or _is_count(window):
+            return cls(window=window)
+        return None
 
     @property
     def version(self) -> int:
@@ -137,6 +142,11 @@ class OrderForm:
         if self.window == ALL_ROWS:
             return UniformOrder(group_rows, lanes=lanes, seed=seed)
         return EpochOrder(group_rows, lanes=lanes, seed=seed, window=self.window)
+
+
+def _is_count(value: Any) -> bool:
+    """Return whether a value of a state is a number of row groups or strands."""
+    return type(value) is int and 1 <= value <= MOST_COUNTED
 
 
 def open_bytes(max_bytes: int) -> int:
