@@ -170,7 +170,7 @@ class Deal(SlotDeal):
             while spans and spans[-1].first > first:
                 spans.pop()
             eras = tuple(eras_of(version, counts, step_rows))
-            # A group needs a slot of each lane for every source, times the sources that the heaviest one outweighs.
+            # A group has so many slots that the heaviest source can take those that the others leave (Era.group_slots).
             needed_slots = _LEAST_GROUP
             for era in eras:
                 needed_slots = max(needed_slots, era.group_slots)
