@@ -60,7 +60,10 @@ class TokenFiles:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows, with their stored columns."""
-        rows = TokenRows.of(batch)
+        self.add_rows(TokenRows.of(batch))
+
+    def add_rows(self, rows: TokenRows) -> None:
+        """Add rows."""
         bytes_before = offsets_of(self._layout.row_bytes(rows))
         first = 0
         while first < len(rows):
