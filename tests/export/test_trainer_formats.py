@@ -173,6 +173,31 @@ def test_a_loss_mask_is_dropped_on_request(tmp_path: Path, store: Path, format: 
     assert READERS[format](tmp_path / "out", "train") == rows
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_documents_end_with_eos_on_request(tmp_path: Path, store: Path, format: str):
+    export_version(store / "documents", tmp_path / "out", format, append_eos=True)
+    rows = expected_rows(store, "documents", "train", format)
+    for row in rows:
+        assert row.ids[-1] != 0
+        row.ids.append(0)
+        row.segments = [length + 1 for length in row.segments]
+    assert READERS[format](tmp_path / "out", "train") == rows
+
+
+def test_eos_that_is_there_is_not_repeated_and_has_the_loss_of_the_id_before_it(tmp_path: Path, store: Path):
+    export_version(store / "answers", tmp_path / "out", "npy", append_eos=True)
+    for row, stored in zip(
+        READERS["npy"](tmp_path / "out", "train"),
+        expected_rows(store, "answers", "train", "npy"),
+        strict=True,
+    ):
+        end = [] if stored.ids[-1] == 0 else [0]
+        assert row.ids == stored.ids + end
+        assert row.columns["loss_mask"] == stored.columns["loss_mask"] + [
+            stored.columns["loss_mask"][-1]
+        ] * len(end)
+
+
 def test_one_file_is_named_after_its_split(tmp_path: Path, store: Path):
     for format, names in {
         "megatron": ["train.bin", "train.idx", "val.bin", "val.idx"],
@@ -191,9 +216,9 @@ def test_metadata_states_type_vocabulary_and_special_ids(tmp_path: Path, store: 
     assert metadata == {
         "dtype": "uint32",
         "vocab_size": 600,
-        "bos_id": metadata["eos_id"],
-        "eos_id": stored_columns(store, "documents", "val")["input_ids"][0][-1],
-        "pad_id": metadata["eos_id"],
+        "bos_id": 0,
+        "eos_id": 0,
+        "pad_id": 0,
         "files": {"val.npy": tokens},
     }
     assert (tmp_path / "out" / "val.npy").stat().st_size == 4 * tokens
@@ -222,7 +247,9 @@ def test_equal_versions_make_equal_bytes_whatever_the_number_of_workers(tmp_path
             export_version(folder / "store" / "packed_answers", out, format)
             for path in out.rglob("*"):
                 if path.is_file() and "_tokenlake" not in path.parts:
-                    contents[str(path.relative_to(out))] = hashlib.sha256(path.read_bytes()).hexdigest()
+                    contents[str(path.relative_to(out.parent))] = hashlib.sha256(
+                        path.read_bytes()
+                    ).hexdigest()
         hashes.append(contents)
     assert hashes[0] == hashes[1] and len(hashes[0]) > 8
 
@@ -283,13 +310,15 @@ def test_a_damaged_version_leaves_the_target_as_it_was(tmp_path: Path, tokenizer
     assert not list(tmp_path.glob(".out*"))
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "megatron cannot hold a mask": ("answers", {"format": "megatron"}, r"loss mask.*--drop-loss-mask"),
     "numpy cannot hold a mask": ("packed_answers", {"format": "numpy"}, r"loss mask.*--drop-loss-mask"),
     "no type of Megatron": ("packed", {"format": "megatron", "dtype": "uint32"}, "one of 'uint16', 'int32'"),
     "no type at all": ("packed", {"format": "mds", "dtype": "uint16"}, "are always int32"),
     "no type of rows": ("packed", {"format": "parquet", "dtype": "uint16"}, "megatron, numpy and npy"),
     "rows keep the mask": ("answers", {"format": "arrow", "drop_loss_mask": True}, "has a column"),
+    "EOS of packed rows": ("packed", {"format": "numpy", "append_eos": True}, "packed rows have EOS already"),
+    "EOS in rows": ("documents", {"format": "jsonl", "append_eos": True}, "as they are stored"),
     "no compression": ("packed", {"format": "mds", "compression": "zstd"}, "compression of format 'mds'"),
     "no provenance": ("packed", {"format": "npy", "provenance": True}, "provenance: set"),
     "names that readers expect": ("packed", {"format": "litdata", "naming": "{split}-{index}"}, "naming:"),

@@ -19,6 +19,7 @@ from tokenlake.base.numbers import count
 from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, counting, emit, note, print_json
 from tokenlake.cli.streams import can_show
 from tokenlake.errors import ConfigError
+from tokenlake.etl.export.trainers import lacks_eos
 from tokenlake.etl.export.version import export_version
 from tokenlake.etl.publish import SCANNED_ROWS, PushReport, push_to_hub
 from tokenlake.etl.reports.terminal import near, stdout
@@ -149,6 +150,7 @@ def export(
     shard_column: Annotated[str | None, Parameter(metavar="FIELD")] = None,
     dtype: Literal["uint16", "uint32", "int32"] | None = None,
     drop_loss_mask: bool = False,
+    append_eos: bool = False,
     overwrite: bool = False,
     store: StoreUrl = None,
     json: AsJson = False,
@@ -180,6 +182,7 @@ def export(
         shard_column: A kept field; each of its values, at most 256, has files of its own.
         dtype: Type of the ids in megatron, numpy and npy. Default: the smallest that holds the vocabulary.
         drop_loss_mask: Leave out the loss mask in a format of trainers, so that all tokens count toward the loss.
+        append_eos: End each document with EOS in a format of a trainer, unless it does already. Packed rows have EOS.
         overwrite: Replace the data files of a folder that is not empty.
     """
     stats = export_version(
@@ -197,11 +200,17 @@ def export(
         shard_column=shard_column,
         dtype=dtype,
         drop_loss_mask=drop_loss_mask,
+        append_eos=append_eos,
     )
     rows = numbers.plural(stats.num_examples, "row")
     files = numbers.plural(stats.num_shards, "file")
     sentence = f"{rows} in {near(target)}: {files}, {numbers.size(stats.total_bytes)}"
     emit(asdict(stats), json, lambda: stdout().print(sentence))
+    catalog = catalog_of(store)
+    if not append_eos and lacks_eos(catalog.manifest(*catalog.resolve(name)), format):
+        note(
+            "note: the trainer lays documents end to end, and these do not end with EOS; --append-eos adds it"
+        )
     return 0
 
 

@@ -53,6 +53,10 @@ def write_rows(
             f"drop_loss_mask: set, but format {form.format!r} has a column for the loss mask; it is for formats of "
             "trainers"
         )
+    if options.append_eos:
+        raise ConfigError(
+            f"append_eos: set, but format {form.format!r} holds rows as they are stored; it is for formats of trainers"
+        )
     check_names(splits, form, options)
     no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
     schema = _as_exported(no_rows, options).schema

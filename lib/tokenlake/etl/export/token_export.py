@@ -52,7 +52,7 @@ def write_tokens(
         IntegrityError: A page is damaged.
     """
     # 1. The format, and whether it can hold the rows.
-    facts = require_fit(manifest, form.format, dtype=options.dtype, drop_loss_mask=options.drop_loss_mask)
+    facts = require_fit(manifest, form.format, options)
     layout = layout_of(form.format, facts, dtype=options.dtype, max_bytes=options.max_bytes(form))
     naming = _naming(splits, layout, form, options)
     # 2. The files of each split.

@@ -116,6 +116,31 @@ class TokenRows:
             loss_mask=loss_mask,
         )
 
+    def with_eos(self, eos_id: int) -> TokenRows:
+        """Return documents that end with EOS, which is appended to those that do not.
+
+        EOS counts toward the loss if the id before it does.
+
+        Args:
+            eos_id: Id of EOS.
+        """
+        ends = self.row_offsets[1:]
+        lengths = np.diff(self.row_offsets)
+        lacks_eos = lengths == 0
+        lacks_eos[lengths > 0] = self.input_ids[ends[lengths > 0] - 1] != eos_id
+        places = ends[lacks_eos]
+        loss_mask = self.loss_mask
+        if loss_mask is not None:
+            before = np.concatenate(
+                [np.zeros(1, np.bool_), loss_mask]
+            )  # a document without ids has nothing before
+            loss_mask = np.insert(loss_mask, places, before[places] & (lengths[lacks_eos] > 0))
+        return TokenRows(
+            input_ids=np.insert(self.input_ids, places, eos_id),
+            row_offsets=offsets_of(lengths + lacks_eos),
+            loss_mask=loss_mask,
+        )
+
     def rows(self, first: int, end: int) -> TokenRows:
         """Return the rows ``first .. end``."""
         begin = int(self.row_offsets[first])

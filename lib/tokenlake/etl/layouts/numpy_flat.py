@@ -150,7 +150,7 @@ def read_borders(data: bytes, path: str) -> Int64:
         raise DamagedFileError(f"{path}: {error}; expected gzip of lines start,end", path=path) from error
     is_descending = np.diff(borders.reshape(-1)) < 0
     if is_descending.any():
-        line_number = int(is_descending.argmax()) // 2
+        line_number = (int(is_descending.argmax()) + 1) // 2
         raise DamagedFileError(
             f"{path}:{line_number + 1}: borders {borders[line_number].tolist()} do not ascend", path=path
         )

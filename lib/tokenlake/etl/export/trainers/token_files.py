@@ -64,6 +64,8 @@ class TokenFiles:
 
     def add_rows(self, rows: TokenRows) -> None:
         """Add rows."""
+        if self._layout.facts.appended_eos is not None:
+            rows = rows.with_eos(self._layout.facts.appended_eos)
         bytes_before = offsets_of(self._layout.row_bytes(rows))
         first = 0
         while first < len(rows):
