@@ -157,14 +157,9 @@ def export(
 ) -> int:
     """Write a version as a folder of data files that any tool reads, or that another trainer reads.
 
-    Parquet, Arrow and JSON Lines have all columns. Formats of trainers have the tokens:
-
-    * megatron: train.bin and train.idx of Megatron-Core, a document for each row.
-    * numpy: train.bin, ids alone, as nanoGPT reads them.
-    * npy: train.npy, ids alone, as OLMo-core reads them, and the loss mask.
-    * mds: shards of MosaicML Streaming in train/, with masks and segments.
-    * litdata: chunks of litdata in train/, with masks and segments.
-    * array_record: records for Grain, with masks and segments.
+    Parquet, Arrow and JSON Lines have all columns. The other formats hold tokens for a trainer: megatron for
+    Megatron-Core, numpy for nanoGPT, npy for OLMo-core, mds for MosaicML Streaming, litdata, and array_record for
+    Grain. Of these, mds, litdata and array_record keep padding, masks and segments, and npy keeps the loss mask.
 
     Every page is compared with its checksum on the way. The folder appears when it is whole, with a manifest, the
     configuration and the tokenizer in `_tokenlake/`. A folder that holds this export already is left as it is.
@@ -209,7 +204,7 @@ def export(
     catalog = catalog_of(store)
     if not append_eos and lacks_eos(catalog.manifest(*catalog.resolve(name)), format):
         note(
-            "note: the trainer lays documents end to end, and these do not end with EOS; --append-eos adds it"
+            "note: trainers lay the documents of this format end to end, and these have no EOS; --append-eos adds it"
         )
     return 0
 

@@ -14,7 +14,7 @@ from tokenlake.etl.export.exported_rows import as_exported
 from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
 from tokenlake.etl.export.options import ExportOptions
 from tokenlake.etl.export.shard_files import ShardFiles, check_naming, edges_of
-from tokenlake.etl.export.value_files import FilesByValue, RowFiles
+from tokenlake.etl.export.value_files import FilesByValue, SplitFiles
 from tokenlake.runtime.reading.version import StoredRows, stored_schema
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.manifest import Manifest
@@ -108,7 +108,7 @@ def _open_files(
     form: FileFormat,
     schema: pa.Schema,
     options: ExportOptions,
-) -> RowFiles:
+) -> SplitFiles:
     """Open the files of a split of `rows` rows."""
     edges = None
     if options.num_shards is not None:

@@ -36,7 +36,7 @@ def write_tokens(
     form: FileFormat,
     options: ExportOptions,
 ) -> tuple[pa.Schema, list[FlatFile]]:
-    """Write the tokens of some splits, and return the schema of what was written and the files.
+    """Write the tokens of some splits, and return the schema of the files, and the files.
 
     Args:
         store: Store of the version.

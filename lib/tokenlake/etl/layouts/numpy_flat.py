@@ -1,7 +1,7 @@
 """The layout of nanoGPT and OLMo-core: ids alone, with no header, in ``NAME.bin`` or ``NAME.npy``.
 
 Both trainers map the bytes of a file as an array of one type that their configuration states; a ``.npy`` file of
-OLMo-core has no NumPy header either. Three files beside the ids have what they do not say:
+OLMo-core has no NumPy header either. Files beside the ids hold the rest:
 
 =============================  ======================================================================================
 ``NAME.csv.gz``                borders of the documents, which OLMo-core reads: lines ``start,end`` without a heading,

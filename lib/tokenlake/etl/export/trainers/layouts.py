@@ -1,4 +1,4 @@
-"""The formats of other trainers by their names, and what they cannot hold."""
+"""The formats of other trainers by their names, and the rows that they cannot hold."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class TokenFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close what is open after an error; the files are for the caller to remove."""
+        """Close the open file after an error; the files are for the caller to remove."""
         if self._open is not None:
             self._open.discard()
 
