@@ -41,7 +41,8 @@ class MdsLayout(TokenLayout):
 
     def __init__(self, facts: TokenFacts, max_bytes: int | None) -> None:
         self.facts = facts
-        self._names = {name: _IDS_NAME if name == "input_ids" else name for name in facts.column_types}
+        self._names = {name: name for name in facts.column_types}
+        self._names["input_ids"] = _IDS_NAME
         columns: list[mds.MdsColumn] = []
         for name, kind in facts.column_types.items():
             columns.append(mds.MdsColumn(self._names[name], kind.name, facts.width))
