@@ -287,6 +287,16 @@ def test_folders_of_others_are_never_replaced(tmp_path: Path, store: Path):
     assert (out / "train" / "mine.txt").read_text() == "mine"
 
 
+def test_overwrite_replaces_a_file_of_others_that_has_the_name_of_ours(tmp_path: Path, store: Path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "train.bin").write_bytes(b"theirs")
+    with pytest.raises(ConfigError, match=r"is not empty \(it holds 'train\.bin'\)"):
+        export_version(store / "packed", out, "numpy")
+    export_version(store / "packed", out, "numpy", overwrite=True)
+    check_flat(out)
+
+
 def test_a_model_beside_the_data_stays(tmp_path: Path, store: Path):
     out = tmp_path / "out"
     export_version(store / "packed", out, "numpy")
