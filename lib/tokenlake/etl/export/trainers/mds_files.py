@@ -35,7 +35,6 @@ class MdsLayout(TokenLayout):
         max_bytes: Largest size of a shard, for the index; None: not limited.
     """
 
-    usual_bytes = mds.USUAL_SHARD_BYTES
     most_bytes = mds.MOST_SHARD_BYTES
     has_folders = True
 
