@@ -22,6 +22,7 @@ from tokenlake.cli.serving import DEFAULT_PORT, Port, serve_until_interrupt
 from tokenlake.cli.store_pages import write_store_pages
 from tokenlake.cli.streams import can_show
 from tokenlake.errors import ConfigError
+from tokenlake.etl.export.trainers import lacks_eos
 from tokenlake.etl.export.version import export_version
 from tokenlake.etl.publish import SCANNED_ROWS, PushReport, push_to_hub
 from tokenlake.etl.reports.terminal import near, stdout
@@ -141,7 +142,9 @@ def export(
     target: Annotated[str, Parameter(name="TARGET")],
     /,
     *,
-    format: Literal["parquet", "arrow", "jsonl"] = "parquet",
+    format: Literal[
+        "parquet", "arrow", "jsonl", "megatron", "numpy", "npy", "mds", "litdata", "array_record"
+    ] = "parquet",
     compression: Literal["none", "gzip", "lz4", "zstd"] | None = None,
     num_shards: Annotated[int | None, Parameter(metavar="N")] = None,
     max_shard_size: Annotated[str | None, Parameter(metavar="SIZE")] = None,
@@ -149,11 +152,18 @@ def export(
     source: str | None = None,
     provenance: bool = False,
     shard_column: Annotated[str | None, Parameter(metavar="FIELD")] = None,
+    dtype: Literal["uint16", "uint32", "int32"] | None = None,
+    drop_loss_mask: bool = False,
+    append_eos: bool = False,
     overwrite: bool = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Write a version as a folder of data files for other tools.
+    """Write a version as a folder of data files for any tool, or for another trainer.
+
+    Parquet, Arrow and JSON Lines have all columns. The other formats hold tokens for a trainer: megatron for
+    Megatron-Core, numpy for nanoGPT, npy for OLMo-core, mds for MosaicML Streaming, litdata, and array_record for
+    Grain. Of these, mds, litdata and array_record keep padding, masks and segments, and npy keeps the loss mask.
 
     Every page is compared with its checksum. The folder appears when it is complete, with a manifest, the configuration
     and the tokenizer in `_tokenlake/`. A folder that already holds this export is not changed.
@@ -163,11 +173,15 @@ def export(
         format: Format of the files. Default: parquet.
         compression: Compression of the files. Default: zstd for Parquet, otherwise none.
         num_shards: Number of files per split.
-        max_shard_size: Largest size of a file, such as 100MB. Default: 500MB.
+        max_shard_size: Largest size of a file, such as 100MB. Default: 500MB; 64MiB in mds and litdata; one file per
+            split in megatron, numpy and npy.
         split: Write only this split.
         source: Write only the rows of this source.
         provenance: Keep the provenance columns, which name the input of each document.
         shard_column: One of additional_fields. Each of its values, at most 256, gets separate files.
+        dtype: Type of the ids in megatron, numpy and npy. Default: the smallest that holds the vocabulary.
+        drop_loss_mask: Leave out the loss mask in a format of trainers, so that all tokens count toward the loss.
+        append_eos: End each document with EOS in a format of a trainer, unless it does already. Packed rows have EOS.
         overwrite: Replace the data files of a folder that is not empty.
     """
     stats = export_version(
@@ -183,11 +197,19 @@ def export(
         overwrite=overwrite,
         provenance=provenance,
         shard_column=shard_column,
+        dtype=dtype,
+        drop_loss_mask=drop_loss_mask,
+        append_eos=append_eos,
     )
     rows = numbers.plural(stats.num_examples, "row")
     files = numbers.plural(stats.num_shards, "file")
     sentence = f"{rows} in {near(target)}: {files}, {numbers.size(stats.total_bytes)}"
     emit(asdict(stats), json, lambda: stdout().print(sentence))
+    catalog = catalog_of(store)
+    if not append_eos and lacks_eos(catalog.manifest(*catalog.resolve(name)), format):
+        note(
+            "note: trainers lay the documents of this format end to end, and these have no EOS; --append-eos adds it"
+        )
     return 0
 
 

@@ -56,7 +56,7 @@ from tokenlake.base.section import (
 )
 from tokenlake.config import stages, texts
 from tokenlake.config.field_types import FieldType
-from tokenlake.config.formats import FORMATS, TypeName
+from tokenlake.config.formats import FORMATS, SaveFormat, TypeName
 from tokenlake.config.stages import SaveStageConfig, TokenizerChoice, TokenizerConfig
 from tokenlake.config.texts import PromptConfig
 
@@ -195,7 +195,7 @@ class DatasetConfig(Section):
     save_path: Path | None = None
     """Directory to which this source alone is written: a path, s3:// or gs://. A build writes it after the commit."""
 
-    save_format: Literal["parquet", "arrow", "jsonl"] | None = None
+    save_format: SaveFormat | None = None
     """Format at `save_path`; null: `save.format`."""
 
     content_field: Text = "text"

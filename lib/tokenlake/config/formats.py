@@ -8,8 +8,15 @@ from typing import Final, Literal
 Format = Literal["jsonl", "json", "parquet", "arrow", "csv", "tsv", "text"]
 SourceType = Literal["jsonl", "json", "parquet", "arrow", "csv", "text", "hub"]
 """What a source's files hold; ``hub``: `data_files` are ids of datasets on the Hub."""
+SaveFormat = Literal[
+    "parquet", "arrow", "jsonl", "megatron", "numpy", "npy", "mds", "litdata", "array_record"
+]
+"""Format of saved files: one of rows, or one of a trainer, which only exports of builds have."""
 TypeName = Literal["json", "jsonl", "parquet", "csv", "arrow", "huggingface", "hf", "txt"]
 """The same as people write it."""
+
+ROW_FORMATS: Final = ("parquet", "arrow", "jsonl")
+"""Formats of saved files that hold rows of any columns; the others hold tokens, as trainers read them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from tokenlake.base.section import (
     shown,
 )
 from tokenlake.base.sizes import MIB
+from tokenlake.config.formats import SaveFormat
 from tokenlake.config.quality import CONSTANTS, QualityFilters
 
 SpecialTokensInText = Literal["literal", "encode", "fail"]
@@ -372,9 +373,10 @@ class SaveStageConfig(Section):
     storage_options: Options | None = None
     """Options of the store's file system; credentials as {env: NAME}; null: $TOKENLAKE_STORE_OPTIONS."""
 
-    format: Literal["parquet", "arrow", "jsonl"] = "parquet"
-    """Format of the files. The store of a build contains Parquet with zstd; another format or `compression` is exported
-    to output_dir/_exports/NAME/vN."""
+    format: SaveFormat = "parquet"
+    """Format of the files: of rows (parquet, arrow, jsonl), or of a trainer (howto/export_formats.md), which only
+    builds write. The store of a build contains Parquet with zstd; another format or `compression` is exported to
+    output_dir/_exports/NAME/vN."""
 
     num_shards: Count | None = None
     """Number of files for each split; takes precedence over `max_shard_size`. null: determined by `max_shard_size`."""
@@ -385,6 +387,9 @@ class SaveStageConfig(Section):
     max_shard_size: Size = 500 * MIB
     """Largest size of a file; not used with `num_shards`. In the store of a build, a file ends with the first row group
     that exceeds it."""
+
+    append_eos: Switch = False
+    """End each document with EOS in exports that have a format of a trainer; packed rows have EOS already."""
 
     overwrite: Switch = False
     """Replace existing data files at the output of the row-wise API or at a `save_path`; versions are never

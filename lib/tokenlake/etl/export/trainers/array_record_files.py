@@ -1,0 +1,98 @@
+"""Files of ArrayRecord, which Grain reads: a record for each row, see :mod:`tokenlake.etl.layouts.array_record`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.base.arrays import Int64
+from tokenlake.base.lazy_names import load
+from tokenlake.etl.export.file_mode import file_mode
+from tokenlake.etl.export.flat_manifest import FlatFile
+from tokenlake.etl.export.token_rows import TokenRows
+from tokenlake.etl.export.trainers.token_layout import ID_TYPE, Part, TokenFacts, TokenLayout
+from tokenlake.etl.layouts import array_record
+from tokenlake.etl.layouts.joined_rows import joined, ragged_parts
+from tokenlake.runtime.store.durable_files import hash_regular
+
+_WRITER: Final = "array_record.python.array_record_module:ArrayRecordWriter"
+
+_RECORD_BYTES: Final = 16
+"""Bytes of a record beside its numbers, roughly."""
+
+
+@final
+class ArrayRecordLayout(TokenLayout):
+    """The format ``array_record``.
+
+    Args:
+        facts: Facts about the rows.
+
+    Raises:
+        MissingExtraError: The package ``array_record`` is missing.
+    """
+
+    def __init__(self, facts: TokenFacts) -> None:
+        self.facts = facts
+        self._open_writer = load(_WRITER, "format 'array_record'", "array_record")
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(dict.fromkeys(self.facts.column_types, pa.list_(pa.from_numpy_dtype(ID_TYPE))))
+
+    def row_bytes(self, rows: TokenRows) -> Int64:
+        return np.diff(rows.row_offsets) * ID_TYPE.itemsize * len(self.facts.column_types) + _RECORD_BYTES
+
+    def open(self, path: Path) -> ArrayRecordFile:
+        return ArrayRecordFile(path, self.facts, self._open_writer)
+
+    def export_index(self, files: Sequence[FlatFile]) -> Mapping[str, bytes]:
+        metadata = array_record.RecordMetadata(
+            columns=tuple(self.facts.column_types),
+            dtype=ID_TYPE.name,
+            vocab_size=self.facts.vocab_size,
+            bos_id=self.facts.bos_id,
+            eos_id=self.facts.eos_id,
+            pad_id=self.facts.pad_id,
+            files={file.path: file.rows for file in files},
+        )
+        return {array_record.METADATA: metadata.to_bytes()}
+
+
+@final
+class ArrayRecordFile:
+    """One file while it is written.
+
+    Args:
+        path: Path of the file without its suffix.
+        facts: Facts about the rows.
+        open_writer: Function that opens the writer of a path, with options.
+    """
+
+    def __init__(self, path: Path, facts: TokenFacts, open_writer: Callable[[str, str], Any]) -> None:
+        self._path = path.with_name(path.name + array_record.SUFFIX)
+        self._facts = facts
+        self._writer = open_writer(str(self._path), array_record.WRITER_OPTIONS)
+        self.bytes = 0
+
+    def write(self, rows: TokenRows) -> None:
+        columns = self._facts.column_arrays(rows).values()
+        parts = [ragged_parts(numbers.astype(ID_TYPE, copy=False), rows.row_offsets) for numbers in columns]
+        records: Any = joined(parts)
+        for record in records.to_pylist():
+            self._writer.write(record)
+            self.bytes += len(record) + _RECORD_BYTES
+
+    def close(self) -> list[Part]:
+        self._writer.close()
+        self._path.chmod(file_mode(self._path.parent))
+        return [Part(array_record.SUFFIX, self._path.stat().st_size, hash_regular(self._path))]
+
+    def discard(self) -> None:
+        with suppress(Exception):  # the disk may be full; the file is removed anyway
+            self._writer.close()
