@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from examples import train_jax
+from examples import train_jax, train_lm
 from examples.decoder import (
     PRESETS,
     TENSOR_RULES,
@@ -38,13 +39,14 @@ SMALL = DecoderConfig(width=32, layers=2, heads=4)
 PLAIN = Options(attention="plain", unroll=1)
 
 
-def main(_facts: dict[str, Any]) -> None:
+def main(facts: dict[str, Any]) -> None:
     check_it_is_the_plain_decoder()
     check_options_change_speed_alone()
     check_lower_precision()
     check_meshes()
     check_splash()
     check_sizes()
+    check_training(facts["store"], Path(facts["folder"]))
 
 
 def packed_batch() -> dict[str, jax.Array]:
@@ -173,3 +175,26 @@ def check_sizes() -> None:
         init(jax.random.key(0), replace(SMALL, key_heads=3), VOCABULARY)
     with pytest.raises(ValueError, match="attention: got 'flash', must be"):
         attention_of("flash", packed_batch()["segment_ids"], jnp.float32)  # pyright: ignore[reportArgumentType]
+
+
+def check_training(store: str, folder: Path) -> None:
+    """The command trains, on devices that divide heads without being told how, and resumes."""
+    config = folder / "train.yaml"
+    config.write_text(
+        f"""
+data: {{dataset: {store}/small, batch_size: 4}}
+loss: {{chunk: 16}}
+precision: bfloat16
+mesh: {{fsdp: 2, tensor: 2}}
+schedule: {{name: constant, peak: 0.01}}
+checkpoint: {{folder: {folder}/run, every: 2}}
+log: {{every: 1, progress: false}}
+"""
+    )
+    sizes = ["--width", "32", "--layers", "1", "--heads", "2", "--key-heads", "2", "--remat", "block"]
+    losses: dict[int, float] = {}
+    for steps in (4, 8):
+        metrics = train_lm.main(["--config", str(config), "--set", f"steps={steps}", *sizes])
+        assert metrics is not None and metrics.step == steps
+        losses[steps] = metrics.loss
+    assert losses[8] < losses[4]
