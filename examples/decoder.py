@@ -71,6 +71,9 @@ class DecoderConfig:
             attention (Ainslie et al. 2023).
         hidden: Number of hidden features of the feed-forward part, F; None: 4 D.
         is_tied: Whether the head is the transposed embedding (Press and Wolf 2017).
+
+    Raises:
+        ValueError: The heads do not divide the width, or the key heads do not divide the heads.
     """
 
     width: int
@@ -79,6 +82,16 @@ class DecoderConfig:
     key_heads: int | None = None
     hidden: int | None = None
     is_tied: bool = True
+
+    def __post_init__(self) -> None:
+        key_heads = self.key_heads or self.heads
+        has_sizes = min(self.width, self.layers, self.heads, key_heads) > 0
+        if not has_sizes or self.width % (2 * self.heads) or self.heads % key_heads:
+            raise ValueError(
+                f"got width {self.width}, layers {self.layers}, heads {self.heads} and key_heads {key_heads}; expected "
+                "positive numbers, heads that divide the width into even numbers of features, and key_heads that "
+                "divide heads"
+            )
 
 
 PRESETS: Final = {
@@ -135,11 +148,6 @@ def init(key: jax.Array, config: DecoderConfig, vocabulary: int) -> Params:
     key_heads = config.key_heads or heads
     hidden = config.hidden or 4 * width
     rows = padded_vocabulary(vocabulary)
-    if width % heads or heads % key_heads:
-        raise ValueError(
-            f"got width {width}, heads {heads} and key_heads {key_heads}; expected heads that divide width, and "
-            "key_heads that divide heads"
-        )
     head_width = width // heads
 
     def normal(*shape: int, summed: int) -> jax.Array:

@@ -37,6 +37,7 @@ from examples.decoder import (
     decoder,
     init,
 )
+from tokenlake.errors import TokenlakeError
 from tokenlake.trainer import make_mesh
 
 
@@ -73,7 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> tl.TrainingMetrics | None:
     options = parser.parse_args(arguments)
 
     config = with_tensor_rules(tl.load_training_config(options.config, options.overrides))
-    sizes = DecoderConfig(options.width, options.layers, options.heads, options.key_heads)
+    try:
+        sizes = DecoderConfig(options.width, options.layers, options.heads, options.key_heads)
+    except ValueError as error:
+        parser.error(str(error))
     if options.preset is not None:
         sizes = PRESETS[options.preset]
     speed = Options(options.attention, options.remat, options.unroll, make_mesh(config.mesh))
@@ -82,4 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> tl.TrainingMetrics | None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit("stopped; the same command resumes from the newest checkpoint") from None
+    except TokenlakeError as error:
+        raise SystemExit(str(error)) from None

@@ -171,8 +171,9 @@ def check_sizes() -> None:
         unit = {"M": 1e6, "B": 1e9}[name[-1]]
         assert count == pytest.approx(float(name[:-1]) * unit, rel=0.02)
         assert shapes["embedding"].shape[0] == padded_vocabulary(50_257) == 50_304
-    with pytest.raises(ValueError, match="got width 32, heads 4 and key_heads 3"):
-        init(jax.random.key(0), replace(SMALL, key_heads=3), VOCABULARY)
+    for wrong in ({"key_heads": 3}, {"heads": 5}, {"heads": 32}, {"layers": 0}):
+        with pytest.raises(ValueError, match="expected positive numbers, heads that divide the width"):
+            replace(SMALL, **wrong)
     with pytest.raises(ValueError, match="attention: got 'flash', must be"):
         attention_of("flash", packed_batch()["segment_ids"], jnp.float32)  # pyright: ignore[reportArgumentType]
 

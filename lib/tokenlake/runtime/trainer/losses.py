@@ -5,7 +5,7 @@ The mean over several parts of a batch is the total of their sums divided by the
 A loss takes logits of shape (B, T, V) and targets int32 (B, T): the id to predict at each place, or -100 where nothing
 is predicted, as in the loader's column ``targets`` (:func:`targets_of` computes them from its other columns). A model
 may return ``(hidden, head)`` instead, of shapes (B, T, D) and (D, V); then logits exist for a few places at a time
-(:func:`over_logits`).
+(:mod:`tokenlake.runtime.trainer.head_loss`, and :func:`over_logits` for losses of preferences).
 
 Losses of preferences compare two answers (DPO, ORPO), or judge one (KTO). Their batches have the columns that the
 loader gives under a prefix: ``chosen_input_ids``, ``chosen_labels``, ... and ``rejected_...``; for KTO
