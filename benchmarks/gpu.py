@@ -105,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("dataset", help="a packed dataset of 16-bit ids, STORE/NAME")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
-    parser.add_argument("--steps", type=int, default=40, help="measured steps of the trainer")
+    parser.add_argument(
+        "--steps", type=int, default=80, help="measured steps of the trainer, and of the bare step beside it"
+    )
     options = parser.parse_args(arguments)
     device = jax.devices()[0]
     print(f"{device.device_kind} ({device.platform}), JAX {jax.__version__}", flush=True)
@@ -309,8 +311,18 @@ def step_row(dataset: tl.Dataset, case: Case) -> list[str]:
     ]
 
 
-def step_seconds(dataset: tl.Dataset, case: Case, batch: dict[str, jax.Array]) -> float:
-    """Return the seconds of a step, the median of some groups of steps."""
+def step_seconds(
+    dataset: tl.Dataset, case: Case, batch: dict[str, jax.Array], groups: int = GROUPS, calls: int = CALLS
+) -> float:
+    """Return the seconds of a step, the median of some groups of steps.
+
+    Args:
+        dataset: Dataset of the batch.
+        case: Step to measure.
+        batch: Packed rows on the device.
+        groups: Number of groups.
+        calls: Number of steps of a group. A card that is busy for seconds runs at a lower clock than for one second.
+    """
     config = training_config(case, "unused", WARM)
     apply = partial(example.decoder, options=case.options)
     schedule = make_schedule(config.schedule, 1000)
@@ -329,16 +341,16 @@ def step_seconds(dataset: tl.Dataset, case: Case, batch: dict[str, jax.Array]) -
     for _ in range(WARM):
         state, measured = step(state, None, batch)
     jax.block_until_ready(state)
-    groups: list[float] = []
-    for _ in range(GROUPS):
+    seconds: list[float] = []
+    for _ in range(groups):
         start = time.perf_counter()
-        for _ in range(CALLS):
+        for _ in range(calls):
             state, measured = step(state, None, batch)
         jax.block_until_ready(state)
-        groups.append((time.perf_counter() - start) / CALLS)
+        seconds.append((time.perf_counter() - start) / calls)
     if not np.isfinite(float(measured["loss"])):
         raise ArithmeticError(f"the loss is {float(measured['loss'])} after the steps")
-    return statistics.median(groups)
+    return statistics.median(seconds)
 
 
 def parameters_of(case: Case, vocabulary: int) -> int:
@@ -384,6 +396,8 @@ class Clock(tl.Callback):
 def print_trainer(dataset: str, case: Case, steps: int) -> None:
     """Print the step of the trainer beside the bare step on a batch that stays on the device.
 
+    All take as many steps in a row: a card that is busy for seconds runs at a lower clock.
+
     With columns that the host computes, no other program than the step runs on the device. With
     ``XLA_FLAGS=--xla_gpu_enable_command_buffer=`` set, XLA starts kernels one by one and records no graphs of them,
     which must be changed where a batch has another address.
@@ -394,7 +408,7 @@ def print_trainer(dataset: str, case: Case, steps: int) -> None:
     bare: list[float] = []
 
     def bare_row() -> list[str]:
-        bare.append(step_seconds(opened, case, batch))
+        bare.append(step_seconds(opened, case, batch, groups=1, calls=steps))
         return [f"{1e3 * bare[-1]:.2f}", ""]
 
     def trainer_row(platforms: frozenset[str]) -> list[str]:
