@@ -1,0 +1,252 @@
+"""The layout of litdata: ``chunk-0-0.bin`` and so on, and ``index.json``.
+
+A chunk is little-endian:
+
+=================  ==================  ===========================================================================
+field              type                content
+=================  ==================  ===========================================================================
+items              uint32              number of items, N
+offsets            uint32[N + 1]       place of each item in the file, and the size of the file
+items              bytes               one after the other
+=================  ==================  ===========================================================================
+
+``index.json`` states the kind of the items:
+
+``TokensLoader``
+    Each item is the ids of a document, in one type and without a header. litdata cuts the ids of a chunk, end to end,
+    into blocks of equal length; the ids after the last whole block of a chunk are not read.
+``PyTreeLoader``
+    Each item is a dictionary of arrays: the size (uint32) of each value, then the bytes of all values. The type of an
+    array is in the index; its length is its size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenlake.base.arrays import Int64, offsets_of
+from tokenlake.errors import DamagedFileError
+from tokenlake.etl.layouts.joined_rows import fixed_parts, joined, ragged_parts
+
+INDEX: Final = "index.json"
+MOST_CHUNK_BYTES: Final = (1 << 32) - 1
+"""Largest size of a chunk: offsets are uint32."""
+
+USUAL_CHUNK_BYTES: Final = 1 << 26
+"""Size at which litdata's own writer begins a new chunk."""
+
+TYPE_CODES: Final = {
+    "float32": 0,
+    "float64": 2,
+    "float16": 8,
+    "uint8": 11,
+    "int8": 12,
+    "int16": 13,
+    "int32": 15,
+    "int64": 17,
+    "bool": 19,
+    "uint16": 20,
+}
+"""Name of a type -> its code in ``no_header_tensor:CODE``. The codes 1, 3, 9, 14, 16 and 18 are second names."""
+
+SECOND_CODES: Final = {1: "float32", 3: "float64", 9: "float16", 14: "int16", 16: "int32", 18: "int64"}
+
+_LEAF: Final[dict[str, Any]] = {"type": None, "context": None, "children_spec": []}
+_SPEC_VERSION: Final = 1
+
+
+def chunk_name(index: int) -> str:
+    """Return the name of a chunk, for example ``chunk-0-42.bin``."""
+    return f"chunk-0-{index}.bin"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Entry of a chunk in ``index.json``.
+
+    Attributes:
+        filename: Name of the file.
+        chunk_bytes: Size of the file in bytes.
+        chunk_size: Number of its items.
+        dim: Number of its ids for ``TokensLoader``; else None.
+    """
+
+    filename: str
+    chunk_bytes: int
+    chunk_size: int
+    dim: int | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Items:
+    """The kind of a dataset's items.
+
+    Attributes:
+        types: Name of each value -> name of the type of its numbers; for ``TokensLoader`` one value, whose name is not
+            stored.
+        is_stream: True for ``TokensLoader``, false for dictionaries.
+    """
+
+    types: dict[str, str]
+    is_stream: bool
+
+    def index_bytes(self, chunks: Sequence[Chunk], max_bytes: int | None) -> bytes:
+        """Return the bytes of ``index.json``. No clock is in it, so that equal chunks make equal bytes.
+
+        Args:
+            chunks: Entries of the chunks.
+            max_bytes: Size in bytes at which a chunk ends; None: no limit.
+        """
+        spec: dict[str, Any] = _LEAF
+        item_loader = "TokensLoader"
+        if not self.is_stream:
+            spec = {
+                "type": "builtins.dict",
+                "context": json.dumps(list(self.types)),
+                "children_spec": [_LEAF] * len(self.types),
+            }
+            item_loader = "PyTreeLoader"
+        config = {
+            "compression": None,
+            "chunk_size": None,
+            "chunk_bytes": max_bytes,
+            "data_format": [f"no_header_tensor:{TYPE_CODES[dtype]}" for dtype in self.types.values()],
+            "data_spec": json.dumps([_SPEC_VERSION, spec]),
+            "encryption": None,
+            "item_loader": item_loader,
+        }
+        entries: list[dict[str, Any]] = []
+        for chunk in chunks:
+            entries.append(  # noqa: PERF401
+                {
+                    "filename": chunk.filename,
+                    "chunk_bytes": chunk.chunk_bytes,
+                    "chunk_size": chunk.chunk_size,
+                    "dim": chunk.dim,
+                }
+            )
+        return json.dumps({"chunks": entries, "config": config}, sort_keys=True).encode()
+
+    def encode(
+        self, arrays: Mapping[str, npt.NDArray[np.generic]], row_offsets: Int64
+    ) -> pa.LargeBinaryArray:
+        """Return the bytes of items.
+
+        Args:
+            arrays: Name of each value -> its numbers of all rows, in the value's type.
+            row_offsets: Offset of each row in the arrays, int64[rows + 1].
+        """
+        parts = [ragged_parts(arrays[name], row_offsets) for name in self.types]
+        if self.is_stream:
+            return parts[0]
+        lengths = np.diff(row_offsets)
+        sizes = [lengths * np.dtype(dtype).itemsize for dtype in self.types.values()]
+        heads = fixed_parts(np.column_stack(sizes).astype("<u4"))
+        return joined([heads, *parts])
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LitdataIndex:
+    """The contents of ``index.json``.
+
+    Attributes:
+        chunks: Entries of the chunks.
+        items: Kind of the items.
+        compression: Name of the compression of the chunks; None: they are not compressed.
+    """
+
+    chunks: tuple[Chunk, ...]
+    items: Items
+    compression: str | None
+
+    @classmethod
+    def of(cls, data: bytes, path: str) -> Self:
+        """Read the bytes of ``index.json``.
+
+        Args:
+            data: Bytes of the file.
+            path: Path of the file, for messages.
+
+        Raises:
+            DamagedFileError: The bytes are no such file, or its items are neither ids nor dictionaries of arrays.
+        """
+        try:
+            index = json.loads(data)
+            config = index["config"]
+            entries: list[Chunk] = []
+            for chunk in index["chunks"]:
+                entry = Chunk(chunk["filename"], chunk["chunk_bytes"], chunk["chunk_size"], chunk["dim"])
+                entries.append(entry)
+            types = [_type_name(data_format) for data_format in config["data_format"]]
+            spec = json.loads(config["data_spec"])[1]
+            is_stream = spec["type"] is None
+            names = ["input_ids"]
+            if not is_stream:
+                names = json.loads(spec["context"])
+            return cls(
+                tuple(entries), Items(dict(zip(names, types, strict=True)), is_stream), config["compression"]
+            )
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise DamagedFileError(
+                f"{path}: {error!r}; expected an index of litdata whose items are arrays without headers",
+                path=path,
+            ) from error
+
+
+def _type_name(data_format: str) -> str:
+    """Return the name of the type of ``no_header_tensor:CODE``."""
+    serializer, _, code = data_format.partition(":")
+    if serializer != "no_header_tensor":
+        raise ValueError(f"values are of {data_format!r}, expected no_header_tensor")
+    names = {number: name for name, number in TYPE_CODES.items()} | SECOND_CODES
+    return names[int(code)]
+
+
+def chunk_head(item_sizes: Int64) -> bytes:
+    """Return the bytes of a chunk before its items.
+
+    Args:
+        item_sizes: Number of bytes of each item, int64[N].
+    """
+    items = len(item_sizes)
+    offsets = offsets_of(item_sizes) + head_bytes(items)
+    return np.uint32(items).astype("<u4").tobytes() + offsets.astype("<u4").tobytes()
+
+
+def head_bytes(items: int) -> int:
+    """Return the number of bytes of a chunk before its items."""
+    return 4 + 4 * (items + 1)
+
+
+def read_offsets(data: bytes | memoryview, path: str) -> Int64:
+    """Return the places of the items of a chunk and their end, int64[N + 1].
+
+    Args:
+        data: Bytes of the chunk.
+        path: Path of the chunk, for messages.
+
+    Raises:
+        DamagedFileError: The offsets do not ascend to the size of the chunk.
+    """
+    if len(data) >= head_bytes(0):
+        items = int(np.frombuffer(data, "<u4", 1)[0])
+        if len(data) >= head_bytes(items):
+            offsets = np.frombuffer(data, "<u4", items + 1, 4).astype(np.int64)
+            is_ascending = bool((np.diff(offsets) >= 0).all())
+            if is_ascending and offsets[0] == head_bytes(items) and offsets[-1] == len(data):
+                return offsets
+    raise DamagedFileError(
+        f"{path}: the offsets of its items do not end at its size, {len(data)} bytes; it is no chunk of litdata, "
+        "or was cut",
+        path=path,
+    )

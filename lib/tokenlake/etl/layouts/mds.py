@@ -1,0 +1,287 @@
+"""The layout of MosaicML Streaming: ``shard.00000.mds`` and so on, and ``index.json``.
+
+A shard is little-endian:
+
+=================  ==================  ===========================================================================
+field              type                content
+=================  ==================  ===========================================================================
+samples            uint32              number of samples, N
+offsets            uint32[N + 1]       place of each sample in the file, and the size of the file
+configuration      JSON                the columns, as in ``index.json``; readers do not use it
+samples            bytes               one after the other
+=================  ==================  ===========================================================================
+
+A sample has its columns in the order of their names: first the size (uint32) of each column whose encoding has no fixed
+size, then the bytes of all columns. The encoding ``ndarray:int32`` is an array of any shape: a byte
+``dimensions * 4 + code``, the shape in uint8, uint16, uint32 or uint64 (codes 0 to 3, the smallest that holds it), and
+the numbers. ``ndarray:int32:2048`` has the fixed shape 2048: the numbers alone.
+
+The sample {"tokens": [7, 8]} of the column ``tokens`` as ``ndarray:int32``::
+
+    0a 00 00 00              size of the column, 10 bytes
+    04 02                    one dimension with a size of uint8: 2
+    07 00 00 00 08 00 00 00  the numbers
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenlake.base.arrays import Int64, binary_over, offsets_of
+from tokenlake.errors import DamagedFileError
+from tokenlake.etl.layouts.joined_rows import fixed_parts, joined, ragged_parts
+
+INDEX: Final = "index.json"
+VERSION: Final = 2
+MOST_SHARD_BYTES: Final = (1 << 32) - 1
+"""Largest size of a shard: offsets are uint32."""
+
+USUAL_SHARD_BYTES: Final = 1 << 26
+"""Size at which MosaicML's own writer begins a new shard."""
+
+_SHAPE_TYPES: Final = ("<u1", "<u2", "<u4", "<u8")
+_ARROW: Final[Any] = pa
+
+
+def shard_name(index: int) -> str:
+    """Return the name of a shard, for example ``shard.00042.mds``."""
+    return f"shard.{index:05d}.mds"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MdsColumn:
+    """A column of arrays of one dimension.
+
+    Attributes:
+        name: Name of the column.
+        dtype: Name of the type of its numbers, for example ``int32``.
+        length: Number of numbers in each array; None: arrays have many lengths.
+    """
+
+    name: str
+    dtype: str
+    length: int | None = None
+
+    @property
+    def encoding(self) -> str:
+        """The encoding, for example ``ndarray:int32:2048``."""
+        encoding = f"ndarray:{self.dtype}"
+        if self.length is not None:
+            encoding += f":{self.length}"
+        return encoding
+
+    @property
+    def bytes(self) -> int | None:
+        """Size of an array in bytes; None: arrays have many sizes."""
+        if self.length is None:
+            return None
+        return self.length * np.dtype(self.dtype).itemsize
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MdsColumns:
+    """The columns of a dataset, in the order of their names.
+
+    Attributes:
+        columns: Columns.
+    """
+
+    columns: tuple[MdsColumn, ...]
+
+    @classmethod
+    def of(cls, columns: Sequence[MdsColumn]) -> Self:
+        """Return columns in the order in which samples have them."""
+        return cls(tuple(sorted(columns, key=lambda column: column.name)))
+
+    def config(self, size_limit: int | None) -> dict[str, Any]:
+        """Return the configuration of a shard, as its bytes and ``index.json`` state it.
+
+        Args:
+            size_limit: Size in bytes at which a shard ends; None: no limit.
+        """
+        return {
+            "version": VERSION,
+            "format": "mds",
+            "compression": None,
+            "hashes": [],
+            "size_limit": size_limit,
+            "column_names": [column.name for column in self.columns],
+            "column_encodings": [column.encoding for column in self.columns],
+            "column_sizes": [column.bytes for column in self.columns],
+        }
+
+    def encode(
+        self, arrays: Mapping[str, npt.NDArray[np.generic]], row_offsets: Int64
+    ) -> pa.LargeBinaryArray:
+        """Return the bytes of samples.
+
+        Args:
+            arrays: Name of each column -> its numbers of all rows, in the column's type.
+            row_offsets: Offset of each row in the arrays, int64[rows + 1].
+        """
+        rows = len(row_offsets) - 1
+        lengths = np.diff(row_offsets)
+        sizes: list[Int64] = []
+        parts: list[pa.LargeBinaryArray] = []
+        for column in self.columns:
+            numbers = arrays[column.name]
+            if column.length is None:
+                shapes, shape_bytes = _shape_parts(lengths)
+                sizes.append(shape_bytes + lengths * numbers.dtype.itemsize)
+                parts.append(shapes)
+            parts.append(ragged_parts(numbers, row_offsets))
+        if sizes:
+            size_heads = np.column_stack(sizes).astype("<u4")
+            parts.insert(0, fixed_parts(size_heads))
+        if not rows:
+            return _ARROW.array([], pa.large_binary())
+        return joined(parts)
+
+
+def _shape_parts(lengths: Int64) -> tuple[pa.LargeBinaryArray, Int64]:
+    """Return the bytes of the shape of each array of one dimension, and their number."""
+    rows = len(lengths)
+    code = np.zeros(rows, np.int64)
+    code[lengths >= 1 << 8] = 1
+    code[lengths >= 1 << 16] = 2
+    # Each row has room for the longest shape; the bytes that it does not need are left out.
+    heads = np.zeros((rows, 5), np.uint8)
+    heads[:, 0] = 4 + code
+    heads[:, 1:] = lengths.astype("<u4").view(np.uint8).reshape(rows, 4)
+    shape_bytes = 1 + (1 << code)
+    is_needed = np.arange(5) < shape_bytes[:, None]
+    return binary_over(offsets_of(shape_bytes), _ARROW.py_buffer(heads[is_needed])), shape_bytes
+
+
+def shard_head(config: Mapping[str, Any], sample_sizes: Int64) -> bytes:
+    """Return the bytes of a shard before its samples.
+
+    Args:
+        config: Configuration of the shard, see :meth:`MdsColumns.config`.
+        sample_sizes: Number of bytes of each sample, int64[N].
+    """
+    config_bytes = _config_bytes(config)
+    begin = head_bytes(config, len(sample_sizes))
+    offsets = offsets_of(sample_sizes) + begin
+    return struct.pack("<I", len(sample_sizes)) + offsets.astype("<u4").tobytes() + config_bytes
+
+
+def head_bytes(config: Mapping[str, Any], samples: int) -> int:
+    """Return the number of bytes of a shard before its samples."""
+    return 4 + 4 * (samples + 1) + len(_config_bytes(config))
+
+
+def _config_bytes(config: Mapping[str, Any]) -> bytes:
+    return json.dumps(config, sort_keys=True).encode()
+
+
+def index_bytes(config: Mapping[str, Any], shards: Sequence[tuple[str, int, int]]) -> bytes:
+    """Return the bytes of ``index.json``.
+
+    Args:
+        config: Configuration of the shards, see :meth:`MdsColumns.config`.
+        shards: Name, size in bytes and number of samples of each shard.
+    """
+    entries: list[dict[str, Any]] = []
+    for name, size, samples in shards:
+        raw_data = {"basename": name, "bytes": size, "hashes": {}}
+        entries.append({**config, "samples": samples, "raw_data": raw_data, "zip_data": None})
+    return json.dumps({"version": VERSION, "shards": entries}, sort_keys=True).encode()
+
+
+def read_index(data: bytes, path: str) -> list[dict[str, Any]]:
+    """Return the entries of the shards of ``index.json``, each with the fields of :meth:`MdsColumns.config`.
+
+    Args:
+        data: Bytes of the file.
+        path: Path of the file, for messages.
+
+    Raises:
+        DamagedFileError: The bytes are no such file, of another version, or of another format.
+    """
+    try:
+        index = json.loads(data)
+        shards = list(index["shards"])
+        for entry in shards:
+            if (entry["version"], entry["format"]) != (VERSION, "mds"):
+                raise ValueError(f"format {entry['format']!r} of version {entry['version']!r}")
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedFileError(
+            f"{path}: {error}; expected an index of MDS, version {VERSION}", path=path
+        ) from error
+    return shards
+
+
+def read_offsets(data: bytes | memoryview, path: str) -> Int64:
+    """Return the places of the samples of a shard and their end, int64[N + 1].
+
+    Args:
+        data: Bytes of the shard.
+        path: Path of the shard, for messages.
+
+    Raises:
+        DamagedFileError: The offsets do not ascend to the size of the shard.
+    """
+    if len(data) >= 8:
+        samples = int(np.frombuffer(data, "<u4", 1)[0])
+        if len(data) >= 4 + 4 * (samples + 1):
+            offsets = np.frombuffer(data, "<u4", samples + 1, 4).astype(np.int64)
+            is_ascending = bool((np.diff(offsets) >= 0).all())
+            if is_ascending and offsets[0] >= 4 + 4 * (samples + 1) and offsets[-1] == len(data):
+                return offsets
+    raise DamagedFileError(
+        f"{path}: the offsets of its samples do not end at its size, {len(data)} bytes; it is no MDS shard, or was cut",
+        path=path,
+    )
+
+
+def array_of(encoding: str, data: bytes | memoryview) -> npt.NDArray[np.generic]:
+    """Return an array of one dimension of its bytes.
+
+    Args:
+        encoding: Encoding of the column, ``ndarray`` with or without a type and a shape.
+        data: Bytes of the column.
+
+    Raises:
+        ValueError: The bytes or the encoding are no array of one dimension.
+    """
+    name, _, arguments = encoding.partition(":")
+    dtype_name, _, shape = arguments.partition(":")
+    if name != "ndarray":
+        raise ValueError(f"the encoding is {encoding!r}, expected ndarray")
+    view = memoryview(data)
+    if not dtype_name:
+        dtype_name = _DYNAMIC_TYPES[view[0]]
+        view = view[1:]
+    if not shape:
+        dimensions, code = divmod(view[0], 4)
+        if dimensions != 1:
+            raise ValueError(f"an array has {dimensions} dimensions, expected 1")
+        view = view[1 + np.dtype(_SHAPE_TYPES[code]).itemsize :]
+    return np.frombuffer(view, np.dtype(dtype_name).newbyteorder("<"))
+
+
+_DYNAMIC_TYPES: Final = {
+    8: "uint8",
+    9: "int8",
+    16: "uint16",
+    17: "int16",
+    18: "float16",
+    32: "uint32",
+    33: "int32",
+    34: "float32",
+    64: "uint64",
+    65: "int64",
+    66: "float64",
+}
+"""Codes of types in arrays whose encoding states none."""

@@ -1,0 +1,155 @@
+"""The layout of Megatron-Core's ``IndexedDataset``: ids in ``NAME.bin``, and their borders in ``NAME.idx``.
+
+``NAME.bin`` is ids alone, one sequence after the other. ``NAME.idx`` is little-endian:
+
+======================  =========================  ==================================================================
+field                   type                       content
+======================  =========================  ==================================================================
+magic                   9 bytes                    ``MMIDIDX`` and two zero bytes
+version                 uint64                     1
+type of the ids         uint8                      code, see :data:`TYPE_CODES`
+sequences               uint64                     number of sequences, S
+document borders        uint64                     number of documents + 1, D
+sequence lengths        int32[S]                   number of ids of each sequence
+sequence offsets        int64[S]                   place of its first id in ``NAME.bin``, in bytes
+document borders        int64[D]                   index of the first sequence of each document, and S at the end
+======================  =========================  ==================================================================
+
+A document is a run of sequences. For two documents, of the sequences [7, 8, 9] and [4], [5, 6], with ids of 2 bytes:
+
+    sequence lengths  = [3, 1, 2]
+    sequence offsets  = [0, 6, 8]
+    document borders  = [0, 1, 3]
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import BinaryIO, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenlake.base.arrays import Int32, Int64, offsets_of
+from tokenlake.errors import DamagedFileError
+
+DATA_SUFFIX: Final = ".bin"
+INDEX_SUFFIX: Final = ".idx"
+MAGIC: Final = b"MMIDIDX\x00\x00"
+VERSION: Final = 1
+
+TYPE_CODES: Final = {
+    "uint8": 1,
+    "int8": 2,
+    "int16": 3,
+    "int32": 4,
+    "int64": 5,
+    "float64": 6,
+    "float32": 7,
+    "uint16": 8,
+}
+"""Name of a NumPy type -> its code. There is no code for uint32."""
+
+MOST_UINT16_IDS: Final = 65_500
+"""Size of a vocabulary from which Megatron's own tools write int32."""
+
+_HEADER: Final = struct.Struct("<9sQBQQ")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MegatronIndex:
+    """The contents of an ``.idx`` file.
+
+    Attributes:
+        dtype: Type of the ids in the ``.bin`` file.
+        sequence_lengths: Number of ids of each sequence, int32[S].
+        document_borders: Index of the first sequence of each document, and S at the end, int64[D].
+    """
+
+    dtype: np.dtype[np.generic]
+    sequence_lengths: Int32
+    document_borders: Int64
+
+    @property
+    def data_bytes(self) -> int:
+        """Size of the ``.bin`` file in bytes."""
+        return int(self.sequence_lengths.sum(dtype=np.int64)) * self.dtype.itemsize
+
+
+def ids_type(vocab_size: int) -> str:
+    """Return the name of the type that Megatron's own tools write for a vocabulary of this many ids."""
+    if vocab_size < MOST_UINT16_IDS:
+        return "uint16"
+    return "int32"
+
+
+def write_index(file: BinaryIO, index: MegatronIndex) -> None:
+    """Write an ``.idx`` file."""
+    code = TYPE_CODES[index.dtype.name]
+    sequences = len(index.sequence_lengths)
+    file.write(_HEADER.pack(MAGIC, VERSION, code, sequences, len(index.document_borders)))
+    sequence_offsets = offsets_of(index.sequence_lengths)[:-1] * index.dtype.itemsize
+    file.write(_little_endian(index.sequence_lengths, "<i4"))
+    file.write(_little_endian(sequence_offsets, "<i8"))
+    file.write(_little_endian(index.document_borders, "<i8"))
+
+
+def read_index(data: bytes | memoryview, path: str) -> MegatronIndex:
+    """Return the contents of an ``.idx`` file, with all its numbers checked.
+
+    Args:
+        data: Bytes of the file; the arrays of the result are views of them.
+        path: Path of the file, for messages.
+
+    Raises:
+        DamagedFileError: The bytes are no such file.
+    """
+    # 1. The header.
+    if len(data) < _HEADER.size:
+        raise _damaged(path, f"it has {len(data)} bytes, expected at least {_HEADER.size} of a header")
+    magic, version, code, sequences, borders = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise _damaged(path, f"it begins with {magic!r}, expected {MAGIC!r}")
+    if version != VERSION:
+        raise _damaged(path, f"it has version {version}, expected {VERSION}")
+    type_names = {number: name for name, number in TYPE_CODES.items()}
+    if code not in type_names:
+        raise _damaged(path, f"it has the type code {code}, expected one of {sorted(type_names)}")
+    dtype = np.dtype(type_names[code]).newbyteorder("<")
+    # 2. The arrays. A file of multimodal data has more bytes after them.
+    expected_bytes = _HEADER.size + sequences * 12 + borders * 8
+    if len(data) < expected_bytes:
+        raise _damaged(
+            path,
+            f"it has {len(data)} bytes, expected {expected_bytes} for {sequences} sequences and {borders} document "
+            "borders",
+        )
+    place = _HEADER.size
+    lengths = np.frombuffer(data, "<i4", sequences, place)
+    place += lengths.nbytes
+    sequence_offsets = np.frombuffer(data, "<i8", sequences, place)
+    place += sequence_offsets.nbytes
+    document_borders = np.frombuffer(data, "<i8", borders, place)
+    # 3. Their numbers.
+    if (lengths < 0).any():
+        raise _damaged(path, f"sequence {int((lengths < 0).argmax())} has a negative length")
+    is_wrong = sequence_offsets != offsets_of(lengths)[:-1] * dtype.itemsize
+    if is_wrong.any():
+        sequence = int(is_wrong.argmax())
+        raise _damaged(path, f"sequence {sequence} does not begin where the sequence before it ends")
+    is_whole = borders > 0 and document_borders[0] == 0 and document_borders[-1] == sequences
+    if not is_whole or (np.diff(document_borders) < 0).any():
+        raise _damaged(
+            path, f"its document borders do not rise from 0 to {sequences}, the number of sequences"
+        )
+    return MegatronIndex(dtype, lengths, document_borders)
+
+
+def _little_endian(numbers: npt.NDArray[np.integer], dtype: str) -> bytes:
+    return np.ascontiguousarray(numbers, dtype).tobytes()
+
+
+def _damaged(path: str, reason: str) -> DamagedFileError:
+    return DamagedFileError(f"{path}: {reason}; it is no index of Megatron's, or was cut", path=path)
