@@ -54,7 +54,8 @@ TYPE_CODES: Final = {
 MOST_UINT16_IDS: Final = 65_500
 """Size of a vocabulary from which Megatron's own tools write int32."""
 
-_HEADER: Final = struct.Struct("<9sQBQQ")
+HEADER: Final = struct.Struct("<9sQBQQ")
+"""Magic, version, type code, number of sequences, number of document borders."""
 
 
 @final
@@ -89,7 +90,7 @@ def write_index(file: BinaryIO, index: MegatronIndex) -> None:
     """Write an ``.idx`` file."""
     code = TYPE_CODES[index.dtype.name]
     sequences = len(index.sequence_lengths)
-    file.write(_HEADER.pack(MAGIC, VERSION, code, sequences, len(index.document_borders)))
+    file.write(HEADER.pack(MAGIC, VERSION, code, sequences, len(index.document_borders)))
     sequence_offsets = offsets_of(index.sequence_lengths)[:-1] * index.dtype.itemsize
     file.write(_little_endian(index.sequence_lengths, "<i4"))
     file.write(_little_endian(sequence_offsets, "<i8"))
@@ -107,9 +108,9 @@ def read_index(data: bytes | memoryview, path: str) -> MegatronIndex:
         DamagedFileError: The bytes are no such file.
     """
     # 1. The header.
-    if len(data) < _HEADER.size:
-        raise _damaged(path, f"it has {len(data)} bytes, expected at least {_HEADER.size} of a header")
-    magic, version, code, sequences, borders = _HEADER.unpack_from(data)
+    if len(data) < HEADER.size:
+        raise _damaged(path, f"it has {len(data)} bytes, expected at least {HEADER.size} of a header")
+    magic, version, code, sequences, borders = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise _damaged(path, f"it begins with {magic!r}, expected {MAGIC!r}")
     if version != VERSION:
@@ -119,14 +120,14 @@ def read_index(data: bytes | memoryview, path: str) -> MegatronIndex:
         raise _damaged(path, f"it has the type code {code}, expected one of {sorted(type_names)}")
     dtype = np.dtype(type_names[code]).newbyteorder("<")
     # 2. The arrays. A file of multimodal data has more bytes after them.
-    expected_bytes = _HEADER.size + sequences * 12 + borders * 8
+    expected_bytes = HEADER.size + sequences * 12 + borders * 8
     if len(data) < expected_bytes:
         raise _damaged(
             path,
             f"it has {len(data)} bytes, expected {expected_bytes} for {sequences} sequences and {borders} document "
             "borders",
         )
-    place = _HEADER.size
+    place = HEADER.size
     lengths = np.frombuffer(data, "<i4", sequences, place)
     place += lengths.nbytes
     sequence_offsets = np.frombuffer(data, "<i8", sequences, place)

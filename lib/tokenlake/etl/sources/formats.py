@@ -88,7 +88,8 @@ def belongs(name: str, wanted: SourceType | None) -> bool:
         return named_format is not None
     if wanted not in FORMATS:
         return False
-    return named_format == wanted or inner_extension(name) in FORMATS[wanted].prose
+    facts = FORMATS[wanted]
+    return named_format == wanted or inner_extension(name) in facts.prose or bool(facts.companion(name))
 
 
 def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
@@ -120,6 +121,13 @@ def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
         raise ConfigError(
             f"{shown}: Parquet compresses its own pages; a compressed Parquet file cannot be read in parts. "
             "Decompress it first.",
+            file=shown,
+        )
+    is_of_ids = FORMATS[file_format].tokens and not FORMATS[file_format].companion(name)
+    if is_of_ids and compression and not (file_format == "mds" and compression == "zstd"):
+        raise ConfigError(
+            f"{shown}: compressed as a whole ({compression}); files of {file_format} are read at any place. Decompress "
+            "it first.",
             file=shown,
         )
     return file_format
