@@ -2,21 +2,19 @@
 
 Files hold records of bytes and nothing about them. ``metadata.json`` of an export names the columns of its records
 (:mod:`tokenlake.etl.layouts.array_record`). Without it a record is the ids of a document in one type, which the
-configuration states or the plan finds; a record that begins as a NumPy file is one (``numpy.save``).
+configuration states or the plan finds.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
 
 from tokenlake.base.arrays import Int64, offsets_of
-from tokenlake.base.lazy_names import naming_extra
+from tokenlake.base.lazy_names import load
 from tokenlake.errors import NotAvailableError
 from tokenlake.etl.layouts import array_record as layout
 from tokenlake.etl.sources.input_bytes import InputBytes
@@ -26,6 +24,7 @@ from tokenlake.etl.sources.parsed import Want
 
 INPUT_IDS = "input_ids"
 _NUMPY_MAGIC: Final = b"\x93NUMPY"
+_READER: Final = "array_record.python.array_record_module:ArrayRecordReader"
 
 
 def open_array_record(data: InputBytes, want: Want) -> ArrayRecords:
@@ -54,12 +53,11 @@ class ArrayRecords(NumberedRecords):
                 f"{file.url}: the package array_record reads files of this machine only; copy the file, and name the "
                 "copy"
             )
-        with naming_extra("format 'array_record'", "array_record"):
-            array_record_module: Any = import_module("array_record.python.array_record_module")
+        reader_type: Any = load(_READER, "format 'array_record'", "array_record")
         self._data = data
         self._want = want
         try:
-            self._reader: Any = array_record_module.ArrayRecordReader(file.url)
+            self._reader: Any = reader_type(file.url)
             self.count = int(self._reader.num_records())
         except (RuntimeError, ValueError) as error:
             raise damaged(file, f"it cannot be read as ArrayRecord ({error})") from error
@@ -116,17 +114,11 @@ class ArrayRecords(NumberedRecords):
     def _ids(self, record: bytes, number: int) -> Numbers:
         """Return the ids of a record that is an array."""
         if record.startswith(_NUMPY_MAGIC):
-            try:
-                ids: Numbers = np.load(io.BytesIO(record), allow_pickle=False)
-            except ValueError as error:
-                raise damaged(self._data.file, f"record {number} is no array ({error})") from error
-            if ids.ndim != 1 or ids.dtype.kind not in "iu":
-                raise unsuitable(
-                    self._data.file,
-                    f"record {number} is an array of {ids.dtype} and {ids.ndim} dimensions, expected ids",
-                    "write arrays of integers of one dimension",
-                )
-            return ids
+            raise unsuitable(
+                self._data.file,
+                f"record {number} is a file of NumPy, expected ids alone",
+                "write the bytes of the array (`ids.tobytes()`) as a record",
+            )
         dtype = require_dtype(self._data.file, self._want, "a record of bytes")
         if len(record) % dtype.itemsize:
             raise damaged(

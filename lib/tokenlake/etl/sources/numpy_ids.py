@@ -58,7 +58,7 @@ def read_numpy(
     if part.file.companion:
         return
     stream = open_stream(data, want)
-    reader = _StreamReader(part, stream, want)
+    reader = _DocumentReader(part, stream, want)
     borders = want.companions.get(layout.BORDERS_SUFFIX)
     tokens = want.tokens
     if borders is not None:
@@ -170,7 +170,7 @@ def _whole(data: InputBytes, begin: int, dtype: np.dtype[Any], count: int) -> Id
 
 
 @final
-class _StreamReader:
+class _DocumentReader:
     """Documents of a range of one stream.
 
     Args:
