@@ -137,7 +137,9 @@ def export(
     target: Annotated[str, Parameter(name="TARGET")],
     /,
     *,
-    format: Literal["parquet", "arrow", "jsonl"] = "parquet",
+    format: Literal[
+        "parquet", "arrow", "jsonl", "megatron", "numpy", "npy", "mds", "litdata", "array_record"
+    ] = "parquet",
     compression: Literal["none", "gzip", "lz4", "zstd"] | None = None,
     num_shards: Annotated[int | None, Parameter(metavar="N")] = None,
     max_shard_size: Annotated[str | None, Parameter(metavar="SIZE")] = None,
@@ -145,11 +147,22 @@ def export(
     source: str | None = None,
     provenance: bool = False,
     shard_column: Annotated[str | None, Parameter(metavar="FIELD")] = None,
+    dtype: Literal["uint16", "uint32", "int32"] | None = None,
+    drop_loss_mask: bool = False,
     overwrite: bool = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Write a version as a folder of data files that any tool reads.
+    """Write a version as a folder of data files that any tool reads, or that another trainer reads.
+
+    Parquet, Arrow and JSON Lines have all columns. Formats of trainers have the tokens:
+
+    * megatron: train.bin and train.idx of Megatron-Core, a document for each row.
+    * numpy: train.bin, ids alone, as nanoGPT reads them.
+    * npy: train.npy, ids alone, as OLMo-core reads them, and the loss mask.
+    * mds: shards of MosaicML Streaming in train/, with masks and segments.
+    * litdata: chunks of litdata in train/, with masks and segments.
+    * array_record: records for Grain, with masks and segments.
 
     Every page is compared with its checksum on the way. The folder appears when it is whole, with a manifest, the
     configuration and the tokenizer in `_tokenlake/`. A folder that holds this export already is left as it is.
@@ -159,11 +172,14 @@ def export(
         format: Format of the files. Default: parquet.
         compression: Compression of the files. Default: zstd in Parquet, else none.
         num_shards: Write exactly this many files of each split.
-        max_shard_size: Bytes of a file at most, such as 100MB. Default: 500MB.
+        max_shard_size: Bytes of a file at most, such as 100MB. Default: 500MB; 64MiB in mds and litdata; one file of
+            each split in megatron, numpy and npy.
         split: Write this split alone.
         source: Write the rows of this source alone.
         provenance: Keep the columns that say which input each document comes from.
         shard_column: A kept field; each of its values, at most 256, has files of its own.
+        dtype: Type of the ids in megatron, numpy and npy. Default: the smallest that holds the vocabulary.
+        drop_loss_mask: Leave out the loss mask in a format of trainers, so that all tokens count toward the loss.
         overwrite: Replace the data files of a folder that is not empty.
     """
     stats = export_version(
@@ -179,6 +195,8 @@ def export(
         overwrite=overwrite,
         provenance=provenance,
         shard_column=shard_column,
+        dtype=dtype,
+        drop_loss_mask=drop_loss_mask,
     )
     rows = numbers.plural(stats.num_examples, "row")
     files = numbers.plural(stats.num_shards, "file")

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Self, cast, final
 
 import pyarrow as pa
 
-from tokenlake.base.checks import expected
+from tokenlake.base.checks import expected, require_one_of
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve_source
@@ -24,7 +24,8 @@ from tokenlake.config.stages import DEFAULT_MAX_LENGTH, PackStageConfig, Tokeniz
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.export import directory, flat_manifest, row_batches, shard_files
-from tokenlake.etl.export.version import ExportOptions, shard_bytes, write_version
+from tokenlake.etl.export.options import ExportOptions, shard_bytes
+from tokenlake.etl.export.version import write_version
 from tokenlake.etl.job import produced_by
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
@@ -97,8 +98,9 @@ class DatasetWriter:
             ConfigError: An argument is not allowed, or the target is not empty.
             NotAvailableError: `output_path` is a URL of something else.
         """
+        require_one_of("format", format, flat_manifest.ROW_FORMATS)
         self._form = flat_manifest.FileFormat.of(format, compression)
-        self._max_bytes, self._num_shards = shard_bytes(max_shard_size, num_shards), num_shards
+        self._max_bytes, self._num_shards = shard_bytes(max_shard_size, num_shards, self._form), num_shards
         shard_files.check_naming(naming, [_SPLIT], self._form)
         self.target = directory.target_of(output_path, storage_options)
         self.target.check(overwrite=overwrite)
@@ -399,7 +401,7 @@ def tokenize_and_save(
     config = _configuration(data_files, tokenizer, max_length, pack, rest)
     columns = {"attention_mask": config["datasets"][0]["tokenizer"]["return_attention_mask"]}
     shards = ExportOptions(num_shards, max_shard_size, **columns, provenance=provenance, naming=naming)
-    shard_bytes(max_shard_size, num_shards)
+    shard_bytes(max_shard_size, num_shards, form)
     shard_files.check_naming(naming, sorted(options.get("splits") or {"train": 1.0}), form)
     target = directory.target_of(output_path, output_options)
     directory.require_apart("output_path", target, data_files)

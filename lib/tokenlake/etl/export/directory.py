@@ -42,6 +42,8 @@ OLD: Final = "old"
 """Folders of the table above."""
 
 _DATA: Final = re.compile(r"\.(parquet|arrow|jsonl|json|ndjson|csv)(\.\w+)?$", re.IGNORECASE)
+"""Names of files that are replaced whoever wrote them. Other files are replaced if the manifest lists them."""
+
 _MANIFEST: Final = f"{FOLDER}/{MANIFEST}"
 _UNFINISHED: Final = f"{FOLDER}/unfinished"
 """Object of a bucket that is being written to."""
@@ -184,7 +186,7 @@ class FolderTarget(Target):
         if entries and not overwrite:
             raise _not_empty(self._what, self.url, entries[0].name)
         for entry in entries:
-            if entry.name != FOLDER and not _is_file(entry):
+            if entry.name != FOLDER and not _is_file(entry) and not self._is_split_folder(entry):
                 raise ConfigError(
                     f"{self._what}: {target} holds {entry.name!r}, which is no file, so overwrite=True does not "
                     "replace it; nothing was changed. Move that away",
@@ -197,7 +199,22 @@ class FolderTarget(Target):
         return None
 
     def _sizes(self) -> dict[str, int]:
-        return {path.name: path.stat().st_size for path in self.folder.iterdir() if _is_file(path)}
+        sizes: dict[str, int] = {}
+        for entry in self.folder.iterdir():
+            files = [entry]
+            if entry.is_dir() and entry.name != FOLDER:
+                files = list(entry.iterdir())
+            for path in files:
+                if _is_file(path):
+                    sizes[path.relative_to(self.folder).as_posix()] = path.stat().st_size
+        return sizes
+
+    def _is_split_folder(self, folder: Path) -> bool:
+        """Return True for a folder that holds data files of the manifest and nothing else."""
+        if folder.is_symlink() or not folder.is_dir():
+            return False
+        names = {f"{folder.name}/{entry.name}" for entry in folder.iterdir()}
+        return bool(names) and names <= _listed(self.manifest())
 
     def _recover(self) -> None:
         old = self.beside / OLD
@@ -211,9 +228,11 @@ class FolderTarget(Target):
         target = self.folder
         old = self.beside / OLD
         # 1. Files that people put there by hand stay.
+        listed = _listed(self.manifest())
         if target.exists():
             for entry in target.iterdir():
-                if entry.name != FOLDER and not _DATA.search(entry.name):
+                is_data = _DATA.search(entry.name) or entry.name in listed or (new / entry.name).exists()
+                if _is_file(entry) and not is_data:
                     shutil.copy2(entry, new / entry.name)
         # 2. Everything is on the disk before it is renamed.
         for path in sorted(new.rglob("*")):
@@ -269,6 +288,7 @@ class BucketTarget(Target):
 
     def _put(self, new: Path) -> None:
         # 1. Without a manifest the target is unfinished.
+        listed = _listed(self.manifest())
         self.store.put_new(_UNFINISHED, b"")
         with suppress(NotFoundError):
             self.store.delete(_MANIFEST)
@@ -280,7 +300,7 @@ class BucketTarget(Target):
             self.store.publish(temp, name, hash_regular(temp), replace_orphan=True)
         # 3. Data files of the previous contents, and the mark of an unfinished target.
         for leftover in self._sizes().keys() - set(files):
-            is_data = "/" not in leftover and _DATA.search(leftover)
+            is_data = leftover in listed or ("/" not in leftover and _DATA.search(leftover))
             if leftover.startswith(f"{FOLDER}/") or is_data:
                 self.store.delete(leftover)
 
@@ -315,6 +335,13 @@ def require_apart(
 
 def _is_file(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
+
+
+def _listed(manifest: FlatManifest | None) -> set[str]:
+    """Return the names of the data files of a manifest; none if there is no manifest."""
+    if manifest is None:
+        return set()
+    return {file.path for file in manifest.files}
 
 
 @contextmanager

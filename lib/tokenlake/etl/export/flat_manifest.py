@@ -21,7 +21,17 @@ _COMPRESSIONS: Final = {
     "parquet": ("none", "gzip", "lz4", "zstd"),
     "arrow": ("none", "lz4", "zstd"),
     "jsonl": ("none", "gzip", "lz4", "zstd"),
+    "megatron": ("none",),
+    "numpy": ("none",),
+    "npy": ("none",),
+    "mds": ("none",),
+    "litdata": ("none",),
+    "array_record": ("none",),
 }
+
+ROW_FORMATS: Final = ("parquet", "arrow", "jsonl")
+"""Formats that hold rows of any columns; the others are those of trainers, which hold tokens."""
+
 _ENDINGS: Final = {"gzip": ".gz", "lz4": ".lz4", "zstd": ".zst"}
 
 
@@ -31,7 +41,8 @@ class FileFormat:
     """Format of data files.
 
     Attributes:
-        format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
+        format: ``parquet``, ``arrow`` (IPC files), ``jsonl``, or a format of trainers: ``megatron``, ``numpy``,
+            ``npy``, ``mds``, ``litdata`` or ``array_record``.
         compression: ``none`` or a compression.
     """
 
@@ -56,8 +67,16 @@ class FileFormat:
         return cls(format, compression)
 
     @property
+    def is_of_rows(self) -> bool:
+        """True for a format that holds rows of any columns, false for a format of trainers."""
+        return self.format in ROW_FORMATS
+
+    @property
     def extension(self) -> str:
-        """One of ``.parquet``, ``.arrow``, ``.jsonl``, ``.jsonl.gz``, ``.jsonl.lz4`` or ``.jsonl.zst``."""
+        """Extension of files of rows.
+
+        One of ``.parquet``, ``.arrow``, ``.jsonl``, ``.jsonl.gz``, ``.jsonl.lz4`` or ``.jsonl.zst``.
+        """
         extension = f".{self.format}"
         if self.format == "jsonl":
             extension += _ENDINGS.get(self.compression, "")
@@ -70,8 +89,8 @@ class FlatFile:
     """A data file.
 
     Attributes:
-        path: Name of the file.
-        split: Split of its rows.
+        path: Name of the file; with the folder of its split in formats that have such folders.
+        split: Split of its rows; empty for a file that describes those of all splits.
         bytes: Size of the file.
         sha256: Hash of its bytes (hex).
         rows: Number of its rows.
@@ -154,8 +173,13 @@ class FlatManifest(Sealed):
 
     def _check(self, document: SealedDocument) -> None:
         for index, file in enumerate(self.files):
-            if "/" in file.path or file.path in ("", ".", ".."):
-                document.fail(f"files[{index}].path", "the name of a file in the directory", file.path)
+            folder, slash, name = file.path.rpartition("/")
+            names = [name]
+            if slash:
+                names.append(folder)
+            if any("/" in part or part in ("", ".", "..", FOLDER) for part in names):
+                must = "the name of a file in the directory, or in a folder of a split in it"
+                document.fail(f"files[{index}].path", must, file.path)
 
     @classmethod
     def of(cls, directory: str | Path) -> Self:

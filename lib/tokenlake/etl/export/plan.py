@@ -24,7 +24,8 @@ from tokenlake.config.stages import SaveStageConfig, TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl.export.directory import Target, require_apart, target_of
 from tokenlake.etl.export.flat_manifest import FileFormat
-from tokenlake.etl.export.version import ExportOptions, exported
+from tokenlake.etl.export.options import ExportOptions
+from tokenlake.etl.export.version import exported
 from tokenlake.etl.publish import HubRepository, push_to_hub
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore

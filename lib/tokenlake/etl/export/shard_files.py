@@ -110,8 +110,12 @@ class ShardFiles:
                 self._flush()
             batch = batch.slice(len(part))
 
-    def finish(self, naming: str) -> list[FlatFile]:
-        """Close the last file, name all files, and return them; at least one, even without rows."""
+    def finish(self, naming: str | None) -> list[FlatFile]:
+        """Close the last file, name all files, and return them; at least one, even without rows.
+
+        Args:
+            naming: Names of the files; None: :data:`DEFAULT_NAMING`.
+        """
         self._flush()
         if self._edges is not None:
             if self._rows != self._edges[-1]:
@@ -122,7 +126,7 @@ class ShardFiles:
             self._end_at_edge()
         count = len(self._finished)
         for index, file in enumerate(self._finished):
-            name = _shard_name(self._split, index, count, self._form, naming)
+            name = _shard_name(self._split, index, count, self._form, naming or DEFAULT_NAMING)
             (self._folder / file.path).rename(self._folder / name)
             self._finished[index] = replace(file, path=name)
         return self._finished

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, Self, final
 from urllib.parse import quote
 
 import numpy as np
@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 from tokenlake.base.arrays import STRINGS
 from tokenlake.base.checks import expected
 from tokenlake.errors import ConfigError
-from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
-from tokenlake.etl.export.shard_files import ShardFiles
+from tokenlake.etl.export.flat_manifest import FlatFile
 
 _ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc
@@ -28,6 +27,22 @@ _LONGEST_VALUE: Final = 128
 """Bytes of a value in the name of a file, for which file systems allow 255 bytes."""
 
 
+class RowFiles(Protocol):
+    """Files of rows while they are written."""
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        ...
+
+    def finish(self, naming: str | None) -> list[FlatFile]:
+        """Close all files, name them, and return them."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
 @final
 class FilesByValue:
     """Files of one split while they are written, each with the rows of one value of a column.
@@ -35,12 +50,10 @@ class FilesByValue:
     In names a value is percent-encoded, and null is ``~null``.
 
     Args:
-        folder: Folder to write into.
         split: Name of the split.
-        form: Format of the files.
         schema: Schema of the rows.
         column: Name of the column.
-        max_bytes: Largest size of a file; None: no limit.
+        open_files: Function that opens the files of one value; its argument stands in their names.
 
     Raises:
         ConfigError: There is no such column, or it is not one of text, whole numbers or truth values. Later also: it
@@ -49,13 +62,10 @@ class FilesByValue:
 
     def __init__(
         self,
-        folder: Path,
         split: str,
-        form: FileFormat,
         schema: pa.Schema,
         column: str,
-        *,
-        max_bytes: int | None = None,
+        open_files: Callable[[str], RowFiles],
     ) -> None:
         if column not in schema.names:
             raise expected("shard_column", column, f"one of {', '.join(schema.names)}")
@@ -65,13 +75,10 @@ class FilesByValue:
                 f"shard_column: {column!r} is a column of {kind}, and has no text, whole numbers or truth values, "
                 "which can stand in the names of files"
             )
-        self._folder = folder
         self._split = split
-        self._form = form
-        self._schema = schema
         self._column = column
-        self._max_bytes = max_bytes
-        self._files: dict[str, ShardFiles] = {}
+        self._open_files = open_files
+        self._files: dict[str, RowFiles] = {}
         self._stack = ExitStack()
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -82,7 +89,7 @@ class FilesByValue:
             rows = _ARROW.array(np.flatnonzero(codes == code))
             self._file_of(value).add(batch.take(rows))
 
-    def finish(self, naming: str) -> list[FlatFile]:
+    def finish(self, naming: str | None) -> list[FlatFile]:
         """Close all files, name them, and return them by value; at least one, even without rows."""
         all_files = [self._files[name] for name in sorted(self._files)]
         if not all_files:
@@ -100,7 +107,7 @@ class FilesByValue:
         """Close what is open after an error; the files are for the caller to remove."""
         self._stack.close()
 
-    def _file_of(self, value: Any) -> ShardFiles:
+    def _file_of(self, value: Any) -> RowFiles:
         """Return the files of a value, which are opened with its first row."""
         name = "~null"
         if value is not None:
@@ -117,6 +124,5 @@ class FilesByValue:
     def _unfit(self, values: str) -> ConfigError:
         return ConfigError(f"shard_column: {self._column!r} has {values}; files are cut by a few short ones")
 
-    def _opened(self, split: str) -> ShardFiles:
-        files = ShardFiles(self._folder, split, self._form, self._schema, max_bytes=self._max_bytes)
-        return self._stack.enter_context(files)
+    def _opened(self, split: str) -> RowFiles:
+        return self._stack.enter_context(self._open_files(split))

@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any
 
 import msgspec
-import pyarrow as pa
 
-from tokenlake.base.checks import whole_number
-from tokenlake.base.sizes import MIB, parse_size
 from tokenlake.errors import ConfigError
 from tokenlake.etl.export.directory import NEW, Target, target_of
-from tokenlake.etl.export.exported_rows import as_exported
 from tokenlake.etl.export.flat_manifest import (
     FOLDER,
     FileFormat,
-    FlatFile,
     FlatManifest,
     Origin,
     WriteStats,
     put_manifest,
 )
-from tokenlake.etl.export.shard_files import DEFAULT_NAMING, ShardFiles, check_naming, edges_of
-from tokenlake.etl.export.value_files import FilesByValue
-from tokenlake.runtime.reading.version import StoredRows, stored_schema
+from tokenlake.etl.export.options import ExportOptions
+from tokenlake.etl.export.row_export import write_rows
+from tokenlake.etl.export.shard_files import DEFAULT_NAMING
+from tokenlake.etl.export.token_export import write_tokens
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog, parted
 from tokenlake.runtime.store.layout import CONFIG, QUARANTINE, TOKENIZER, Layout
 from tokenlake.runtime.store.manifest import Manifest
-
-MOST_SHARDS: Final = 100_000
-
-_ARROW: Final[Any] = pa
-_SHARD_BYTES: Final = 500 * MIB
 
 
 def export_version(
@@ -58,22 +49,43 @@ def export_version(
     shard_column: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     output_options: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
+    drop_loss_mask: bool = False,
 ) -> WriteStats:
     """Write a committed version as a flat directory, which any tool reads. The version stays as it is.
 
     ::
 
         tl.export_version("artifacts/llama2-2048@v3", "out", "jsonl", "gzip", num_shards=8)
+        tl.export_version("artifacts/llama2-tokens", "megatron", "megatron")
+
+    Formats of rows have all columns. Formats of trainers have the ids, and their masks and segments as far as the
+    format can hold them:
+
+    ================  ========================================================================================
+    format            files
+    ================  ========================================================================================
+    ``parquet``       rows of Parquet
+    ``arrow``         rows of Arrow IPC files
+    ``jsonl``         rows of JSON Lines
+    ``megatron``      ``train.bin`` and ``train.idx`` of Megatron-Core's ``IndexedDataset``
+    ``numpy``         ids alone, ``train.bin``, as nanoGPT reads them
+    ``npy``           ids alone, ``train.npy``, as OLMo-core reads them, and the loss mask
+    ``mds``           shards of MosaicML Streaming in ``train/``
+    ``litdata``       chunks of litdata in ``train/``
+    ``array_record``  records of int32, ``train-00000-of-00001.array_record``, for Grain
+    ================  ========================================================================================
 
     A directory that holds this export already is left as it is.
 
     Args:
         where: Dataset, or one version of it, as :func:`tokenlake.open` takes it.
         output_path: Directory, made if it is missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
-        format: Format of the files, as of :func:`tokenlake.create_writer`.
+        format: Format of the files, one of the table.
         compression: Compression of the files, as of :func:`tokenlake.create_writer`.
         num_shards: Number of files of each split, as of :func:`tokenlake.create_writer`.
-        max_shard_size: Largest size of a file, as of :func:`tokenlake.create_writer`.
+        max_shard_size: Largest size of a file, as of :func:`tokenlake.create_writer`. None for 500 MB; for 64 MiB in
+            mds and litdata; for one file of each split in megatron, numpy and npy.
         name: Name of the dataset in the store `where`.
         split: Name of the only split to export; None: all.
         source: Name of the only source to export, of a version that is no mixture; None: all.
@@ -86,6 +98,9 @@ def export_version(
             values.
         storage_options: Options of the store, as for :func:`tokenlake.open`.
         output_options: Options of a bucket at `output_path`; None: those of the environment.
+        dtype: Type of the ids, ``uint16`` or ``int32`` in megatron, ``uint16`` or ``uint32`` in numpy and npy. None:
+            the smallest that holds the vocabulary.
+        drop_loss_mask: True to leave out a loss mask in a format of trainers, so that all ids count toward the loss.
 
     Returns:
         Numbers of rows, files and bytes, and the paths of the files.
@@ -107,57 +122,12 @@ def export_version(
         provenance=provenance,
         naming=naming,
         shard_column=shard_column,
+        dtype=dtype,
+        drop_loss_mask=drop_loss_mask,
     )
     form = FileFormat.of(format, compression)
     target = target_of(output_path, output_options)
     return exported(store, manifest, target, form, options, overwrite=overwrite)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """Rows of an export and how they are divided into files; see :func:`export_version`.
-
-    Attributes:
-        num_shards: Number of files of each split; None: as many as `max_shard_size` makes.
-        max_shard_size: Largest size of a file.
-        split: Name of the only split; None: all.
-        source: Name of the only source; None: all.
-        attention_mask: True for an attention mask.
-        provenance: True for the columns that say which input each document comes from.
-        naming: Names of the files.
-        shard_column: Name of the column by whose values files are divided.
-    """
-
-    num_shards: int | None = None
-    max_shard_size: int | str | None = None
-    split: str | None = None
-    source: str | None = None
-    attention_mask: bool = True
-    provenance: bool = False
-    naming: str = DEFAULT_NAMING
-    shard_column: str | None = None
-
-    @property
-    def max_bytes(self) -> int | None:
-        """Largest size of a file in bytes; None: no limit. ConfigError if a limit is no size or count."""
-        return shard_bytes(self.max_shard_size, self.num_shards)
-
-
-def shard_bytes(max_shard_size: int | str | None, num_shards: int | None) -> int | None:
-    """Check both limits of files, and return that of bytes; None: no limit.
-
-    Raises:
-        ConfigError: One of them is no size or count.
-    """
-    if num_shards is not None:
-        whole_number("num_shards", num_shards, 1, MOST_SHARDS)
-    if max_shard_size is None:
-        return None if num_shards is not None else _SHARD_BYTES
-    try:
-        return parse_size(max_shard_size)
-    except ConfigError as error:
-        raise ConfigError(f"max_shard_size: {error}") from error
 
 
 def exported(
@@ -182,20 +152,22 @@ def _is_export(flat: FlatManifest, manifest: Manifest, form: FileFormat, options
     """Return True if a flat directory is this export of a version."""
     if (flat.format, flat.compression) != (form.format, form.compression):
         return False
-    return flat.made_of.get("export") == _export_facts(manifest, options)
+    return flat.made_of.get("export") == _export_facts(manifest, form, options)
 
 
-def _export_facts(manifest: Manifest, options: ExportOptions) -> dict[str, Any]:
+def _export_facts(manifest: Manifest, form: FileFormat, options: ExportOptions) -> dict[str, Any]:
     """Return the facts by which a flat directory says that it is an export of a version."""
     facts = {
         "dataset": manifest.dataset,
         "version": manifest.version,
         "manifest": manifest.sha256,
         **asdict(options),
-        "max_shard_size": options.max_bytes,
+        "max_shard_size": options.max_bytes(form),
     }
-    if options.shard_column is None:  # older exports have no such fact
-        del facts["shard_column"]
+    # Exports of older releases have no facts of options that came later.
+    for name in ("shard_column", "dtype", "drop_loss_mask"):
+        if not facts[name]:
+            del facts[name]
     return facts
 
 
@@ -222,20 +194,14 @@ def write_version(
         ConfigError, IntegrityError: as :func:`export_version`.
     """
     splits = _splits_of(manifest, options)
-    _check_names(splits, form, options)
     chosen = manifest
     if options.source is not None:
         chosen = _of_source(store, manifest, options.source)
     # 1. Rows.
-    no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
-    schema = _as_exported(no_rows, options).schema
-    files: list[FlatFile] = []
-    for split in splits:
-        rows = chosen.splits[split].rows if split in chosen.splits else 0
-        with _open_files(folder, split, rows, form, schema, options) as shards:
-            for batch in version_batches(store, chosen, split):
-                shards.add(_as_exported(batch, options))
-            files += shards.finish(options.naming)
+    write = write_tokens
+    if form.is_of_rows:
+        write = write_rows
+    schema, files = write(store, chosen, splits, folder, form, options)
     # 2. Other files of the version.
     layout = Layout(manifest.dataset, manifest.version)
     copied_folders = [f"{TOKENIZER}/"]
@@ -253,7 +219,7 @@ def write_version(
         "tokenizer": manifest.tokenizer,
         "inputs": msgspec.to_builtins(manifest.inputs),
         "account": manifest.account.to_json(),
-        "export": _export_facts(manifest, options),
+        "export": _export_facts(manifest, form, options),
     }
     origin = Origin(manifest.kind, made_of, manifest.produced_by)
     return put_manifest(folder, form, schema, files, origin)
@@ -268,49 +234,6 @@ def _splits_of(manifest: Manifest, options: ExportOptions) -> tuple[str, ...]:
         name = f"{manifest.dataset}@v{manifest.version}"
         raise ConfigError(f"split: {name} has no {options.split!r}; expected one of {', '.join(splits)}")
     return (options.split,)
-
-
-def _check_names(splits: tuple[str, ...], form: FileFormat, options: ExportOptions) -> None:
-    """Check that files will have different names."""
-    name_parts = list(splits)
-    if options.shard_column is not None:
-        if options.num_shards is not None:
-            raise ConfigError(
-                f"shard_column: set beside num_shards {options.num_shards}, but each value has files of its own; leave "
-                "one of them out"
-            )
-        # Names contain values, which are not known yet: two of them stand for all.
-        name_parts = [f"{split}-{value}" for split in splits for value in "ab"]
-    check_naming(options.naming, name_parts, form)
-
-
-def _open_files(
-    folder: Path,
-    split: str,
-    rows: int,
-    form: FileFormat,
-    schema: pa.Schema,
-    options: ExportOptions,
-) -> ShardFiles | FilesByValue:
-    """Open the files of a split of `rows` rows."""
-    max_bytes = options.max_bytes
-    if options.shard_column is not None:
-        return FilesByValue(folder, split, form, schema, options.shard_column, max_bytes=max_bytes)
-    edges = None
-    if options.num_shards is not None:
-        edges = edges_of(rows, options.num_shards)
-    return ShardFiles(folder, split, form, schema, max_bytes=max_bytes, edges=edges)
-
-
-def _as_exported(rows: pa.RecordBatch, options: ExportOptions) -> pa.RecordBatch:
-    return as_exported(rows, attention_mask=options.attention_mask, provenance=options.provenance)
-
-
-def version_batches(store: ReadStore, manifest: Manifest, split: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a version's split in order, a row group at a time; every page's checksum is verified."""
-    if split in manifest.splits:
-        with StoredRows(store, manifest, split) as rows:
-            yield from map(rows.read, range(len(rows.group_rows)))
 
 
 def _of_source(store: ReadStore, manifest: Manifest, source: str) -> Manifest:

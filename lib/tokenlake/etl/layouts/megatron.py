@@ -25,8 +25,9 @@ A document is a run of sequences. For two documents, of the sequences [7, 8, 9] 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Final, final
+from typing import Any, BinaryIO, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,9 @@ TYPE_CODES: Final = {
 
 MOST_UINT16_IDS: Final = 65_500
 """Size of a vocabulary from which Megatron's own tools write int32."""
+
+_PIECE: Final = 1 << 20
+"""Numbers of an array that are converted at a time."""
 
 HEADER: Final = struct.Struct("<9sQBQQ")
 """Magic, version, type code, number of sequences, number of document borders."""
@@ -86,15 +90,40 @@ def ids_type(vocab_size: int) -> str:
     return "int32"
 
 
-def write_index(file: BinaryIO, index: MegatronIndex) -> None:
-    """Write an ``.idx`` file."""
-    code = TYPE_CODES[index.dtype.name]
-    sequences = len(index.sequence_lengths)
-    file.write(HEADER.pack(MAGIC, VERSION, code, sequences, len(index.document_borders)))
-    sequence_offsets = offsets_of(index.sequence_lengths)[:-1] * index.dtype.itemsize
-    file.write(_little_endian(index.sequence_lengths, "<i4"))
-    file.write(_little_endian(sequence_offsets, "<i8"))
-    file.write(_little_endian(index.document_borders, "<i8"))
+def write_index(
+    file: BinaryIO,
+    dtype: np.dtype[Any],
+    sequence_lengths: npt.NDArray[np.integer],
+    document_sizes: npt.NDArray[np.integer],
+) -> None:
+    """Write an ``.idx`` file. Arrays that are mapped into memory are read in pieces.
+
+    Args:
+        file: File to write to.
+        dtype: Type of the ids in the ``.bin`` file.
+        sequence_lengths: Number of ids of each sequence, [S].
+        document_sizes: Number of sequences of each document, [documents].
+    """
+    code = TYPE_CODES[dtype.name]
+    file.write(HEADER.pack(MAGIC, VERSION, code, len(sequence_lengths), len(document_sizes) + 1))
+    for piece in _pieces(sequence_lengths):
+        file.write(piece.astype("<i4").tobytes())
+    sequence_offset = 0
+    for piece in _pieces(sequence_lengths):
+        offsets = offsets_of(piece) * dtype.itemsize + sequence_offset
+        file.write(offsets[:-1].astype("<i8").tobytes())
+        sequence_offset = int(offsets[-1])
+    document_border = 0
+    for piece in _pieces(document_sizes):
+        borders = offsets_of(piece) + document_border
+        file.write(borders[:-1].astype("<i8").tobytes())
+        document_border = int(borders[-1])
+    file.write(struct.pack("<q", document_border))
+
+
+def _pieces(numbers: npt.NDArray[np.integer]) -> Iterator[npt.NDArray[np.integer]]:
+    for first in range(0, len(numbers), _PIECE):
+        yield numbers[first : first + _PIECE]
 
 
 def read_index(data: bytes | memoryview, path: str) -> MegatronIndex:
@@ -146,10 +175,6 @@ def read_index(data: bytes | memoryview, path: str) -> MegatronIndex:
             path, f"its document borders do not rise from 0 to {sequences}, the number of sequences"
         )
     return MegatronIndex(dtype, lengths, document_borders)
-
-
-def _little_endian(numbers: npt.NDArray[np.integer], dtype: str) -> bytes:
-    return np.ascontiguousarray(numbers, dtype).tobytes()
 
 
 def _damaged(path: str, reason: str) -> DamagedFileError:

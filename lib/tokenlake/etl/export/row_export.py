@@ -1,0 +1,121 @@
+"""The rows of a version as files of rows: Parquet, Arrow or JSON Lines, with all their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tokenlake.errors import ConfigError
+from tokenlake.etl.export.exported_rows import as_exported
+from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
+from tokenlake.etl.export.options import ExportOptions
+from tokenlake.etl.export.shard_files import ShardFiles, check_naming, edges_of
+from tokenlake.etl.export.value_files import FilesByValue, RowFiles
+from tokenlake.runtime.reading.version import StoredRows, stored_schema
+from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.manifest import Manifest
+
+_ARROW: Final[Any] = pa
+
+
+def write_rows(
+    store: ReadStore,
+    manifest: Manifest,
+    splits: Sequence[str],
+    folder: Path,
+    form: FileFormat,
+    options: ExportOptions,
+) -> tuple[pa.Schema, list[FlatFile]]:
+    """Write the rows of some splits, and return their schema and the files.
+
+    Args:
+        store: Store of the version.
+        manifest: Manifest of the rows: of the version, or of those of one source.
+        splits: Names of the splits.
+        folder: Folder to write into.
+        form: Format of the files.
+        options: Rows and their division into files.
+
+    Raises:
+        ConfigError: An option is not allowed, or does not go with another one.
+        IntegrityError: A page is damaged.
+    """
+    if options.dtype is not None:
+        raise ConfigError(
+            f"dtype: {options.dtype!r}, but ids of format {form.format!r} are int32; it is for megatron, numpy and npy"
+        )
+    if options.drop_loss_mask:
+        raise ConfigError(
+            f"drop_loss_mask: set, but format {form.format!r} has a column for the loss mask; it is for formats of "
+            "trainers"
+        )
+    check_names(splits, form, options)
+    no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
+    schema = _as_exported(no_rows, options).schema
+    files: list[FlatFile] = []
+    for split in splits:
+        rows = manifest.splits[split].rows if split in manifest.splits else 0
+        with _open_files(folder, split, rows, form, schema, options) as shards:
+            for batch in version_batches(store, manifest, split):
+                shards.add(_as_exported(batch, options))
+            files += shards.finish(options.naming)
+    return schema, files
+
+
+def check_names(splits: Sequence[str], form: FileFormat, options: ExportOptions) -> None:
+    """Raise ConfigError unless files will have different names."""
+    name_parts = list(splits)
+    if options.shard_column is not None:
+        if options.num_shards is not None:
+            raise ConfigError(
+                f"shard_column: set beside num_shards {options.num_shards}, but each value has files of its own; leave "
+                "one of them out"
+            )
+        # Names contain values, which are not known yet: two of them stand for all.
+        name_parts = [f"{split}-{value}" for split in splits for value in "ab"]
+    check_naming(options.naming, name_parts, form)
+
+
+def version_batches(
+    store: ReadStore, manifest: Manifest, split: str, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a version's split in order, a row group at a time; every page's checksum is verified.
+
+    Args:
+        store: Store of the version.
+        manifest: Manifest of the version.
+        split: Name of the split; without rows nothing is yielded.
+        columns: Names of the columns; None: all.
+    """
+    if split in manifest.splits:
+        with StoredRows(store, manifest, split) as rows:
+            for group in range(len(rows.group_rows)):
+                yield rows.read(group, columns)
+
+
+def _open_files(
+    folder: Path,
+    split: str,
+    rows: int,
+    form: FileFormat,
+    schema: pa.Schema,
+    options: ExportOptions,
+) -> RowFiles:
+    """Open the files of a split of `rows` rows."""
+    edges = None
+    if options.num_shards is not None:
+        edges = edges_of(rows, options.num_shards)
+    open_files = partial(
+        ShardFiles, folder, form=form, schema=schema, max_bytes=options.max_bytes(form), edges=edges
+    )
+    if options.shard_column is not None:
+        return FilesByValue(split, schema, options.shard_column, open_files)
+    return open_files(split)
+
+
+def _as_exported(rows: pa.RecordBatch, options: ExportOptions) -> pa.RecordBatch:
+    return as_exported(rows, attention_mask=options.attention_mask, provenance=options.provenance)

@@ -1,0 +1,115 @@
+"""The tokens of a version as files of other trainers: ids, and the masks and segments that a format can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from tokenlake.errors import ConfigError
+from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
+from tokenlake.etl.export.options import ExportOptions
+from tokenlake.etl.export.row_export import check_names, version_batches
+from tokenlake.etl.export.shard_files import DEFAULT_NAMING, edges_of
+from tokenlake.etl.export.trainers import TokenFiles, TokenLayout, layout_of, put_file, require_fit
+from tokenlake.etl.export.value_files import FilesByValue, RowFiles
+from tokenlake.runtime.reading.version import stored_schema
+from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.manifest import Manifest
+
+
+def write_tokens(
+    store: ReadStore,
+    manifest: Manifest,
+    splits: Sequence[str],
+    folder: Path,
+    form: FileFormat,
+    options: ExportOptions,
+) -> tuple[pa.Schema, list[FlatFile]]:
+    """Write the tokens of some splits, and return the schema of what was written and the files.
+
+    Args:
+        store: Store of the version.
+        manifest: Manifest of the rows: of the version, or of those of one source.
+        splits: Names of the splits; those without rows have no files.
+        folder: Folder to write into.
+        form: Format of the files.
+        options: Rows and their division into files.
+
+    Raises:
+        ConfigError: The format cannot hold the rows, or an option is not allowed.
+        MissingExtraError: A package is missing.
+        IntegrityError: A page is damaged.
+    """
+    # 1. The format, and whether it can hold the rows.
+    facts = require_fit(manifest, form.format, dtype=options.dtype, drop_loss_mask=options.drop_loss_mask)
+    layout = layout_of(form.format, facts, dtype=options.dtype, max_bytes=options.max_bytes(form))
+    naming = _naming(splits, layout, form, options)
+    columns = sorted(facts.columns)
+    if options.shard_column is not None:
+        columns.append(options.shard_column)
+    # 2. The files of each split.
+    files: list[FlatFile] = []
+    for split in splits:
+        rows = manifest.splits[split].rows if split in manifest.splits else 0
+        if rows > 0:
+            with _open_files(folder, split, rows, layout, manifest, form, options) as token_files:
+                for batch in version_batches(store, manifest, split, columns):
+                    token_files.add(batch)
+                files += token_files.finish(naming)
+    if not files:
+        raise ConfigError(
+            f"format: {manifest.dataset}@v{manifest.version} has no rows in {', '.join(splits)}, and files of format "
+            f"{form.format!r} cannot be empty"
+        )
+    # 3. Files about the others.
+    for name, data in layout.export_index(files).items():
+        files.append(put_file(folder / name, data))
+    return layout.schema, files
+
+
+def _naming(
+    splits: Sequence[str], layout: TokenLayout, form: FileFormat, options: ExportOptions
+) -> str | None:
+    """Return the names of files; None: that of their split. ConfigError if they cannot be as they were asked for."""
+    if options.provenance:
+        raise ConfigError(
+            f"provenance: set, but format {form.format!r} has no columns for it; leave it out, or export parquet, "
+            "arrow or jsonl"
+        )
+    check_names(splits, form, options)
+    if layout.has_folders and options.naming != DEFAULT_NAMING:
+        raise ConfigError(
+            f"naming: {options.naming!r}, but files of format {form.format!r} have the names that its readers expect; "
+            "leave it out"
+        )
+    is_one_file = options.num_shards is None and options.max_bytes(form) is None
+    if is_one_file and options.naming == DEFAULT_NAMING:
+        return None
+    return options.naming
+
+
+def _open_files(
+    folder: Path,
+    split: str,
+    rows: int,
+    layout: TokenLayout,
+    manifest: Manifest,
+    form: FileFormat,
+    options: ExportOptions,
+) -> RowFiles:
+    """Open the files of a split of `rows` rows."""
+    edges = None
+    if options.num_shards is not None:
+        if options.num_shards > rows:
+            raise ConfigError(
+                f"num_shards: {options.num_shards} files of {split!r}, which has {rows} rows; files of format "
+                f"{form.format!r} cannot be empty. Set it to {rows} or less"
+            )
+        edges = edges_of(rows, options.num_shards)
+    open_files = partial(TokenFiles, folder, layout=layout, max_bytes=options.max_bytes(form), edges=edges)
+    if options.shard_column is not None:
+        return FilesByValue(split, stored_schema(manifest), options.shard_column, open_files)
+    return open_files(split)

@@ -1,0 +1,182 @@
+"""Rows of a version as flat arrays, from which files of other trainers are written.
+
+A row of a packed version is segments and padding; a row of other versions is a document, which may be padded, too. For
+the packed rows [5, 6 | 7 | pad] and [8, 9, 9, 9]::
+
+    input_ids        = [5, 6, 7, pad, 8, 9, 9, 9]
+    row_offsets      = [0, 4, 8]
+    segment_lengths  = [2, 1, 4]
+    segment_offsets  = [0, 2, 3]
+
+Without padding they are :class:`Sequences`::
+
+    input_ids        = [5, 6, 7, 8, 9, 9, 9]
+    lengths          = [2, 1, 4]
+    row_sizes        = [2, 1]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Self, final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.base.arrays import Bools, Int32, Int64, offsets_of
+
+COLUMNS: Final = ("input_ids", "attention_mask", "segment_lengths", "loss_mask")
+"""Columns of a version that are read for files of other trainers, as far as it has them."""
+
+_ARROW: Final[Any] = pa
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Rows without their padding.
+
+    Attributes:
+        input_ids: Ids of all sequences, int32[N].
+        lengths: Number of ids of each sequence, int64[S]: a segment of a packed row, or a document.
+        row_sizes: Number of sequences of each row, int64[rows].
+        loss_mask: True for ids that count toward the loss, bool[N]; None if no loss mask is stored.
+    """
+
+    input_ids: Int32
+    lengths: Int64
+    row_sizes: Int64
+    loss_mask: Bools | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TokenRows:
+    """Rows as flat arrays.
+
+    Attributes:
+        input_ids: Ids of all rows, padding included, int32[N].
+        row_offsets: Offset of each row in the ids, int64[rows + 1].
+        segment_lengths: Number of ids of each segment of packed rows, int64[S]; None for other rows.
+        segment_offsets: Offset of each row in the segments, int64[rows + 1]; None for other rows.
+        attention_mask: True for ids of documents, bool[N]; None if none is stored.
+        loss_mask: True for ids that count toward the loss, bool[N]; None if none is stored.
+    """
+
+    input_ids: Int32
+    row_offsets: Int64
+    segment_lengths: Int64 | None = None
+    segment_offsets: Int64 | None = None
+    attention_mask: Bools | None = None
+    loss_mask: Bools | None = None
+
+    def __len__(self) -> int:
+        return len(self.row_offsets) - 1
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> Self:
+        """Return the rows of a batch with the stored columns of :data:`COLUMNS`."""
+        names = batch.schema.names
+        row_offsets = _offsets_of(batch.column("input_ids"))
+        segment_lengths = None
+        segment_offsets = None
+        if "segment_lengths" in names:
+            segments: Any = batch.column("segment_lengths")
+            segment_lengths = segments.flatten().to_numpy().astype(np.int64)
+            segment_offsets = _offsets_of(segments)
+        attention_mask = None
+        if "attention_mask" in names:
+            attention_mask = _flat(batch.column("attention_mask")).astype(np.bool_)
+        loss_mask = None
+        if "loss_mask" in names:
+            loss_mask = _flat(batch.column("loss_mask"))
+        return cls(
+            input_ids=_flat(batch.column("input_ids")),
+            row_offsets=row_offsets,
+            segment_lengths=segment_lengths,
+            segment_offsets=segment_offsets,
+            attention_mask=attention_mask,
+            loss_mask=loss_mask,
+        )
+
+    def rows(self, first: int, end: int) -> TokenRows:
+        """Return the rows ``first .. end``."""
+        begin = int(self.row_offsets[first])
+        ids = slice(begin, int(self.row_offsets[end]))
+        segment_lengths = None
+        segment_offsets = None
+        if self.segment_lengths is not None and self.segment_offsets is not None:
+            first_segment = int(self.segment_offsets[first])
+            segment_offsets = self.segment_offsets[first : end + 1] - first_segment
+            segment_lengths = self.segment_lengths[first_segment : int(self.segment_offsets[end])]
+        return TokenRows(
+            input_ids=self.input_ids[ids],
+            row_offsets=self.row_offsets[first : end + 1] - begin,
+            segment_lengths=segment_lengths,
+            segment_offsets=segment_offsets,
+            attention_mask=_part(self.attention_mask, ids),
+            loss_mask=_part(self.loss_mask, ids),
+        )
+
+    def segment_ids(self) -> Int32:
+        """Return 1 for the ids of the first segment of a packed row, 2 for the second and so on; 0 for padding."""
+        assert self.segment_lengths is not None
+        assert self.segment_offsets is not None
+        # 1. Number of each segment in its row.
+        row_sizes = np.diff(self.segment_offsets)
+        numbers = np.arange(len(self.segment_lengths)) - np.repeat(self.segment_offsets[:-1], row_sizes) + 1
+        # 2. The padding of each row is one more run, with the number 0.
+        paddings = self._paddings()
+        run_lengths = np.insert(self.segment_lengths, self.segment_offsets[1:], paddings)
+        run_numbers = np.insert(numbers, self.segment_offsets[1:], 0)
+        return np.repeat(run_numbers.astype(np.int32), run_lengths)
+
+    def sequences(self) -> Sequences:
+        """Return the segments of packed rows, or the documents, without padding."""
+        rows = len(self)
+        lengths = np.diff(self.row_offsets)
+        row_sizes = np.ones(rows, np.int64)
+        is_document: Bools | None = None
+        if self.segment_lengths is not None and self.segment_offsets is not None:
+            lengths = self.segment_lengths
+            row_sizes = np.diff(self.segment_offsets)
+            paddings = self._paddings()
+            if paddings.any():
+                run_lengths = np.column_stack([np.diff(self.row_offsets) - paddings, paddings])
+                is_document = np.repeat(np.tile([True, False], rows), run_lengths.reshape(-1))
+        elif self.attention_mask is not None:
+            is_document = self.attention_mask
+            tokens_before = offsets_of(is_document)
+            lengths = np.diff(tokens_before[self.row_offsets])
+        if is_document is None:
+            return Sequences(self.input_ids, lengths, row_sizes, self.loss_mask)
+        loss_mask = self.loss_mask
+        if loss_mask is not None:
+            loss_mask = loss_mask[is_document]
+        return Sequences(self.input_ids[is_document], lengths, row_sizes, loss_mask)
+
+    def _paddings(self) -> Int64:
+        """Return the number of ids of padding in each packed row, int64[rows]."""
+        assert self.segment_lengths is not None
+        tokens_before = offsets_of(self.segment_lengths)
+        return np.diff(self.row_offsets) - np.diff(tokens_before[self.segment_offsets])
+
+
+def _part(mask: Bools | None, ids: slice) -> Bools | None:
+    """Return a part of a mask; None if there is no mask."""
+    if mask is None:
+        return None
+    return mask[ids]
+
+
+def _flat(column: Any) -> Any:
+    """Return the values of a list column; those of a slice are its own."""
+    return column.flatten().to_numpy(zero_copy_only=False)
+
+
+def _offsets_of(column: Any) -> Int64:
+    """Return the offsets of a list column, int64[rows + 1], from 0."""
+    if _ARROW.types.is_fixed_size_list(column.type):
+        return np.arange(len(column) + 1, dtype=np.int64) * column.type.list_size
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    return offsets - offsets[0]

@@ -1,0 +1,7 @@
+"""What others may import from this package, and where each name is defined."""
+
+from tokenlake.etl.export.trainers.layouts import layout_of as layout_of
+from tokenlake.etl.export.trainers.layouts import require_fit as require_fit
+from tokenlake.etl.export.trainers.token_files import TokenFiles as TokenFiles
+from tokenlake.etl.export.trainers.token_files import put_file as put_file
+from tokenlake.etl.export.trainers.token_layout import TokenLayout as TokenLayout

@@ -1,0 +1,101 @@
+"""Files of ArrayRecord, which Grain reads: a record for each row, see :mod:`tokenlake.etl.layouts.array_record`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.base.arrays import Int64
+from tokenlake.base.lazy_names import naming_extra
+from tokenlake.base.sizes import MIB
+from tokenlake.etl.export.file_mode import file_mode
+from tokenlake.etl.export.flat_manifest import FlatFile
+from tokenlake.etl.export.token_rows import TokenRows
+from tokenlake.etl.export.trainers.token_layout import ID_TYPE, Part, TokenFacts, TokenLayout
+from tokenlake.etl.layouts import array_record
+from tokenlake.etl.layouts.joined_rows import joined, ragged_parts
+from tokenlake.runtime.store.durable_files import hash_regular
+
+_RECORD_BYTES: Final = 16
+"""Bytes of a record beside its numbers, roughly."""
+
+
+@final
+class ArrayRecordLayout(TokenLayout):
+    """The format ``array_record``.
+
+    Args:
+        facts: Facts about the rows.
+
+    Raises:
+        MissingExtraError: The package ``array_record`` is missing.
+    """
+
+    usual_bytes = 500 * MIB
+
+    def __init__(self, facts: TokenFacts) -> None:
+        self.facts = facts
+        with naming_extra("format 'array_record'", "array_record"):
+            self._module = import_module("array_record.python.array_record_module")
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(dict.fromkeys(self.facts.column_types, pa.list_(pa.from_numpy_dtype(ID_TYPE))))
+
+    def row_bytes(self, rows: TokenRows) -> Int64:
+        return np.diff(rows.row_offsets) * ID_TYPE.itemsize * len(self.facts.column_types) + _RECORD_BYTES
+
+    def open(self, path: Path) -> ArrayRecordFile:
+        return ArrayRecordFile(path, self.facts, self._module)
+
+    def export_index(self, files: Sequence[FlatFile]) -> Mapping[str, bytes]:
+        metadata = array_record.RecordMetadata(
+            columns=tuple(self.facts.column_types),
+            dtype=ID_TYPE.name,
+            vocab_size=self.facts.vocab_size,
+            bos_id=self.facts.bos_id,
+            eos_id=self.facts.eos_id,
+            pad_id=self.facts.pad_id,
+            files={file.path: file.rows for file in files},
+        )
+        return {array_record.METADATA: metadata.to_bytes()}
+
+
+@final
+class ArrayRecordFile:
+    """One file while it is written.
+
+    Args:
+        path: Path of the file without its suffix.
+        facts: Facts about the rows.
+        module: The module with the writer.
+    """
+
+    def __init__(self, path: Path, facts: TokenFacts, module: Any) -> None:
+        self._path = path.with_name(path.name + array_record.SUFFIX)
+        self._facts = facts
+        self._writer = module.ArrayRecordWriter(str(self._path), array_record.WRITER_OPTIONS)
+        self.bytes = 0
+
+    def write(self, rows: TokenRows) -> None:
+        columns = self._facts.column_arrays(rows).values()
+        parts = [ragged_parts(numbers.astype(ID_TYPE, copy=False), rows.row_offsets) for numbers in columns]
+        records: Any = joined(parts)
+        for record in records.to_pylist():
+            self._writer.write(record)
+            self.bytes += len(record) + _RECORD_BYTES
+
+    def close(self) -> list[Part]:
+        self._writer.close()
+        self._path.chmod(file_mode(self._path.parent))
+        return [Part(array_record.SUFFIX, self._path.stat().st_size, hash_regular(self._path))]
+
+    def discard(self) -> None:
+        with suppress(Exception):  # the disk may be full; the file is removed anyway
+            self._writer.close()

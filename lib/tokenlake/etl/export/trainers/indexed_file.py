@@ -1,0 +1,62 @@
+"""A file that begins with the places of its records, as shards of MDS and chunks of litdata do.
+
+The places are known when the last record is. Until then, records wait in memory, and past 64 MiB in a temporary file.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.base.arrays import Int64
+from tokenlake.etl.export.token_rows import TokenRows
+from tokenlake.etl.export.trainers.token_layout import Part, PartFile
+from tokenlake.etl.layouts.joined_rows import record_bytes, record_sizes
+
+_IN_MEMORY_BYTES: Final = 1 << 26
+_COPIED_BYTES: Final = 1 << 20
+
+
+@final
+class IndexedFile:
+    """One file while it is written.
+
+    Args:
+        path: Path of the file.
+        encode: Function that returns the records of rows.
+        head: Function of the sizes of all records that returns the bytes before them.
+    """
+
+    def __init__(
+        self, path: Path, encode: Callable[[TokenRows], pa.LargeBinaryArray], head: Callable[[Int64], bytes]
+    ) -> None:
+        self._path = path
+        self._encode = encode
+        self._head = head
+        self._sizes: list[Int64] = []
+        self._records: Any = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, dir=str(path.parent))  # noqa: SIM115
+        self.bytes = 0
+
+    def write(self, rows: TokenRows) -> None:
+        records = self._encode(rows)
+        self._sizes.append(record_sizes(records))
+        data = record_bytes(records)
+        self._records.write(data)
+        self.bytes += len(data) + 4 * len(rows)
+
+    def close(self) -> list[Part]:
+        with PartFile(self._path, "") as part:
+            part.file.write(self._head(np.concatenate(self._sizes)))
+            self._records.seek(0)
+            shutil.copyfileobj(self._records, part.file, _COPIED_BYTES)
+            self._records.close()
+            return [part.close()]
+
+    def discard(self) -> None:
+        self._records.close()

@@ -1,0 +1,115 @@
+"""The formats of other trainers by their names, and what they cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from tokenlake.base.checks import expected, require_one_of
+from tokenlake.errors import ConfigError
+from tokenlake.etl.export.token_rows import COLUMNS
+from tokenlake.etl.export.trainers.array_record_files import ArrayRecordLayout
+from tokenlake.etl.export.trainers.litdata_files import LitdataLayout
+from tokenlake.etl.export.trainers.mds_files import MdsLayout
+from tokenlake.etl.export.trainers.megatron_files import MegatronLayout
+from tokenlake.etl.export.trainers.numpy_files import NumpyLayout
+from tokenlake.etl.export.trainers.token_layout import TokenFacts, TokenLayout
+from tokenlake.etl.layouts import megatron, numpy_flat
+from tokenlake.runtime.reading.version import id_limit, stored_schema
+from tokenlake.runtime.store.manifest import Manifest
+
+ID_TYPES: Final = {
+    "megatron": ("uint16", "int32"),
+    "numpy": numpy_flat.TYPES,
+    "npy": numpy_flat.TYPES,
+}
+"""Name of a format whose ids have several types -> the types."""
+
+WITHOUT_LOSS_MASK: Final = ("megatron", "numpy")
+"""Formats of ids alone."""
+
+
+def require_fit(manifest: Manifest, format: str, *, dtype: str | None, drop_loss_mask: bool) -> TokenFacts:
+    """Return the facts about the rows of a version; ConfigError if a format cannot hold them.
+
+    Args:
+        manifest: Manifest of the version.
+        format: Name of the format.
+        dtype: Name of the type of the ids; None: the smallest one.
+        drop_loss_mask: True to leave out the loss mask.
+    """
+    name = f"{manifest.dataset}@v{manifest.version}"
+    if manifest.kind not in ("tokens", "packed"):
+        raise ConfigError(
+            f"format: {name} is of kind {manifest.kind}, whose rows have several columns of ids; {format!r} holds one. "
+            "Export it as 'parquet', 'arrow' or 'jsonl'"
+        )
+    if dtype is not None and format not in ID_TYPES:
+        raise ConfigError(
+            f"dtype: {dtype!r}, but ids of format {format!r} are always int32; leave it out, or choose one of the "
+            f"formats {', '.join(ID_TYPES)}"
+        )
+    columns = set(stored_schema(manifest).names).intersection(COLUMNS)
+    if drop_loss_mask:
+        columns.discard("loss_mask")
+    if "loss_mask" in columns and format in WITHOUT_LOSS_MASK:
+        raise ConfigError(
+            f"format: {name} has a loss mask, which {format!r} cannot hold, so that a trainer would learn all ids. "
+            "Choose npy, mds, litdata or array_record, or leave the mask out (drop_loss_mask=True, --drop-loss-mask)"
+        )
+    return TokenFacts(
+        width=manifest.width or None,
+        columns=frozenset(columns),
+        vocab_size=id_limit(manifest),
+        bos_id=_common(manifest, "bos_id"),
+        eos_id=_common(manifest, "eos_id"),
+        pad_id=_common(manifest, "pad_id"),
+    )
+
+
+def layout_of(format: str, facts: TokenFacts, *, dtype: str | None, max_bytes: int | None) -> TokenLayout:
+    """Return a format for one export.
+
+    Args:
+        format: Name of the format.
+        facts: Facts about the rows.
+        dtype: Name of the type of the ids; None: the smallest one.
+        max_bytes: Largest size of a file; None: no limit.
+
+    Raises:
+        ConfigError: The format has no such type, or it is too small for the vocabulary.
+        MissingExtraError: A package is missing.
+    """
+    if format == "mds":
+        return MdsLayout(facts, max_bytes)
+    if format == "litdata":
+        return LitdataLayout(facts, max_bytes)
+    if format == "array_record":
+        return ArrayRecordLayout(facts)
+    if format == "megatron":
+        return MegatronLayout(facts, _id_type(format, facts, dtype or megatron.ids_type(facts.vocab_size)))
+    id_type = _id_type(format, facts, dtype or numpy_flat.ids_type(facts.vocab_size))
+    suffix = numpy_flat.BIN_SUFFIX if format == "numpy" else numpy_flat.NPY_SUFFIX
+    return NumpyLayout(facts, id_type, suffix)
+
+
+def _id_type(format: str, facts: TokenFacts, dtype: str) -> np.dtype[Any]:
+    """Return a type of ids, little-endian."""
+    require_one_of(f"dtype of format {format!r}", dtype, ID_TYPES[format])
+    id_type = np.dtype(dtype).newbyteorder("<")
+    most_ids = np.iinfo(id_type).max + 1
+    if facts.vocab_size > most_ids:
+        must = f"a type for the {facts.vocab_size:,} ids of the vocabulary; this one has {most_ids:,}"
+        raise expected("dtype", dtype, must)
+    return id_type
+
+
+def _common(manifest: Manifest, fact: str) -> int | None:
+    """Return a special id of the tokenizers of all sources; None if they have none, or differ in it."""
+    tokenizers: Mapping[str, Mapping[str, Any]] = manifest.tokenizer
+    ids = {facts.get(fact) for facts in tokenizers.values()}
+    if len(ids) != 1:
+        return None
+    return ids.pop()

@@ -1,0 +1,74 @@
+"""Files of litdata: a folder for each split, with chunks and ``index.json``.
+
+Documents without a mask are a stream of ids, which litdata's ``TokensLoader`` cuts into blocks. Packed rows, and
+documents with a mask, are dictionaries of tensors. Rows of packed versions keep their padding, which has the segment id
+0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.base.arrays import Int64
+from tokenlake.etl.export.flat_manifest import FlatFile
+from tokenlake.etl.export.token_rows import TokenRows
+from tokenlake.etl.export.trainers.indexed_file import IndexedFile
+from tokenlake.etl.export.trainers.token_layout import TokenFacts, TokenLayout
+from tokenlake.etl.layouts import litdata
+
+
+@final
+class LitdataLayout(TokenLayout):
+    """The format ``litdata``.
+
+    Args:
+        facts: Facts about the rows.
+        max_bytes: Largest size of a chunk, for the index; None: not limited.
+    """
+
+    usual_bytes = litdata.USUAL_CHUNK_BYTES
+    most_bytes = litdata.MOST_CHUNK_BYTES
+    has_folders = True
+
+    def __init__(self, facts: TokenFacts, max_bytes: int | None) -> None:
+        self.facts = facts
+        self._max_bytes = max_bytes
+        self._types = {name: kind.name for name, kind in facts.column_types.items()}
+        self._items = litdata.Items(self._types, is_stream=list(self._types) == ["input_ids"])
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(
+            {name: pa.list_(pa.from_numpy_dtype(kind)) for name, kind in self.facts.column_types.items()}
+        )
+
+    def row_bytes(self, rows: TokenRows) -> Int64:
+        id_bytes = sum(kind.itemsize for kind in self.facts.column_types.values())
+        row_head_bytes = 4
+        if not self._items.is_stream:
+            row_head_bytes += 4 * len(self._types)
+        return np.diff(rows.row_offsets) * id_bytes + row_head_bytes
+
+    def open(self, path: Path) -> IndexedFile:
+        return IndexedFile(path, self._encode, litdata.chunk_head)
+
+    def shard_name(self, index: int) -> str:
+        return litdata.chunk_name(index)
+
+    def split_index(self, shards: Sequence[FlatFile]) -> Mapping[str, bytes]:
+        chunks: list[litdata.Chunk] = []
+        for shard in shards:
+            token_count = None
+            if self._items.is_stream:
+                id_bytes = shard.bytes - litdata.head_bytes(shard.rows)
+                token_count = id_bytes // np.dtype(self._types["input_ids"]).itemsize
+            chunks.append(litdata.Chunk(Path(shard.path).name, shard.bytes, shard.rows, token_count))
+        return {litdata.INDEX: self._items.index_bytes(chunks, self._max_bytes)}
+
+    def _encode(self, rows: TokenRows) -> pa.LargeBinaryArray:
+        return self._items.encode(self.facts.column_arrays(rows), rows.row_offsets)

@@ -1,0 +1,79 @@
+"""Files of MosaicML Streaming: a folder for each split, with shards and ``index.json``.
+
+A row is a sample. Its ids are the column ``tokens``, under which LLM Foundry reads them; the other columns have our
+names. Rows of packed versions keep their padding, which has the segment id 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.base.arrays import Int64
+from tokenlake.etl.export.flat_manifest import FlatFile
+from tokenlake.etl.export.token_rows import TokenRows
+from tokenlake.etl.export.trainers.indexed_file import IndexedFile
+from tokenlake.etl.export.trainers.token_layout import TokenFacts, TokenLayout
+from tokenlake.etl.layouts import mds
+
+_IDS_NAME: Final = "tokens"
+_MOST_SHAPE_BYTES: Final = 9
+"""Bytes of the size and the shape of an array, at most."""
+
+
+@final
+class MdsLayout(TokenLayout):
+    """The format ``mds``.
+
+    Args:
+        facts: Facts about the rows.
+        max_bytes: Largest size of a shard, for the index; None: not limited.
+    """
+
+    usual_bytes = mds.USUAL_SHARD_BYTES
+    most_bytes = mds.MOST_SHARD_BYTES
+    has_folders = True
+
+    def __init__(self, facts: TokenFacts, max_bytes: int | None) -> None:
+        self.facts = facts
+        self._names = {name: _IDS_NAME if name == "input_ids" else name for name in facts.column_types}
+        columns: list[mds.MdsColumn] = []
+        for name, kind in facts.column_types.items():
+            columns.append(mds.MdsColumn(self._names[name], kind.name, facts.width))
+        self._columns = mds.MdsColumns.of(columns)
+        self._config = self._columns.config(max_bytes)
+        self._row_head_bytes = 4
+        if facts.width is None:
+            self._row_head_bytes += _MOST_SHAPE_BYTES * len(columns)
+
+    @property
+    def schema(self) -> pa.Schema:
+        columns: dict[str, Any] = {}
+        for name, kind in self.facts.column_types.items():
+            columns[self._names[name]] = pa.list_(pa.from_numpy_dtype(kind))
+        return pa.schema(columns)
+
+    def row_bytes(self, rows: TokenRows) -> Int64:
+        id_bytes = sum(kind.itemsize for kind in self.facts.column_types.values())
+        return np.diff(rows.row_offsets) * id_bytes + self._row_head_bytes
+
+    def open(self, path: Path) -> IndexedFile:
+        return IndexedFile(path, self._encode, partial(mds.shard_head, self._config))
+
+    def shard_name(self, index: int) -> str:
+        return mds.shard_name(index)
+
+    def split_index(self, shards: Sequence[FlatFile]) -> Mapping[str, bytes]:
+        entries = [(Path(shard.path).name, shard.bytes, shard.rows) for shard in shards]
+        return {mds.INDEX: mds.index_bytes(self._config, entries)}
+
+    def _encode(self, rows: TokenRows) -> pa.LargeBinaryArray:
+        arrays = self.facts.column_arrays(rows)
+        return self._columns.encode(
+            {self._names[name]: numbers for name, numbers in arrays.items()}, rows.row_offsets
+        )

@@ -1,0 +1,113 @@
+"""Files of nanoGPT (``NAME.bin``) and OLMo-core (``NAME.npy``): ids alone, and their borders in ``NAME.csv.gz``.
+
+Padding is left out. The borders are those of documents, and in packed rows those of their segments. The loss mask of
+``.npy`` files is a file of its own, which OLMo-core reads as one of its ``label_mask_paths``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.base.arrays import Int64, offsets_of
+from tokenlake.etl.export.flat_manifest import FlatFile
+from tokenlake.etl.export.token_rows import TokenRows
+from tokenlake.etl.export.trainers.token_layout import MASK_TYPE, Part, PartFile, TokenFacts, TokenLayout
+from tokenlake.etl.layouts import numpy_flat
+
+
+@final
+class NumpyLayout(TokenLayout):
+    """The formats ``numpy`` and ``npy``.
+
+    Args:
+        facts: Facts about the rows.
+        dtype: Type of the ids.
+        suffix: End of the names of files with ids, ``.bin`` or ``.npy``.
+    """
+
+    def __init__(self, facts: TokenFacts, dtype: np.dtype[Any], suffix: str) -> None:
+        self.facts = facts
+        self._dtype = dtype
+        self._suffix = suffix
+
+    @property
+    def schema(self) -> pa.Schema:
+        columns: dict[str, Any] = {"input_ids": pa.list_(pa.from_numpy_dtype(self._dtype))}
+        if "loss_mask" in self.facts.columns:
+            columns["loss_mask"] = pa.list_(pa.from_numpy_dtype(MASK_TYPE))
+        return pa.schema(columns)
+
+    def row_bytes(self, rows: TokenRows) -> Int64:
+        return np.diff(rows.row_offsets) * self._dtype.itemsize
+
+    def open(self, path: Path) -> NumpyFile:
+        return NumpyFile(path, self._dtype, self._suffix, has_loss_mask="loss_mask" in self.facts.columns)
+
+    def export_index(self, files: Sequence[FlatFile]) -> Mapping[str, bytes]:
+        id_counts: dict[str, int] = {}
+        for file in files:
+            is_loss_mask = file.path.endswith(numpy_flat.LABEL_MASK_SUFFIX)
+            if file.path.endswith(self._suffix) and not is_loss_mask:
+                id_counts[file.path] = file.bytes // self._dtype.itemsize
+        metadata = numpy_flat.FlatMetadata(
+            dtype=self._dtype.name,
+            vocab_size=self.facts.vocab_size,
+            bos_id=self.facts.bos_id,
+            eos_id=self.facts.eos_id,
+            pad_id=self.facts.pad_id,
+            files=id_counts,
+        )
+        return {numpy_flat.METADATA: metadata.to_bytes()}
+
+
+@final
+class NumpyFile:
+    """One file of ids while it is written, its borders, and its loss mask.
+
+    Args:
+        path: Path of the files without their suffixes.
+        dtype: Type of the ids.
+        suffix: End of the name of the file of ids.
+        has_loss_mask: True to write a file with the loss mask.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], suffix: str, *, has_loss_mask: bool) -> None:
+        self._dtype = dtype
+        self._tokens = 0
+        self._ids = PartFile(path, suffix)
+        self._borders = PartFile(path, numpy_flat.BORDERS_SUFFIX)
+        self._borders_writer = numpy_flat.BordersWriter(self._borders.file)
+        self._loss_mask: PartFile | None = None
+        if has_loss_mask:
+            self._loss_mask = PartFile(path, numpy_flat.LABEL_MASK_SUFFIX)
+
+    @property
+    def bytes(self) -> int:
+        return self._ids.bytes
+
+    def write(self, rows: TokenRows) -> None:
+        sequences = rows.sequences()
+        self._ids.write_numbers(sequences.input_ids.astype(self._dtype, copy=False))
+        offsets = offsets_of(sequences.lengths) + self._tokens
+        self._borders_writer.write(offsets[:-1], offsets[1:])
+        if self._loss_mask is not None and sequences.loss_mask is not None:
+            self._loss_mask.write_numbers(sequences.loss_mask.astype(MASK_TYPE))
+        self._tokens += len(sequences.input_ids)
+
+    def close(self) -> list[Part]:
+        self._borders_writer.close()
+        parts = [self._ids.close(), self._borders.close()]
+        if self._loss_mask is not None:
+            parts.append(self._loss_mask.close())
+        return parts
+
+    def discard(self) -> None:
+        self._ids.discard()
+        self._borders.discard()
+        if self._loss_mask is not None:
+            self._loss_mask.discard()

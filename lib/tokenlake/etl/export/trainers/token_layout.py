@@ -1,0 +1,211 @@
+"""A file format of another trainer, as an export sees it: rows come in, files of one or more parts come out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, Self, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenlake.base.arrays import Int64
+from tokenlake.etl.export.file_mode import file_mode
+from tokenlake.etl.export.flat_manifest import FlatFile
+from tokenlake.etl.export.token_rows import TokenRows
+from tokenlake.runtime.store.writes import HashingFile
+
+MASK_TYPE: Final = np.dtype(np.uint8)
+"""Type of masks in columns: 1 for true."""
+
+ID_TYPE: Final = np.dtype("<i4")
+"""Type of ids and segment ids in columns."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenFacts:
+    """Facts about the rows of a version that decide how a format holds them.
+
+    Attributes:
+        width: Number of ids of each row, if all rows have the same number; else None.
+        columns: Stored columns of :data:`tokenlake.etl.export.token_rows.COLUMNS` that are exported.
+        vocab_size: One more than the largest id.
+        bos_id: Id that begins documents; None if there is none, or sources differ in it.
+        eos_id: Id that ends documents; None if there is none, or sources differ in it.
+        pad_id: Id of padding; None if there is none, or sources differ in it.
+    """
+
+    width: int | None
+    columns: frozenset[str]
+    vocab_size: int
+    bos_id: int | None
+    eos_id: int | None
+    pad_id: int | None
+
+    @property
+    def column_types(self) -> dict[str, np.dtype[Any]]:
+        """Name -> type of the columns of formats that have columns, in order."""
+        types: dict[str, np.dtype[Any]] = {"input_ids": ID_TYPE}
+        if "attention_mask" in self.columns:
+            types["attention_mask"] = MASK_TYPE
+        if "segment_lengths" in self.columns:
+            types["segment_ids"] = ID_TYPE
+        if "loss_mask" in self.columns:
+            types["loss_mask"] = MASK_TYPE
+        return types
+
+    def column_arrays(self, rows: TokenRows) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns of rows, in the types of :attr:`column_types`, flat: one row after the other."""
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        for name, kind in self.column_types.items():
+            match name:
+                case "input_ids":
+                    numbers = rows.input_ids
+                case "attention_mask":
+                    numbers = rows.attention_mask
+                case "segment_ids":
+                    numbers = rows.segment_ids()
+                case _:
+                    numbers = rows.loss_mask
+            assert numbers is not None
+            arrays[name] = numbers.astype(kind, copy=False)
+        return arrays
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the files that a shard consists of.
+
+    Attributes:
+        suffix: End of its name, for example ``.idx``.
+        bytes: Size of the file.
+        sha256: Hash of its bytes (hex).
+    """
+
+    suffix: str
+    bytes: int
+    sha256: str
+
+
+class OpenTokenFile(Protocol):
+    """One shard while it is written.
+
+    Attributes:
+        bytes: Size of its ids so far, in bytes.
+    """
+
+    @property
+    def bytes(self) -> int: ...
+
+    def write(self, rows: TokenRows) -> None:
+        """Write rows."""
+        ...
+
+    def close(self) -> Sequence[Part]:
+        """Write the ends of the files, and return them; the first one holds the ids."""
+        ...
+
+    def discard(self) -> None:
+        """Close files that an error left open."""
+        ...
+
+
+class TokenLayout(ABC):
+    """A format with its options, for one export.
+
+    Attributes:
+        facts: Facts about the rows.
+        usual_bytes: Largest size of a file if none is given; None: one file for each split.
+        most_bytes: Largest size that the format allows; None: any.
+        has_folders: True if each split has a folder of its own.
+    """
+
+    facts: TokenFacts
+    usual_bytes: int | None = None
+    most_bytes: int | None = None
+    has_folders: bool = False
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Columns and their types, for the manifest."""
+
+    @abstractmethod
+    def row_bytes(self, rows: TokenRows) -> Int64:
+        """Return the number of bytes that each row takes in a file, at most."""
+
+    @abstractmethod
+    def open(self, path: Path) -> OpenTokenFile:
+        """Open a shard.
+
+        Args:
+            path: Path of its files without their suffixes.
+        """
+
+    def shard_name(self, index: int) -> str:
+        """Return the name of a shard in the folder of a split, without the suffix."""
+        raise NotImplementedError(
+            f"{type(self).__name__} names files by their split; shard {index} has no such name"
+        )
+
+    def split_index(self, shards: Sequence[FlatFile]) -> Mapping[str, bytes]:
+        """Return name -> bytes of the files that describe the shards of one split.
+
+        Args:
+            shards: The first part of each shard, in order.
+        """
+        return {}
+
+    def export_index(self, files: Sequence[FlatFile]) -> Mapping[str, bytes]:
+        """Return name -> bytes of the files that describe the whole export.
+
+        Args:
+            files: All files, in order.
+        """
+        return {}
+
+
+@final
+class PartFile:
+    """A part of a shard while it is written; a file object for writing.
+
+    Args:
+        path: Path of the shard without a suffix.
+        suffix: End of the name.
+    """
+
+    def __init__(self, path: Path, suffix: str) -> None:
+        self._path = path.with_name(path.name + suffix)
+        self._suffix = suffix
+        self.file: Any = HashingFile(self._path)
+
+    @property
+    def bytes(self) -> int:
+        """Size so far, in bytes."""
+        return self.file.bytes
+
+    def write_numbers(self, numbers: npt.NDArray[Any]) -> None:
+        """Write the bytes of numbers."""
+        if len(numbers):
+            self.file.write(np.ascontiguousarray(numbers).view(np.uint8).data)
+
+    def close(self) -> Part:
+        """Close the file and return its facts."""
+        self.file.close()
+        self._path.chmod(file_mode(self._path.parent))
+        return Part(self._suffix, self.file.bytes, self.file.sha256)
+
+    def discard(self) -> None:
+        """Close a file that is given up."""
+        self.file.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
