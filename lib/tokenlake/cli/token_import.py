@@ -62,7 +62,7 @@ def import_files(
         loss_field: Field of the loss mask. Default: loss_mask or labels, where records have one.
         dtype: Type of the ids in files that do not state it. Default: found by the first ids.
         length: Cut arrays of ids (numpy) into records of N ids.
-        packed: Records are packed rows of N ids, and are stored as they are.
+        packed: Records are packed rows of N ids, and are stored as they are; shorter ones are padded.
         on_bad_record: fail: the first bad record ends the import. quarantine: set it aside and count it.
         print_config: Print the configuration of the import as JSON, for a file or a deployment, and import nothing.
         engine: Where units run: local, on this machine (default); store, wherever `tokenlake work` runs;

@@ -47,7 +47,7 @@ class TokensConfig(Section):
     they do not); null: `loss_mask` or `labels`, where the records have one of them."""
 
     rows: Switch = False
-    """Store each record as a packed row, as it is. All records must have `pack.seq_length` ids; false: store
+    """Store each record as a packed row of `pack.seq_length` ids, as it is; a shorter one is padded. false: store
     documents, which packing may put together."""
 
     @model_validator(mode="after")

@@ -77,7 +77,7 @@ def import_tokens(
         loss_field: Field of the loss mask; None for ``loss_mask`` or ``labels``, where records have one.
         dtype: Type of ids in files that do not state it; None to find it.
         length: Ids of a record of an array of ids that EOS does not divide.
-        packed: Ids of each record, all of which are stored as packed rows as they are; None to store documents.
+        packed: Ids of a packed row, if records are packed rows, which are stored as they are; None to store documents.
         on_bad_record: ``fail``: the first bad record ends the import. ``quarantine``: it is set aside and counted.
         workers: Number of worker processes; None for one for each processor.
         engine: Name of the engine on which units run; None for this machine.
@@ -152,6 +152,8 @@ def import_configuration(
     pack: dict[str, Any] = {"enabled": False}
     if packed is not None:
         section["rows"] = True
+        if format == "numpy":
+            section["length"] = packed
         pack = {"enabled": True, "seq_length": packed}
     dataset: dict[str, Any] = {
         "name": "imported",

@@ -10,10 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tokenlake.config.formats import FORMATS, FormatFacts, SourceType
 from tokenlake.errors import SourceNotFoundError
 from tokenlake.etl.sources.inputs import InputFile
+from tokenlake.etl.sources.split_choice import Choice, FilesEntry, Select
+
+if TYPE_CHECKING:
+    from tokenlake.config.resolved import ResolvedSource
 
 
 def companions_beside(paths: Iterable[str], wanted: SourceType | None) -> set[str]:
@@ -36,6 +41,34 @@ def companions_beside(paths: Iterable[str], wanted: SourceType | None) -> set[st
                 if os.path.isfile(beside):  # noqa: PTH113 - no Path per file
                     existing.add(beside)
     return existing
+
+
+def choosing_with_companions(select: Select, wanted: SourceType | None) -> Select:
+    """Return a function that chooses files as `select` does, and their companions with them.
+
+    The names of companions say no split: ``index.json`` belongs to whatever is chosen of its folder.
+
+    Args:
+        select: Function that chooses the files of an entry.
+        wanted: Type that the source sets.
+    """
+    facts = _facts_of(wanted)
+    if facts is None:
+        return select
+
+    def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
+        companions = {path for path in entry.paths if facts.companion(path)}
+        data_paths = [path for path in entry.paths if path not in companions]
+        if not companions or not data_paths:
+            return select(entry, source)
+        choice = select(replace(entry, paths=data_paths), source)
+        chosen_companions: set[str] = set()
+        for path in choice.paths:
+            beside = {_name_beside(path, companion, facts) for companion in facts.companions}
+            chosen_companions |= beside & companions
+        return replace(choice, paths=[*choice.paths, *sorted(chosen_companions)])
+
+    return choose
 
 
 def with_companions(files: Iterable[InputFile], wanted: SourceType | None) -> Iterator[InputFile]:

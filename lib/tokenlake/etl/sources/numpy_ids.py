@@ -3,9 +3,9 @@
 The form of a file is known by its beginning: a NumPy header, the header of llm.c, or ids from the first byte on. Its
 documents are known in one of three ways:
 
-1. By the borders in ``NAME.csv.gz``, where that file is beside the ids.
-2. By EOS: a document begins at the first id, and behind each EOS.
-3. By `tokens.length`: all documents have so many ids, the last one perhaps fewer.
+1. By `tokens.length`: all documents have so many ids, the last one perhaps fewer.
+2. By the borders in ``NAME.csv.gz``, where that file is beside the ids.
+3. By EOS: a document begins at the first id, and behind each EOS.
 
 A range of the file has the documents that BEGIN in it; the last one may end behind it. The position of a document is
 the index of its first id in the file.
