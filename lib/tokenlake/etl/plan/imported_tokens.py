@@ -126,12 +126,14 @@ def _are_wider(source: ResolvedSource, tokens: ResolvedTokens, files: Sequence[I
         # The size of a file is no multiple of this type. The build says so, if it is no multiple of a wider one either.
         return False
     seen_ids = 0
+    has_ids = False
     for ids in _lists_of(rows, tokens):
-        even_count = len(ids) // 2 * 2
-        if ids[1:even_count:2].any() or not ids[:even_count:2].any():
+        count = len(ids) // 2 * 2
+        if ids[1:count:2].any():
             return False
-        seen_ids += even_count
-    return seen_ids >= _LEAST_IDS
+        has_ids |= bool(ids[:count:2].any())
+        seen_ids += count
+    return has_ids and seen_ids >= _LEAST_IDS
 
 
 def _lists_of(rows: Rows, tokens: ResolvedTokens) -> Iterator[np.ndarray[Any, Any]]:

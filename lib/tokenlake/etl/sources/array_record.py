@@ -61,6 +61,9 @@ class ArrayRecords(NumberedRecords):
             self.count = int(self._reader.num_records())
         except (RuntimeError, ValueError) as error:
             raise damaged(file, f"it cannot be read as ArrayRecord ({error})") from error
+        if not self._reader.ok():
+            # The package counts no records then, and raises nothing.
+            raise damaged(file, "it does not end as an ArrayRecord file does: it was cut, or is none")
         self.names = (INPUT_IDS,)
         self._has_metadata = layout.METADATA in want.companions
         if self._has_metadata:

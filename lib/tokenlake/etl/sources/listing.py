@@ -15,7 +15,7 @@ from tokenlake.base.threads import in_order
 from tokenlake.config.formats import TOKEN_TYPES, Format
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.etl.sources import formats
-from tokenlake.etl.sources.companions import companions_beside, choosing_with_companions, with_companions
+from tokenlake.etl.sources.companions import choosing_with_companions, companions_beside, with_companions
 from tokenlake.etl.sources.file_stat import FileStat, stat_token, state
 from tokenlake.etl.sources.hash_cache import HashCache
 from tokenlake.etl.sources.hashing import FoundFile, hash_files

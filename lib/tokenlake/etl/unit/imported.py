@@ -206,11 +206,11 @@ class _Lists:
         if column is not None and _holds_integers(column.type):
             return cls._of_column(column, name, faults)
         # Records of JSON that differ in their types, and records without the field.
-        lists: list[list[int]] = []
+        lists: list[list[int | None]] = []
         for index, row in enumerate(rows.objects):
             value: Any = row.get(name)
-            if isinstance(value, list) and all(_is_integer(item) for item in value):
-                lists.append(value)
+            if isinstance(value, list) and all(item is None or _is_integer(item) for item in value):
+                lists.append(value)  # a null in it has a fault of its own
                 continue
             shown = "no such field" if name not in row else repr(value)[:80]
             faults.setdefault(
