@@ -32,6 +32,9 @@ from tokenlake.etl.unit.imported import MASK_FIELDS, SEGMENTS
 
 IdType: TypeAlias = Literal["uint16", "int32", "uint32", "int64"]
 
+_UNTYPED_FORMATS: Final = ("numpy", "mds", "array_record")
+"""Formats of which some files do not state the type of their ids."""
+
 _INPUT_IDS: Final = "input_ids"
 _OTHER_FIELDS: Final = ("tokens", "token_ids", "ids")
 """Fields of ids that other tools write, in the order in which they are looked for."""
@@ -67,7 +70,7 @@ def settle_tokens(
     data_files = [file for file in files if not file.companion]
     try:
         # 1. The type of ids.
-        if tokens.dtype is None and any(file.facts.tokens for file in data_files):
+        if tokens.dtype is None and any(file.format in _UNTYPED_FORMATS for file in data_files):
             tokens = replace(tokens, dtype=_type_of_ids(source, tokens, data_files, notes))
         # 2. The fields.
         if data_files:
