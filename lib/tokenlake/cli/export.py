@@ -19,6 +19,7 @@ from tokenlake.base.numbers import count
 from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, counting, emit, note, print_json
 from tokenlake.cli.streams import can_show
 from tokenlake.errors import ConfigError
+from tokenlake.etl.export.trainers import lacks_eos
 from tokenlake.etl.export.version import export_version
 from tokenlake.etl.publish import SCANNED_ROWS, PushReport, push_to_hub
 from tokenlake.etl.reports.terminal import near, stdout
@@ -149,20 +150,16 @@ def export(
     shard_column: Annotated[str | None, Parameter(metavar="FIELD")] = None,
     dtype: Literal["uint16", "uint32", "int32"] | None = None,
     drop_loss_mask: bool = False,
+    append_eos: bool = False,
     overwrite: bool = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
     """Write a version as a folder of data files that any tool reads, or that another trainer reads.
 
-    Parquet, Arrow and JSON Lines have all columns. Formats of trainers have the tokens:
-
-    * megatron: train.bin and train.idx of Megatron-Core, a document for each row.
-    * numpy: train.bin, ids alone, as nanoGPT reads them.
-    * npy: train.npy, ids alone, as OLMo-core reads them, and the loss mask.
-    * mds: shards of MosaicML Streaming in train/, with masks and segments.
-    * litdata: chunks of litdata in train/, with masks and segments.
-    * array_record: records for Grain, with masks and segments.
+    Parquet, Arrow and JSON Lines have all columns. The other formats hold tokens for a trainer: megatron for
+    Megatron-Core, numpy for nanoGPT, npy for OLMo-core, mds for MosaicML Streaming, litdata, and array_record for
+    Grain. Of these, mds, litdata and array_record keep padding, masks and segments, and npy keeps the loss mask.
 
     Every page is compared with its checksum on the way. The folder appears when it is whole, with a manifest, the
     configuration and the tokenizer in `_tokenlake/`. A folder that holds this export already is left as it is.
@@ -180,6 +177,7 @@ def export(
         shard_column: A kept field; each of its values, at most 256, has files of its own.
         dtype: Type of the ids in megatron, numpy and npy. Default: the smallest that holds the vocabulary.
         drop_loss_mask: Leave out the loss mask in a format of trainers, so that all tokens count toward the loss.
+        append_eos: End each document with EOS in a format of a trainer, unless it does already. Packed rows have EOS.
         overwrite: Replace the data files of a folder that is not empty.
     """
     stats = export_version(
@@ -197,11 +195,17 @@ def export(
         shard_column=shard_column,
         dtype=dtype,
         drop_loss_mask=drop_loss_mask,
+        append_eos=append_eos,
     )
     rows = numbers.plural(stats.num_examples, "row")
     files = numbers.plural(stats.num_shards, "file")
     sentence = f"{rows} in {near(target)}: {files}, {numbers.size(stats.total_bytes)}"
     emit(asdict(stats), json, lambda: stdout().print(sentence))
+    catalog = catalog_of(store)
+    if not append_eos and lacks_eos(catalog.manifest(*catalog.resolve(name)), format):
+        note(
+            "note: trainers lay the documents of this format end to end, and these have no EOS; --append-eos adds it"
+        )
     return 0
 
 

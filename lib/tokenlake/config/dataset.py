@@ -56,7 +56,7 @@ from tokenlake.base.section import (
 )
 from tokenlake.config import stages, texts
 from tokenlake.config.field_types import FieldType
-from tokenlake.config.formats import FORMATS, TOKEN_TYPES, TypeName
+from tokenlake.config.formats import FORMATS, TOKEN_TYPES, SaveFormat, TypeName
 from tokenlake.config.stages import SaveStageConfig, TokenizerChoice, TokenizerConfig
 from tokenlake.config.texts import PromptConfig
 from tokenlake.config.tokens import TokensConfig
@@ -208,7 +208,7 @@ class DatasetConfig(Section):
     save_path: Path | None = None
     """Directory that gets this source alone: a path, s3:// or gs://; a build writes it after the commit."""
 
-    save_format: Literal["parquet", "arrow", "jsonl"] | None = None
+    save_format: SaveFormat | None = None
     """Format at `save_path`; null: `save.format`."""
 
     content_field: Text = "text"

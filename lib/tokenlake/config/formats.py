@@ -51,6 +51,14 @@ TypeName = Literal[
 ]
 """The same as people write it."""
 
+SaveFormat = Literal[
+    "parquet", "arrow", "jsonl", "megatron", "numpy", "npy", "mds", "litdata", "array_record"
+]
+"""Format of saved files: one of rows, or one of a trainer, which only exports of builds have."""
+
+ROW_FORMATS: Final = ("parquet", "arrow", "jsonl")
+"""Formats of saved files that hold rows of any columns; the others hold tokens, as trainers read them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatFacts:

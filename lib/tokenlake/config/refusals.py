@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from tokenlake.base.columns import RESERVED, columns_for
 from tokenlake.base.section import MAX_SPLIT_NAME
 from tokenlake.base.section_file import problems_error
-from tokenlake.config.formats import TOKEN_TYPES, TYPES
+from tokenlake.config.formats import ROW_FORMATS, TOKEN_TYPES, TYPES
 from tokenlake.config.stages import KWARGS, CacheStageConfig
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.store.schemes import OBJECT_STORES, STORE_URL, is_local, scheme_of
@@ -91,6 +91,7 @@ _IDS: Final = (
     f"{_BUILDS}; rows of files have their columns of ids as they are (create_source, pack_pre_tokenized)"
 )
 _TYPED: Final = f"{_BUILDS}; save_dataset(schema=...) gives types to the columns of rows"
+_TRAINERS: Final = f"{_BUILDS}; rows are parquet, arrow or jsonl"
 _RETRIES: Final = (
     "requests are tried again, with growing waits, for TOKENLAKE_RETRY_SECONDS without progress (120)"
 )
@@ -104,6 +105,8 @@ REFUSALS: Final = (
     Refusal("datasets.cache_path", build="a build resumes and reuses from its store"),
     Refusal("datasets.cache_enabled", stored=_REUSE, source="a source on its own keeps nothing"),
     *(Refusal(f"datasets.{name}", source=_READ) for name in ("save_path", "save_format")),
+    Refusal("datasets.save_format", rows=_TRAINERS, also=ROW_FORMATS),
+    Refusal("save.format", rows=_TRAINERS, also=ROW_FORMATS),
     Refusal("datasets.shard_column", rows=_BY_VALUE, source=_BY_VALUE),
     Refusal("datasets.exclude", rows=_BUILDS, source=_BUILDS),
     Refusal("datasets.splits", rows=_BUILDS, source=_BUILDS, also=({"train": 1.0},)),

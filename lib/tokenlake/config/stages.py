@@ -29,6 +29,7 @@ from tokenlake.base.section import (
     shown,
 )
 from tokenlake.base.sizes import MIB
+from tokenlake.config.formats import SaveFormat
 from tokenlake.config.quality import CONSTANTS, QualityFilters
 
 SpecialTokensInText = Literal["literal", "encode", "fail"]
@@ -339,9 +340,10 @@ class SaveStageConfig(Section):
     storage_options: Options | None = None
     """Options of the store's file system; credentials as {env: NAME}; null: $TOKENLAKE_STORE_OPTIONS."""
 
-    format: Literal["parquet", "arrow", "jsonl"] = "parquet"
-    """Format of the files. A build's store holds zstd Parquet; another format or `compression` is an export beside it,
-    in output_dir/_exports/NAME/vN."""
+    format: SaveFormat = "parquet"
+    """Format of the files: of rows (parquet, arrow, jsonl), or in builds of a trainer (howto/export_formats.md). A
+    build's store holds zstd Parquet; another format or `compression` is an export beside it, in
+    output_dir/_exports/NAME/vN."""
 
     num_shards: Count | None = None
     """Exactly this many files for each split, whatever `max_shard_size` says; null: as many as that makes."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tokenlake.base.checks import expected, require_one_of
 from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.formats import ROW_FORMATS
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve_source
 from tokenlake.config.stages import DEFAULT_MAX_LENGTH, PackStageConfig, TokenizerConfig
@@ -98,7 +99,7 @@ class DatasetWriter:
             ConfigError: An argument is not allowed, or the target is not empty.
             NotAvailableError: `output_path` is a URL of something else.
         """
-        require_one_of("format", format, flat_manifest.ROW_FORMATS)
+        require_one_of("format", format, ROW_FORMATS)
         self._form = flat_manifest.FileFormat.of(format, compression)
         self._max_bytes, self._num_shards = shard_bytes(max_shard_size, num_shards, self._form), num_shards
         shard_files.check_naming(naming, [_SPLIT], self._form)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, Self, final
 import pyarrow as pa
 
 from tokenlake.base.checks import require_one_of
+from tokenlake.config.formats import ROW_FORMATS
 from tokenlake.errors import NotFoundError
 from tokenlake.etl.export.file_mode import file_mode
 from tokenlake.runtime.store.sealed import Count, Sealed, SealedDocument, Sha256
@@ -28,9 +29,6 @@ _COMPRESSIONS: Final = {
     "litdata": ("none",),
     "array_record": ("none",),
 }
-
-ROW_FORMATS: Final = ("parquet", "arrow", "jsonl")
-"""Formats that hold rows of any columns; the others are those of trainers, which hold tokens."""
 
 _ENDINGS: Final = {"gzip": ".gz", "lz4": ".lz4", "zstd": ".zst"}
 

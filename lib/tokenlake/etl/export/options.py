@@ -40,6 +40,7 @@ class ExportOptions:
         shard_column: Name of the column by whose values files are divided.
         dtype: Type of the ids in a format of trainers; None: the smallest.
         drop_loss_mask: True to leave out the loss mask in a format of trainers.
+        append_eos: True to end each document with EOS in a format of trainers.
     """
 
     num_shards: int | None = None
@@ -52,6 +53,7 @@ class ExportOptions:
     shard_column: str | None = None
     dtype: str | None = None
     drop_loss_mask: bool = False
+    append_eos: bool = False
 
     def max_bytes(self, form: FileFormat) -> int | None:
         """Return the largest size of a file in bytes; None: no limit. ConfigError if a limit is no size or count."""

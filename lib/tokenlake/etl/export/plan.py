@@ -25,6 +25,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.export.directory import Target, require_apart, target_of
 from tokenlake.etl.export.flat_manifest import FileFormat
 from tokenlake.etl.export.options import ExportOptions
+from tokenlake.etl.export.trainers import WITHOUT_LOSS_MASK
 from tokenlake.etl.export.version import exported
 from tokenlake.etl.publish import HubRepository, push_to_hub
 from tokenlake.runtime.store.address import open_read_store
@@ -111,7 +112,7 @@ def exports_of(config: PipelineConfig) -> list[Export]:
         name = config.name or ""
         options = ExportOptions(
             num_shards=save.num_shards,
-            max_shard_size=None if save.num_shards else save.max_shard_size,
+            max_shard_size=_max_shard_size(save, form, save.num_shards),
             attention_mask=all(_has_mask(config, dataset) for dataset in config.datasets),
         )
         path = f"{_store_folder(config)}/{EXPORTS}/{name}"
@@ -173,9 +174,10 @@ def _export_of(config: PipelineConfig, dataset: DatasetConfig) -> Export:
         num_shards = dataset.num_shards or save.num_shards
     # 3. Rows: those of one source, unless it is the only one of its dataset.
     is_alone = is_mixed or len(config.datasets) == 1
+    form = FileFormat.of(format, compression)
     options = ExportOptions(
         num_shards=num_shards,
-        max_shard_size=None if num_shards else save.max_shard_size,
+        max_shard_size=_max_shard_size(save, form, num_shards),
         source=None if is_alone else name,
         attention_mask=_has_mask(config, dataset),
         shard_column=dataset.shard_column,
@@ -184,10 +186,20 @@ def _export_of(config: PipelineConfig, dataset: DatasetConfig) -> Export:
         key=f"datasets.{name}.save_path",
         dataset=tokens_name(config, dataset) if is_mixed else config.name or "",
         output_path=dataset.save_path or "",
-        form=FileFormat.of(format, compression),
+        form=form,
         options=options,
         source=name if is_mixed else "",
     )
+
+
+def _max_shard_size(save: SaveStageConfig, form: FileFormat, num_shards: int | None) -> int | None:
+    """Return the largest size of an export's files; None: that of the format, or no limit beside `num_shards`."""
+    if num_shards is not None:
+        return None
+    # The default of the option is that of files of rows; formats of trainers have their own.
+    if not form.is_of_rows and "max_shard_size" not in save.model_fields_set:
+        return None
+    return save.max_shard_size
 
 
 def _has_mask(config: PipelineConfig, dataset: DatasetConfig) -> bool:
@@ -213,20 +225,44 @@ def _by_value_problems(dataset: DatasetConfig) -> Iterator[str]:
         yield f"{key}: set beside num_shards, but each value has files of its own; leave one of them out"
 
 
+def _trainer_problems(config: PipelineConfig, export: Export) -> Iterator[str]:
+    """Yield the reasons why a format of a trainer cannot hold the rows of an export, as far as the options tell."""
+    form = export.form.format
+    if export.form.is_of_rows:
+        return
+    name = export.source or export.options.source
+    datasets = [dataset for dataset in config.datasets if name in (None, dataset.name)]
+    for dataset in datasets:
+        if dataset.preference is not None:
+            yield (
+                f"{export.key}: {form!r}, but {dataset.name} makes preference pairs, which have several columns of "
+                "ids; choose parquet, arrow or jsonl"
+            )
+        has_loss_mask = dataset.chat is not None or dataset.prompt is not None
+        if has_loss_mask and form in WITHOUT_LOSS_MASK:
+            yield (
+                f"{export.key}: {form!r}, which cannot hold the loss mask of {dataset.name}; choose npy, mds, litdata "
+                "or array_record, or run `tokenlake export --drop-loss-mask` later"
+            )
+
+
 def check_exports(config: PipelineConfig) -> None:
     """Check, before anything is built, whether the exports can be made; change nothing.
 
     Raises:
-        ConfigError: Files by value lack a folder or their column; a target is not empty and no older export, holds an
-            input or another target; the Hub's repository does not exist, or there is no token.
+        ConfigError: Files by value lack a folder or their column; a format of a trainer cannot hold the rows; a target
+            is not empty and no older export, holds an input or another target; the Hub's repository does not exist,
+            or there is no token.
         NotAvailableError: A target is a URL of an unsupported kind.
         MissingExtraError: A package is missing.
     """
     problems: list[str] = []
     for dataset in config.datasets:
         problems += _by_value_problems(dataset)
-    raise_problems(ConfigError, problems)
     exports = exports_of(config)
+    for export in exports:
+        problems += _trainer_problems(config, export)
+    raise_problems(ConfigError, problems)
     targets = {export.key: export.target(config) for export in exports}
     for (key, target), (other_key, other) in permutations(targets.items(), 2):
         if target.is_within(other.url):

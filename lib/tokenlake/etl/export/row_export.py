@@ -14,7 +14,7 @@ from tokenlake.etl.export.exported_rows import as_exported
 from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
 from tokenlake.etl.export.options import ExportOptions
 from tokenlake.etl.export.shard_files import ShardFiles, check_naming, edges_of
-from tokenlake.etl.export.value_files import FilesByValue, RowFiles
+from tokenlake.etl.export.value_files import FilesByValue, SplitFiles
 from tokenlake.runtime.reading.version import StoredRows, stored_schema
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.manifest import Manifest
@@ -52,6 +52,10 @@ def write_rows(
         raise ConfigError(
             f"drop_loss_mask: set, but format {form.format!r} has a column for the loss mask; it is for formats of "
             "trainers"
+        )
+    if options.append_eos:
+        raise ConfigError(
+            f"append_eos: set, but format {form.format!r} holds rows as they are stored; it is for formats of trainers"
         )
     check_names(splits, form, options)
     no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
@@ -104,7 +108,7 @@ def _open_files(
     form: FileFormat,
     schema: pa.Schema,
     options: ExportOptions,
-) -> RowFiles:
+) -> SplitFiles:
     """Open the files of a split of `rows` rows."""
     edges = None
     if options.num_shards is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +13,17 @@ from tokenlake.etl.export.flat_manifest import FileFormat, FlatFile
 from tokenlake.etl.export.options import ExportOptions
 from tokenlake.etl.export.row_export import check_names, version_batches
 from tokenlake.etl.export.shard_files import DEFAULT_NAMING, edges_of
-from tokenlake.etl.export.trainers import TokenFiles, TokenLayout, layout_of, put_file, require_fit
-from tokenlake.etl.export.value_files import FilesByValue, RowFiles
-from tokenlake.runtime.reading.version import stored_schema
+from tokenlake.etl.export.token_rows import TokenRows
+from tokenlake.etl.export.trainers import (
+    TokenFacts,
+    TokenFiles,
+    TokenLayout,
+    layout_of,
+    put_file,
+    require_fit,
+)
+from tokenlake.etl.export.value_files import FilesByValue
+from tokenlake.runtime.reading.version import StoredRows, stored_schema
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.manifest import Manifest
 
@@ -28,7 +36,7 @@ def write_tokens(
     form: FileFormat,
     options: ExportOptions,
 ) -> tuple[pa.Schema, list[FlatFile]]:
-    """Write the tokens of some splits, and return the schema of what was written and the files.
+    """Write the tokens of some splits, and return the schema of the files, and the files.
 
     Args:
         store: Store of the version.
@@ -44,21 +52,32 @@ def write_tokens(
         IntegrityError: A page is damaged.
     """
     # 1. The format, and whether it can hold the rows.
-    facts = require_fit(manifest, form.format, dtype=options.dtype, drop_loss_mask=options.drop_loss_mask)
+    facts = require_fit(manifest, form.format, options)
     layout = layout_of(form.format, facts, dtype=options.dtype, max_bytes=options.max_bytes(form))
     naming = _naming(splits, layout, form, options)
-    columns = sorted(facts.columns)
-    if options.shard_column is not None:
-        columns.append(options.shard_column)
     # 2. The files of each split.
     files: list[FlatFile] = []
     for split in splits:
         rows = manifest.splits[split].rows if split in manifest.splits else 0
-        if rows > 0:
-            with _open_files(folder, split, rows, layout, manifest, form, options) as token_files:
-                for batch in version_batches(store, manifest, split, columns):
-                    token_files.add(batch)
+        if rows == 0:
+            continue
+        edges = _edges(split, rows, form, options)
+        open_files = partial(
+            TokenFiles, folder, layout=layout, max_bytes=options.max_bytes(form), edges=edges
+        )
+        if options.shard_column is None:
+            with open_files(split) as token_files:
+                for token_rows in _token_rows(store, manifest, split, facts):
+                    token_files.add_rows(token_rows)
                 files += token_files.finish(naming)
+        else:
+            columns = [*sorted(facts.columns), options.shard_column]
+            with FilesByValue(
+                split, stored_schema(manifest), options.shard_column, open_files
+            ) as value_files:
+                for batch in version_batches(store, manifest, split, columns):
+                    value_files.add(batch)
+                files += value_files.finish(naming)
     if not files:
         raise ConfigError(
             f"format: {manifest.dataset}@v{manifest.version} has no rows in {', '.join(splits)}, and files of format "
@@ -91,25 +110,24 @@ def _naming(
     return options.naming
 
 
-def _open_files(
-    folder: Path,
-    split: str,
-    rows: int,
-    layout: TokenLayout,
-    manifest: Manifest,
-    form: FileFormat,
-    options: ExportOptions,
-) -> RowFiles:
-    """Open the files of a split of `rows` rows."""
-    edges = None
-    if options.num_shards is not None:
-        if options.num_shards > rows:
-            raise ConfigError(
-                f"num_shards: {options.num_shards} files of {split!r}, which has {rows} rows; files of format "
-                f"{form.format!r} cannot be empty. Set it to {rows} or less"
-            )
-        edges = edges_of(rows, options.num_shards)
-    open_files = partial(TokenFiles, folder, layout=layout, max_bytes=options.max_bytes(form), edges=edges)
-    if options.shard_column is not None:
-        return FilesByValue(split, stored_schema(manifest), options.shard_column, open_files)
-    return open_files(split)
+def _edges(split: str, rows: int, form: FileFormat, options: ExportOptions) -> tuple[int, ...] | None:
+    """Return the rows at which files of a split end; None: at none."""
+    if options.num_shards is None:
+        return None
+    if options.num_shards > rows:
+        raise ConfigError(
+            f"num_shards: {options.num_shards} files of {split!r}, which has {rows} rows; files of format "
+            f"{form.format!r} cannot be empty. Set it to {rows} or less"
+        )
+    return edges_of(rows, options.num_shards)
+
+
+def _token_rows(store: ReadStore, manifest: Manifest, split: str, facts: TokenFacts) -> Iterator[TokenRows]:
+    """Yield the rows of a version's split in order, a row group at a time; every page's checksum is verified."""
+    with StoredRows(store, manifest, split) as rows:
+        for group in range(len(rows.group_rows)):
+            if manifest.kind == "packed":
+                row_group = rows.packed(group, loss_mask="loss_mask" in facts.columns)
+                yield TokenRows.of_packed(row_group)
+            else:
+                yield TokenRows.of(rows.read(group, sorted(facts.columns)))

@@ -24,6 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.base.arrays import Bools, Int32, Int64, offsets_of
+from tokenlake.runtime.reading import PackedGroup
+from tokenlake.runtime.reading.token_ids import Ids
 
 COLUMNS: Final = ("input_ids", "attention_mask", "segment_lengths", "loss_mask")
 """Columns of a version that are read for files of other trainers, as far as it has them."""
@@ -37,13 +39,13 @@ class Sequences:
     """Rows without their padding.
 
     Attributes:
-        input_ids: Ids of all sequences, int32[N].
+        input_ids: Ids of all sequences, int32[N], or uint16[N] if they are stored in 16 bits.
         lengths: Number of ids of each sequence, int64[S]: a segment of a packed row, or a document.
         row_sizes: Number of sequences of each row, int64[rows].
         loss_mask: True for ids that count toward the loss, bool[N]; None if no loss mask is stored.
     """
 
-    input_ids: Int32
+    input_ids: Ids
     lengths: Int64
     row_sizes: Int64
     loss_mask: Bools | None
@@ -55,7 +57,7 @@ class TokenRows:
     """Rows as flat arrays.
 
     Attributes:
-        input_ids: Ids of all rows, padding included, int32[N].
+        input_ids: Ids of all rows, padding included, int32[N], or uint16[N] if they are stored in 16 bits.
         row_offsets: Offset of each row in the ids, int64[rows + 1].
         segment_lengths: Number of ids of each segment of packed rows, int64[S]; None for other rows.
         segment_offsets: Offset of each row in the segments, int64[rows + 1]; None for other rows.
@@ -63,7 +65,7 @@ class TokenRows:
         loss_mask: True for ids that count toward the loss, bool[N]; None if none is stored.
     """
 
-    input_ids: Int32
+    input_ids: Ids
     row_offsets: Int64
     segment_lengths: Int64 | None = None
     segment_offsets: Int64 | None = None
@@ -96,6 +98,46 @@ class TokenRows:
             segment_lengths=segment_lengths,
             segment_offsets=segment_offsets,
             attention_mask=attention_mask,
+            loss_mask=loss_mask,
+        )
+
+    @classmethod
+    def of_packed(cls, row_group: PackedGroup) -> Self:
+        """Return the rows of a decoded row group of a packed version."""
+        assert row_group.segments is not None
+        loss_mask = None
+        if row_group.learned is not None:
+            loss_mask = row_group.learned.reshape(-1)
+        return cls(
+            input_ids=row_group.ids.reshape(-1),
+            row_offsets=np.arange(row_group.rows + 1, dtype=np.int64) * row_group.length,
+            segment_lengths=row_group.segments.ids.astype(np.int64),
+            segment_offsets=row_group.segments.offsets,
+            loss_mask=loss_mask,
+        )
+
+    def with_eos(self, eos_id: int) -> TokenRows:
+        """Return documents that end with EOS, which is appended to those that do not.
+
+        EOS counts toward the loss if the id before it does.
+
+        Args:
+            eos_id: Id of EOS.
+        """
+        ends = self.row_offsets[1:]
+        lengths = np.diff(self.row_offsets)
+        lacks_eos = lengths == 0
+        lacks_eos[lengths > 0] = self.input_ids[ends[lengths > 0] - 1] != eos_id
+        places = ends[lacks_eos]
+        loss_mask = self.loss_mask
+        if loss_mask is not None:
+            before = np.concatenate(
+                [np.zeros(1, np.bool_), loss_mask]
+            )  # a document without ids has nothing before
+            loss_mask = np.insert(loss_mask, places, before[places] & (lengths[lacks_eos] > 0))
+        return TokenRows(
+            input_ids=np.insert(self.input_ids, places, eos_id),
+            row_offsets=offsets_of(lengths + lacks_eos),
             loss_mask=loss_mask,
         )
 

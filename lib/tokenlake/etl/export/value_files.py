@@ -27,7 +27,7 @@ _LONGEST_VALUE: Final = 128
 """Bytes of a value in the name of a file, for which file systems allow 255 bytes."""
 
 
-class RowFiles(Protocol):
+class SplitFiles(Protocol):
     """Files of rows while they are written."""
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -65,7 +65,7 @@ class FilesByValue:
         split: str,
         schema: pa.Schema,
         column: str,
-        open_files: Callable[[str], RowFiles],
+        open_files: Callable[[str], SplitFiles],
     ) -> None:
         if column not in schema.names:
             raise expected("shard_column", column, f"one of {', '.join(schema.names)}")
@@ -78,7 +78,7 @@ class FilesByValue:
         self._split = split
         self._column = column
         self._open_files = open_files
-        self._files: dict[str, RowFiles] = {}
+        self._files: dict[str, SplitFiles] = {}
         self._stack = ExitStack()
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -107,7 +107,7 @@ class FilesByValue:
         """Close what is open after an error; the files are for the caller to remove."""
         self._stack.close()
 
-    def _file_of(self, value: Any) -> RowFiles:
+    def _file_of(self, value: Any) -> SplitFiles:
         """Return the files of a value, which are opened with its first row."""
         name = "~null"
         if value is not None:
@@ -124,5 +124,5 @@ class FilesByValue:
     def _unfit(self, values: str) -> ConfigError:
         return ConfigError(f"shard_column: {self._column!r} has {values}; files are cut by a few short ones")
 
-    def _opened(self, split: str) -> RowFiles:
+    def _opened(self, split: str) -> SplitFiles:
         return self._stack.enter_context(self._open_files(split))

@@ -51,6 +51,7 @@ def export_version(
     output_options: Mapping[str, Any] | None = None,
     dtype: str | None = None,
     drop_loss_mask: bool = False,
+    append_eos: bool = False,
 ) -> WriteStats:
     """Write a committed version as a flat directory, which any tool reads. The version stays as it is.
 
@@ -101,6 +102,8 @@ def export_version(
         dtype: Type of the ids, ``uint16`` or ``int32`` in megatron, ``uint16`` or ``uint32`` in numpy and npy. None:
             the smallest that holds the vocabulary.
         drop_loss_mask: True to leave out a loss mask in a format of trainers, so that all ids count toward the loss.
+        append_eos: True to end each document of a version of kind ``tokens`` with EOS, unless it does already. Packed
+            rows have EOS. Trainers that lay documents end to end need it.
 
     Returns:
         Numbers of rows, files and bytes, and the paths of the files.
@@ -124,6 +127,7 @@ def export_version(
         shard_column=shard_column,
         dtype=dtype,
         drop_loss_mask=drop_loss_mask,
+        append_eos=append_eos,
     )
     form = FileFormat.of(format, compression)
     target = target_of(output_path, output_options)
@@ -165,7 +169,7 @@ def _export_facts(manifest: Manifest, form: FileFormat, options: ExportOptions) 
         "max_shard_size": options.max_bytes(form),
     }
     # Exports of older releases have no facts of options that came later.
-    for name in ("shard_column", "dtype", "drop_loss_mask"):
+    for name in ("shard_column", "dtype", "drop_loss_mask", "append_eos"):
         if not facts[name]:
             del facts[name]
     return facts

@@ -1,7 +1,7 @@
 """The layout of nanoGPT and OLMo-core: ids alone, with no header, in ``NAME.bin`` or ``NAME.npy``.
 
 Both trainers map the bytes of a file as an array of one type that their configuration states; a ``.npy`` file of
-OLMo-core has no NumPy header either. Three files beside the ids have what they do not say:
+OLMo-core has no NumPy header either. Files beside the ids hold the rest:
 
 =============================  ======================================================================================
 ``NAME.csv.gz``                borders of the documents, which OLMo-core reads: lines ``start,end`` without a heading,
@@ -150,7 +150,7 @@ def read_borders(data: bytes, path: str) -> Int64:
         raise DamagedFileError(f"{path}: {error}; expected gzip of lines start,end", path=path) from error
     is_descending = np.diff(borders.reshape(-1)) < 0
     if is_descending.any():
-        line_number = int(is_descending.argmax()) // 2
+        line_number = (int(is_descending.argmax()) + 1) // 2
         raise DamagedFileError(
             f"{path}:{line_number + 1}: borders {borders[line_number].tolist()} do not ascend", path=path
         )

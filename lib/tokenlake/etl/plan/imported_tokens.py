@@ -164,9 +164,9 @@ def _with_fields(tokens: ResolvedTokens, names: Sequence[str], notes: list[str])
         return tokens
     field = tokens.field
     if field == _INPUT_IDS and field not in names:
-        others = [name for name in _OTHER_FIELDS if name in names]
-        if others:
-            field = others[0]
+        candidates = [name for name in _OTHER_FIELDS if name in names]
+        if candidates:
+            field = candidates[0]
             notes.append(f"the ids are in the field {field!r}")
     for name in (field, tokens.loss_field or field):
         if name not in names:

@@ -150,9 +150,12 @@ def nothing_known(
         endings.add(path.suffix or path.name)
     shown = ", ".join(sorted(endings)[:_SHOWN_NAMES]) or "nothing"
     kind = f"of type {wanted}" if wanted else "with a known extension"
+    known_extensions: Iterable[str] = KNOWN_EXTENSIONS
+    if wanted in FORMATS and FORMATS[wanted].tokens:
+        known_extensions = FORMATS[wanted].prose
     return SourceNotFoundError(
         f"data_files: no file {kind} in {where}. It holds {shown}; known extensions are "
-        f"{', '.join(KNOWN_EXTENSIONS)}. Other names can be given one by one, or by a glob, with `type` set.",
+        f"{', '.join(known_extensions)}. Other names can be given one by one, or by a glob, with `type` set.",
         got=entry,
     )
 

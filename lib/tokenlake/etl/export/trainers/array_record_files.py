@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.base.arrays import Int64
-from tokenlake.base.lazy_names import naming_extra
+from tokenlake.base.lazy_names import load
 from tokenlake.base.sizes import MIB
 from tokenlake.etl.export.file_mode import file_mode
 from tokenlake.etl.export.flat_manifest import FlatFile
@@ -21,6 +20,8 @@ from tokenlake.etl.export.trainers.token_layout import ID_TYPE, Part, TokenFacts
 from tokenlake.etl.layouts import array_record
 from tokenlake.etl.layouts.joined_rows import joined, ragged_parts
 from tokenlake.runtime.store.durable_files import hash_regular
+
+_WRITER: Final = "array_record.python.array_record_module:ArrayRecordWriter"
 
 _RECORD_BYTES: Final = 16
 """Bytes of a record beside its numbers, roughly."""
@@ -41,8 +42,7 @@ class ArrayRecordLayout(TokenLayout):
 
     def __init__(self, facts: TokenFacts) -> None:
         self.facts = facts
-        with naming_extra("format 'array_record'", "array_record"):
-            self._module = import_module("array_record.python.array_record_module")
+        self._open_writer = load(_WRITER, "format 'array_record'", "array_record")
 
     @property
     def schema(self) -> pa.Schema:
@@ -52,7 +52,7 @@ class ArrayRecordLayout(TokenLayout):
         return np.diff(rows.row_offsets) * ID_TYPE.itemsize * len(self.facts.column_types) + _RECORD_BYTES
 
     def open(self, path: Path) -> ArrayRecordFile:
-        return ArrayRecordFile(path, self.facts, self._module)
+        return ArrayRecordFile(path, self.facts, self._open_writer)
 
     def export_index(self, files: Sequence[FlatFile]) -> Mapping[str, bytes]:
         metadata = array_record.RecordMetadata(
@@ -74,13 +74,13 @@ class ArrayRecordFile:
     Args:
         path: Path of the file without its suffix.
         facts: Facts about the rows.
-        module: The module with the writer.
+        open_writer: Function that opens the writer of a path, with options.
     """
 
-    def __init__(self, path: Path, facts: TokenFacts, module: Any) -> None:
+    def __init__(self, path: Path, facts: TokenFacts, open_writer: Callable[[str, str], Any]) -> None:
         self._path = path.with_name(path.name + array_record.SUFFIX)
         self._facts = facts
-        self._writer = module.ArrayRecordWriter(str(self._path), array_record.WRITER_OPTIONS)
+        self._writer = open_writer(str(self._path), array_record.WRITER_OPTIONS)
         self.bytes = 0
 
     def write(self, rows: TokenRows) -> None:

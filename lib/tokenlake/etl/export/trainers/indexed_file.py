@@ -41,7 +41,7 @@ class IndexedFile:
         self._head = head
         self._sizes: list[Int64] = []
         self._records: Any = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, dir=str(path.parent))  # noqa: SIM115
-        self.bytes = 0
+        self.bytes = len(head(np.zeros(0, np.int64)))
 
     def write(self, rows: TokenRows) -> None:
         records = self._encode(rows)

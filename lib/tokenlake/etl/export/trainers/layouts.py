@@ -1,14 +1,14 @@
-"""The formats of other trainers by their names, and what they cannot hold."""
+"""The formats of other trainers by their names, and the rows that they cannot hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from tokenlake.base.checks import expected, require_one_of
 from tokenlake.errors import ConfigError
+from tokenlake.etl.export.options import ExportOptions
 from tokenlake.etl.export.token_rows import COLUMNS
 from tokenlake.etl.export.trainers.array_record_files import ArrayRecordLayout
 from tokenlake.etl.export.trainers.litdata_files import LitdataLayout
@@ -30,15 +30,17 @@ ID_TYPES: Final = {
 WITHOUT_LOSS_MASK: Final = ("megatron", "numpy")
 """Formats of ids alone."""
 
+END_TO_END: Final = ("megatron", "numpy", "npy", "litdata")
+"""Formats whose trainers lay documents end to end and cut them at other places."""
 
-def require_fit(manifest: Manifest, format: str, *, dtype: str | None, drop_loss_mask: bool) -> TokenFacts:
+
+def require_fit(manifest: Manifest, format: str, options: ExportOptions) -> TokenFacts:
     """Return the facts about the rows of a version; ConfigError if a format cannot hold them.
 
     Args:
         manifest: Manifest of the version.
         format: Name of the format.
-        dtype: Name of the type of the ids; None: the smallest one.
-        drop_loss_mask: True to leave out the loss mask.
+        options: Options of the export.
     """
     name = f"{manifest.dataset}@v{manifest.version}"
     if manifest.kind not in ("tokens", "packed"):
@@ -46,27 +48,53 @@ def require_fit(manifest: Manifest, format: str, *, dtype: str | None, drop_loss
             f"format: {name} is of kind {manifest.kind}, whose rows have several columns of ids; {format!r} holds one. "
             "Export it as 'parquet', 'arrow' or 'jsonl'"
         )
-    if dtype is not None and format not in ID_TYPES:
+    if options.dtype is not None and format not in ID_TYPES:
         raise ConfigError(
-            f"dtype: {dtype!r}, but ids of format {format!r} are always int32; leave it out, or choose one of the "
-            f"formats {', '.join(ID_TYPES)}"
+            f"dtype: {options.dtype!r}, but ids of format {format!r} are always int32; leave it out, or choose one of "
+            f"{', '.join(ID_TYPES)}"
         )
     columns = set(stored_schema(manifest).names).intersection(COLUMNS)
-    if drop_loss_mask:
+    if options.drop_loss_mask:
         columns.discard("loss_mask")
     if "loss_mask" in columns and format in WITHOUT_LOSS_MASK:
         raise ConfigError(
             f"format: {name} has a loss mask, which {format!r} cannot hold, so that a trainer would learn all ids. "
             "Choose npy, mds, litdata or array_record, or leave the mask out (drop_loss_mask=True, --drop-loss-mask)"
         )
+    eos_id = _common(manifest, options.source, "eos_id")
+    appended_eos: int | None = None
+    if options.append_eos:
+        appended_eos = eos_id
+        if manifest.kind == "packed" or "attention_mask" in columns:
+            raise ConfigError(
+                f"append_eos: set, but rows of {name} have one length: packed rows have EOS already, and padded "
+                "documents have no room for it; leave it out"
+            )
+        if eos_id is None:
+            raise ConfigError(
+                f"append_eos: set, but the tokenizers of {name} have no EOS in common; export the sources one by one "
+                "(source, --source)"
+            )
     return TokenFacts(
         width=manifest.width or None,
         columns=frozenset(columns),
         vocab_size=id_limit(manifest),
-        bos_id=_common(manifest, "bos_id"),
-        eos_id=_common(manifest, "eos_id"),
-        pad_id=_common(manifest, "pad_id"),
+        bos_id=_common(manifest, options.source, "bos_id"),
+        eos_id=eos_id,
+        pad_id=_common(manifest, options.source, "pad_id"),
+        appended_eos=appended_eos,
     )
+
+
+def lacks_eos(manifest: Manifest, format: str) -> bool:
+    """Return True if a format lays documents end to end that do not end with EOS."""
+    if format not in END_TO_END or manifest.kind != "tokens":
+        return False
+    for facts in manifest.tokenizer.values():
+        suffix = list(facts.get("suffix") or ())
+        if facts.get("eos_id") not in suffix[-1:]:
+            return True
+    return False
 
 
 def layout_of(format: str, facts: TokenFacts, *, dtype: str | None, max_bytes: int | None) -> TokenLayout:
@@ -106,10 +134,12 @@ def _id_type(format: str, facts: TokenFacts, dtype: str) -> np.dtype[Any]:
     return id_type
 
 
-def _common(manifest: Manifest, fact: str) -> int | None:
-    """Return a special id of the tokenizers of all sources; None if they have none, or differ in it."""
-    tokenizers: Mapping[str, Mapping[str, Any]] = manifest.tokenizer
-    ids = {facts.get(fact) for facts in tokenizers.values()}
+def _common(manifest: Manifest, source: str | None, fact: str) -> int | None:
+    """Return a special id of the tokenizers of the exported sources; None if they have none, or differ in it."""
+    ids: set[int | None] = set()
+    for name, facts in manifest.tokenizer.items():
+        if source in (None, name):
+            ids.add(facts.get(fact))
     if len(ids) != 1:
         return None
     return ids.pop()

@@ -60,7 +60,12 @@ class TokenFiles:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows, with their stored columns."""
-        rows = TokenRows.of(batch)
+        self.add_rows(TokenRows.of(batch))
+
+    def add_rows(self, rows: TokenRows) -> None:
+        """Add rows."""
+        if self._layout.facts.appended_eos is not None:
+            rows = rows.with_eos(self._layout.facts.appended_eos)
         bytes_before = offsets_of(self._layout.row_bytes(rows))
         first = 0
         while first < len(rows):
@@ -128,7 +133,7 @@ class TokenFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close what is open after an error; the files are for the caller to remove."""
+        """Close the open file after an error; the files are for the caller to remove."""
         if self._open is not None:
             self._open.discard()
 

@@ -37,6 +37,7 @@ class TokenFacts:
         bos_id: Id that begins documents; None if there is none, or sources differ in it.
         eos_id: Id that ends documents; None if there is none, or sources differ in it.
         pad_id: Id of padding; None if there is none, or sources differ in it.
+        appended_eos: Id that is appended to documents which do not end with it; None: none is.
     """
 
     width: int | None
@@ -45,6 +46,7 @@ class TokenFacts:
     bos_id: int | None
     eos_id: int | None
     pad_id: int | None
+    appended_eos: int | None = None
 
     @property
     def column_types(self) -> dict[str, np.dtype[Any]]:
