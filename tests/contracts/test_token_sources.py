@@ -69,8 +69,8 @@ def read_in_units(source: Any, unit_size: int, **options: Any) -> list[RowBatch]
     return batches
 
 
-def ids_of(batches: list[RowBatch]) -> list[list[int]]:
-    ids: list[list[int]] = []
+def ids_of(batches: list[RowBatch]) -> list[Any]:
+    ids: list[Any] = []
     for batch in batches:
         if len(batch.positions):
             ids += batch.rows.column(0).to_pylist()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,12 @@ from hypothesis import strategies as st
 import tokenlake as tl
 from tests import token_files
 from tests.tokenizers.tokenizer_samples import byte_level, save
-from tokenlake.config.resolved import ResolvedTokens
+from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
-from tokenlake.etl import build_dataset
-from tokenlake.etl.sources import Rows
-from tokenlake.etl.token_import import import_configuration
-from tokenlake.etl.unit.imported import ImportedIds, import_ids
+from tokenlake.etl import build_dataset, import_configuration
+from tokenlake.etl.sources import list_inputs, split_file
+from tokenlake.etl.tokenizers import load_tokenizer
+from tokenlake.etl.unit import Recipe
 from tokenlake.runtime.loader import open as open_dataset
 
 EOS = 0
@@ -306,28 +308,35 @@ records = st.lists(
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(records=records, eos=st.sampled_from(["keep", "split", "none"]))
 def test_documents_are_those_of_a_loop_over_the_ids(
-    records: list[list[tuple[int, int, int]]], eos: Any
+    tokenizer: Path, records: list[list[tuple[int, int, int]]], eos: Any
 ) -> None:
-    columns: list[list[list[int]]] = [
-        [[item[part] for item in record] for record in records] for part in range(3)
-    ]
-    tokens = ResolvedTokens(
-        eos=eos, eos_token_id=EOS, mask_fields=("attention_mask", "segment_ids"), vocab_size=10
-    )
-    arrays = [pa.array(column, pa.list_(pa.int64())) for column in columns]
-    rows = Rows(pa.RecordBatch.from_arrays(arrays, names=["input_ids", "attention_mask", "segment_ids"]))
-    imported: ImportedIds = import_ids(rows, tokens)
+    names = ("input_ids", "attention_mask", "segment_ids")
+    rows = [{name: [item[part] for item in record] for part, name in enumerate(names)} for record in records]
+    section = {"eos": eos, "eos_token_id": EOS}
+    dataset = {"name": "s", "data_files": "ids.jsonl", "type": "jsonl", "tokens": section}
+    config = {"name": "a", "datasets": [dataset], "default_tokenizer": str(tokenizer)}
+    [source] = resolve(tl.load_config(config)).sources
+    assert source.tokens is not None
+    tokens = replace(source.tokens, mask_fields=names[1:], vocab_size=10)
+    recipe = Recipe(replace(source, tokens=tokens), load_tokenizer(str(tokenizer)))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ids.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        [file] = list_inputs(replace(source, data_files=(str(path),)))
+        [part] = split_file(file, 1 << 30)
+        batches = list(recipe.read(part))
+    written: list[list[int]] = []
+    dropped = 0
+    positions: list[int] = []
+    for batch in batches:
+        ids: Any = batch.documents.ids
+        written += ids.to_pylist()
+        dropped += sum(batch.dropped.values())
+        positions += batch.documents.position.tolist()
     expected: list[list[int]] = []
-    origin: list[int] = []
-    for index, (ids, mask, segments) in enumerate(zip(*columns, strict=True)):
-        documents = simple_documents(ids, mask, segments, eos)
-        expected += documents
-        origin += [index] * len(documents)
-    written = imported.ids.to_pylist()
+    for row in rows:
+        ids, mask, segments = (row[name] for name in names)
+        expected += simple_documents(ids, mask, segments, eos)
     assert [document for document in written if document] == expected
-    assert [
-        row for row, document in zip(imported.origin.tolist(), written, strict=True) if document
-    ] == origin
-    assert set(imported.origin.tolist()) == set(range(len(records)))
-    total = sum(map(len, columns[0]))
-    assert total == sum(map(len, written)) + sum(imported.dropped.values())
+    assert len(set(positions)) == len(records)
+    assert sum(len(record) for record in records) == sum(map(len, written)) + dropped

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +27,7 @@ Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tokenizer, and a store with documents, with and without a loss mask, and packed rows of them."""
     folder = tmp_path_factory.mktemp("lake")
     save(byte_level(), folder / "tokenizer")

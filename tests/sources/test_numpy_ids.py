@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.contracts.test_token_sources import ids_of, positions_of, read_in_units, source_of
-from tokenlake.config.resolved import ResolvedTokens
 from tokenlake.errors import DamagedFileError, UnsuitableFileError
 from tokenlake.etl.sources import list_inputs, read_rows, split_file
 
@@ -27,8 +26,8 @@ def read(path: Path, unit_size: int = 1 << 30, **tokens: Any) -> list[list[int]]
 
 
 def with_tokens(path: Path, **tokens: Any) -> Any:
-    options = {"dtype": "uint16", "eos_token_id": EOS, **tokens}
-    return replace(source_of(path, "numpy"), tokens=ResolvedTokens(**options))
+    source = source_of(path, "numpy")
+    return replace(source, tokens=replace(source.tokens, **tokens))
 
 
 def split_at_eos(ids: list[int]) -> list[list[int]]:

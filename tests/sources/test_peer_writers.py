@@ -21,7 +21,7 @@ def imports(tmp_path: Path) -> Any:
     """A function that imports a folder, and returns the ids of all documents."""
     tokenizer = save(byte_level(), tmp_path / "tokenizer")
 
-    def run(data: Path, format_name: str, **options: Any) -> list[list[int]]:
+    def run(data: Path, format_name: str, **options: Any) -> list[Any]:
         options = {"tokenizer": tokenizer, "store": tmp_path / "store", "workers": 1, **options}
         result = tl.import_tokens(data, format=format_name, name="ids", **options)  # type: ignore[arg-type]
         with open_dataset(result.path) as rows:

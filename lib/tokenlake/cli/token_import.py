@@ -55,7 +55,7 @@ def import_files(
             save_to_disk. parquet, arrow, jsonl: a column of lists of ids.
         name: Name of the dataset. Default: that of the folder or file.
         split: Split to read of a folder whose file names say splits. Default: train.
-        eos: What ends a document. keep: its record, with EOS if it has one. split: each EOS. none: each EOS, which is
+        eos: End of a document. keep: its record, with EOS if it has one. split: each EOS. none: each EOS, which is
             left out. Default: split for numpy, otherwise keep.
         eos_id: Id of EOS in the files. Default: the tokenizer's.
         field: Field of the ids. Default: input_ids, otherwise tokens.

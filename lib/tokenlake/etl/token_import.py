@@ -87,7 +87,7 @@ def import_tokens(
         The committed version; where an equal one existed, that one.
 
     Raises:
-        ConfigError: An option is wrong, or the files do not say what it needs.
+        ConfigError: An option is wrong, or does not fit the files.
         BadRecordError: An id is not in the vocabulary, or a record holds no ids; the message names file and record.
         SourceError: A file is missing or damaged.
 

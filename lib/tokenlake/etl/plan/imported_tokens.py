@@ -2,7 +2,7 @@
 
 1. Which type do ids have, where the files do not state one?
 2. Which field holds the ids, and which fields mark the loss, padding and segments?
-3. What ends a document?
+3. Where do documents end?
 
 Step 1: the type is the smallest one that holds the vocabulary, as nanoGPT and OLMo-core choose it. Ids that were
 written in a wider type look like ids with a 0 behind each of them. The type is doubled while this is so.

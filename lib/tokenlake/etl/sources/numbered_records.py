@@ -214,13 +214,13 @@ def id_batch(columns: Mapping[str, tuple[Numbers, Int64]]) -> pa.RecordBatch:
     return _ARROW.RecordBatch.from_arrays(arrays, names=names)
 
 
-def require_dtype(file: InputFile, want: Want, where: str) -> np.dtype[Any]:
+def require_dtype(file: InputFile, want: Want, content: str) -> np.dtype[Any]:
     """Return the type of ids of a file that does not state one: that of the section `tokens`.
 
     Args:
         file: The file.
         want: Wishes to its reader.
-        where: Part of the file, for messages.
+        content: Part of the file, for messages.
 
     Raises:
         UnsuitableFileError: The configuration does not state it either.
@@ -229,7 +229,7 @@ def require_dtype(file: InputFile, want: Want, where: str) -> np.dtype[Any]:
     if dtype is None:
         raise unsuitable(
             file,
-            f"{where} does not state the type of its ids",
+            f"{content} does not state the type of its ids",
             "set tokens.dtype (uint16, int32, uint32 or int64)",
         )
     return np.dtype(dtype).newbyteorder("<")

@@ -342,12 +342,12 @@ class _DocumentReader:
         return count
 
 
-def _require_names(file: InputFile, wanted: tuple[str, ...], known: list[str]) -> None:
+def _require_names(file: InputFile, names: tuple[str, ...], file_names: list[str]) -> None:
     """Raise UnsuitableFileError for a field that the file does not have."""
-    for name in wanted:
-        if name not in known:
+    for name in names:
+        if name not in file_names:
             raise unsuitable(
                 file,
-                f"it has no field {name!r}; it has {', '.join(known)}",
+                f"it has no field {name!r}; it has {', '.join(file_names)}",
                 "leave tokens.loss_field and where out",
             )

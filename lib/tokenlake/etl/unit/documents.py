@@ -181,19 +181,19 @@ class Recipe:
         is_extra = np.zeros(len(origin), np.bool_)
         is_extra[1:] = np.diff(origin) == 0
         # Fields that are kept. A record that cannot be used for them is bad as a whole.
-        kept = None
+        kept_fields = None
         faults = dict(imported.faults)
         if self._keeper.names and len(batch.positions):
-            kept_fields, unfit = self._keeper.take(rows)
+            fields_of_rows, unfit = self._keeper.take(rows)
             faults |= unfit
             good_rows = np.setdiff1d(np.arange(len(rows)), list(unfit))
-            kept = taken(kept_fields, np.searchsorted(good_rows, origin))
+            kept_fields = taken(fields_of_rows, np.searchsorted(good_rows, origin))
         documents = TextDocuments(
             text=empty_texts(len(origin)),
             file=np.full(len(origin), batch.file.file_id, np.int64),
             position=batch.positions[origin],
             extra=is_extra if is_extra.any() else None,
-            kept=kept,
+            kept=kept_fields,
             ids=imported.ids,
         )
         if faults:
