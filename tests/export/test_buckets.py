@@ -12,7 +12,7 @@ import pytest
 from tests.etl.remote_builds_support import Bucket, bucket
 from tests.seeds import promise
 from tests.servers.s3 import KEY, SECRET
-from tokenlake import Pipeline, tokenize_and_save
+from tokenlake import Pipeline, export_version, tokenize_and_save
 from tokenlake.errors import ConfigError, StoreError
 from tokenlake.etl import build_dataset
 from tokenlake.etl.export import FlatManifest
@@ -124,3 +124,27 @@ def test_a_build_in_a_bucket_exports_beside_itself(where: Bucket, tmp_path: Path
     before = where.everything("lake/_exports")
     assert "set/v1/train-00000-of-00001.jsonl" in before
     assert build_dataset(config).status == "exists" and where.everything("lake/_exports") == before
+
+
+def test_folders_of_splits_are_written_and_replaced(where: Bucket, tmp_path: Path, tokenizer_dir: Path):
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps({"text": f"document {i}"}) + "\n" for i in range(20))
+    )
+    config = {
+        "name": "set",
+        "datasets": [{"name": "a", "data_files": str(tmp_path / "a.jsonl")}],
+        "default_tokenizer": str(tokenizer_dir),
+        "save": {"output_dir": str(tmp_path / "store")},
+    }
+    build_dataset(config, workers=0)
+    url = where.address("trainers").url
+    stats = export_version(tmp_path / "store" / "set", url, "mds", num_shards=2)
+    data_files = {"train/shard.00000.mds", "train/shard.00001.mds", "train/index.json"}
+    assert {path.removeprefix(f"{url}/") for path in stats.output_paths} == data_files
+    assert {name for name in listed(where, "trainers") if not name.startswith("_tokenlake/")} == data_files
+    assert export_version(tmp_path / "store" / "set", url, "mds", num_shards=2) == stats
+    # Files of the previous format go, and those of others stay.
+    where.put("trainers", {"train/mine.txt": b"mine", "model.bin": b"mine"})
+    export_version(tmp_path / "store" / "set", url, "numpy", overwrite=True)
+    names = {name for name in listed(where, "trainers") if not name.startswith("_tokenlake/")}
+    assert names == {"train.bin", "train.csv.gz", "metadata.json", "train/mine.txt", "model.bin"}

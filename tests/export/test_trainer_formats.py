@@ -15,12 +15,13 @@ import pytest
 from tests.builds import Config, small_row_groups
 from tests.export.trainer_readers import READERS, Row
 from tests.rowwise.sharded_support import check_flat
-from tokenlake import export_version
+from tokenlake import Catalog, export_version
 from tokenlake import open as open_version
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl import build_dataset
 from tokenlake.etl.export import FlatManifest
 from tokenlake.rowwise import save_dataset
+from tokenlake.runtime.store import collect, open_store
 
 FORMATS = sorted(READERS)
 HOLD_MASKS = ("npy", "mds", "litdata", "array_record")
@@ -345,15 +346,35 @@ def test_rows_that_hold_no_tokens_cannot_be_saved_as_tokens(tmp_path: Path):
 def test_a_build_exports_after_its_commit(tmp_path: Path, tokenizer_dir: Path, format: str):
     write_inputs(tmp_path)
     config = next(configs(tmp_path, tokenizer_dir))
-    config["save"]["format"] = format
+    config["save"] |= {"format": format, "append_eos": True}
     built = build_dataset(config, workers=0)
     assert built.exports == (str(tmp_path / "store" / "_exports" / "documents" / "v1"),)
     rows = READERS[format](Path(built.exports[0]), "train")
-    assert rows == expected_rows(tmp_path / "store", "documents", "train", format)
+    stored = expected_rows(tmp_path / "store", "documents", "train", format)
+    assert [row.ids for row in rows] == [[*row.ids, 0] for row in stored]
+    store = open_store(tmp_path / "store")  # a store with exports is a store
+    assert Catalog(store).datasets() == ["documents"] and not collect(store, grace=0).removed
     assert (
         len([file for file in FlatManifest.of(built.exports[0]).files if file.split == "train" and file.rows])
         == 1
     )
+
+
+def test_packed_rows_of_a_build_keep_the_eos_that_they_have(tmp_path: Path, tokenizer_dir: Path):
+    write_inputs(tmp_path)
+    config = list(configs(tmp_path, tokenizer_dir))[2]
+    config["save"] |= {"format": "megatron", "append_eos": True}
+    built = build_dataset(config, workers=0)
+    rows = READERS["megatron"](Path(built.exports[0]), "train")
+    assert rows == expected_rows(tmp_path / "store", "packed", "train", "megatron")
+
+
+def test_eos_without_a_format_of_a_trainer_is_refused(tmp_path: Path, tokenizer_dir: Path):
+    write_inputs(tmp_path)
+    config = next(configs(tmp_path, tokenizer_dir))
+    config["save"]["append_eos"] = True
+    with pytest.raises(ConfigError, match=r"save\.append_eos: set, but no export has a format of a trainer"):
+        build_dataset(config, workers=0)
 
 
 def test_a_build_whose_masks_a_format_cannot_hold_is_refused_before_it_begins(

@@ -357,7 +357,8 @@ class PipelineConfig(Section):
         # The shards of a text build are those of the version itself.
         has_own_shards = save.num_shards is not None and not self.is_text_build
         saves_sources = any(dataset.save_path or dataset.shard_column for dataset in self.datasets)
-        return has_other_form or has_own_shards or saves_sources or save.push_to_hub
+        # EOS is refused unless an export has a format of a trainer.
+        return has_other_form or has_own_shards or saves_sources or save.append_eos or save.push_to_hub
 
     @property
     def is_text_build(self) -> bool:

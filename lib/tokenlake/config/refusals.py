@@ -107,6 +107,7 @@ REFUSALS: Final = (
     *(Refusal(f"datasets.{name}", source=_READ) for name in ("save_path", "save_format")),
     Refusal("datasets.save_format", rows=_TRAINERS, also=ROW_FORMATS),
     Refusal("save.format", rows=_TRAINERS, also=ROW_FORMATS),
+    Refusal("save.append_eos", rows=_TRAINERS),
     Refusal("datasets.shard_column", rows=_BY_VALUE, source=_BY_VALUE),
     Refusal("datasets.exclude", rows=_BUILDS, source=_BUILDS),
     Refusal("datasets.splits", rows=_BUILDS, source=_BUILDS, also=({"train": 1.0},)),

@@ -355,6 +355,9 @@ class SaveStageConfig(Section):
     """Most bytes of a file; with `num_shards` no file is ended by its size. In a build's store a file ends at the first
     row group past it."""
 
+    append_eos: Switch = False
+    """End each document with EOS in exports that have a format of a trainer; packed rows have EOS already."""
+
     overwrite: Switch = False
     """Replace data files that lie where the row-wise API saves, or at a `save_path`; versions are never overwritten."""
 

@@ -113,6 +113,7 @@ def exports_of(config: PipelineConfig) -> list[Export]:
         options = ExportOptions(
             num_shards=save.num_shards,
             max_shard_size=_max_shard_size(save, form, save.num_shards),
+            append_eos=save.append_eos and not form.is_of_rows and not config.pack.enabled,
             attention_mask=all(_has_mask(config, dataset) for dataset in config.datasets),
         )
         path = f"{_store_folder(config)}/{EXPORTS}/{name}"
@@ -178,6 +179,7 @@ def _export_of(config: PipelineConfig, dataset: DatasetConfig) -> Export:
     options = ExportOptions(
         num_shards=num_shards,
         max_shard_size=_max_shard_size(save, form, num_shards),
+        append_eos=save.append_eos and not form.is_of_rows and (is_mixed or not config.pack.enabled),
         source=None if is_alone else name,
         attention_mask=_has_mask(config, dataset),
         shard_column=dataset.shard_column,
@@ -260,6 +262,10 @@ def check_exports(config: PipelineConfig) -> None:
     for dataset in config.datasets:
         problems += _by_value_problems(dataset)
     exports = exports_of(config)
+    if config.save.append_eos and all(export.form.is_of_rows for export in exports):
+        problems.append(
+            "save.append_eos: set, but no export has a format of a trainer; set save.format or save_format of a dataset"
+        )
     for export in exports:
         problems += _trainer_problems(config, export)
     raise_problems(ConfigError, problems)

@@ -45,7 +45,7 @@ MOST_UINT16_IDS: Final = 1 << 16
 
 _ARROW: Final[Any] = pa
 _CSV: Final[Any] = csv
-_GZIP_LEVEL: Final = 6
+_GZIP_LEVEL: Final = 1
 
 
 def ids_type(vocab_size: int) -> str:
@@ -120,15 +120,21 @@ class BordersWriter:
             starts: Index of the first id of each document in the file, int64[n].
             ends: Index after its last id, int64[n].
         """
-        table = _ARROW.table({"start": starts, "end": ends})
+        lines = _ARROW.RecordBatch.from_arrays([_over(starts), _over(ends)], names=["start", "end"])
         options = _CSV.WriteOptions(include_header=False)
         sink = _ARROW.BufferOutputStream()
-        _CSV.write_csv(table, sink, options)
+        _CSV.write_csv(lines, sink, options)
         self._stream.write(sink.getvalue())
 
     def close(self) -> None:
         """Write the end of the compressed stream."""
         self._stream.close()
+
+
+def _over(numbers: Int64) -> Any:
+    """Return numbers as an Arrow array, without copying them."""
+    buffers = [None, _ARROW.py_buffer(np.ascontiguousarray(numbers))]
+    return _ARROW.Array.from_buffers(pa.int64(), len(numbers), buffers)
 
 
 def read_borders(data: bytes, path: str) -> Int64:

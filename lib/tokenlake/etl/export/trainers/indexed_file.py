@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, final
+from typing import IO, Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -40,23 +40,40 @@ class IndexedFile:
         self._encode = encode
         self._head = head
         self._sizes: list[Int64] = []
-        self._records: Any = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, dir=str(path.parent))  # noqa: SIM115
+        self._pieces: list[memoryview] = []
+        self._piece_bytes = 0
+        self._spool: IO[bytes] | None = None
         self.bytes = len(head(np.zeros(0, np.int64)))
 
     def write(self, rows: TokenRows) -> None:
         records = self._encode(rows)
         self._sizes.append(record_sizes(records))
         data = record_bytes(records)
-        self._records.write(data)
+        self._pieces.append(data)
+        self._piece_bytes += len(data)
         self.bytes += len(data) + 4 * len(rows)
+        if self._piece_bytes > _IN_MEMORY_BYTES:
+            self._move_to_spool()
 
     def close(self) -> list[Part]:
         with PartFile(self._path, "") as part:
             part.file.write(self._head(np.concatenate(self._sizes)))
-            self._records.seek(0)
-            shutil.copyfileobj(self._records, part.file, _COPIED_BYTES)
-            self._records.close()
+            if self._spool is not None:
+                self._spool.seek(0)
+                shutil.copyfileobj(self._spool, part.file, _COPIED_BYTES)
+                self._spool.close()
+            for piece in self._pieces:
+                part.file.write(piece)
             return [part.close()]
 
     def discard(self) -> None:
-        self._records.close()
+        if self._spool is not None:
+            self._spool.close()
+
+    def _move_to_spool(self) -> None:
+        """Move the records that wait in memory to the temporary file."""
+        if self._spool is None:
+            self._spool = tempfile.TemporaryFile(dir=self._path.parent)  # noqa: SIM115
+        self._spool.writelines(self._pieces)
+        self._pieces = []
+        self._piece_bytes = 0
