@@ -340,3 +340,93 @@ def test_documents_are_those_of_a_loop_over_the_ids(
     assert [document for document in written if document] == expected
     assert len(set(positions)) == len(records)
     assert sum(len(record) for record in records) == sum(map(len, written)) + dropped
+
+
+# Beside other options
+
+
+@pytest.mark.parametrize("format_name", token_files.WRITERS)
+def test_records_can_be_limited_held_out_and_divided_into_files(
+    tmp_path: Path, tokenizer: Path, format_name: str
+) -> None:
+    token_files.WRITERS[format_name](tmp_path, DOCUMENTS)
+    config = {
+        "default_tokenizer": str(tokenizer),
+        "pack": {"enabled": False},
+        "save": {"output_dir": str(tmp_path / "store")},
+        "source": {"unit_size": 300},
+    }
+    path = str(tmp_path / "*.*")
+    source = {"name": "s", "data_files": path, "type": format_name}
+    limited = build_dataset(
+        {**config, "name": "limited", "datasets": [{**source, "num_rows": 37}]}, workers=1
+    )
+    assert stored(limited) == DOCUMENTS[:37]
+    several = {**source, "eval": 10, "num_shards": 2}
+    divided = build_dataset({**config, "name": "divided", "datasets": [several]}, workers=1)
+    assert {name: split.documents for name, split in divided.manifest.splits.items()} == {
+        "train": len(DOCUMENTS) - 10,
+        "eval_s": 10,
+    }
+
+
+def test_fields_are_kept_and_rows_left_out_by_where(tmp_path: Path, tokenizer: Path) -> None:
+    numbers = list(range(len(DOCUMENTS)))
+    path = token_files.parquet(tmp_path, DOCUMENTS, number=numbers)
+    source = {
+        "name": "s",
+        "data_files": str(path),
+        "tokens": {"eos": "split"},
+        "where": "number % 2 = 0",
+        "additional_fields": ["number"],
+    }
+    config = {"name": "some", "datasets": [source], "default_tokenizer": str(tokenizer)}
+    others = {"pack": {"enabled": False}, "save": {"output_dir": str(tmp_path / "store")}}
+    result = build_dataset({**config, **others}, workers=1)
+    assert stored(result) == DOCUMENTS[::2]
+    assert stored(result, "number") == numbers[::2]
+    assert result.manifest.account.filtered == {"where": 50}
+
+
+def test_ids_and_texts_are_packed_and_mixed_together(tmp_path: Path, tokenizer: Path) -> None:
+    path = token_files.megatron(tmp_path, DOCUMENTS)
+    (tmp_path / "web.jsonl").write_text('{"text": "A lake holds water"}\n' * 50)
+    config = {
+        "datasets": [
+            {"name": "ids", "data_files": str(path), "type": "megatron"},
+            {"name": "web", "data_files": str(tmp_path / "web.jsonl")},
+        ],
+        "default_tokenizer": str(tokenizer),
+        "pack": {"enabled": True, "seq_length": 32},
+        "save": {"output_dir": str(tmp_path / "store")},
+    }
+    account = build_dataset({**config, "name": "both"}, workers=1).manifest.account
+    assert (account.documents, account.eos, account.eos_existing) == (150, 50, 100)
+    mix = {"weights": {"ids": 0.5, "web": 0.5}, "total_rows": 40}
+    account = build_dataset({**config, "name": "mixed", "mix": mix}, workers=1).manifest.account
+    assert account.documents == account.eos + account.eos_existing == 40
+
+
+def test_a_lost_file_of_a_version_is_imported_again(tmp_path: Path, imports: Any) -> None:
+    result = imports(token_files.litdata(tmp_path, DOCUMENTS), "litdata")
+    [path] = (Path(result.path) / "data").glob("*.parquet")
+    content = path.read_bytes()
+    path.unlink()
+    assert not tl.repair(tmp_path / "store", name="ids").problems
+    assert path.read_bytes() == content
+
+
+def test_cleaning_and_looking_into_text_refuse_ids(tmp_path: Path, tokenizer: Path) -> None:
+    path = token_files.megatron(tmp_path, DOCUMENTS)
+    config = {
+        "name": "a",
+        "datasets": [{"name": "s", "data_files": str(path), "type": "megatron"}],
+        "default_tokenizer": str(tokenizer),
+        "save": {"output_dir": str(tmp_path / "store")},
+    }
+    with pytest.raises(ConfigError, match=r"datasets\.s: its records hold token ids"):
+        tl.clean_dataset(config)
+    with pytest.raises(ConfigError, match="tokenlake import"):
+        tl.inspect(str(path), type="megatron")
+    with pytest.raises(ConfigError, match=r"datasets\.dataset_0\.type: 'megatron' is not available"):
+        tl.create_source({"data_files": str(path), "type": "megatron"})

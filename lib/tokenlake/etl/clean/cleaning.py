@@ -298,6 +298,11 @@ def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
     Raises:
         ConfigError: its text is made in another way, or a step of it is wrong.
     """
+    if dataset.ids is not None:
+        raise ConfigError(
+            f"datasets.{dataset.name}: its records hold token ids, and cleaning compares texts; clean the text that "
+            "the ids were made of, or leave this dataset out"
+        )
     source = resolve_source(config, dataset)
     texts = source.texts
     made = [name for name in ("chat", "prompt", "preference") if getattr(texts, name) is not None]

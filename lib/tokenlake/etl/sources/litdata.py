@@ -18,13 +18,13 @@ from tokenlake.etl.layouts import litdata as layout
 from tokenlake.etl.sources.id_records import RecordFile, joined_bytes
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import damaged, unsuitable
-from tokenlake.etl.sources.numbered_records import NumberedRecords, Numbers, id_batch
+from tokenlake.etl.sources.numbered_records import NumberedRecords, Numbers, id_batch, index_of
 from tokenlake.etl.sources.parsed import Want
 
 
 def open_litdata(data: InputBytes, want: Want) -> LitdataRecords:
     """Return the items of a chunk, which `want` has the open index of."""
-    return LitdataRecords(data, want.companions[layout.INDEX])
+    return LitdataRecords(data, index_of(data.file, want, layout.INDEX))
 
 
 @final

@@ -21,7 +21,7 @@ from tokenlake.errors import DamagedFileError
 from tokenlake.etl.layouts import megatron as layout
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import damaged, unsuitable
-from tokenlake.etl.sources.numbered_records import NumberedRecords, Numbers, id_batch
+from tokenlake.etl.sources.numbered_records import NumberedRecords, Numbers, id_batch, index_of
 from tokenlake.etl.sources.parsed import Want
 
 INPUT_IDS = "input_ids"
@@ -29,7 +29,7 @@ INPUT_IDS = "input_ids"
 
 def open_megatron(data: InputBytes, want: Want) -> MegatronRecords:
     """Return the documents of a ``.bin`` file, which `want` has the open index of."""
-    return MegatronRecords(data, want.companions[layout.INDEX_SUFFIX])
+    return MegatronRecords(data, index_of(data.file, want, layout.INDEX_SUFFIX))
 
 
 @final

@@ -214,6 +214,25 @@ def id_batch(columns: Mapping[str, tuple[Numbers, Int64]]) -> pa.RecordBatch:
     return _ARROW.RecordBatch.from_arrays(arrays, names=names)
 
 
+def index_of(file: InputFile, want: Want, name: str) -> InputBytes:
+    """Return the open index of a file.
+
+    Args:
+        file: The file.
+        want: Wishes to its reader, with the open files that belong to it.
+        name: Name that the format has for the index.
+
+    Raises:
+        UnsuitableFileError: The file was opened without its index.
+    """
+    index = want.companions.get(name)
+    if index is None:
+        raise unsuitable(
+            file, f"it is read by its index ({name}), which is not there", "put it beside the file"
+        )
+    return index
+
+
 def require_dtype(file: InputFile, want: Want, content: str) -> np.dtype[Any]:
     """Return the type of ids of a file that does not state one: that of the section `tokens`.
 
