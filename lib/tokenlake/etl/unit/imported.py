@@ -88,34 +88,52 @@ def import_ids(rows: Rows, tokens: ResolvedTokens) -> ImportedIds:
     usable_records = np.flatnonzero(is_usable)
     # 3. The ids that are no padding, and the record of each.
     ids = lists[tokens.field]
-    is_content = np.ones(len(ids.values), np.bool_)
-    for name in tokens.mask_fields:
-        is_content &= lists[name].values != 0
-    content = ids.values[is_content].astype(np.int32)
-    record_of_id = np.repeat(np.arange(len(usable_records)), ids.lengths)[is_content]
-    # 4. Documents: the first id of each, and the ids that are stored.
+    content = ids.values
+    record_of_id = np.repeat(np.arange(len(usable_records)), ids.lengths)
+    is_content = _content_mask(lists, tokens)
+    if is_content is not None:
+        content = content[is_content]
+        record_of_id = record_of_id[is_content]
+    content = content.astype(np.int32)
+    padding = len(ids.values) - len(content)
+    # 4. Documents: the first id of each.
     segments = None
     if SEGMENTS in tokens.mask_fields:
         segments = lists[SEGMENTS].values[is_content]
     starts = np.flatnonzero(_begins_document(content, record_of_id, segments, tokens))
-    is_stored = np.ones(len(content), np.bool_)
+    offsets = np.append(starts, len(content))
+    is_separator: Bools | None = None
     if tokens.eos == "none":
-        is_stored = content != tokens.eos_token_id
+        is_separator = content == tokens.eos_token_id
     if tokens.loss_field is not None:
-        content = marked(content, _learned(lists[tokens.loss_field], tokens.loss_field)[is_content])
-    stored_before = offsets_of(is_stored.astype(np.int64))
-    offsets = stored_before[np.append(starts, len(content))]
+        is_learned = _learned(lists[tokens.loss_field], tokens.loss_field)
+        if is_content is not None:
+            is_learned = is_learned[is_content]
+        content = marked(content, is_learned)
+    separators = 0
+    if is_separator is not None:
+        # The places of documents among the ids that stay.
+        offsets = offsets_of((~is_separator).astype(np.int64))[offsets]
+        content = content[~is_separator]
+        separators = len(is_separator) - len(content)
     origin, offsets = _with_empty_records(record_of_id[starts], offsets, len(usable_records))
-    dropped = {
-        PADDING: len(is_content) - len(content),
-        SEPARATORS: len(content) - int(stored_before[-1]),
-    }
+    dropped = {PADDING: padding, SEPARATORS: separators}
     return ImportedIds(
-        ids=_ARROW.LargeListArray.from_arrays(_ARROW.array(offsets), _ARROW.array(content[is_stored])),
+        ids=_ARROW.LargeListArray.from_arrays(_ARROW.array(offsets), _ARROW.array(content)),
         origin=usable_records[origin],
         faults=faults,
         dropped={reason: count for reason, count in dropped.items() if count},
     )
+
+
+def _content_mask(lists: dict[str, _Lists], tokens: ResolvedTokens) -> Bools | None:
+    """Return True for the ids that are no padding, bool[total]; None if no field marks padding."""
+    if not tokens.mask_fields:
+        return None
+    is_content = np.ones(len(lists[tokens.field].values), np.bool_)
+    for name in tokens.mask_fields:
+        is_content &= lists[name].values != 0
+    return is_content
 
 
 def _usable_lists(rows: Rows, tokens: ResolvedTokens, faults: dict[int, Fault]) -> dict[str, _Lists]:
