@@ -155,6 +155,17 @@ def test_a_size_ends_files(tmp_path: Path, store: Path, format: str):
         assert sum(file.bytes for file in files) > 4500 * len(files)
 
 
+@pytest.mark.parametrize("format", ["mds", "litdata"])
+def test_records_that_wait_on_the_disk_are_the_same(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, format: str
+):
+    in_memory = export_version(store / "packed", tmp_path / "memory", format, num_shards=1)
+    monkeypatch.setattr("tokenlake.etl.export.trainers.indexed_file._IN_MEMORY_BYTES", 5000)
+    on_disk = export_version(store / "packed", tmp_path / "disk", format, num_shards=1)
+    for path, other_path in zip(in_memory.output_paths, on_disk.output_paths, strict=True):
+        assert Path(path).read_bytes() == Path(other_path).read_bytes()
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_values_of_a_field_have_files_of_their_own(tmp_path: Path, store: Path, format: str):
     export_version(store / "documents", tmp_path / "out", format, shard_column="lang", split="train")
@@ -285,6 +296,16 @@ def test_folders_of_others_are_never_replaced(tmp_path: Path, store: Path):
     with pytest.raises(ConfigError, match="holds 'train', which is no file"):
         export_version(store / "packed", out, "numpy", overwrite=True)
     assert (out / "train" / "mine.txt").read_text() == "mine"
+
+
+def test_overwrite_replaces_a_file_of_others_that_has_the_name_of_ours(tmp_path: Path, store: Path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "train.bin").write_bytes(b"theirs")
+    with pytest.raises(ConfigError, match=r"is not empty \(it holds 'train\.bin'\)"):
+        export_version(store / "packed", out, "numpy")
+    export_version(store / "packed", out, "numpy", overwrite=True)
+    check_flat(out)
 
 
 def test_a_model_beside_the_data_stays(tmp_path: Path, store: Path):

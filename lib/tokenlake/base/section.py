@@ -1,9 +1,9 @@
 """The base of every configuration model, and the kinds of values that sections share.
 
-A section is frozen, closed to unknown keys, and its errors are in our own words. Pydantic says *that* ``parqet`` is no
+A section is frozen, closed to unknown keys, and its errors are in our own words. Pydantic says *that* ``zst`` is no
 ``Literal``; a person wants to read ::
 
-    save.format: got 'parqet', must be 'parquet', 'arrow' or 'jsonl'; did you mean 'parquet'?
+    save.compression: got 'zst', must be 'none', 'gzip', 'lz4' or 'zstd'; did you mean 'zstd'?
 
 Secrets are given as values in Python, by reference in files, and never printed, saved or sent. A file says where a
 secret is, not what it is: ``{env: HF_TOKEN}``, an environment variable of the process that needs it, or

@@ -395,6 +395,7 @@ def tokenize_and_save(
         TokenlakeError: see :func:`build_dataset`. The target stays as it was; finished units are kept in the private
             store, and the same call goes on from there.
     """
+    require_one_of("output_format", output_format, ROW_FORMATS)
     form = flat_manifest.FileFormat.of(output_format, compression)
     rest = {"content_field": content_field, **options}
     if additional_fields is not None:

@@ -10,6 +10,7 @@ from tokenlake.base.sizes import MIB, parse_size
 from tokenlake.errors import ConfigError
 from tokenlake.etl.export.flat_manifest import FileFormat
 from tokenlake.etl.export.shard_files import DEFAULT_NAMING
+from tokenlake.etl.layouts import litdata, mds
 
 MOST_SHARDS: Final = 100_000
 
@@ -18,8 +19,8 @@ _USUAL_BYTES: Final[dict[str, int | None]] = {
     "megatron": None,
     "numpy": None,
     "npy": None,
-    "mds": 64 * MIB,
-    "litdata": 64 * MIB,
+    "mds": mds.USUAL_SHARD_BYTES,
+    "litdata": litdata.USUAL_CHUNK_BYTES,
 }
 """Largest size of a file by default in some formats, as their own tools write them; None: no limit."""
 

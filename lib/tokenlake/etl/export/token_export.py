@@ -58,9 +58,10 @@ def write_tokens(
     # 2. The files of each split.
     files: list[FlatFile] = []
     for split in splits:
-        rows = manifest.splits[split].rows if split in manifest.splits else 0
-        if rows == 0:
+        # The rows of one source may be of some splits only.
+        if split not in manifest.splits or manifest.splits[split].rows == 0:
             continue
+        rows = manifest.splits[split].rows
         edges = _edges(split, rows, form, options)
         open_files = partial(
             TokenFiles, folder, layout=layout, max_bytes=options.max_bytes(form), edges=edges

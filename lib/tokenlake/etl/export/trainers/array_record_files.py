@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Int64
 from tokenlake.base.lazy_names import load
-from tokenlake.base.sizes import MIB
 from tokenlake.etl.export.file_mode import file_mode
 from tokenlake.etl.export.flat_manifest import FlatFile
 from tokenlake.etl.export.token_rows import TokenRows
@@ -37,8 +36,6 @@ class ArrayRecordLayout(TokenLayout):
     Raises:
         MissingExtraError: The package ``array_record`` is missing.
     """
-
-    usual_bytes = 500 * MIB
 
     def __init__(self, facts: TokenFacts) -> None:
         self.facts = facts

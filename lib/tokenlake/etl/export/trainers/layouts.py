@@ -119,7 +119,9 @@ def layout_of(format: str, facts: TokenFacts, *, dtype: str | None, max_bytes: i
     if format == "megatron":
         return MegatronLayout(facts, _id_type(format, facts, dtype or megatron.ids_type(facts.vocab_size)))
     id_type = _id_type(format, facts, dtype or numpy_flat.ids_type(facts.vocab_size))
-    suffix = numpy_flat.BIN_SUFFIX if format == "numpy" else numpy_flat.NPY_SUFFIX
+    suffix = numpy_flat.NPY_SUFFIX
+    if format == "numpy":
+        suffix = numpy_flat.BIN_SUFFIX
     return NumpyLayout(facts, id_type, suffix)
 
 

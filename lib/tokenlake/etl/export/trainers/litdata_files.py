@@ -31,7 +31,6 @@ class LitdataLayout(TokenLayout):
         max_bytes: Largest size of a chunk, for the index; None: not limited.
     """
 
-    usual_bytes = litdata.USUAL_CHUNK_BYTES
     most_bytes = litdata.MOST_CHUNK_BYTES
     has_folders = True
 

@@ -35,13 +35,13 @@ class MdsLayout(TokenLayout):
         max_bytes: Largest size of a shard, for the index; None: not limited.
     """
 
-    usual_bytes = mds.USUAL_SHARD_BYTES
     most_bytes = mds.MOST_SHARD_BYTES
     has_folders = True
 
     def __init__(self, facts: TokenFacts, max_bytes: int | None) -> None:
         self.facts = facts
-        self._names = {name: _IDS_NAME if name == "input_ids" else name for name in facts.column_types}
+        self._names = {name: name for name in facts.column_types}
+        self._names["input_ids"] = _IDS_NAME
         columns: list[mds.MdsColumn] = []
         for name, kind in facts.column_types.items():
             columns.append(mds.MdsColumn(self._names[name], kind.name, facts.width))

@@ -42,7 +42,6 @@ class TokenFiles:
         max_bytes: int | None = None,
         edges: tuple[int, ...] | None = None,
     ) -> None:
-        self._root = folder
         self._folder = folder
         self._split = split
         self._layout = layout
@@ -71,22 +70,23 @@ class TokenFiles:
         while first < len(rows):
             if self._open is None:
                 self._open = self._layout.open(self._folder / self._shard_name(len(self._shards)))
-            # 1. The rows that fit into the open file; an empty one takes a row of any size.
+            # 1. The rows that fit into the open file; an empty file takes a row of any size.
             end = len(rows)
             if self._max_bytes is not None:
                 room = self._max_bytes - self._open.bytes
                 end = int(np.searchsorted(bytes_before, bytes_before[first] + room, "right")) - 1
                 if self._file_rows == 0:
                     end = max(end, first + 1)
-            # 2. The rows before its edge.
+            # 2. Of these, the rows before the row at which the file ends.
             edge = self._next_edge()
             if edge is not None:
                 end = min(end, first + edge - self._rows)
-            end = min(end, len(rows))
-            if end > first:
+            # 3. A file that is full ends.
+            count = end - first
+            if count > 0:
                 self._open.write(rows.rows(first, end))
-                self._rows += end - first
-                self._file_rows += end - first
+                self._rows += count
+                self._file_rows += count
                 first = end
             if first < len(rows) or self._rows == edge:
                 self._end_file()
@@ -99,35 +99,44 @@ class TokenFiles:
         """
         if self._open is not None:
             self._end_file()
+        if not self._shards:
+            if self._layout.has_folders:
+                self._folder.rmdir()
+            return []
+        # 1. Each part of a shard gets its name; the rows are those of its first part.
         files: list[FlatFile] = []
-        first_parts: list[FlatFile] = []
+        shards: list[FlatFile] = []
         for index, (parts, rows) in enumerate(self._shards):
-            name = self._shard_name(index)
-            new_name = name
-            if not self._layout.has_folders:
-                new_name = self._split
-                if naming is not None:
-                    new_name = naming.format(split=self._split, index=index, count=len(self._shards))
-            for part in parts:
-                path = self._folder / (new_name + part.suffix)
-                (self._folder / (name + part.suffix)).rename(path)
-                file = FlatFile(
-                    path=path.relative_to(self._root).as_posix(),
-                    split=self._split,
-                    bytes=part.bytes,
-                    sha256=part.sha256,
-                    rows=rows if part is parts[0] else 0,
-                )
-                files.append(file)
-            first_parts.append(files[-len(parts)])
-        if files:
-            for name, data in self._layout.split_index(first_parts).items():
-                file = put_file(self._folder / name, data)
-                path = (self._folder / name).relative_to(self._root).as_posix()
-                files.append(replace(file, path=path, split=self._split))
-        elif self._layout.has_folders:
-            self._folder.rmdir()
+            first_part, *other_parts = parts
+            shard = replace(self._named(first_part, index, naming), rows=rows)
+            shards.append(shard)
+            files.append(shard)
+            files += [self._named(part, index, naming) for part in other_parts]
+        # 2. Files about the shards.
+        for name, data in self._layout.split_index(shards).items():
+            file = put_file(self._folder / name, data)
+            files.append(replace(file, path=self._path_of(name), split=self._split))
         return files
+
+    def _named(self, part: Part, index: int, naming: str | None) -> FlatFile:
+        """Name a part of a shard, and return its entry, without rows."""
+        name = self._shard_name(index)
+        new_name = name
+        if not self._layout.has_folders:
+            new_name = self._split
+            if naming is not None:
+                new_name = naming.format(split=self._split, index=index, count=len(self._shards))
+        new_name += part.suffix
+        (self._folder / (name + part.suffix)).rename(self._folder / new_name)
+        return FlatFile(
+            path=self._path_of(new_name), split=self._split, bytes=part.bytes, sha256=part.sha256, rows=0
+        )
+
+    def _path_of(self, name: str) -> str:
+        """Return the path of a file in the folder of the export."""
+        if self._layout.has_folders:
+            return f"{self._split}/{name}"
+        return name
 
     def __enter__(self) -> Self:
         return self

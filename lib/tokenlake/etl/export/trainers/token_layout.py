@@ -122,13 +122,11 @@ class TokenLayout(ABC):
 
     Attributes:
         facts: Facts about the rows.
-        usual_bytes: Largest size of a file if none is given; None: one file for each split.
         most_bytes: Largest size that the format allows; None: any.
         has_folders: True if each split has a folder of its own.
     """
 
     facts: TokenFacts
-    usual_bytes: int | None = None
     most_bytes: int | None = None
     has_folders: bool = False
 
