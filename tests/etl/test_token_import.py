@@ -100,15 +100,22 @@ def test_units_give_the_same_bytes_at_any_number_of_workers(
     assert hashes[0] == hashes[1]
 
 
-def test_another_index_makes_another_version(tmp_path: Path, imports: Any) -> None:
-    """The ids are equal, but one document has become two."""
-    token_files.megatron(tmp_path, [[5, 6, 7, 8]])
-    first = imports(tmp_path / "ids.bin", "megatron")
-    assert imports(tmp_path / "ids.bin", "megatron").status == "exists"
-    token_files.megatron(tmp_path, [[5, 6], [7, 8]])
-    second = imports(tmp_path / "ids.bin", "megatron")
-    assert (first.version, second.version) == (1, 2)
-    assert stored(second) == [[5, 6], [7, 8]]
+def test_another_index_makes_another_version(tmp_path: Path, tokenizer: Path) -> None:
+    """The ids and the ranges of records are equal, but a border has moved: no unit may be taken over."""
+    config = {
+        "name": "ids",
+        "datasets": [{"name": "s", "data_files": str(tmp_path / "ids.bin"), "type": "megatron"}],
+        "default_tokenizer": str(tokenizer),
+        "source": {"unit_size": 8},
+        "pack": {"enabled": False},
+        "save": {"output_dir": str(tmp_path / "store")},
+    }
+    for version, documents in ((1, [[5, 6, 7], [8], [1] * 4]), (2, [[5, 6], [7, 8], [1] * 4])):
+        token_files.megatron(tmp_path, documents)
+        result = build_dataset(config, workers=1)
+        assert (result.version, result.units_reused) == (version, 0)
+        assert stored(result) == documents
+        assert build_dataset(config, workers=1).status == "exists"
 
 
 # Documents
