@@ -24,6 +24,7 @@ from tokenlake.etl.planner.configurations import plan as plan
 from tokenlake.etl.publish.push import push_to_hub as push_to_hub
 from tokenlake.etl.publish.push_report import PushReport as PushReport
 from tokenlake.etl.runner import BuildResult as BuildResult
+from tokenlake.etl.token_import import import_tokens as import_tokens
 from tokenlake.query.report import report as report
 from tokenlake.query.session import sql as sql
 from tokenlake.query.store_pages import StoreReport as StoreReport

@@ -83,6 +83,8 @@ def store(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lender: 
 def config(settings: dict[str, object], store: Path) -> Path:
     path = store.parent / "evil.yaml"
     path.write_text(yaml.safe_dump(settings))
+    row = {"input_ids": list(range(20)), EVIL: EVIL}
+    Path(f"{EVIL}.jsonl").write_text(json.dumps(row))
     return path
 
 
@@ -132,6 +134,11 @@ WELL = {
     ],
     "plan": ["plan CONFIG", "plan CONFIG --json"],
     "run": ["run CONFIG --no-prefect", "run CONFIG --no-prefect --json"],
+    "import": [
+        "import EVIL.jsonl --tokenizer TOKENIZER --format jsonl --name ids --no-prefect",
+        "import EVIL.jsonl --tokenizer TOKENIZER --format jsonl --name ids --no-prefect --json",
+        "import EVIL.jsonl --tokenizer EVIL --format jsonl --name ids --print-config",
+    ],
     "work": ["work store evil", "work store packed@v1 --json"],
     "schema": ["schema"],
     "ls": ["ls", "ls --json", "ls --store EVIL"],
@@ -171,6 +178,13 @@ WRONG = {
     "doctor": ["doctor --EVIL"],
     "completion": ["completion EVIL"],
     "run": ["run CONFIG --no-prefect --set datasets.0.content_field=EVIL", "run EVIL --no-prefect"],
+    "import": [
+        "import EVIL --tokenizer TOKENIZER --format jsonl --name ids --no-prefect",
+        "import EVIL.jsonl --tokenizer EVIL --format jsonl --name ids --no-prefect",
+        "import EVIL.jsonl --tokenizer TOKENIZER --format EVIL --name ids",
+        "import EVIL.jsonl --tokenizer TOKENIZER --format jsonl --name ids --field EVIL --no-prefect",
+        "import CONFIGDATA --tokenizer TOKENIZER --format jsonl --name ids --no-prefect",
+    ],
     "work": [
         "work store EVIL",
         "work EVIL evil",
@@ -219,6 +233,7 @@ def arguments(line: str, settings: dict[str, object]) -> list[str]:
         "SELECT": SQL,
         "SELECTEVIL": f'select "{EVIL}x" from evil',
         "CAST": f"select cast('{EVIL}' as int)",
+        "TOKENIZER": settings["default_tokenizer"],
         "CONFIGDATA": settings["datasets"][0]["data_files"],  # type: ignore[index]
     }
     return [str(words.get(word, word.replace("EVIL", EVIL))) for word in line.split()]

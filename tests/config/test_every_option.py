@@ -124,6 +124,7 @@ DATASET: Final[dict[str, Option]] = {
     "prompt": Option(value={"template": "{prompt}{answer}", "label_column": "answer"}),
     "preference": Option(value={"method": "dpo"}),
     "fim": Option(value={"rate": 1.0, "tokens": ["some", "words", "and"]}),
+    "tokens": Option(value={"field": "ids"}),
     "long_documents": Option(value="drop", beside=SHORT),
     "truncation_strategy": Option(value="word", beside=SHORT),
     "truncation_side": Option(value="left", beside=SHORT),

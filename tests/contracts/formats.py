@@ -8,5 +8,10 @@ from tokenlake.config.formats import FORMATS, FormatFacts
 
 
 def formats() -> Mapping[str, FormatFacts]:
-    """Return name -> facts of every input format."""
-    return {name: facts for name, facts in FORMATS.items()}  # noqa: C416 - the names are plain text here
+    """Return name -> facts of every input format of texts."""
+    return {name: facts for name, facts in FORMATS.items() if not facts.tokens}
+
+
+def token_formats() -> Mapping[str, FormatFacts]:
+    """Return name -> facts of every input format of token ids."""
+    return {name: facts for name, facts in FORMATS.items() if facts.tokens}

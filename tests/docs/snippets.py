@@ -91,7 +91,7 @@ def _command(line: str, place: str) -> None:
         assert command[0] == "tokenlake", f"{place}: {command[0]} is run by no test; say why, or leave it out"
         printed = io.StringIO()
         # A server of Prefect takes seconds to start; the flows have tests of their own.
-        extra = ["--no-prefect"] if command[1] == "run" else []
+        extra = ["--no-prefect"] if command[1] in ("run", "import") else []
         with contextlib.redirect_stdout(printed):
             code = main([*command[1:], *extra])
         assert code == 0, f"{place}: {shlex.join(command)} ended with {code}: {printed.getvalue()}"

@@ -53,6 +53,7 @@ class Source:
     split: str = "train"
     split_from: str = "default"
     delimiter: str | None = None
+    tokens: Any = None
 
 
 def inputs(*paths: Path | str, **options: Any) -> list[InputFile]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 from moto.s3.models import s3_backends
 
+from tests import token_files
 from tests.builds import config_of
+from tests.contracts import test_token_sources as token_sources
 from tests.seeds import promise
 from tests.servers.base import Fault
 from tests.servers.s3 import KEY, SECRET, S3Server
@@ -25,7 +29,7 @@ from tests.sources.remote_support import (
 )
 from tokenlake.errors import ConfigError, InputChangedError, SourceError, SourceNotFoundError
 from tokenlake.etl import build_dataset
-from tokenlake.etl.sources import opened
+from tokenlake.etl.sources import RowBatch, list_inputs, opened, read_rows, split_files
 from tokenlake.runtime.store import close_filesystems
 
 TREE = {
@@ -299,3 +303,21 @@ class TestBuild:
         wanted = config(server, tmp_path, tokenizer_dir, "s3://lake/moving.jsonl")
         with pytest.raises(InputChangedError, match=r"s3://lake/moving\.jsonl: the input changed"):
             build_dataset(wanted, workers=1, on_event=replace)
+
+
+@pytest.mark.parametrize("format_name", ["megatron", "numpy", "mds", "litdata"])
+def test_files_of_token_ids_are_read_with_their_index(
+    server: S3Server, tmp_path: Path, format_name: str
+) -> None:
+    token_files.WRITERS[format_name](tmp_path, token_sources.DOCUMENTS)
+    for path in tmp_path.iterdir():
+        put(server, f"{format_name}/{path.name}", path.read_bytes())
+    source = token_sources.source_of(tmp_path, format_name)
+    folder = (f"s3://lake/{format_name}/",)
+    source = replace(source, data_files=folder, storage_options=server.options())
+    files = list_inputs(source)
+    assert len(files) == len(list(tmp_path.iterdir()))
+    batches: list[RowBatch] = []
+    for part in chain.from_iterable(split_files(files, 700, source.storage_options)):
+        batches += read_rows(part, source)
+    assert token_sources.ids_of(batches) == token_sources.DOCUMENTS

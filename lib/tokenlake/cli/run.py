@@ -63,9 +63,37 @@ def run(
         prefect: Run as a Prefect flow (default); --no-prefect runs the library alone.
     """
     executor = executor_of(executor, engine)
+    result, tallies = run_build(config, with_store(set_, store), workers, executor, prefect=prefect)
+    print_summary(result, tallies, json)
+    return 0
+
+
+def run_build(
+    config: str | dict[str, Any],
+    overrides: Sequence[str],
+    workers: int | None,
+    executor: Executor,
+    *,
+    prefect: bool,
+) -> tuple[BuildResult, list[RunTally]]:
+    """Build a configuration, and show the progress on stderr.
+
+    Args:
+        config: Path of a YAML file, or a configuration as a mapping.
+        overrides: Texts ``key=value``.
+        workers: Number of workers; None for the default.
+        executor: Place where units run; None for this machine.
+        prefect: True to run as a Prefect flow, False to run the library alone.
+
+    Returns:
+        The result of the last build, and the figures of each build of the run.
+
+    Raises:
+        CancelledError: The run was cancelled; the message has the command that resumes it.
+        MissingExtraError: Prefect is not installed.
+    """
     # Imported here and not above: the flow's first act is to start a server, and every import delays it.
     observed = importlib.import_module("tokenlake.etl.observability.build")
-    overrides = with_store(set_, store)
     try:
         with observed.RunProgress("planning") as progress:
 
@@ -93,8 +121,7 @@ def run(
     except (KeyboardInterrupt, CancelledError):
         command = shlex.join(["tokenlake", *sys.argv[1:]])
         raise CancelledError(f"finished units are kept. To resume:  {command}") from None
-    print_summary(result, progress.tallies, json)
-    return 0
+    return result, list(progress.tallies)
 
 
 _FLOWS: Final = ("prefect", "tokenlake_flows", "tokenlake_tasks")

@@ -56,9 +56,10 @@ from tokenlake.base.section import (
 )
 from tokenlake.config import stages, texts
 from tokenlake.config.field_types import FieldType
-from tokenlake.config.formats import FORMATS, SaveFormat, TypeName
+from tokenlake.config.formats import FORMATS, TOKEN_TYPES, SaveFormat, TypeName
 from tokenlake.config.stages import SaveStageConfig, TokenizerChoice, TokenizerConfig
 from tokenlake.config.texts import PromptConfig
+from tokenlake.config.tokens import TokensConfig
 
 FileType = Annotated[TypeName, BeforeValidator(lambda value: "txt" if value == "text" else value)]
 EVAL_PREFIX: Final = "eval_"
@@ -68,6 +69,22 @@ EVAL_PREFIX: Final = "eval_"
 _BESIDE_DATASET: Final = frozenset({"dataset", "name", "split", "data_files", "retokenize"})
 #: And beside `retokenize`, which makes them again.
 _BESIDE_RETOKENIZE: Final = _BESIDE_DATASET | {"tokenizer"}
+
+#: Options about the text of records, which records of ids do not have.
+_OF_TEXTS: Final = (
+    "content_field",
+    "delimiter",
+    "text_mode",
+    "format_callback",
+    "format_fields",
+    "transforms",
+    "chat",
+    "prompt",
+    "preference",
+    "fim",
+    "special_tokens_in_text",
+    "truncation_strategy",
+)
 
 
 def _sentinels(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -236,6 +253,10 @@ class DatasetConfig(Section):
     fim: FimConfig | None = None
     """Fill-in-the-middle; null: documents do not change. Documents that `eval` holds out never change."""
 
+    tokens: TokensConfig | None = None
+    """Records hold token ids, which the tokenizer has made already, and a build imports them; null: records hold text,
+    unless `type` is a format of ids (megatron, numpy, mds, litdata, array_record)."""
+
     long_documents: stages.LongDocuments | None = None
     """See `tokenize.long_documents`; null inherits it."""
 
@@ -284,6 +305,13 @@ class DatasetConfig(Section):
         if isinstance(self.tokenizer, str):
             return stages.TokenizerConfig(name_or_path=self.tokenizer)
         return self.tokenizer
+
+    @property
+    def ids(self) -> TokensConfig | None:
+        """The section `tokens`, that of the format where it is not written; None where records hold text."""
+        if self.tokens is None and self.type in TOKEN_TYPES:
+            return TokensConfig()
+        return self.tokens
 
     @property
     def split_to_read(self) -> str:
@@ -350,6 +378,7 @@ class DatasetConfig(Section):
                     "got retokenize without dataset, must have dataset (NAME in the store); text in files is always "
                     "tokenized"
                 )
+            self._check_ids()
             return self
         if self.data_files is not None:
             raise problem("got data_files and dataset, must have one of them")
@@ -365,6 +394,18 @@ class DatasetConfig(Section):
                 "must be given where that dataset is built"
             )
         return self
+
+    def _check_ids(self) -> None:
+        """Raise a problem if records hold ids, and an option is about their text."""
+        if self.ids is None:
+            return
+        fields = type(self).model_fields
+        written = [name for name in _OF_TEXTS if getattr(self, name) != fields[name].default]
+        if written:
+            raise problem(
+                f"got {', '.join(written)}, but the records hold token ids (tokens), which are stored as they are; "
+                "must be left out"
+            )
 
     def _check_mapping(self) -> None:
         """Raise a problem if a mapping `data_files` lacks the split, or stands beside an option without use."""

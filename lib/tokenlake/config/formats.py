@@ -5,15 +5,56 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-Format = Literal["jsonl", "json", "parquet", "arrow", "csv", "tsv", "text"]
-SourceType = Literal["jsonl", "json", "parquet", "arrow", "csv", "text", "hub"]
+Format = Literal[
+    "jsonl",
+    "json",
+    "parquet",
+    "arrow",
+    "csv",
+    "tsv",
+    "text",
+    "megatron",
+    "numpy",
+    "mds",
+    "litdata",
+    "array_record",
+]
+SourceType = Literal[
+    "jsonl",
+    "json",
+    "parquet",
+    "arrow",
+    "csv",
+    "text",
+    "hub",
+    "megatron",
+    "numpy",
+    "mds",
+    "litdata",
+    "array_record",
+]
 """What a source's files hold; ``hub``: `data_files` are ids of datasets on the Hub."""
+TypeName = Literal[
+    "json",
+    "jsonl",
+    "parquet",
+    "csv",
+    "arrow",
+    "huggingface",
+    "hf",
+    "txt",
+    "megatron",
+    "numpy",
+    "mds",
+    "litdata",
+    "array_record",
+]
+"""The same as people write it."""
+
 SaveFormat = Literal[
     "parquet", "arrow", "jsonl", "megatron", "numpy", "npy", "mds", "litdata", "array_record"
 ]
 """Format of saved files: one of rows, or one of a trainer, which only exports of builds have."""
-TypeName = Literal["json", "jsonl", "parquet", "csv", "arrow", "huggingface", "hf", "txt"]
-"""The same as people write it."""
 
 ROW_FORMATS: Final = ("parquet", "arrow", "jsonl")
 """Formats of saved files that hold rows of any columns; the others hold tokens, as trainers read them."""
@@ -27,26 +68,45 @@ class FormatFacts:
         extensions: Extensions of its files.
         reader: module of :mod:`tokenlake.etl.sources` and function.
         layout: ``lines`` (any line can be found from any byte), ``blocks`` (a footer lists them), ``whole`` (read from
-            the beginning on).
+            the beginning on), ``records`` (any record can be found by its number), ``ids`` (one stream of ids, in which
+            a document can be found from any byte).
         schema: True if a file itself names its columns.
         nested: True if a field can hold a list.
         least_record_bytes: no record that holds anything is shorter, its separator included; None where bytes tell
             nothing.
         prose: further extensions, of files that a directory holds beside data: taken where the type is set, or by name.
+        tokens: True if records hold token ids and no text.
+        companions: files that belong to data files and hold no records: ends of names (``.idx``: that of ``a.bin`` is
+            ``a.idx``), and whole names of files that describe all others of their folder.
+        needs: those of `companions` without which no record can be read.
     """
 
     extensions: tuple[str, ...]
     reader: tuple[str, str]
-    layout: Literal["lines", "blocks", "whole"]
+    layout: Literal["lines", "blocks", "whole", "records", "ids"]
     schema: bool = False
     nested: bool = True
     least_record_bytes: int | None = None
     prose: tuple[str, ...] = ()
+    tokens: bool = False
+    companions: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
     @property
     def textual(self) -> bool:
         """Whether it is plain text to look at, which may be compressed as a whole."""
-        return self.layout != "blocks"
+        return self.layout in ("lines", "whole")
+
+    def companion(self, path: str) -> str:
+        """Return the entry of `companions` that a path is of; "" for a file of records."""
+        name = path.rpartition("/")[2]
+        for companion in self.companions:
+            is_of_folder = not companion.startswith(".")
+            if is_of_folder and name == companion:
+                return companion
+            if not is_of_folder and name.endswith(companion):
+                return companion
+        return ""
 
 
 _CSV: Final = FormatFacts(
@@ -87,6 +147,55 @@ FORMATS: Final[dict[Format, FormatFacts]] = {
         nested=False,
         least_record_bytes=2,
     ),
+    # Trainers share the extension .bin, and a folder of text may hold arrays beside it: these files are read where the
+    # type is set, and never by their names alone.
+    "megatron": FormatFacts(
+        extensions=(),
+        prose=(".bin",),
+        reader=("numbered_records", "read_numbered"),
+        layout="records",
+        schema=True,
+        tokens=True,
+        companions=(".idx",),
+        needs=(".idx",),
+    ),
+    "numpy": FormatFacts(
+        extensions=(),
+        prose=(".bin", ".npy"),
+        reader=("numpy_ids", "read_numpy"),
+        layout="ids",
+        schema=True,
+        least_record_bytes=1,
+        tokens=True,
+        companions=(".csv.gz", ".label_mask.npy", "metadata.json"),
+    ),
+    "mds": FormatFacts(
+        extensions=(),
+        prose=(".mds",),
+        reader=("numbered_records", "read_numbered"),
+        layout="records",
+        schema=True,
+        tokens=True,
+    ),
+    "litdata": FormatFacts(
+        extensions=(),
+        prose=(".bin",),
+        reader=("numbered_records", "read_numbered"),
+        layout="records",
+        schema=True,
+        tokens=True,
+        companions=("index.json",),
+        needs=("index.json",),
+    ),
+    "array_record": FormatFacts(
+        extensions=(),
+        prose=(".array_record", ".arrayrecord"),
+        reader=("numbered_records", "read_numbered"),
+        layout="records",
+        schema=True,
+        tokens=True,
+        companions=("metadata.json",),
+    ),
 }
 TYPES: Final[dict[TypeName, SourceType]] = {
     "jsonl": "jsonl",
@@ -97,4 +206,11 @@ TYPES: Final[dict[TypeName, SourceType]] = {
     "txt": "text",
     "huggingface": "hub",
     "hf": "hub",
+    "megatron": "megatron",
+    "numpy": "numpy",
+    "mds": "mds",
+    "litdata": "litdata",
+    "array_record": "array_record",
 }
+TOKEN_TYPES: Final = frozenset(name for name, facts in FORMATS.items() if facts.tokens)
+"""Formats whose records hold token ids and no text."""

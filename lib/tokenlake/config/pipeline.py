@@ -417,6 +417,9 @@ class PipelineConfig(Section):
         policy = dataset.long_documents or self.tokenize.long_documents
         if policy:
             return policy
+        if dataset.ids is not None:
+            # Tokens that are imported stay as they are, unless it is asked for.
+            return "keep"
         truncates = self.truncation_of(dataset)
         if truncates is None:
             # Packing cuts documents itself and loses nothing, so only an explicit True truncates before it.

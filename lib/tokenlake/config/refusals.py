@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from tokenlake.base.columns import RESERVED, columns_for
 from tokenlake.base.section import MAX_SPLIT_NAME
 from tokenlake.base.section_file import problems_error
-from tokenlake.config.formats import ROW_FORMATS
+from tokenlake.config.formats import ROW_FORMATS, TOKEN_TYPES, TYPES
 from tokenlake.config.stages import KWARGS, CacheStageConfig
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.store.schemes import OBJECT_STORES, STORE_URL, is_local, scheme_of
@@ -86,6 +86,10 @@ _REUSE: Final = "a build always reuses equal units of its store after it has che
 _PAIRS: Final = f"{_BUILDS}; PreferenceRows makes rows"
 _STORED: Final = "it is an option of builds; data_files: STORE/NAME/v1/data/*.parquet reads its rows"
 _BY_VALUE: Final = f"{_BUILDS}, and in export_version"
+_TEXT_TYPES: Final = tuple(name for name in TYPES if name not in TOKEN_TYPES)
+_IDS: Final = (
+    f"{_BUILDS}; rows of files have their columns of ids as they are (create_source, pack_pre_tokenized)"
+)
 _TYPED: Final = f"{_BUILDS}; save_dataset(schema=...) gives types to the columns of rows"
 _TRAINERS: Final = f"{_BUILDS}; rows are parquet, arrow or jsonl"
 _RETRIES: Final = (
@@ -125,6 +129,8 @@ REFUSALS: Final = (
         for name in ("truncation_strategy", "truncation_side", "special_tokens_in_text")
     ),
     Refusal("datasets.fim", rows=_BUILDS, source=_BUILDS),
+    Refusal("datasets.tokens", rows=_IDS, source=_IDS),
+    Refusal("datasets.type", rows=_IDS, source=_IDS, also=_TEXT_TYPES),
     Refusal("source.splits", rows=_BUILDS),
     Refusal("source.max_bad_fraction", rows=_BUILDS),
     *(
@@ -297,6 +303,7 @@ def build_problems(config: PipelineConfig) -> list[str]:
     problems += _shard_problems(config)
     problems += _eval_problems(config)
     problems += _fim_problems(config)
+    problems += _ids_problems(config)
     problems += truncation_problems(config)
     problems += _preference_problems(config)
     return problems
@@ -452,6 +459,49 @@ def _eval_problems(config: PipelineConfig) -> Iterator[str]:
         if split in owners:
             yield f"{path}: its split {split!r} is called like one of {owners[split]}; rename one of them"
         owners[split] = path
+
+
+def _ids_problems(config: PipelineConfig) -> Iterator[str]:
+    """Yield options that contradict the import of token ids."""
+    for dataset in config.datasets:
+        section = dataset.ids
+        if section is None:
+            continue
+        path = f"datasets.{dataset.name}"
+        is_stream = dataset.type == "numpy"
+        if section.length is not None and not is_stream:
+            yield (
+                f"{path}.tokens.length: {section.length}, but only files of type numpy are streams of ids; other "
+                "formats have records of their own: leave it out"
+            )
+        elif section.eos == "keep" and is_stream and section.length is None:
+            yield (
+                f"{path}.tokens.eos: keep, but a file of type numpy is one stream of ids, in which only EOS ends "
+                "documents; write eos: split, or length: N for records of N ids"
+            )
+        if section.rows:
+            yield from _whole_row_problems(config, dataset, path)
+
+
+def _whole_row_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) -> Iterator[str]:
+    """Yield options that contradict `tokens.rows`: records that are packed rows already."""
+    pack = config.pack
+    if not pack.enabled:
+        yield (
+            f"{path}.tokens.rows: true, but packing is off; write pack: {{enabled: true, seq_length: N}} with the "
+            "length of the records"
+        )
+    elif pack.shuffles or pack.max_segments is not None or "strategy" in pack.model_fields_set:
+        yield (
+            f"{path}.tokens.rows: true stores records as they are, so that nothing is packed; leave pack.strategy, "
+            "pack.shuffle_packed and pack.max_segments out"
+        )
+    if config.long_documents_of(dataset) != "keep":
+        yield f"{path}.long_documents: {dataset.long_documents}, but tokens.rows stores rows as they are; leave it out"
+    if dataset.num_shards is not None or config.save.num_shards is not None:
+        yield f"{path}: num_shards is set, but tokens.rows stores the rows of each unit in their order; leave it out"
+    if dataset.ids is not None and dataset.ids.eos == "none":
+        yield f"{path}.tokens.eos: none, but tokens.rows stores rows as they are, with their EOS; leave it out"
 
 
 _LEAST_CONTEXT: Final = 64

@@ -48,6 +48,7 @@ from tokenlake.config.resolved import (
     ResolvedSource,
     ResolvedTexts,
     ResolvedTokenizer,
+    ResolvedTokens,
     Signing,
 )
 from tokenlake.config.stages import PackStageConfig, SaveStageConfig, TokenizerConfig, TokenizeStageConfig
@@ -151,6 +152,7 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         split_from=dataset.split_from,
         tokenizer=_resolved_tokenizer(config, dataset, chat),
         texts=_texts(config, dataset, chat),
+        tokens=_tokens(config, dataset),
         kept=tuple((field, None) for field in dict.fromkeys(dataset.additional_fields or ())),
         field_types=tuple((name, parse_field_type(text)) for name, text in field_types),
     )
@@ -211,6 +213,18 @@ def _texts(config: PipelineConfig, dataset: DatasetConfig, chat: ResolvedChat | 
     )
 
 
+def _tokens(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokens | None:
+    """Return how the ids of a dataset are read; None where its records hold text."""
+    section = dataset.ids
+    if section is None:
+        return None
+    row_length = None
+    if section.rows:
+        row_length = config.pack.seq_length
+    # The plan finds the rest in the files and the tokenizer.
+    return _copied(ResolvedTokens, section, row_length=row_length, mask_fields=(), vocab_size=0)
+
+
 def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
     """Return the chat of a dataset: a configured one, a prompt of messages, or a content of messages."""
     chat = _chat_section(dataset)
@@ -265,6 +279,9 @@ def _resolved_tokenizer(
         max_length = choice.max_length or stage.max_length
         long_documents = config.long_documents_of(dataset)
 
+    # Ids that are imported have the special tokens that they should have.
+    adds_special_tokens = choice.add_special_tokens and dataset.ids is None
+
     # Special tokens in raw text are text by default. In a conversation they could forge a turn and are refused.
     special_tokens_in_text = stage.special_tokens_in_text
     if special_tokens_in_text == "literal" and (chat or dataset.preference):
@@ -273,6 +290,7 @@ def _resolved_tokenizer(
     return _copied(
         ResolvedTokenizer,
         choice,
+        add_special_tokens=adds_special_tokens,
         max_length=max_length,
         long_documents=long_documents,
         truncation_strategy=dataset.truncation_strategy or stage.truncation_strategy or "simple",
@@ -500,6 +518,7 @@ def source_identity(source: ResolvedSource) -> dict[str, Any]:
         "field_types": [[name, kind] for name, kind in source.field_types] or None,
         "num_shards": source.num_shards,
         "eval": None if source.held_out is None else asdict(source.held_out),
+        "tokens": None if source.tokens is None else source.tokens.identity(),
     }
     record |= {name: value for name, value in later_options.items() if value is not None}
     record["tokenizer"] = _tokenizer_identity(source.tokenizer)

@@ -226,6 +226,48 @@ class ResolvedTokenizer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedTokens:
+    """Records of token ids; see :class:`tokenlake.config.tokens.TokensConfig`.
+
+    Attributes:
+        field: Field of the ids.
+        eos: Treatment of EOS: ``keep``, ``split`` or ``none``; None until the plan knows the format of the files.
+        eos_token_id: Id of EOS; None until the plan read the tokenizer, and where it has none.
+        length: Ids of a record of a stream of ids; None where EOS ends it.
+        dtype: Type of ids in files that do not state it; None until the plan looked at the first ids.
+        loss_field: Field of the loss mask; None until the plan looked at the first records, and where there is none.
+        mask_fields: Fields that mark padding and segments, in the order of their use; those that the records have.
+        row_length: Ids of a record that is stored as a packed row; None to store documents.
+        vocab_size: Number of ids of the tokenizer; 0 until the plan read it. Its files are identity, not this number.
+    """
+
+    field: str = "input_ids"
+    eos: Literal["keep", "split", "none"] | None = None
+    eos_token_id: int | None = None
+    length: int | None = None
+    dtype: Literal["uint16", "int32", "uint32", "int64"] | None = None
+    loss_field: str | None = None
+    mask_fields: tuple[str, ...] = ()
+    row_length: int | None = None
+    vocab_size: int = 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All fields that are read."""
+        if self.loss_field is None:
+            return (self.field, *self.mask_fields)
+        return (self.field, self.loss_field, *self.mask_fields)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the options that decide the ids, as values of canonical JSON."""
+        options = {name: value for name, value in asdict(self).items() if value}
+        options.pop("vocab_size", None)
+        if self.eos_token_id is not None:
+            options["eos_token_id"] = self.eos_token_id
+        return options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedHeldOut:
     """Documents that no training split gets. All of it is identity.
 
@@ -263,6 +305,7 @@ class ResolvedSource:
             whose entries `data_files` are.
         delimiter: Text between the cells of CSV; None for that of the extension.
         texts: Steps from rows to texts.
+        tokens: Records that hold token ids; None where they hold text.
         kept: Fields kept beside the tokens, (name, type), see :mod:`tokenlake.runtime.schema`; the type is None until
             the plan looked at the inputs.
         field_types: Kept fields whose types the configuration declares, (name, type), sorted.
@@ -296,6 +339,23 @@ class ResolvedSource:
     num_shards: int | None = None
     cache_enabled: bool = True
     held_out: ResolvedHeldOut | None = None
+    tokens: ResolvedTokens | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """True if documents come with special tokens of their own, so that only those that they lack are added."""
+        return self.texts.masked or self.tokens is not None
+
+    @property
+    def has_whole_rows(self) -> bool:
+        """True if its records are packed rows already."""
+        return self.tokens is not None and self.tokens.row_length is not None
+
+    @property
+    def masked(self) -> bool:
+        """True if only a part of a document's tokens may count toward the loss."""
+        has_marked_ids = self.tokens is not None and self.tokens.loss_field is not None
+        return self.texts.masked or has_marked_ids
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -396,7 +456,7 @@ class ResolvedBuild:
     @property
     def loss_mask(self) -> bool:
         """True if rows have a mask of the tokens that count toward the loss."""
-        return any(source.texts.masked for source in self.sources)
+        return any(source.masked for source in self.sources)
 
     @property
     def attention_mask(self) -> bool:

@@ -19,4 +19,6 @@ from tokenlake.etl.runner import finished_build as finished_build
 from tokenlake.etl.runner import run_pending as run_pending
 from tokenlake.etl.schedule import Schedule as Schedule
 from tokenlake.etl.session import BuildSession as BuildSession
+from tokenlake.etl.token_import import import_configuration as import_configuration
+from tokenlake.etl.token_import import import_tokens as import_tokens
 from tokenlake.etl.workbench import Workbench as Workbench

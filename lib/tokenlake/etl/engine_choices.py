@@ -36,7 +36,7 @@ class Engines:
 
     def choose(self, unit: PlannedUnit, pool: Pool) -> str:
         """Return the backend of a unit's source; the first call for a source runs the gate in a worker."""
-        if not isinstance(unit, TextUnit):
+        if not isinstance(unit, TextUnit) or self._plan.source(unit.source).tokens is not None:
             return NO_ENGINE
         with self._lock:
             if unit.source not in self._chosen:

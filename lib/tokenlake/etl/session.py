@@ -232,10 +232,10 @@ class BuildSession:
             pool.warm(self.plan.warm_job(text_unit, self._layout))
 
     def _first_text_unit(self, indices: Sequence[int]) -> TextUnit | None:
-        """Return the first unit of texts among some units; None where there is none."""
+        """Return the first unit among some units whose texts are tokenized; None where there is none."""
         for index in indices:
             unit = self.plan.units[index]
-            if isinstance(unit, TextUnit):
+            if isinstance(unit, TextUnit) and self.plan.source(unit.source).tokens is None:
                 return unit
         return None
 

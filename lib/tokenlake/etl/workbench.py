@@ -14,6 +14,8 @@ from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.errors import ConfigError, StoreError, TokenlakeError
 from tokenlake.etl.job.activity import Progress
 from tokenlake.etl.job.messages import (
+    NO_ENGINE,
+    REFERENCE,
     EngineJob,
     Job,
     MixJob,
@@ -113,11 +115,15 @@ class Workbench:
         settings = job.source.tokenizer
         recipe = Recipe(job.source, files)
         mode = recipe.special_tokens_in_text
-        key = _encoder_key(files, job.engine, mode, settings)
+        engine = job.engine
+        if engine == NO_ENGINE:
+            # Nothing is encoded, but the special tokens of the tokenizer are used.
+            engine = REFERENCE
+        key = _encoder_key(files, engine, mode, settings)
         if key not in self._encoders:
             self._encoders[key] = Encoder(
                 files,
-                engine=job.engine,
+                engine=engine,
                 special_tokens_in_text=mode,
                 add_special_tokens=settings.add_special_tokens,
             )

@@ -93,6 +93,11 @@ def text_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSourc
     Raises:
         ConfigError: The text is made in another way, or a step that makes it is wrong.
     """
+    if dataset.ids is not None:
+        raise ConfigError(
+            f"datasets.{dataset.name}: its records hold token ids, and cleaning compares texts; clean the text that "
+            "the ids were made of, or leave this dataset out"
+        )
     source = resolve_source(config, dataset)
     for key in ("chat", "prompt", "preference"):
         if getattr(source.texts, key) is not None:

@@ -141,6 +141,12 @@ class _Request:
             {"name": _NAME, "datasets": [dataset], "default_tokenizer": "none"},
             [f"datasets.{_NAME}.{override}" for override in overrides],
         )
+        if config.datasets[0].ids is not None:
+            raise ConfigError(
+                f"type: {config.datasets[0].type or 'tokens'} has token ids, and this looks into text; "
+                "`tokenlake import` imports them, and `tokenlake import --print-config` writes a configuration",
+                field_path="type",
+            )
         self.source: ResolvedSource = resolve(config).sources[0]
         self.survey = Survey()
         shown: dict[str, Any] = config.datasets[0].model_dump(mode="json", exclude_unset=True)

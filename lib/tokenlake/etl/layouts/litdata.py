@@ -58,6 +58,21 @@ TYPE_CODES: Final = {
 
 SECOND_CODES: Final = {1: "float32", 3: "float64", 9: "float16", 14: "int16", 16: "int32", 18: "int64"}
 
+NUMPY_TYPES: Final = (
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)
+"""Names of the types with the codes 0, 1, 2 and so on in ``no_header_numpy:CODE``."""
+
 _LEAF: Final[dict[str, Any]] = {"type": None, "context": None, "children_spec": []}
 _SPEC_VERSION: Final = 1
 
@@ -204,10 +219,12 @@ class LitdataIndex:
 
 
 def _type_name(data_format: str) -> str:
-    """Return the name of the type of ``no_header_tensor:CODE``."""
+    """Return the name of the type of ``no_header_tensor:CODE`` or ``no_header_numpy:CODE``."""
     serializer, _, code = data_format.partition(":")
+    if serializer == "no_header_numpy":
+        return NUMPY_TYPES[int(code)]
     if serializer != "no_header_tensor":
-        raise ValueError(f"values are of {data_format!r}, expected no_header_tensor")
+        raise ValueError(f"values are of {data_format!r}, expected no_header_tensor or no_header_numpy")
     names = {number: name for name, number in TYPE_CODES.items()} | SECOND_CODES
     return names[int(code)]
 

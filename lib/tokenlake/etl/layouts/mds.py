@@ -261,7 +261,7 @@ def array_of(encoding: str, data: bytes | memoryview) -> npt.NDArray[np.generic]
         raise ValueError(f"the encoding is {encoding!r}, expected ndarray")
     view = memoryview(data)
     if not dtype_name:
-        dtype_name = _DYNAMIC_TYPES[view[0]]
+        dtype_name = DYNAMIC_TYPES[view[0]]
         view = view[1:]
     if not shape:
         dimensions, code = divmod(view[0], 4)
@@ -271,7 +271,7 @@ def array_of(encoding: str, data: bytes | memoryview) -> npt.NDArray[np.generic]
     return np.frombuffer(view, np.dtype(dtype_name).newbyteorder("<"))
 
 
-_DYNAMIC_TYPES: Final = {
+DYNAMIC_TYPES: Final = {
     8: "uint8",
     9: "int8",
     16: "uint16",

@@ -58,7 +58,8 @@ MOST_UINT16_IDS: Final = 65_500
 _PIECE: Final = 1 << 20
 """Numbers of an array that are converted at a time."""
 
-_HEADER: Final = struct.Struct("<9sQBQQ")
+HEADER: Final = struct.Struct("<9sQBQQ")
+"""Magic, version, type code, number of sequences, number of document borders."""
 
 
 @final
@@ -104,7 +105,7 @@ def write_index(
         document_sizes: Number of sequences of each document, [documents].
     """
     code = TYPE_CODES[dtype.name]
-    file.write(_HEADER.pack(MAGIC, VERSION, code, len(sequence_lengths), len(document_sizes) + 1))
+    file.write(HEADER.pack(MAGIC, VERSION, code, len(sequence_lengths), len(document_sizes) + 1))
     for piece in _pieces(sequence_lengths):
         file.write(piece.astype("<i4").tobytes())
     sequence_offset = 0
@@ -136,9 +137,9 @@ def read_index(data: bytes | memoryview, path: str) -> MegatronIndex:
         DamagedFileError: The bytes are no such file.
     """
     # 1. The header.
-    if len(data) < _HEADER.size:
-        raise _damaged(path, f"it has {len(data)} bytes, expected at least {_HEADER.size} of a header")
-    magic, version, code, sequences, borders = _HEADER.unpack_from(data)
+    if len(data) < HEADER.size:
+        raise _damaged(path, f"it has {len(data)} bytes, expected at least {HEADER.size} of a header")
+    magic, version, code, sequences, borders = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise _damaged(path, f"it begins with {magic!r}, expected {MAGIC!r}")
     if version != VERSION:
@@ -148,14 +149,14 @@ def read_index(data: bytes | memoryview, path: str) -> MegatronIndex:
         raise _damaged(path, f"it has the type code {code}, expected one of {sorted(type_names)}")
     dtype = np.dtype(type_names[code]).newbyteorder("<")
     # 2. The arrays. A file of multimodal data has more bytes after them.
-    expected_bytes = _HEADER.size + sequences * 12 + borders * 8
+    expected_bytes = HEADER.size + sequences * 12 + borders * 8
     if len(data) < expected_bytes:
         raise _damaged(
             path,
             f"it has {len(data)} bytes, expected {expected_bytes} for {sequences} sequences and {borders} document "
             "borders",
         )
-    place = _HEADER.size
+    place = HEADER.size
     lengths = np.frombuffer(data, "<i4", sequences, place)
     place += lengths.nbytes
     sequence_offsets = np.frombuffer(data, "<i8", sequences, place)

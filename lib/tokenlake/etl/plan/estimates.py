@@ -35,7 +35,7 @@ from tokenlake.etl.sources.inputs import FileRange
 from tokenlake.etl.tokenizers.encoder import Encoder
 from tokenlake.etl.unit.documents import Prepared, Recipe
 from tokenlake.etl.unit.text import TextBuild
-from tokenlake.etl.unit.text_documents import TextDocuments
+from tokenlake.etl.unit.text_documents import ID_BYTES, TextDocuments
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import UnitRecord
@@ -166,6 +166,8 @@ def _of_stratum(plan: Plan, source: ResolvedSource, stratum: Stratum) -> tuple[F
     stored_bytes = sum(part.bytes for part in built.parts)
     bytes_per_token = stored_bytes / stored_tokens if stored_tokens else 0.0
     tokens_per_byte = built.account.tokens / max(1, built.account.text_bytes)
+    if source.tokens is not None:
+        tokens_per_byte = 1 / ID_BYTES
     densities = _relative_densities(places, encoder)
 
     quantities = np.zeros((len(places), 6))
@@ -200,7 +202,7 @@ def _quantities(
     plan: Plan, source: ResolvedSource, place: PlaceSample, encoder: Encoder, tokens_per_byte: float
 ) -> Floats:
     """Return the quantities of a place; bytes on disk are left at 0."""
-    sizes = [batch.documents.text_sizes for batch in place.batches if len(batch.documents)]
+    sizes = [batch.documents.sizes for batch in place.batches if len(batch.documents)]
     lengths: Floats = np.concatenate(sizes) * np.float64(tokens_per_byte)
     options = source.tokenizer
     if source.texts.preference is not None:
@@ -218,14 +220,15 @@ def _quantities(
 def _relative_densities(places: Sequence[PlaceSample], encoder: Encoder) -> Floats:
     """Return the tokens per byte of text at each place, in the mean of all places: 1.1 is a tenth more.
 
-    Conversations and prompts count as 1: their tokens cannot be encoded without their structure.
+    Ids are as long everywhere. Conversations and prompts count as 1: their tokens cannot be encoded without their
+    structure.
     """
     densities = np.ones(len(places))
     for index, place in enumerate(places):
         documents = next((batch.documents for batch in place.batches if len(batch.documents)), None)
         if documents is None:
             continue
-        if documents.spans is not None:
+        if documents.spans is not None or documents.ids is not None:
             return np.ones(len(places))
         texts = _beginning(documents, _RATE_BYTES)
         densities[index] = len(encoder.encode(texts.text).ids) / max(1, texts.text_bytes)
@@ -290,6 +293,8 @@ def _counted(
 
 def _beginning(documents: TextDocuments, most: int) -> TextDocuments:
     """The first documents up to a size; a plain text is cut to it."""
-    sizes = np.cumsum(documents.text_sizes.reshape(len(documents), -1).sum(axis=1))
+    sizes = np.cumsum(documents.sizes.reshape(len(documents), -1).sum(axis=1))
     some = documents.slice(0, max(1, int(np.searchsorted(sizes, most, side="right"))))
-    return some if some.spans is not None else replace(some, text=pc.utf8_slice_codeunits(some.text, 0, most))
+    if some.spans is not None or some.ids is not None:
+        return some
+    return replace(some, text=pc.utf8_slice_codeunits(some.text, 0, most))

@@ -136,7 +136,8 @@ class _Affixes:
     Attributes:
         prefix: Ids that the post-processor put before each document.
         suffix: Ids that it put after each document.
-        whole: Whether a template, which writes some of them itself, rendered some of the documents.
+        whole: Whether some of the documents have special tokens of their own: a template, which writes some of them
+            itself, rendered them, or their ids were imported.
     """
 
     prefix: tuple[int, ...]
@@ -173,7 +174,7 @@ def _affixes_of(parent: FoundParent) -> _Affixes:
     has_rendered_texts = False
     for source in parent.sources.values():
         texts = source.get("texts", {})
-        if any(kind in texts for kind in _RENDERED_TEXTS):
+        if "tokens" in source or any(kind in texts for kind in _RENDERED_TEXTS):
             has_rendered_texts = True
     return _Affixes(prefix, suffix, has_rendered_texts)
 

@@ -102,6 +102,8 @@ def range_identity(ranges: Sequence[FileRange]) -> list[dict[str, object]]:
             "start": part.start,
             "stop": part.stop,
         }
+        if part.file.companions:
+            identity["companions"] = [companion.token for companion in part.file.companions]
         # Without a limit of rows the identity is that of versions before there were limits.
         if part.rows is not None:
             identity["rows"] = part.rows
@@ -176,7 +178,8 @@ def cut_into_files(
     pieces: list[FileRange] = []
     for ranges in parts:
         # Row groups or batches were joined to ranges of a unit's size, which are too large here.
-        was_joined = bool(ranges) and source.num_rows is None and ranges[0].file.has_blocks
+        has_groups = bool(ranges) and (ranges[0].file.has_blocks or ranges[0].file.has_records)
+        was_joined = has_groups and source.num_rows is None
         if was_joined:
             pieces.extend(split_file(ranges[0].file, piece_size, source.storage_options))
         else:

@@ -24,6 +24,7 @@ from tokenlake.etl.build_store import address_of_build
 from tokenlake.etl.events import Watcher
 from tokenlake.etl.plan.exclusions import Exclusion, Positions, match_exclusions, of_unit
 from tokenlake.etl.plan.held_out import EarlierSets, hold_out
+from tokenlake.etl.plan.imported_tokens import settle_tokens
 from tokenlake.etl.plan.kept_types import kept_sources, notes_on_kept
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.planned_tokenizer import PlannedTokenizer, check_room, padded, plan_tokenizers
@@ -145,6 +146,11 @@ def _read_sources(
     inputs = _SourceInputs()
     unit_size = build.unit_size or 0
     for source in build.sources:
+        if source.tokens is not None:
+            # Where documents begin in a stream of ids must be known before its files are cut.
+            first_files = listings.get(source.name) or list_inputs(source, hashed=False)
+            source, notes_on_ids = settle_tokens(source, first_files, tokenizers[source.name])
+            inputs.notes.extend(notes_on_ids)
         files, groups = read_listing(
             source, unit_size, build.hash_threads, on_event, listings.get(source.name)
         )
@@ -190,10 +196,12 @@ def _settle(
     source: ResolvedSource, files: Sequence[InputFile], tokenizer: PlannedTokenizer
 ) -> tuple[ResolvedSource, list[str]]:
     """Return a source with all choices that its files and its tokenizer decide, and notes on them."""
-    eos_id = None
-    if tokenizer.eos_id >= 0:
-        eos_id = tokenizer.eos_id
-    source, notes = settle(source, files, tokenizer.files, eos_id)
+    notes: list[str] = []
+    if source.tokens is None:
+        eos_id = None
+        if tokenizer.eos_id >= 0:
+            eos_id = tokenizer.eos_id
+        source, notes = settle(source, files, tokenizer.files, eos_id)
     source = padded(source, tokenizer)
     check_room(source, tokenizer)
     return source, notes

@@ -155,8 +155,13 @@ def _introduction(manifest: Manifest) -> str:
         method, trainer = manifest.preference
         names, of = {"trl": "TRL", "easydel": "EasyDeL"}, "row"
         what = f"Tokenized preferences for {method.upper()} in the columns of {names[trainer]}'s trainers"
+    formats = dataset.import_formats(manifest)
+    writing = "written by tokenlake"
+    if formats:
+        writing = f"imported by tokenlake from files of another tool ({formats})"
+        tokens = numbers.plural(account.tokens, "token")
     text = f"{numbers.plural(account.documents, of)} with {tokens}{rows and ' in '}{rows}"
-    return f"{what}, written by tokenlake: {text}; {dataset.stored(manifest)}.\n"
+    return f"{what}, {writing}: {text}; {dataset.stored(manifest)}.\n"
 
 
 def _columns(manifest: Manifest) -> str:

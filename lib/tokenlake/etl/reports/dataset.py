@@ -47,6 +47,15 @@ def stored(manifest: Manifest) -> str:
     return f"{written}, {totals.bytes * 8 / totals.tokens:.1f} bits per token" if totals.tokens else written
 
 
+def import_formats(manifest: Manifest) -> str:
+    """Return the formats of the files that token ids were imported from; "" for a version of other origin."""
+    formats: dict[str, None] = {}
+    for source in manifest.config.get("sources", {}).values():
+        if "tokens" in source:
+            formats[source.get("type") or "other"] = None
+    return ", ".join(formats)
+
+
 def headline(manifest: Manifest) -> Table:
     """What a person wants to know first."""
     account = manifest.account
@@ -56,6 +65,9 @@ def headline(manifest: Manifest) -> Table:
         tokens += f" ({', '.join(special)})"
     if account.text_bytes:  # what was made from stored tokens has none: that is its parents' affair
         tokens += f" from {numbers.size(account.text_bytes)} of text"
+    formats = import_formats(manifest)
+    if formats:
+        tokens += f", imported ({formats})"
     # Of packed rows that were passed on nobody counted documents again: the account's are the rows.
     passed_on = manifest.mixture is not None and manifest.mixture.level == "sequences"
     pairs = [
@@ -267,6 +279,12 @@ def lengths_table(accounts: Mapping[str, Account]) -> Table:
         number("ratio", "bytes of a token", lambda value: f"{value:.2f}"),
     )
     rows: list[tuple[Any, ...]] = []
+    if not any(account.text_bytes for account in accounts.values()):
+        # Imported ids have no text.
+        for name, account in accounts.items():
+            if account.documents:
+                rows.append((name, account.documents, account.tokens / account.documents))
+        return Table(columns[:3], tuple(rows), "Lengths")
     for name, each in accounts.items():
         if each.documents:
             means = each.tokens / each.documents, each.text_bytes / each.documents

@@ -41,7 +41,8 @@ class BadRecord:
         file: Path of the input relative to its listing's root.
         file_id: Identity of the input, see :func:`tokenlake.base.fingerprint.file_id`.
         position: Byte offset of the line's start in the decompressed file, from 0, for JSON Lines and lines of text;
-            row index, from 0, in other formats; 0 for a whole text file.
+            index of the first id, from 0, in a stream of ids; row index, from 0, in other formats; 0 for a whole text
+            file.
         line: Line number in the file, from 1; None for formats without lines, and if it was not counted.
         reason: Stable code such as ``null_text`` or ``invalid_json``.
         detail: One sentence for people.
@@ -67,7 +68,11 @@ def refuse(record: BadRecord, file: InputFile) -> BadRecordError:
     place = file.url
     if record.line is not None:
         place = f"{file.url}:{record.line}"
-    unit = "byte offset" if file.format in ("jsonl", "text") else "row"
+    unit = "row"
+    if file.format in ("jsonl", "text"):
+        unit = "byte offset"
+    elif file.format == "numpy":
+        unit = "id"
     return BadRecordError(
         f"{place}: {record.reason} at {unit} {record.position}: {record.detail}. Repair the record, or set "
         "`on_bad_record: quarantine` to keep such records separately and continue.",

@@ -30,7 +30,7 @@ def first_rows(source: ResolvedSource, files: Sequence[InputFile], count: int = 
     Raises:
         SourceError: A file cannot be read.
     """
-    for file in files[:_FILES]:
+    for file in islice((file for file in files if not file.companion), _FILES):
         rows = _first_rows_of_file(source, file, count)
         if len(rows):
             return rows
@@ -43,6 +43,8 @@ def _first_rows_of_file(source: ResolvedSource, file: InputFile, count: int) -> 
     part = FileRange(file=file, start=0, stop=file.size, weight=file.size)
     if file.has_blocks:
         part = split_file(file, 1, source.storage_options)[0]
+    elif file.has_records:
+        part = split_file(file, max(1, file.size), source.storage_options)[0]
     batches = read_rows(replace(part, rows=count), lenient, block_bytes=_BLOCK_BYTES)
     for batch in islice(batches, _BLOCKS):
         if len(batch.positions):

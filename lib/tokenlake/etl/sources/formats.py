@@ -88,7 +88,8 @@ def belongs(name: str, wanted: SourceType | None) -> bool:
         return named_format is not None
     if wanted not in FORMATS:
         return False
-    return named_format == wanted or inner_extension(name) in FORMATS[wanted].prose
+    facts = FORMATS[wanted]
+    return named_format == wanted or inner_extension(name) in facts.prose or bool(facts.companion(name))
 
 
 def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
@@ -122,6 +123,13 @@ def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
             "Decompress it first.",
             file=shown,
         )
+    is_of_ids = FORMATS[file_format].tokens and not FORMATS[file_format].companion(name)
+    if is_of_ids and compression and not (file_format == "mds" and compression == "zstd"):
+        raise ConfigError(
+            f"{shown}: compressed as a whole ({compression}); files of {file_format} are read at any place. Decompress "
+            "it first.",
+            file=shown,
+        )
     return file_format
 
 
@@ -142,9 +150,12 @@ def nothing_known(
         endings.add(path.suffix or path.name)
     shown = ", ".join(sorted(endings)[:_SHOWN_NAMES]) or "nothing"
     kind = f"of type {wanted}" if wanted else "with a known extension"
+    known_extensions: Iterable[str] = KNOWN_EXTENSIONS
+    if wanted in FORMATS and FORMATS[wanted].tokens:
+        known_extensions = FORMATS[wanted].prose
     return SourceNotFoundError(
         f"data_files: no file {kind} in {where}. It holds {shown}; known extensions are "
-        f"{', '.join(KNOWN_EXTENSIONS)}. List files with other names one by one, or by a glob, and set `type`.",
+        f"{', '.join(known_extensions)}. List files with other names one by one, or by a glob, and set `type`.",
         got=entry,
     )
 

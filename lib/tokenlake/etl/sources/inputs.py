@@ -40,6 +40,8 @@ class InputFile:
         origin: Note for people on the file's origin, such as the Hub's commit, or ""; not identity.
         kept_bytes: Size of the remote blocks that the reading machine keeps; None for the size that its environment
             sets; not identity.
+        companions: Files that belong to this one and hold no records, such as its index, in the order of its format's
+            names for them (:class:`~tokenlake.config.formats.FormatFacts`).
     """
 
     source: str
@@ -54,6 +56,7 @@ class InputFile:
     text_mode: str = "document"
     origin: str = ""
     kept_bytes: int | None = None
+    companions: tuple[InputFile, ...] = ()
 
     @property
     def is_local(self) -> bool:
@@ -69,6 +72,16 @@ class InputFile:
     def is_lines(self) -> bool:
         """Whether its records are lines, whose positions are byte offsets."""
         return self.facts.layout == "lines" and (self.format != "text" or self.text_mode == "lines")
+
+    @property
+    def has_records(self) -> bool:
+        """Whether its records are numbered, and any of them can be read by itself."""
+        return self.facts.layout == "records"
+
+    @property
+    def companion(self) -> str:
+        """The name that its format has for it, if it belongs to other files and holds no records; otherwise ""."""
+        return self.facts.companion(self.path)
 
     @property
     def has_blocks(self) -> bool:
@@ -145,9 +158,10 @@ class FileRange:
     Attributes:
         file: The file.
         start: First byte of a plain file of lines (the range owns the lines that START in ``[start, stop)``, with the
-            blank lines among them); first row group of Parquet; first record batch of an Arrow file (not a stream); 0
-            for other files. All count from 0.
-        stop: End of the range, in the same unit: the first byte, row group or batch behind it, or the file's size.
+            blank lines among them) and of a stream of ids; first row group of Parquet; first record batch of an Arrow
+            file (not a stream); first record of a file whose records are numbered; 0 for other files. All count from 0.
+        stop: End of the range, in the same unit: the first byte, row group, batch or record behind it, or the file's
+            size.
         weight: Number of bytes to read: on disk, for Parquet uncompressed bytes of the row groups.
         rows: Largest number of records to read, good or bad; None for all.
         records: Number of records, if the file states it; None if only reading tells. For planning only: no reader uses

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final, Self, final
 
 from tokenlake.base.compact import CompactTuple
 from tokenlake.base.threads import in_order
-from tokenlake.config.formats import Format
+from tokenlake.config.formats import TOKEN_TYPES, Format
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.etl.sources import formats
+from tokenlake.etl.sources.companions import choosing_with_companions, companions_beside, with_companions
 from tokenlake.etl.sources.file_stat import FileStat, stat_token, state
 from tokenlake.etl.sources.hash_cache import HashCache
 from tokenlake.etl.sources.hashing import FoundFile, hash_files
@@ -71,6 +72,18 @@ def list_inputs(
         InputChangedError: A file changed while it was being hashed.
         SourceError: A folder cannot be read, or a storage cannot be reached.
     """
+    if source.type in TOKEN_TYPES and enough is not None:
+        # A file is listed with those that belong to it, of which some come after it.
+        files = list_inputs(
+            source,
+            hash_threads=hash_threads,
+            cache=cache,
+            on_progress=on_progress,
+            hashed=hashed,
+            select=select,
+        )
+        return _first_files(files, enough)
+    select = choosing_with_companions(select, source.type)
     if not source.data_files:
         raise SourceNotFoundError(
             f"Source {source.name!r} names no data_files; give at least one file, glob or directory.",
@@ -94,7 +107,7 @@ def list_inputs(
             source=source.name,
         )
     is_hub = all(is_hub_url(url) for url in urls)
-    return _first_files(_list_urls(source, select, is_hub=is_hub), enough)
+    return _first_files(with_companions(_list_urls(source, select, is_hub=is_hub), source.type), enough)
 
 
 def spelled_out(entries: Sequence[str]) -> Iterator[str]:
@@ -169,8 +182,9 @@ def _list_local(
         one_by_one = (file for found_file in list(files) for file in with_hashes([found_file], 1))
         return _first_files(one_by_one, enough)
     if hashed:
-        return CompactTuple(InputFile, with_hashes(files, hash_threads))
-    return [as_input(file, stat_token(file.stat)) for file in files]
+        return CompactTuple(InputFile, with_companions(with_hashes(files, hash_threads), source.type))
+    unhashed_files = [as_input(file, stat_token(file.stat)) for file in files]
+    return list(with_companions(unhashed_files, source.type))
 
 
 @final
@@ -211,7 +225,9 @@ def _find_files(source: ResolvedSource, select: Select, on_progress: OnProgress 
         choice = select(_files_entry(entry, prefix, list(paths_of_entry), bounds), source)
         choices.append(choice)
         folder = _with_separator(prefix)
-        paths.update(folder + name for name in choice.paths)
+        paths_of_choice = [folder + name for name in choice.paths]
+        paths.update(paths_of_choice)
+        paths.update(companions_beside(paths_of_choice, source.type))
     root = os.path.commonpath(prefixes)
     root_size = len(_with_separator(root))
     names = sorted(path[root_size:] for path in each_once(paths))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -39,6 +39,22 @@ def opened(file: InputFile, storage_options: Mapping[str, Any] | None = None) ->
         data.check_unchanged()
     finally:
         data.close()
+
+
+def open_companions(
+    file: InputFile, storage_options: Mapping[str, Any] | None, stack: ExitStack
+) -> dict[str, InputBytes]:
+    """Return the open companions of a file by the names that its format has for them.
+
+    Args:
+        file: The planned file.
+        storage_options: Options of the file system that a URL is on.
+        stack: Stack that closes them.
+    """
+    companions: dict[str, InputBytes] = {}
+    for companion in file.companions:
+        companions[companion.companion] = stack.enter_context(opened(companion, storage_options))
+    return companions
 
 
 def _open_remote(file: InputFile, storage_options: Mapping[str, Any]) -> InputBytes:

@@ -6,7 +6,7 @@ A block holds records and faults. After the predicate and the bad-record policy 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.config.resolved import ResolvedTokens
 from tokenlake.etl.sources.bad_records import BadLine, BadRecord, Fault, without_bytes
+from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.rows import Rows
 
@@ -135,6 +137,8 @@ class Want:
         if_there: Whether columns that an input lacks are left out, instead of being an error.
         plain: Name of the one column of plain text.
         block_bytes: Number of bytes that are read and parsed at a time, of a file without row groups or batches.
+        tokens: Form of records of token ids; None for records of text.
+        companions: Open files that belong to the file that is read, by the name that its format has for them.
     """
 
     text: str | None
@@ -144,6 +148,8 @@ class Want:
     if_there: bool = False
     plain: str = PLAIN
     block_bytes: int = BLOCK_BYTES
+    tokens: ResolvedTokens | None = None
+    companions: Mapping[str, InputBytes] = field(default_factory=dict[str, InputBytes])
 
     def names(self, all_names: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the columns to read of an input.

@@ -109,7 +109,9 @@ def _counts_of_blocks(part: FileRange, source: ResolvedSource) -> Iterator[tuple
         yield 1, part.weight
     else:
         lenient = replace(source, where=None, on_bad_record="quarantine")
-        for batch in read_range(part, lenient):
+        # Records of ids have no text to look at.
+        read = read_range if source.tokens is None else read_rows
+        for batch in read(part, lenient, ()):
             yield batch.rows_read, batch.bytes_read
 
 

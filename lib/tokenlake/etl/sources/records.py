@@ -15,6 +15,7 @@ records before them; those at the start of a range belong to its first block.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
@@ -30,7 +31,7 @@ from tokenlake.etl.sources.file_signatures import check_plain
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.inputs import FileRange
 from tokenlake.etl.sources.lines import count_lines
-from tokenlake.etl.sources.opening import opened
+from tokenlake.etl.sources.opening import open_companions, opened
 from tokenlake.etl.sources.parsed import ALL, BLOCK_BYTES, PLAIN, Parsed, RowBatch, TextBatch, Want
 from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.sources.where import Predicate
@@ -142,6 +143,7 @@ def _wish(
         if_there=if_there,
         plain=plain,
         block_bytes=block_bytes,
+        tokens=source.tokens,
     )
 
 
@@ -164,9 +166,12 @@ def _read(
     predicate = Predicate(source.where) if source.where else None
     rows_left = part.rows
     weight_left = part.weight
-    with opened(part.file, source.storage_options) as data:
+    with ExitStack() as files:
+        data = files.enter_context(opened(part.file, source.storage_options))
         data.max_expansion = source.max_expansion
         check_plain(data)
+        if part.file.companions:
+            want = replace(want, companions=open_companions(part.file, source.storage_options, files))
         blocks = reader_of(part.file.format)(part, data, want, predicate)
         policy = _Policy(part, data, source)
 

@@ -22,7 +22,8 @@ _BATCHES_PER_THREAD: Final = 16
 def splittable(file: InputFile) -> bool:
     """Say whether parts of `file` can be read without the parts before them."""
     # Whether an Arrow file is a stream only its first bytes tell.
-    return (file.is_lines or file.has_blocks) and file.compression is None
+    is_divisible = file.is_lines or file.has_blocks or file.has_records or file.facts.layout == "ids"
+    return is_divisible and file.compression is None
 
 
 def split_file(
@@ -38,6 +39,14 @@ def split_file(
     Raises:
         DamagedFileError: The footer of a Parquet or Arrow file cannot be read.
     """
+    if file.companion:
+        return [FileRange(file=file, start=0, stop=0, weight=0, records=0)]
+    if file.has_records:
+        from tokenlake.etl.sources.numbered_records import split_records
+
+        if file.compression is not None:
+            return [_whole_file(file)]
+        return split_records(file, unit_size, storage_options)
     if file.format == "parquet":
         return _split_groups(file, _row_groups(file, storage_options), unit_size)
     if file.format == "arrow":
@@ -125,7 +134,7 @@ def split_files(
         DamagedFileError: A footer cannot be read.
         InputChangedError: A file is not as it was listed.
     """
-    sizes_with_footer = [file.size for file in files if file.has_blocks]
+    sizes_with_footer = [file.size for file in files if file.has_blocks or file.has_records]
     meter = ProgressMeter("splitting", len(sizes_with_footer), sum(sizes_with_footer), on_progress)
     if not sizes_with_footer:
         threads = 1
@@ -136,7 +145,7 @@ def split_files(
         footer_bytes = 0
         for file in files[batch.start : batch.stop]:
             ranges.append(split_file(file, unit_size, storage_options))
-            if file.has_blocks:
+            if file.has_blocks or file.has_records:
                 footers += 1
                 footer_bytes += file.size
         meter.add(footers, footer_bytes)

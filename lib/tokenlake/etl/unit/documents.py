@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 
 from tokenlake.base.arrays import Int64
-from tokenlake.config.resolved import ResolvedSource
+from tokenlake.config.resolved import ResolvedSource, ResolvedTokens
 from tokenlake.etl.job import begin
 from tokenlake.etl.sources.bad_records import BadRecord, Fault
 from tokenlake.etl.sources.inputs import FileRange, InputFile
@@ -27,6 +27,7 @@ from tokenlake.etl.text.transform import ChainedTransform
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.unit.bad_rows import judged
 from tokenlake.etl.unit.decoded_rows import with_text
+from tokenlake.etl.unit.imported import empty_texts, import_ids, no_rows
 from tokenlake.etl.unit.kept_fields import Keeper, rows_of
 from tokenlake.etl.unit.text_documents import TextDocuments, taken
 
@@ -45,6 +46,7 @@ class Prepared:
         filtered: Reason -> number of records left out on purpose.
         skipped: Reason -> number of records that were never looked at.
         normalized: Kind -> number of harmless repairs.
+        dropped: Reason -> number of ids of imported records that are in no document.
     """
 
     documents: TextDocuments
@@ -55,6 +57,7 @@ class Prepared:
     filtered: dict[str, int] = field(default_factory=dict[str, int])
     skipped: dict[str, int] = field(default_factory=dict[str, int])
     normalized: dict[str, int] = field(default_factory=dict[str, int])
+    dropped: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @final
@@ -66,7 +69,8 @@ class Recipe:
         files: Tokenizer, whose chat template and special tokens a renderer uses.
 
     Attributes:
-        rendered: True if documents come with spans: they spell their own control tokens, and are finished one by one.
+        rendered: True if documents have control tokens of their own, and are finished one by one: they come with spans,
+            or as ids.
         control_tokens: True if special tokens that a text spells become control ids.
         special_tokens_in_text: Treatment of these by the encoder.
 
@@ -96,8 +100,9 @@ class Recipe:
             self._steps = (chain, renderer)
             spells_control_tokens = renderer.control_tokens
         # 3. Facts for the encoder.
-        self._reads_texts_alone = self._steps is None and not self._keeper.names
-        self.rendered = texts.masked or texts.preference is not None
+        is_text = source.tokens is None
+        self._reads_texts_alone = is_text and self._steps is None and not self._keeper.names
+        self.rendered = source.is_finished or texts.preference is not None
         self.control_tokens = spells_control_tokens or special_tokens_in_text == "encode"
         self.special_tokens_in_text = special_tokens_in_text
         if spells_control_tokens:
@@ -113,6 +118,8 @@ class Recipe:
         Raises:
             as :func:`tokenlake.etl.sources.records.read_range`.
         """
+        if self._source.tokens is not None:
+            return self._read_ids(part, self._source.tokens, block_bytes)
         if self._steps is not None:
             chain, renderer = self._steps
             return self._read_rows(part, chain, renderer, block_bytes)
@@ -157,6 +164,42 @@ class Recipe:
             documents = documents.select(is_good)
         bad = judged(self._source, batch, batch.table, sorted(faults.items()))
         return _prepared(batch, documents, bad)
+
+    def _read_ids(self, part: FileRange, tokens: ResolvedTokens, block_bytes: int) -> Iterator[Prepared]:
+        """Read a range of records of ids."""
+        columns = tuple(dict.fromkeys((*tokens.columns, *self._keeper.names)))
+        batches = read_rows(part, self._source, columns, block_bytes=block_bytes)
+        return (self._prepared_ids(batch, tokens) for batch in batches)
+
+    def _prepared_ids(self, batch: RowBatch, tokens: ResolvedTokens) -> Prepared:
+        """Make documents of a batch of records of ids."""
+        rows = batch.table
+        if not len(batch.positions):
+            rows = no_rows(tokens.columns)
+        imported = import_ids(rows, tokens)
+        origin = imported.origin
+        is_extra = np.zeros(len(origin), np.bool_)
+        is_extra[1:] = np.diff(origin) == 0
+        # Fields that are kept. A record that cannot be used for them is bad as a whole.
+        kept_fields = None
+        faults = dict(imported.faults)
+        if self._keeper.names and len(batch.positions):
+            fields_of_rows, unfit = self._keeper.take(rows)
+            faults |= unfit
+            good_rows = np.setdiff1d(np.arange(len(rows)), list(unfit))
+            kept_fields = taken(fields_of_rows, np.searchsorted(good_rows, origin))
+        documents = TextDocuments(
+            text=empty_texts(len(origin)),
+            file=np.full(len(origin), batch.file.file_id, np.int64),
+            position=batch.positions[origin],
+            extra=is_extra if is_extra.any() else None,
+            kept=kept_fields,
+            ids=imported.ids,
+        )
+        if faults:
+            documents = documents.select(~np.isin(origin, list(faults)))
+        bad = judged(self._source, batch, rows, sorted(faults.items()))
+        return replace(_prepared(batch, documents, bad), dropped=imported.dropped)
 
     def _read_rows(
         self, part: FileRange, chain: ChainedTransform, renderer: Renderer, block_bytes: int

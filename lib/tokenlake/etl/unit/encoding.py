@@ -126,6 +126,22 @@ class DocumentEncoder:
             refused=encoded.refused,
         )
 
+    def fit(self, ids: Int32, offsets: Int64, *, has_loss: bool) -> Fitted:
+        """Make documents of ids that are imported: no text is encoded, and the other steps are those of texts.
+
+        Args:
+            ids: Ids of n documents, int32[total].
+            offsets: Where the ids of each document begin, and where the last ones end, int64[n + 1].
+            has_loss: True if the ids are marked with their loss.
+        """
+        if self._has_loss_marks and not has_loss:
+            # A source without a mask, in a build in which another source has one.
+            ids = marked(ids)
+        fitted = self.lengths.apply(ids, offsets).without_empty()
+        if self._finish is not None and len(fitted.origin):
+            fitted = self._finish.apply(fitted)
+        return replace(fitted, tokens=len(ids))
+
     def _encoded(
         self, text: pa.LargeStringArray, spans: Spans | None, infill: Stretches | None
     ) -> _EncodedTexts:

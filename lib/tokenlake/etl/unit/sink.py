@@ -18,6 +18,7 @@ from tokenlake.etl.job import UnitJob
 from tokenlake.etl.unit.parts import PartWriter
 from tokenlake.etl.unit.rows_file import Padding
 from tokenlake.etl.unit.token_files import PackedFile, TokenDocuments, TokensFile, group_tokens, rows_schema
+from tokenlake.etl.unit.whole_rows import WholeRowsFile
 from tokenlake.runtime.mixing.random import key_of
 from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.layout import Layout
@@ -41,7 +42,7 @@ class Sink:
 
     def __init__(
         self,
-        files: Sequence[TokensFile | PackedFile],
+        files: Sequence[TokensFile | PackedFile | WholeRowsFile],
         prefix: int,
         suffix: int,
         *,
@@ -163,6 +164,12 @@ def open_sink(
         writers[number] = PartWriter(store, layout, split, job.unit, schema, job.max_shard_size, number)
     if job.pack is None:
         return _tokens_sink(job, list(writers.values()), prefix, suffix)
+    if job.source.has_whole_rows:
+        full_group = group_tokens(job.files)
+        whole_rows = [
+            WholeRowsFile(writer, job.pack.width, job.pad_id, full_group) for writer in writers.values()
+        ]
+        return Sink(whole_rows, 0, 0, packed=True)
     return _packed_sink(job, job.pack, split, writers, prefix, suffix)
 
 
@@ -189,9 +196,9 @@ def _packed_sink(
     """Return a sink of packed rows."""
     # Files that are written at the same time share the memory of one window.
     pack = replace(pack, window_tokens=pack.window_tokens // (job.files or 1))
-    # A rendered document comes finished, and its BOS and EOS are counted where they were put.
-    is_rendered = job.source.texts.masked
-    if job.append_eos and not is_rendered:
+    # A rendered document, and one of imported ids, comes finished; its BOS and EOS are counted where they were put.
+    is_finished = job.source.is_finished
+    if job.append_eos and not is_finished:
         suffix = (*suffix, job.eos_id)
     files: list[PackedFile] = []
     for number, writer in writers.items():
@@ -205,7 +212,7 @@ def _packed_sink(
             shuffle_key=_shuffle_key(job, pack, split, number or 0),
         )
         files.append(file)
-    has_eos = not job.append_eos and not is_rendered
+    has_eos = not job.append_eos and not is_finished
     return Sink(files, len(prefix), len(suffix), packed=True, existing=has_eos)
 
 

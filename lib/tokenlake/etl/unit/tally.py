@@ -42,6 +42,9 @@ class UnitTally:
             self.by["filtered"].update(batch.filtered)
         if batch.skipped:
             self.by["rows_skipped"].update(batch.skipped)
+        if batch.dropped:
+            self.by["dropped"].update(batch.dropped)
+            self.numbers["tokens"] += sum(batch.dropped.values())
 
     def settle(
         self,

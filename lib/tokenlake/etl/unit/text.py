@@ -33,6 +33,7 @@ from tokenlake.etl.unit.documents import Prepared, Recipe
 from tokenlake.etl.unit.encoding import DocumentEncoder
 from tokenlake.etl.unit.finish import Finish
 from tokenlake.etl.unit.fitted import Fitted
+from tokenlake.etl.unit.imported import ids_of
 from tokenlake.etl.unit.infilling import Stretches
 from tokenlake.etl.unit.preference_sink import PreferenceSink
 from tokenlake.etl.unit.quarantine import QuarantineWriter
@@ -150,7 +151,7 @@ class TextBuild:
                 job.eos_id,
                 self._encoder.prefix,
                 self._encoder.suffix,
-                packed=job.pack is not None,
+                packed=job.pack is not None and not job.source.has_whole_rows,
             )
         return DocumentEncoder(
             job.source.tokenizer, self._encoder, finish, masked=job.loss_mask, fim=texts.fim
@@ -319,9 +320,13 @@ class TextBuild:
 
     def _encoded(self, split: str, documents: TextDocuments) -> TokenDocuments:
         """Encode documents and account for them."""
-        fitted = self._documents.encode(
-            documents.text, documents.spans, self._infill_stretches(split, documents)
-        )
+        if documents.ids is not None:
+            ids, offsets = ids_of(documents.ids)
+            fitted = self._documents.fit(ids, offsets, has_loss=self._job.source.masked)
+        else:
+            fitted = self._documents.encode(
+                documents.text, documents.spans, self._infill_stretches(split, documents)
+            )
         self._count_encoded(documents, fitted)
         again = fitted.again
         whole_documents = len(fitted.origin)

@@ -1,4 +1,4 @@
-"""Documents as texts with their identities, and the fields kept beside them."""
+"""Documents as texts, or as ids that are imported, with their identities and the fields kept beside them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tokenlake.base.arrays import Bools, Int64, string_buffers
 from tokenlake.etl.tokenizers.offsets import Spans
 
 _ARROW: Final[Any] = pa  # the stubs do not know concat_batches
+_COMPUTE: Final[Any] = pc
+
+ID_BYTES: Final = 4
+"""Bytes of an id in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +25,8 @@ class TextDocuments:
     """Texts of n documents, and where they come from.
 
     Attributes:
-        text: Texts without nulls, valid UTF-8, large_string[n * parts]. The texts of a document lie together.
+        text: Texts without nulls, valid UTF-8, large_string[n * parts]. The texts of a document lie together. Those of
+            documents of ids are empty.
         file: Id of each document's file, int64[n].
         position: Position of each document in its file, int64[n].
         spans: Parts of the texts that count toward the loss; None for plain text.
@@ -28,6 +34,7 @@ class TextDocuments:
         parts: Number of texts of a document.
         label: True for a document that is a good answer, bool[n]; None if answers are not judged one by one.
         kept: Fields kept beside the tokens, n rows; None if none are.
+        ids: Ids of each document, of a source whose tokens are made already, large_list<int32>[n]; None for texts.
     """
 
     text: pa.LargeStringArray
@@ -38,6 +45,7 @@ class TextDocuments:
     parts: int = 1
     label: Bools | None = None
     kept: pa.RecordBatch | None = None
+    ids: pa.LargeListArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.position)
@@ -50,8 +58,10 @@ class TextDocuments:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all that is in memory: texts and kept fields."""
+        """Bytes of all that is in memory: texts, ids and kept fields."""
         held_bytes = self.text_bytes
+        if self.ids is not None:
+            held_bytes += int(self.sizes.sum())
         if self.kept is not None:
             held_bytes += self.kept.nbytes
         return held_bytes
@@ -60,6 +70,14 @@ class TextDocuments:
     def text_sizes(self) -> Int64:
         """UTF-8 bytes of each text, int64[n * parts]."""
         return np.diff(self._edges)
+
+    @property
+    def sizes(self) -> Int64:
+        """Bytes of each text, int64[n * parts], or of the ids of each document, int64[n]."""
+        if self.ids is None:
+            return self.text_sizes
+        lengths: Int64 = _COMPUTE.list_value_length(self.ids).to_numpy()
+        return ID_BYTES * lengths
 
     @property
     def _edges(self) -> Int64:
@@ -79,6 +97,7 @@ class TextDocuments:
             parts=self.parts,
             label=None if self.label is None else self.label[first:last],
             kept=None if self.kept is None else self.kept.slice(first, last - first),
+            ids=None if self.ids is None else self.ids.slice(first, last - first),
         )
 
     def select(self, mask: Bools) -> Self:
@@ -93,6 +112,7 @@ class TextDocuments:
             parts=self.parts,
             label=None if self.label is None else self.label[mask],
             kept=None if self.kept is None else self.kept.filter(pa.array(mask)),
+            ids=None if self.ids is None else self.ids.filter(pa.array(mask)),
         )
 
     @classmethod
@@ -108,6 +128,7 @@ class TextDocuments:
         spans = [part.spans for part in parts if part.spans is not None]
         labels = [part.label for part in parts if part.label is not None]
         kept = [part.kept for part in parts if part.kept is not None]
+        ids = [part.ids for part in parts if part.ids is not None]
         text: Any = pa.concat_arrays([part.text for part in parts])
         return cls(
             text=text,
@@ -118,6 +139,7 @@ class TextDocuments:
             parts=parts[0].parts,
             label=np.concatenate(labels) if labels else None,
             kept=_ARROW.concat_batches(kept) if kept else None,
+            ids=_ARROW.concat_arrays(ids) if ids else None,
         )
 
 

@@ -1,0 +1,122 @@
+"""Chunks of litdata (``.bin``), whose items ``index.json`` describes.
+
+Items are the ids of a document each (``TokensLoader``), or dictionaries of arrays. Both kinds are read as records. The
+name of the ids of a ``TokensLoader`` is ``input_ids``. See :mod:`tokenlake.etl.layouts.litdata` for the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.base.arrays import Int64
+from tokenlake.errors import DamagedFileError
+from tokenlake.etl.layouts import litdata as layout
+from tokenlake.etl.sources.id_records import RecordFile, joined_bytes
+from tokenlake.etl.sources.input_bytes import InputBytes
+from tokenlake.etl.sources.input_errors import damaged, unsuitable
+from tokenlake.etl.sources.numbered_records import NumberedRecords, Numbers, id_batch, index_of
+from tokenlake.etl.sources.parsed import Want
+
+
+def open_litdata(data: InputBytes, want: Want) -> LitdataRecords:
+    """Return the items of a chunk, which `want` has the open index of."""
+    return LitdataRecords(data, index_of(data.file, want, layout.INDEX))
+
+
+@final
+class LitdataRecords(NumberedRecords):
+    """The items of a chunk.
+
+    Args:
+        data: The open chunk.
+        index: The open ``index.json``.
+
+    Raises:
+        DamagedFileError: The index cannot be read or does not agree with the chunk, or the chunk is cut.
+        UnsuitableFileError: The chunks are compressed.
+    """
+
+    def __init__(self, data: InputBytes, index: InputBytes) -> None:
+        self._data = data
+        content = layout.LitdataIndex.of(index.pread(index.file.size, 0), index.file.url)
+        if content.compression is not None:
+            raise unsuitable(
+                index.file,
+                f"its chunks are compressed ({content.compression}), expected plain ones",
+                "write them again without compression",
+            )
+        self._records = RecordFile(data)
+        self.count = self._records.count
+        self._check_entry(content)
+        self._types = content.items.types
+        self._is_stream = content.items.is_stream
+        names: list[str] = []
+        for name, dtype in self._types.items():
+            if np.dtype(dtype).kind in "iub":
+                names.append(name)
+        self.names = tuple(names)
+
+    def edges(self, first: int, last: int) -> Int64:
+        """Return where items begin and the last one ends, in bytes."""
+        return self._records.edges(first, last)
+
+    def read(self, first: int, last: int, names: Sequence[str]) -> pa.RecordBatch:
+        """Return some values of items."""
+        if self._is_stream:
+            # An item is the ids alone: it is as long as its record.
+            edges = self._records.edges(first, last)
+            block = self._records.bytes_at(int(edges[0]), int(edges[-1]))
+            places = [(edges[:-1] - edges[0], edges[1:] - edges[0])]
+        else:
+            block, places = self._records.values(first, last, [None] * len(self._types))
+        columns: dict[str, tuple[Numbers, Int64]] = {}
+        for name, (begins, ends) in zip(self._types, places, strict=True):
+            if name in names:
+                columns[name] = self._arrays(name, block, begins, ends, first)
+        return id_batch({name: columns[name] for name in names})
+
+    def _check_entry(self, content: layout.LitdataIndex) -> None:
+        """Require the entry of the chunk in the index to agree with it."""
+        file = self._data.file
+        name = file.path.rpartition("/")[2]
+        for chunk in content.chunks:
+            if chunk.filename != name:
+                continue
+            if chunk.chunk_size != self.count or chunk.chunk_bytes > file.size:
+                raise DamagedFileError(
+                    f"{file.url}: it has {self.count} items and {file.size} bytes, its index states {chunk.chunk_size} "
+                    f"items and {chunk.chunk_bytes} bytes. One of them is damaged: replace both",
+                    file=file.path,
+                )
+            return
+        raise damaged(file, "index.json does not name it")
+
+    def _arrays(
+        self, name: str, block: bytes, begins: Int64, ends: Int64, first: int
+    ) -> tuple[Numbers, Int64]:
+        """Return the numbers of a value, and where those of each item begin and the last ones end.
+
+        Args:
+            name: Name of the value.
+            block: Bytes of the items.
+            begins: Place of the value in each item, int64[n].
+            ends: End of the value in each item, int64[n].
+            first: Number of the first item.
+        """
+        dtype = np.dtype(self._types[name]).newbyteorder("<")
+        sizes = ends - begins
+        is_uneven = sizes % dtype.itemsize != 0
+        if is_uneven.any():
+            item = first + int(is_uneven.argmax())
+            raise damaged(
+                self._data.file,
+                f"{name!r} of item {item} has {int(sizes[item - first])} bytes, expected a multiple of "
+                f"{dtype.itemsize} ({dtype.name})",
+            )
+        offsets = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(sizes // dtype.itemsize, out=offsets[1:])
+        return np.frombuffer(joined_bytes(block, begins, ends), dtype), offsets
