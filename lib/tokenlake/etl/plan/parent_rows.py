@@ -46,8 +46,8 @@ def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level
         tokens = first_of_kind["tokens"].reference
         packed = first_of_kind["packed"].reference
         raise ConfigError(
-            f"datasets: {tokens} contains documents, {packed} holds packed rows; expected one kind. Name the dataset "
-            f"of tokens that {packed} was packed from, or build it again with pack.enabled: false"
+            f"datasets: {tokens} contains documents, {packed} contains packed rows; expected one kind. Name the "
+            f"dataset of tokens that {packed} was packed from, or build it again with pack.enabled: false"
         )
     if "tokens" in first_of_kind:
         for parent in parents:
@@ -63,8 +63,8 @@ def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level
     if len({parent.width for parent in parents}) > 1:
         lengths = ", ".join(f"{parent.reference} {parent.width}" for parent in parents)
         raise ConfigError(
-            f"datasets: rows of one dataset have one length ({lengths} ids); expected one length. Pack the tokens of "
-            "each with one length"
+            f"datasets: rows of different lengths cannot be in one dataset ({lengths} ids); expected one length. "
+            "Pack the tokens of each with one length"
         )
     return "sequences"
 
