@@ -182,6 +182,6 @@ def test_options_are_kept_and_secrets_stay_references(
         inspect(tmp_path, overrides=('storage_options={"key": "abc"}',))
     # One that is given in Python is never written.
     found = inspect(url, storage_options={"key": "AKIA123", "endpoint_url": "http://x"})
-    with pytest.raises(ConfigError, match="storage_options: 'key' given, but the files are local"):
+    with pytest.raises(ConfigError, match="storage_options: 'key' given, but local files"):
         inspect(tmp_path, storage_options={"key": "AKIA123"})
     assert "AKIA123" not in found.proposal + json.dumps(found.to_json())

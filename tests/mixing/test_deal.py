@@ -199,9 +199,11 @@ def test_a_block_too_small_for_so_many_sources_is_an_error_that_says_how_large()
     many = constant(named([1 / 20] * 20))
     assert deal(many, 1, block_size=1).ceiling(0) is None
     with pytest.raises(
-        ConfigError, match="block_size 100 is too small to deal 20 sources to 4 lanes; expected 4"
+        ConfigError, match="block_size 100 is too small for 20 sources in 4 lanes; expected 4"
     ):
         deal(many, 4, block_size=100)
     assert deal(many, 4, block_size=400).cells * 2 == 400
-    with pytest.raises(ConfigError, match="block_size 16777216: too many slots of 64 lanes and 20 sources"):
+    with pytest.raises(
+        ConfigError, match="block_size 16777216: blocks of 64 lanes and 20 sources are too large"
+    ):
         deal(many, 64, block_size=1 << 24)

@@ -397,7 +397,7 @@ def test_a_disk_without_room_says_where(
         raise full
 
     monkeypatch.setattr(LocalStore, "download", no_room)
-    with pytest.raises(StoreError, match=r"cannot keep a copy of small/v1/data/.*No space.*TMPDIR"):
+    with pytest.raises(StoreError, match=r"cannot store a copy of small/v1/data/.*No space.*TMPDIR"):
         go(store)
     assert tree(server.repos[REPO]) == {}
 

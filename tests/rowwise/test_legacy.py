@@ -173,7 +173,7 @@ OPENED = [
     (
         {"data_files": "x.jsonl", "additional_fields": ["text"]},
         ConfigError,
-        "the field that gets the text of 'content'",
+        "the field for the text of 'content'",
     ),
 ]
 

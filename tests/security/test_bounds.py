@@ -144,7 +144,10 @@ def test_arrow_gets_no_memory(
             "save": {"output_dir": str(tmp_path / "store")},
         }
         (tmp_path / f"{name}.json").write_text(json.dumps(config))
-    told = r"got no more memory \(malloc of size 1152921504606846976 failed\); it was preparing pages: late.jsonl"
+    told = (
+        r"could not allocate memory \(malloc of size 1152921504606846976 failed\); "
+        r"it was preparing pages: late.jsonl"
+    )
     with pytest.raises(WorkerError, match=told):
         build_dataset(json.loads((tmp_path / "late.json").read_text()), workers=1)
     assert main(["plan", str(tmp_path / "first.json")]) == 1

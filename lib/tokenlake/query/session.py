@@ -209,7 +209,7 @@ def _result(connection: Any, statement: str, memory: int) -> pa.Table:
             taken += batch.nbytes
             if taken > memory:
                 raise ConfigError(
-                    f"the result takes more than {memory} bytes of memory; select less of it, or set {MEMORY_VARIABLE}"
+                    f"the result takes more than {memory} bytes of memory; select less data, or set {MEMORY_VARIABLE}"
                 )
             batches.append(batch)
         return pa.Table.from_batches(batches, schema=reader.schema)
@@ -289,5 +289,8 @@ def _explained(error: duckdb.Error, statement: str, known: dict[str, Relation]) 
         # DuckDB's own guesses are among its system tables
         close = difflib.get_close_matches(missing[1].lower(), known, n=3)
         guess = f"; did you mean {' or '.join(close)}?" if close else "."
-        message = f"there is nothing called {missing[1]!r} to query{guess} `tokenlake sql` alone lists what there is."
+        message = (
+            f"there is no table or view {missing[1]!r}{guess} `tokenlake sql` without a statement lists all of "
+            "them."
+        )
     return ConfigError(message)

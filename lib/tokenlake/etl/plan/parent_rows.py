@@ -77,7 +77,7 @@ def _require_unpadded(parent: FoundParent) -> None:
         if "padding" in source.get("tokenizer", {}):
             raise parent.wrong(
                 f"the rows of {parent.reference} are padded (source {name!r}), and padding would become part of the "
-                "new rows; expected rows as they are. Build it again without padding"
+                "new rows; expected rows without padding. Build it again without padding"
             )
 
 
@@ -166,8 +166,8 @@ def _affixes_of(parent: FoundParent) -> _Affixes:
     if len(source_of_affixes) > 1:
         first, second = list(source_of_affixes.values())[:2]
         raise parent.wrong(
-            f"the sources {first!r} and {second!r} of {parent.reference} differ in add_special_tokens, so that nobody "
-            "could say what begins and ends a document; build them with one setting"
+            f"the sources {first!r} and {second!r} of {parent.reference} differ in add_special_tokens, so the "
+            "beginning and end of a document would be ambiguous; build them with the same setting"
         )
     prefix, suffix = next(iter(source_of_affixes))
     has_rendered_texts = False

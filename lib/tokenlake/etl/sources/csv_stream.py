@@ -338,7 +338,7 @@ class CsvStream:
         line = lines_before + data.count(b"\n", 0, offset) + 1
         return damaged(
             self._file,
-            f"the quote that opens a cell on line {line} {reason}, so that it is unknown where records end; "
+            f"the quote that opens a cell on line {line} {reason}, so the ends of records are unknown; "
             'expected a quote before the next delimiter or end of line, and "" for a quote in a cell '
             "(`source.max_record_bytes` is the longest cell)",
             line=line,

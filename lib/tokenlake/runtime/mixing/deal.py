@@ -212,12 +212,12 @@ class Deal(SlotDeal):
         sources = len(span.names)
         if span.cells * self._lanes * sources > _MOST_NUMBERS:
             raise ConfigError(
-                f"block_size {block_size}: too many slots of {self._lanes} lanes and {sources} sources to "
-                "deal together; expected a smaller block_size, or fewer lanes"
+                f"block_size {block_size}: blocks of {self._lanes} lanes and {sources} sources are too large; "
+                "expected a smaller block_size, or fewer lanes"
             )
         most_demanding = max(span.eras, key=lambda era: era.group_slots)
         if most_demanding.group_slots > span.cells * span.cell:
             raise ConfigError(
-                f"block_size {block_size} is too small to deal {most_demanding.sources} sources to {self._lanes} "
-                f"lanes; expected {most_demanding.group_slots} or more, or fewer lanes"
+                f"block_size {block_size} is too small for {most_demanding.sources} sources in {self._lanes} lanes; "
+                f"expected {most_demanding.group_slots} or more, or fewer lanes"
             )
