@@ -83,7 +83,7 @@ def test_what_cannot_be_built_is_not_proposed(tmp_path: Path) -> None:
     assert not found.runnable
     assert yaml.safe_load(found.proposal) is None
     assert "No column is clearly the text" in found.proposal
-    assert ". Looked into 1 of 1 file, " in " ".join(found.proposal.replace("#", " ").split())
+    assert ". Sampled 1 of 1 file, " in " ".join(found.proposal.replace("#", " ").split())
     (tmp_path / "numbers.yaml").write_text(found.proposal)
     with pytest.raises(ConfigError, match="got nothing, must be a mapping"):
         load_config(tmp_path / "numbers.yaml")

@@ -69,7 +69,7 @@ def test_an_id_of_no_tokenizer_is_refused_at_every_door(
     for door in DOORS.values():
         with pytest.raises(
             IntegrityError,
-            match=f"row group .* cannot be read: the id {number} is none .*expected 0 to 49999",
+            match=f"row group .* cannot be read: the id {number} does not belong .*expected 0 to 49999",
         ):
             door(ds, place // LENGTH)
 

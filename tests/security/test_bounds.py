@@ -186,4 +186,4 @@ def test_a_conversation_that_swells_in_its_template_is_named_by_file_and_row(
     config["datasets"][0]["tokenizer"] = str(hostile)
     (tmp_path / "hostile.json").write_text(json.dumps(config))
     assert main(["plan", str(tmp_path / "hostile.json")]) == 2
-    assert "more than 1,024 MiB of memory, as on the 2 conversations" in capsys.readouterr().err
+    assert "more than 1,024 MiB of memory, as on the 2 previous conversations" in capsys.readouterr().err

@@ -156,7 +156,7 @@ def test_a_section_that_contradicts_itself_is_refused_when_it_is_read(
         ({**QA, "examples": [{"q": "x", "a": ""}]}, "is empty, so there is no answer"),
         (
             {**QA, "template": "<s>{q}{a}", "examples": [{"q": "x", "a": "</s>"}]},
-            "spells out a special token",
+            "contains a special token",
         ),
     ],
 )
