@@ -40,7 +40,7 @@ TWO_WORDS: Final = re.compile(r"[^\W\d_]{2,}[^\w\s]*\s+[^\w\s]*[^\W\d_]{2,}|[^\W
 
 FOR_PROGRAMS: Final = re.compile(
     r"\b(SELECT|CREATE|INSERT|COPY|FROM|PRAGMA|SET) |function\s*\(|=>|;\n|\(\?|\\[sdwb]|\{\{|</|:text\b|:int\b"
-    r"|^[\s\w-]+\{|^[\w. ]+\[.*\]$|^(from|import) "
+    r"|^[\s\w-]+\{(?!…)|^[\w. ]+\[.*\]$|^(from|import) "
 )
 """Text that a program reads: SQL, JavaScript, styles, patterns, templates, columns of a table, types, imports."""
 

@@ -41,8 +41,8 @@ def configured_api_url() -> str | None:
         except OSError as cause:
             why = str(cause)
         raise ConfigError(
-            f"the Prefect server {url} named by {where} does not answer ({why}): start it with"
-            " `prefect server start`, or unset it, and the run starts a server of its own"
+            f"the Prefect server {url} named by {where} does not answer ({why}): start it with `prefect server "
+            "start`, or unset it, and the run starts its own server"
         )
     return None
 
@@ -97,7 +97,7 @@ def require_prefect_home() -> None:
     except OSError as error:
         raise ConfigError(
             f"Prefect keeps the records of runs in {home}, which cannot be written ({error.strerror}): set "
-            "PREFECT_HOME to a folder that can be, or run with --no-prefect",
+            "PREFECT_HOME to a writable folder, or run with --no-prefect",
             key="PREFECT_HOME",
         ) from error
 

@@ -148,7 +148,7 @@ class WorkRuns:
         elif active and time.monotonic() - self._needed_since > _SLOW_START:
             self._needed_since = math.inf
             self._log(
-                f"no run of {DEPLOYMENT} has started within a minute; its work pool needs a worker with room for "
+                f"no run of {DEPLOYMENT} has started within a minute; its work pool needs a worker with capacity for "
                 f"{numbers.plural(self._count, 'run')} beside this one"
             )
 

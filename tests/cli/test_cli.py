@@ -585,7 +585,10 @@ def _shell(command: str, store: Path) -> subprocess.CompletedProcess:
         (["ls", "--store"], "--store needs a value"),
         (["doctor", "more", "words"], "tokenlake doctor has no use for 'more', 'words'"),
         (["sql", "select 1", "--json", "--csv"], "--json and --csv: give one of them"),
-        (["init", "other.yaml", "--data", ".", "--store", "ftp://a/b"], "ftp:// is not available yet"),
+        (
+            ["init", "other.yaml", "--data", ".", "--store", "ftp://a/b"],
+            "ftp:// is not available for a build",
+        ),
         (["explain", "small", "--batch-size", "2", "--id", "nothing"], "must be a field and its value"),
     ],
     ids=lambda value: " ".join(value)[:30],

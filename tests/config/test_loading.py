@@ -176,7 +176,7 @@ def test_overrides_change_neither_the_callers_mapping_nor_the_model() -> None:
         ("pack.seq_lenght=5", "pack.seq_lenght (override): unknown key; did you mean 'seq_length'?"),
         ("pakc.seq_length=5", "pakc: unknown key; did you mean 'pack'?"),
         ("pack.seq_length=x", "pack.seq_length (override): got 'x'"),
-        ("pack.seq_length.x=5", "leads into a value that has no keys"),
+        ("pack.seq_length.x=5", "leads into a value without keys"),
         ("datasets.2.name=x", "no entry '2'"),
         ("datasets.cdoe.name=x", "did you mean 'code'?"),
         ("pack.seq_length=[", "not YAML"),
@@ -314,10 +314,10 @@ def test_what_is_no_span(wrong: object) -> None:
             "source.seq_length (override): unknown key; did you mean 'pack.seq_length'?",
         ),
         ("pack.tokenizer=gpt2", "did you mean 'datasets.0.tokenizer'?"),
-        ("datasets.0.colour=4", "datasets.0.colour (override): unknown key (known here: "),
+        ("datasets.0.colour=4", "datasets.0.colour (override): unknown key (known: "),
         ("dataset_name=wiki", "dataset_name (override): unknown key; did you mean 'name'?"),
         ("context_length=512", "did you mean 'pack.seq_length'?"),
-        ("colour=512", "colour (override): unknown key (known here: "),
+        ("colour=512", "colour (override): unknown key (known: "),
     ],
 )
 def test_a_key_that_belongs_elsewhere_is_named_with_its_path(write: Write, override: str, place: str) -> None:

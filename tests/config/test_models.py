@@ -149,7 +149,7 @@ def test_validate_gives_the_messages_of_the_specification() -> None:
         (MixStageConfig, {"weights": {"a": -1.0, "b": 2.0}}, ["weights", "got -1.0"]),
         (MixStageConfig, {"weights": {"a": float("nan")}}, ["weights", "got nan"]),
         (MixStageConfig, {"weight_schedule": []}, ["at least one point"]),
-        (MixStageConfig, {"weight_schedule": [at(5, "a"), at(5, "a")]}, ["steps must grow"]),
+        (MixStageConfig, {"weight_schedule": [at(5, "a"), at(5, "a")]}, ["steps must increase"]),
         (MixStageConfig, {"weight_schedule": [at(0, "a"), at(5, "b")]}, ["must weigh the same datasets"]),
         (MixStageConfig, {"weights": {"a": 0.3, "b": 0.3}}, ["Weights must sum to 1.0, got 0.6"]),
         (

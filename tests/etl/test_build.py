@@ -348,13 +348,13 @@ def test_one_excluded_document_rebuilds_its_part_of_a_file_alone(form, config, t
 @pytest.mark.parametrize(
     ("entries", "note"),
     [
-        ([("nowhere.jsonl", 0)], "row 0: file 'nowhere.jsonl' is no input file"),
+        ([("nowhere.jsonl", 0)], "row 0: file 'nowhere.jsonl' is not an input file"),
         (
             [("a.jsonl", 3), ("a.jsonl", 10**6), ("a.jsonl", -1)],
             "row 0: a.jsonl at 3: no line begins at this byte",
         ),
-        ([(1.5, 0.0), (float("nan"), 0.0)], "row 0: file 1.5 is no input file"),
-        ([("a.jsonl", None)], "row 0: position None is no whole number"),
+        ([(1.5, 0.0), (float("nan"), 0.0)], "row 0: file 1.5 is not an input file"),
+        ([("a.jsonl", None)], "row 0: position None is not a whole number"),
         ([], None),
     ],
 )

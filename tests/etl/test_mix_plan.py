@@ -58,8 +58,12 @@ def test_the_newest_committed_version_is_taken_where_none_is_named(lake: Lake) -
 @pytest.mark.parametrize(
     ("versions", "sections", "message"),
     [
-        ([{"kind": "packed", "seq_length": 20}, {}], {}, r"b@v1 holds documents, a@v1 holds packed rows"),
-        ([{"kind": "preference"}, {}], {}, r"datasets.a.dataset: a@v1 holds preferences"),
+        (
+            [{"kind": "packed", "seq_length": 20}, {}],
+            {},
+            r"b@v1 contains documents, a@v1 contains packed rows",
+        ),
+        ([{"kind": "preference"}, {}], {}, r"datasets.a.dataset: a@v1 contains preferences"),
         (
             [{"kind": "packed", "seq_length": 20}, {"kind": "packed", "seq_length": 24}],
             {},
@@ -216,7 +220,7 @@ def test_a_mixture_ends_where_it_is_asked_to(lake: Lake, mix: dict[str, Any], ro
     [
         ({"total_rows": 71}, "its sources end after 70 rows"),
         ({"total_tokens": 2000}, r"2,000, but the sources end after 70 rows with about 1,400 tokens"),
-        ({"epochs": 0.001}, "comes to 0 rows"),
+        ({"epochs": 0.001}, "the mixture has 0 rows"),
         ({"block_size": 1 << 40}, "mix.block_size: 1099511627776; expected at most"),
     ],
 )

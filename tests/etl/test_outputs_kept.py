@@ -239,7 +239,7 @@ def test_kept_fields_of_json_are_columns_of_one_type(tmp_path, tokenizer_dir):
     )
     plan = make_plan(resolve(load_config(config)))
     assert [note for note in plan.notes if "JSON text" in note] == [
-        f"the kept field {name!r} is stored as JSON text: the first records have no one type for it"
+        f"the kept field {name!r} is stored as JSON text, because the first records have values of several types"
         for name in ("mixed", "none")
     ]
     built = build_here(config)

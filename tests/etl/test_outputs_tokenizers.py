@@ -64,7 +64,7 @@ def test_unpacked_rows_have_the_ids_of_their_sources_tokenizer(config, tokenizer
 def test_packed_rows_of_different_tokenizers_are_an_error(config):
     config["pack"] = {"enabled": True, "seq_length": 32}
     with pytest.raises(
-        ConfigError, match=r"datasets\.t\.tokenizer: .* another tokenizer .* need one tokenizer"
+        ConfigError, match=r"datasets\.t\.tokenizer: .* differs from the tokenizer .* need one tokenizer"
     ):
         make_plan(resolve(load_config(config)))
     config["datasets"][1]["tokenizer"] = config["default_tokenizer"]

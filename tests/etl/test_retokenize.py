@@ -158,11 +158,11 @@ def test_what_is_gone_or_changed_is_told(store: Path) -> None:
     asked["pack"] = {"enabled": False}
     write_jsonl(code / "a.jsonl", notes(3))
     refused(
-        r"datasets.code.retokenize: the text of code-tokens@v1 is not what it was: a.jsonl of python is \d+ bytes"
+        r"datasets.code.retokenize: the text of code-tokens@v1 has changed: a.jsonl of python is \d+ bytes"
     )
     (code / "a.jsonl").unlink()
-    refused(r"is not what it was: a.jsonl of python is gone; expected")
+    refused(r"has changed: a.jsonl of python is gone; expected")
     shutil.rmtree(code)
-    refused(r"is not what it was: .*code.*Restore it; or build code-tokens")
+    refused(r"has changed: .*code.*Restore it; or build code-tokens")
     shutil.rmtree(store / "code-tokens" / "v1" / "runs")
     refused(r"no run of it recorded one; write data_files in place of dataset")

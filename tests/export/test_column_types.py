@@ -159,7 +159,9 @@ def _has_type(value: Any) -> bool:
 
 @pytest.mark.parametrize("schema", [None, pa.schema([("x", pa.float64())])], ids=["lines", "columns"])
 def test_python_rows_with_nan_are_refused_by_row_and_field(tmp_path: Path, schema: Any):
-    with pytest.raises(BadRecordError, match="row 1, field 'x': NaN and infinities are no JSON; write None"):
+    with pytest.raises(
+        BadRecordError, match="row 1, field 'x': NaN and infinities are not valid JSON; write None"
+    ):
         save_dataset([{"x": 1.0}, {"x": float("nan")}], tmp_path / "out", "jsonl", schema=schema)
 
 

@@ -131,7 +131,7 @@ def _outcomes(store: Path, folder: Path, left: list[Case]) -> Iterator[tuple[Cas
 
 
 def _run(store: Path, folder: Path, told: Path, left: list[Case]) -> tuple[int | None, str]:
-    """Run one process; return its exit code, None where nothing was heard of it for too long, and its last words."""
+    """Run one process; return its exit code, None where it gave no sign of life for too long, and its last words."""
     given, errors = folder / "cases", folder / "errors"
     given.write_text(json.dumps(left))
     path = os.pathsep.join([str(_ROOT / "lib"), str(_ROOT)])

@@ -122,7 +122,8 @@ def test_a_configuration_that_was_not_kept_is_asked_for(lake: Path) -> None:
     report = repair(lake, "small")
     assert report.repaired == 0
     assert (
-        "secrets themselves: datasets.0.x" in report.files[0].note and "--config FILE" in report.files[0].note
+        "it contains secrets: datasets.0.x" in report.files[0].note
+        and "--config FILE" in report.files[0].note
     )
 
 

@@ -83,7 +83,7 @@ def test_what_cannot_be_built_is_not_proposed(tmp_path: Path) -> None:
     assert not found.runnable
     assert yaml.safe_load(found.proposal) is None
     assert "No column is clearly the text" in found.proposal
-    assert ". Looked into 1 of 1 file, " in " ".join(found.proposal.replace("#", " ").split())
+    assert ". Sampled 1 of 1 file, " in " ".join(found.proposal.replace("#", " ").split())
     (tmp_path / "numbers.yaml").write_text(found.proposal)
     with pytest.raises(ConfigError, match="got nothing, must be a mapping"):
         load_config(tmp_path / "numbers.yaml")
@@ -182,6 +182,6 @@ def test_options_are_kept_and_secrets_stay_references(
         inspect(tmp_path, overrides=('storage_options={"key": "abc"}',))
     # One that is given in Python is never written.
     found = inspect(url, storage_options={"key": "AKIA123", "endpoint_url": "http://x"})
-    with pytest.raises(ConfigError, match="storage_options: 'key' given, but the files are local"):
+    with pytest.raises(ConfigError, match="storage_options: 'key' given, but local files"):
         inspect(tmp_path, storage_options={"key": "AKIA123"})
     assert "AKIA123" not in found.proposal + json.dumps(found.to_json())

@@ -89,7 +89,7 @@ def _check_refusals(data: Any, folder: Path) -> None:
         with pytest.raises(ConfigError, match="seed is 1 there and 2 here"):
             manager.restore(2, args=ocp.args.Composite(data=LoaderRestore(other)))
         assert other.step == 0
-        with pytest.raises(NotFoundError, match=r"not the state of a loader in .*model"):
+        with pytest.raises(NotFoundError, match=r"there is no state of a loader in .*model"):
             manager.restore(2, args=ocp.args.Composite(model=LoaderRestore(other)))
 
 

@@ -103,7 +103,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"window": 3}, "window is 'all' there and 3 here; order is 3 there and 2 here"),
     ({"epochs": 2}, "epochs is 1 there and 2 here"),
     ({"drop_last": True}, "drop_last is False there"),
-    ({"batch_size": 16}, r"another size from now on is written {0: 8, 5: 16}"),
+    ({"batch_size": 16}, r"to change the size from now on, write {0: 8, 5: 16}"),
 ]
 
 
@@ -270,7 +270,7 @@ def test_a_schedule_may_be_extended_behind_the_state(sources: dict[str, tl.Datas
     assert same(ids(resumed), whole[6:])
     assert same(ids(mixed(sources, first, rows=400))[:8], whole[:8])
     with pytest.raises(
-        ConfigError, match="extended at step 3, which is already over; expected step 6 or later"
+        ConfigError, match="extended at step 3, which has already passed; expected step 6 or later"
     ):
         mixed(sources, first.extend(at=3, points=[{"step": 9, "weights": {"code": 1, "web": 0}}])).set_state(
             state

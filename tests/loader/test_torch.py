@@ -160,7 +160,9 @@ def test_persistent_workers_go_on_with_the_next_pass_after_a_state(learned: tl.D
 
 def test_a_state_of_other_workers_or_of_another_run_is_refused(learned: tl.Dataset):
     state = iter(tl.torch_dataset(learned, **OPTIONS)).state_dict()
-    with pytest.raises(ConfigError, match="of worker 1 of 4, this is 0 of 1; expected as many workers"):
+    with pytest.raises(
+        ConfigError, match="of worker 1 of 4, this is 0 of 1; expected the same number of workers"
+    ):
         iter(tl.torch_dataset(learned, **OPTIONS)).load_state_dict({**state, "turn": [1, 4]})
     with pytest.raises(ConfigError, match="seed is 3 there and 4 here"):
         iter(tl.torch_dataset(learned, batch_size=5, seed=4)).load_state_dict(state)

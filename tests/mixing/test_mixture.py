@@ -356,7 +356,7 @@ class TestUnknownLengths:
 
     def test_they_cannot_be_cut_into_lanes(self):
         with pytest.raises(
-            ConfigError, match="'b' has an unknown number of rows and cannot be cut into 2 lanes"
+            ConfigError, match="'b' has an unknown number of rows and cannot be divided into 2 lanes"
         ):
             equal(9, None, lanes=2, batch_size=2)
 
@@ -422,9 +422,12 @@ class TestMistakes:
             ({"lanes": 0}, "lanes is 0; expected 1 or more"),
             ({"block_size": 0}, "block_size is 0; expected 1 or more"),
             ({"step_rows": 0}, "step_rows is 0; expected 1 or more"),
-            ({"lanes": 2, "batch_size": 3}, "a batch of 3 rows cannot take as many of each of 2 lanes"),
+            (
+                {"lanes": 2, "batch_size": 3},
+                "a batch of 3 rows cannot take equally many from each of 2 lanes",
+            ),
             ({"stop": "restrat"}, r"stop is 'restrat', expected one of .*; did you mean 'restart'\?"),
-            ({"rows": -1}, "a mixture cut at -1 rows; expected 0 or more"),
+            ({"rows": -1}, "a mixture of -1 rows; expected 0 or more"),
         ],
     )
     def test_a_mixture_that_cannot_be_says_why(self, change, message):

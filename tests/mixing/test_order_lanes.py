@@ -79,7 +79,7 @@ def test_endless_lanes_never_run_out(position: int, lanes: int, width: int) -> N
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        ((None, 3, 4), "a batch of 4 rows cannot take as many of each of 3 lanes"),
+        ((None, 3, 4), "a batch of 4 rows cannot take equally many from each of 3 lanes"),
         ((None, 0, 4), "0 lanes"),
         ((np.array([1]), 2, 4), r"lane lengths \[1\]; expected 2 numbers"),
         ((np.array([1, -1]), 2, 4), "not negative"),

@@ -145,7 +145,7 @@ class TestMistakes:
             ([{"step": 0}], "without 'weights'"),
             ([{"step": -1, "weights": {"a": 1.0}}], "is at step -1; expected a whole number, 0 or more"),
             ([{"step": 0.5, "weights": {"a": 1.0}}], "is at step 0.5; expected a whole number"),
-            (points((5, 0.5), (5, 0.6)), "step 5 of the schedule comes after step 5; steps must grow"),
+            (points((5, 0.5), (5, 0.6)), "step 5 of the schedule comes after step 5; steps must increase"),
             (
                 [*points((0, 0.5)), {"step": 1, "weights": {"a": 0.5, "c": 0.5}}],
                 r"step 1 of the schedule weighs \['a', 'c'\], the points before it weigh \['a', 'b'\]",

@@ -86,9 +86,9 @@ def test_lines_without_a_terminal() -> None:
     assert out.getvalue().splitlines() == [
         "planning",
         "web v2: 4 units, 38.1 MiB; 3 to build, 1 already built",
-        "engine gigatoken for gpt2: equal to the reference",
+        "tokenizer backend gigatoken for gpt2: equal to the reference",
         "unit 2 (code) is retried after: worker died",
-        "engine gigatoken is not exact; its units are rebuilt: differs on 'x\\x1b[2J'",
+        "tokenizer backend gigatoken is not exact; its units are rebuilt: differs on 'x\\x1b[2J'",
     ]
 
 
@@ -211,7 +211,7 @@ def _shown(terminal: bool = False, **section: Any) -> list[str]:
 MESSAGES = [
     "planning",
     "web v2: 4 units, 38.1 MiB; 3 to build, 1 already built",
-    "engine gigatoken for gpt2: equal to the reference",
+    "tokenizer backend gigatoken for gpt2: equal to the reference",
     "unit 2 (code) is retried after: worker died",
 ]
 

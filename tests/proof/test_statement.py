@@ -304,7 +304,7 @@ def test_a_key_for_which_anybody_can_sign_is_refused(key: str) -> None:
             forged = bytes.fromhex(first) + bytes(32)
             assert not verified(bytes.fromhex(key), message, forged)
             assert not signed_alone(bytes.fromhex(key), message, forged)
-    with pytest.raises(ConfigError, match="no private key belongs to it"):
+    with pytest.raises(ConfigError, match="it has no private key"):
         public_key(key)
 
 
@@ -352,7 +352,7 @@ def test_the_command_signs_and_checks(
     assert main(["prove", "--check", str(out), "--public-key", public, *about]) == 3
     assert main(["prove", str(tmp_path / "run")]) == 2
     assert main(["prove", str(world.store), "--key", str(world.key)]) == 2
-    assert "holds no checkpoint with the state of a loader" in capsys.readouterr().err
+    assert "contains no checkpoint with the state of a loader" in capsys.readouterr().err
     assert main(["prove", "--check", str(out)]) == 2
 
 

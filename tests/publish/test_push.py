@@ -307,7 +307,7 @@ def test_a_repository_is_for_one_dataset(store: Path, server: HubServer, tmp_pat
         (
             Fault("/preupload/", status=402, headers={"X-Error-Message": "quota exceeded"}),
             StoreError,
-            "no room",
+            "no space",
         ),
         (Fault("/preupload/", status=404), ConfigError, "no such repository, organization or branch"),
         (Fault("/api/datasets/", status=503, times=99), StoreError, "could not be reached"),
@@ -397,7 +397,7 @@ def test_a_disk_without_room_says_where(
         raise full
 
     monkeypatch.setattr(LocalStore, "download", no_room)
-    with pytest.raises(StoreError, match=r"cannot keep a copy of small/v1/data/.*No space.*TMPDIR"):
+    with pytest.raises(StoreError, match=r"cannot store a copy of small/v1/data/.*No space.*TMPDIR"):
         go(store)
     assert tree(server.repos[REPO]) == {}
 

@@ -137,9 +137,9 @@ def test_statements_that_read_are_welcome(store: Path, sql: str) -> None:
         ("select 1; select 2", "expected one SQL statement, got 2"),
         ("", "expected one SQL statement, got none"),
         ("select * from read_text('/etc/hostname')", "disabled by configuration"),
-        ("select * from '/etc/hostname'", "nothing called '/etc/hostname'"),
+        ("select * from '/etc/hostname'", "no table or view '/etc/hostname'"),
         ("select * from glob('/etc/*')", "disabled by configuration"),
-        ("select * from smal", "nothing called 'smal'; did you mean small"),
+        ("select * from smal", "no table or view 'smal'; did you mean small"),
         ("select * from small-v1", "syntax error"),
         ("select * from small@v1", 'need double quotes: "small@v1"'),
         ("select nope from small", "nope"),
@@ -162,7 +162,7 @@ def test_a_file_of_the_store_that_the_query_did_not_name_is_out_of_reach(store: 
 
 def test_python_variables_are_no_tables(store: Path) -> None:
     known = {"a": [1]}
-    with pytest.raises(ConfigError, match="nothing called 'known'"):
+    with pytest.raises(ConfigError, match="no table or view 'known'"):
         query(store, "select * from known")
     assert known
 

@@ -69,7 +69,7 @@ def test_an_id_of_no_tokenizer_is_refused_at_every_door(
     for door in DOORS.values():
         with pytest.raises(
             IntegrityError,
-            match=f"row group .* cannot be read: the id {number} is none .*expected 0 to 49999",
+            match=f"row group .* cannot be read: the id {number} does not belong .*expected 0 to 49999",
         ):
             door(ds, place // LENGTH)
 
@@ -127,7 +127,7 @@ def test_every_kind_of_dataset_keeps_to_its_vocabulary(
     lake: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ds = tl.open(lake, name, split="train")
-    says = r"the id \d+ is none of its tokenizer; expected 0 to 299"
+    says = r"the id \d+ does not belong to its tokenizer; expected 0 to 299"
     with pytest.raises(IntegrityError, match=says):
         list(tl.DataLoader(ds, 4))
     with pytest.raises(IntegrityError, match=says):
@@ -140,7 +140,7 @@ def test_every_kind_of_dataset_keeps_to_its_vocabulary(
     assert any("0 to 299" in f"{problem.expected} {problem.got}" for problem in report.problems)
     for arguments in (["peek", name, "-n", "64"], ["peek", name, "-n", "64", "--json"]):
         assert main([*arguments, "--store", str(lake)]) == IntegrityError.exit_code
-        assert "is none of its tokenizer" in capsys.readouterr().err
+        assert "does not belong to its tokenizer" in capsys.readouterr().err
 
 
 def test_a_version_that_says_no_vocabulary_refuses_negative_ids_alone(tmp_path: Path) -> None:
@@ -148,5 +148,7 @@ def test_a_version_that_says_no_vocabulary_refuses_negative_ids_alone(tmp_path: 
     assert int(rows.packed(0, loss_mask=False).ids.max()) == 2**31 - 1
     other = tmp_path / "other"
     rows = stored(other, [ours(changed({7: -5}), 5)], LENGTH)
-    with pytest.raises(IntegrityError, match="the id -5 is none of its tokenizer; expected 0 to 2147483647"):
+    with pytest.raises(
+        IntegrityError, match="the id -5 does not belong to its tokenizer; expected 0 to 2147483647"
+    ):
         rows.packed(0, loss_mask=False)

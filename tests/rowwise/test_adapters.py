@@ -80,7 +80,7 @@ def test_a_loop_of_pytorch_resumes_exactly(make: Any, host: tuple[int, int]):
         again.load_state_dict(stream.state_dict())
         assert begun + list(again) == whole
         assert list(again) == whole  # the loop after it is a whole one
-    with pytest.raises(ConfigError, match="resume with as many processes and workers"):
+    with pytest.raises(ConfigError, match="resume with the same number of processes and workers"):
         iter(make().to_torch(host=(0, 9))).load_state_dict(iter(make().to_torch(host=host)).state_dict())
 
 

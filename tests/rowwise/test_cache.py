@@ -219,7 +219,7 @@ def test_what_a_lambda_makes_is_not_kept(config: dict[str, Any], encoded: list[i
         "format_callback": lambda row: row,
         "cache_path": str(tmp_path / "own"),
     }
-    with pytest.raises(ConfigError, match="the rows of 'a' cannot be kept"):
+    with pytest.raises(ConfigError, match="the rows of 'a' cannot be cached"):
         ids(config, datasets=[dataset])
     ids(config, datasets=[dataset], tokenize={})
     assert not (tmp_path / "own").exists()

@@ -173,7 +173,7 @@ OPENED = [
     (
         {"data_files": "x.jsonl", "additional_fields": ["text"]},
         ConfigError,
-        "the field that gets the text of 'content'",
+        "the field for the text of 'content'",
     ),
 ]
 
@@ -296,7 +296,7 @@ def test_json_holds_no_function_and_no_secret(folder, tmp_path):
     assert json.loads(named.to_json_string())["informs"][0]["storage_options"] == {"key": {"env": "KEY"}}
     for text in ("{", "[]", '{"informs": 1}', '{"informs": [{"data": "x"}]}', '{"informs": [{}], "sede": 1}'):
         (tmp_path / "wrong.json").write_text(text)
-        with pytest.raises(ConfigError, match=r"wrong\.json: no mixture|informs: .*unexpected keyword"):
+        with pytest.raises(ConfigError, match=r"wrong\.json: not a mixture|informs: .*unexpected keyword"):
             DatasetMixture.load_mixture(tmp_path / "wrong.json")
 
 

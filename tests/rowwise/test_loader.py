@@ -375,7 +375,7 @@ def test_a_state_counts_what_was_delivered_and_not_what_was_prepared():
     time.sleep(0.05)
     assert loader.state_dict()["rows"] == 2
     other = iter(loader)  # a second iteration is the next epoch, and takes the place of the first
-    with pytest.raises(ConfigError, match=r"replaced behind row 2 of epoch 0: .* one iterator at a time"):
+    with pytest.raises(ConfigError, match=r"replaced after row 2 of epoch 0: .* one iterator at a time"):
         next(batches)
     assert (loader.state_dict()["epoch"], loader.state_dict()["rows"]) == (1, 0)
     next(other)

@@ -269,7 +269,7 @@ def test_a_source_that_gives_nothing_on_a_later_pass_is_an_error():
 
     rows = iter(alone(Once()))
     assert [next(rows)["id"], next(rows)["id"]] == [1, 2]
-    with pytest.raises(SourceError, match="gives no rows in epoch 1, though it had some before"):
+    with pytest.raises(SourceError, match="has no rows in epoch 1, though it had some before"):
         next(rows)
 
 

@@ -127,7 +127,7 @@ def test_a_source_that_miscounts_is_an_error(tmp_path: Path):
             return 5
 
     for count in (4, 6):
-        with pytest.raises(SourceError, match="said it has 5 rows"):
+        with pytest.raises(SourceError, match="reported 5 rows"):
             save_dataset(Liar(numbers(count)), tmp_path / "out", num_shards=2)
     assert list(tmp_path.iterdir()) == []
 
@@ -208,8 +208,8 @@ def test_compression_is_what_the_files_have(tmp_path: Path):
         ({"compression": "snappy"}, "expected one of 'none', 'gzip', 'lz4', 'zstd'"),
         ({"num_shards": 0}, "num_shards: got 0"),
         ({"max_shard_size": "lots"}, "max_shard_size: got 'lots'"),
-        ({"naming": "{split}"}, "no different names of data files"),
-        ({"naming": "../{index}"}, "no different names of data files"),
+        ({"naming": "{split}"}, "not distinct names of data files"),
+        ({"naming": "../{index}"}, "not distinct names of data files"),
         ({"naming": "{other}"}, "KeyError"),
     ],
 )

@@ -178,7 +178,7 @@ def test_supervised_rows_are_those_of_a_build(tokenizer: str, tmp_path: Path) ->
         bits for bits in table["loss_mask"][0].as_py()
     )
     short = tl.SupervisedRows(tokenizer, max_length=20)
-    with pytest.raises(BadRecordError, match="no token to learn"):
+    with pytest.raises(BadRecordError, match="no token that counts toward the loss"):
         short({"messages": [{"role": "user", "content": "so " * 50}, CHAT[1]]})
 
 

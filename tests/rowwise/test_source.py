@@ -77,7 +77,7 @@ def test_places_that_do_not_exist_are_refused_at_once(source, arguments, message
 
 
 def test_an_unknown_length_is_a_type_error_that_says_why(source):
-    with pytest.raises(TypeError, match="length of this Plain is unknown: shard 'a' does not say"):
+    with pytest.raises(TypeError, match="length of this Plain is unknown: shard 'a' does not report"):
         len(source)
     assert list(source) and source  # neither asks for a length in earnest
     with pytest.raises(TypeError, match="may be left out"):

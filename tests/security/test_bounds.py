@@ -144,7 +144,10 @@ def test_arrow_gets_no_memory(
             "save": {"output_dir": str(tmp_path / "store")},
         }
         (tmp_path / f"{name}.json").write_text(json.dumps(config))
-    told = r"got no more memory \(malloc of size 1152921504606846976 failed\); it was preparing pages: late.jsonl"
+    told = (
+        r"could not allocate memory \(malloc of size 1152921504606846976 failed\); "
+        r"it was preparing pages: late.jsonl"
+    )
     with pytest.raises(WorkerError, match=told):
         build_dataset(json.loads((tmp_path / "late.json").read_text()), workers=1)
     assert main(["plan", str(tmp_path / "first.json")]) == 1
@@ -183,4 +186,4 @@ def test_a_conversation_that_swells_in_its_template_is_named_by_file_and_row(
     config["datasets"][0]["tokenizer"] = str(hostile)
     (tmp_path / "hostile.json").write_text(json.dumps(config))
     assert main(["plan", str(tmp_path / "hostile.json")]) == 2
-    assert "more than 1,024 MiB of memory, as on the 2 conversations" in capsys.readouterr().err
+    assert "more than 1,024 MiB of memory, as on the 2 previous conversations" in capsys.readouterr().err

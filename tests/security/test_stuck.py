@@ -58,7 +58,7 @@ def test_a_function_that_never_returns(
     # Where the machine stood still, a worker may have been silent before it came so far.
     for seconds in (4, 20, 90):
         monkeypatch.setenv("TOKENLAKE_WORKER_SECONDS", str(seconds))
-        heard = rf"was stuck and was killed: nothing was heard of it for {seconds} seconds"
+        heard = rf"was stuck and was killed: it gave no sign of life for {seconds} seconds"
         with pytest.raises(WorkerError, match=heard) as caught:
             build_dataset(config, workers=1)
         if "beginning a job" not in str(caught.value):

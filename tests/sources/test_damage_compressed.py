@@ -54,13 +54,13 @@ def cases() -> Iterator[Damage]:
                 "zeros after the end": (whole + bytes(63), corrupt),
                 "plain text": (
                     body,
-                    f"it is no {name} stream, though its name says so. Remove that",
+                    f"it is no {name} stream, although its name indicates it. Remove that",
                 ),
                 "other compression": (COMPRESS[other](body), foreign),
                 "no bytes": (b"", f"it is empty, not even an empty {name} stream"),
                 "compressed twice": (
                     compress(whole),
-                    f"what its {name} stream holds is {name}, its name says ",
+                    f"its {name} stream contains {name}, but its name indicates ",
                 ),
             }
             for what, (data, told) in broken.items():

@@ -44,7 +44,7 @@ FILE = [
     ),
     refused("UTF-16 bare", "id,text\n1,a\n".encode("utf-16-le"), "is encoded in UTF-16LE, expected UTF-8"),
     unusable("not UTF-8", b"id,text,\xff\n", "the row is not valid"),
-    unusable("stray quote", b'id,te"xt\n', "there is a quote inside"),
+    unusable("stray quote", b'id,te"xt\n', "a quote inside"),
     unusable("old Mac line ends", b"id,text\r1,a\r", "a carriage return without"),
     unusable("long", b"id,text," + b"x" * 90 + b"\n", "the row has 98 bytes", limit=50),
     refused("quote never closed", HEAD + b'1,a\n2,"b\n3,c\n', "a cell on line 3 is never closed"),

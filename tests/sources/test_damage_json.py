@@ -194,9 +194,9 @@ WHOLE: Final[dict[str, tuple[bytes, str]]] = {
     "cut in an element": (b"[" + BEFORE + b',{"text":"b', "ends at byte 29"),
     "cut after an element": (b"[" + BEFORE, "ends at byte 18"),
     "cut after a comma": (b"[" + BEFORE + b",", "ends at byte 19"),
-    "trailing bytes": (b"[" + BEFORE + b"] x", "goes on at byte 20"),
-    "a second array": (b"[" + BEFORE + b"]\n[]", "goes on at byte 20"),
-    "bad UTF-8 after it": (b"[" + BEFORE + b"]\xff", "goes on at byte 19"),
+    "trailing bytes": (b"[" + BEFORE + b"] x", "continues at byte 20"),
+    "a second array": (b"[" + BEFORE + b"]\n[]", "continues at byte 20"),
+    "bad UTF-8 after it": (b"[" + BEFORE + b"]\xff", "continues at byte 19"),
     "bad UTF-8 before it": (b"\xff[" + BEFORE + b"]", "expected a JSON array"),
     "unmatched brace": (b"[" + BEFORE + b"}]", "byte 18 is `}`"),
 }

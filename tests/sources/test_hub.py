@@ -585,7 +585,7 @@ def test_a_commit_that_is_gone_is_an_input_that_changed(server: HubServer) -> No
     files = listed("org/name")
     repo.commits.clear()
     for file in files:
-        with pytest.raises(InputChangedError, match=r"is gone from the Hub .*history rewritten"):
+        with pytest.raises(InputChangedError, match=r"no longer exists on the Hub .*history rewritten"):
             read(file)
 
 

@@ -205,7 +205,7 @@ def test_a_directory_without_inputs_says_what_it_holds(tmp_path: Path) -> None:
         inputs(tmp_path)
     with pytest.raises(SourceNotFoundError, match="of type parquet"):
         inputs(tmp_path, type="parquet")
-    with pytest.raises(SourceNotFoundError, match="names no data_files"):
+    with pytest.raises(SourceNotFoundError, match="has no data_files"):
         inputs()
 
 

@@ -172,7 +172,7 @@ def test_a_mapping_names_the_files_of_each_split(folder: Path) -> None:
         ({"split": "dev"}, "got split 'dev', but data_files has train, test; set `split` to one of them"),
         ({"split": "tran"}, "did you mean 'train'"),
         ({"type": "hf"}, "a dataset on the Hub has its own splits"),
-        ({"subset": "en"}, "these have no subsets"),
+        ({"subset": "en"}, "files by split have no subsets"),
     ],
 )
 def test_a_mapping_without_the_split_is_refused(options: dict[str, Any], told: str) -> None:

@@ -154,7 +154,7 @@ def test_the_columns_of_a_predicate_are_top_level_fields(sql: str, columns: tupl
         ("lang.lower() = 'py'", r"write lower\(\.\.\.\)"),
         ("meta -> 'lang' = 'py'", "json_extract"),
         ("1 = 1", "uses no field"),
-        ("id = 1 and ID = 2", "cannot tell the fields 'ID' and 'id' apart"),
+        ("id = 1 and ID = 2", "cannot distinguish the fields 'ID' and 'id'"),
         ("id = '\ud800'", "cannot be used"),
         ("id = 1\x00", "cannot be used"),
         ("not " * 5000 + "ok", "cannot be used"),

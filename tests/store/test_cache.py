@@ -94,7 +94,7 @@ class TestKeeping:
         second = cache.open(sha(data[1]), 100, origin.of(data[1]), "b")
         assert first is not None
         assert second is not None
-        with pytest.warns(RuntimeWarning, match="c: the cache .* are taken by shards that are open"):
+        with pytest.warns(RuntimeWarning, match="c: the cache .* are used by open shards"):
             assert cache.open(sha(data[2]), 100, origin.of(data[2]), "c") is None
         assert cache.open(sha(data[2]), 100, origin.of(data[2]), "c") is None  # and no second warning
         assert kept(tmp_path) == {sha(data[0]), sha(data[1])}
@@ -262,7 +262,7 @@ class TestThreads:
         inner: list[object] = []
 
         def fetch(target: Any) -> None:
-            with pytest.warns(RuntimeWarning, match="150 bytes of cache_bytes are taken"):
+            with pytest.warns(RuntimeWarning, match="150 bytes of cache_bytes are used"):
                 inner.append(cache.open(sha(shard(2)), 100, origin.of(shard(2)), "b"))
             origin.of(shard(1))(target)
 

@@ -73,7 +73,7 @@ def test_references(store: Store) -> None:
     assert catalog.resolve("code") == ("code", 3)
     assert catalog.resolve("code@v1") == catalog.resolve("code@1") == ("code", 1)
     with pytest.raises(
-        NotFoundError, match=r"code@v2 .* does not exist. There are: v1, v3, v4 \(unfinished\)"
+        NotFoundError, match=r"code@v2 .* does not exist. Existing: v1, v3, v4 \(unfinished\)"
     ):
         catalog.resolve("code@v2")
     with pytest.raises(NotFoundError, match=r"code@v4 .* is not committed; run its build again"):
@@ -120,7 +120,7 @@ def test_the_newest_of_many_versions_is_found_without_looking_at_all(
         *("code/v31/manifest.json", "code/v30/manifest.json"),
         *("code/v7/manifest.json", "code/v1/manifest.json"),
     ]
-    with pytest.raises(NotFoundError, match=r"There are: 11 older ones, v12, .*, v30, v31 \(unfinished\)\.$"):
+    with pytest.raises(NotFoundError, match=r"Existing: 11 older ones, v12, .*, v30, v31 \(unfinished\)\.$"):
         catalog.resolve("code@v99")
 
 

@@ -130,7 +130,7 @@ def ended(objects: dict[str, bytes], outcomes: list[Any]) -> tuple[str, ...]:
             assert int(outcome[1:]) in there, f"{outcome} was committed and is not there"
         else:
             assert isinstance(outcome, VersionConflictError), repr(outcome)
-            assert "swept" in str(outcome)
+            assert "gc removed it" in str(outcome)
     after = dict(objects)
     again = MemoryStore(after)
     version = build(again)

@@ -80,7 +80,7 @@ def test_private_addresses(address: str) -> None:
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses(address: str) -> None:
     assert is_public(address)
-    with pytest.raises(RedirectRefusedError, match="a private network only to itself"):
+    with pytest.raises(RedirectRefusedError, match="a private network may only redirect to itself"):
         require_allowed_addresses(["10.0.0.1"], [address], TARGET)
 
 

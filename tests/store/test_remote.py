@@ -117,7 +117,7 @@ def test_listings_are_those_of_the_disk(served: Served, lake: Store) -> None:
     catalog = Catalog(store)
     assert catalog.datasets() == ["answers", "plain"]
     assert catalog.resolve("plain") == ("plain", 1)
-    with pytest.raises(NotFoundError, match=r"plain@v2 in .* does not exist. There are: v1"):
+    with pytest.raises(NotFoundError, match=r"plain@v2 in .* does not exist. Existing: v1"):
         catalog.manifest("plain", 2)
     with pytest.raises(NotFoundError, match="did you mean plain"):
         catalog.resolve("plaint")

@@ -99,8 +99,11 @@ def test_what_has_no_weight_is_taken_out_of_the_loss_on_everything(template):
         (assistant("x", weight=2), "its weight is 2, expected 0 or 1"),
         (assistant("x", train="no"), "its train is 'no', expected 0 or 1 (or true, false)"),
         (assistant("x", weight=0, train=True), "weight: 0 and train: True, which contradict each other"),
-        (assistant("x", train_detail=[{"begin_offset": 0, "end_offset": 1}]), "its train_detail gives parts"),
-        ({**user("x"), "train": True}, "a turn of user with train: True, but only an assistant's turns"),
+        (
+            assistant("x", train_detail=[{"begin_offset": 0, "end_offset": 1}]),
+            "its train_detail gives separate weights to parts",
+        ),
+        ({**user("x"), "train": True}, "a turn of user with train: True, but only turns of the assistant"),
     ],
 )
 def test_weights_that_cannot_act_are_refused(turn, told):

@@ -301,7 +301,7 @@ def test_values_that_are_no_json_may_be_asked_about_and_never_printed():
     messages = [{"role": "user", "content": "x", "at": datetime.date(2025, 1, 31)}]
     assert ChatTemplate("{{ 'dated' if messages[0].at }}").render(messages).text == "dated"
     assert reason("{{ messages[0].at }}", messages).startswith(
-        "template_error: the chat template makes text of a date, which is no data"
+        "template_error: the chat template converts a date to text, which is not data"
     )
 
 

@@ -103,7 +103,7 @@ def test_truncation_takes_ids_and_labels_alike_and_never_bos(name, side, q, a, b
     made = engine(TOKENIZERS[name](), add_bos=bos, max_length=size, truncation_side=side, padding=False)
     result = made.process({"q": q, "a": a})
     if set(expected) == {-100}:
-        assert "no token to learn is left" in str(result.unwrap_err())
+        assert "no token that counts toward the loss is left" in str(result.unwrap_err())
         return
     assert result.unwrap()["input_ids"].tolist() == ids
     assert result.unwrap()["labels"].tolist() == expected
@@ -219,7 +219,7 @@ def test_too_long_is_an_error_where_truncation_is_off_or_nothing_to_learn_is_lef
     assert (error.field_path, error.expected) == ("max_length", "at most 16 tokens")
     error = engine(sentencepiece(), max_length=16).process(row).unwrap_err()
     assert error.field_path == "a"
-    assert "no token to learn is left" in str(error)
+    assert "no token that counts toward the loss is left" in str(error)
 
 
 def test_a_wrong_configuration_is_an_error_or_one_as_a_result() -> None:

@@ -106,7 +106,7 @@ def test_system_message_and_examples_stand_before_and_are_not_learned() -> None:
     [
         ({"a": "x"}, "null_column", "there is no column 'q'"),
         ({"q": None, "a": "x"}, "null_column", "the column 'q' is missing or null"),
-        ({"q": "x", "a": ""}, "empty_label", "there is no answer to learn"),
+        ({"q": "x", "a": ""}, "empty_label", "so there is no answer"),
         ({"q": "x", "a": ["y"]}, "not_a_string", "'a' holds list"),
     ],
 )

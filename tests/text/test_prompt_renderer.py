@@ -289,7 +289,7 @@ def test_a_row_that_cannot_be_a_conversation_is_bad() -> None:
 def test_what_a_chat_cannot_be_made_of_is_said() -> None:
     with pytest.raises(ConfigError, match="has no chat template"):
         open_prompt(resolved_prompt(CHAT), with_template(None), "literal")
-    with pytest.raises(ConfigError, match=r"prompt\.examples\.0: the column 'q' spells out a special token"):
+    with pytest.raises(ConfigError, match=r"prompt\.examples\.0: the column 'q' contains a special token"):
         render(MARKED, ROWS, examples=[{"q": "<s>", "a": "x"}])
 
 

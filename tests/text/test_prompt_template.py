@@ -153,10 +153,10 @@ def test_a_section_that_contradicts_itself_is_refused_when_it_is_read(
         ({"template": "{a}{q}{a}", "input_columns": ["q"], "label_column": "a"}, "'a' stands 2 times"),
         ({**QA, "optional_columns": ["c"]}, "'c' is not used"),
         ({**QA, "examples": [{"q": None, "a": "x"}]}, "examples.0: the column 'q'"),
-        ({**QA, "examples": [{"q": "x", "a": ""}]}, "is empty: there is no answer"),
+        ({**QA, "examples": [{"q": "x", "a": ""}]}, "is empty, so there is no answer"),
         (
             {**QA, "template": "<s>{q}{a}", "examples": [{"q": "x", "a": "</s>"}]},
-            "spells out a special token",
+            "contains a special token",
         ),
     ],
 )

@@ -29,7 +29,9 @@ GigatokenEngine = engines.GigatokenEngine
 
 def test_a_request_for_gigatoken_is_refused_with_the_reason() -> None:
     files = changed(BYTE(), pre(None))
-    with pytest.raises(TokenizerError, match="'gigatoken' is requested, but the pre_tokenizer is missing"):
+    with pytest.raises(
+        TokenizerError, match="tokenizer_backend: gigatoken was requested, but the pre_tokenizer is missing"
+    ):
         choose_engine(files, "gigatoken")
     assert choose_engine(BYTE(), "gigatoken").engine == "gigatoken"
 

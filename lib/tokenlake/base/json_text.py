@@ -110,7 +110,7 @@ def text_form(value: Any) -> Any:
             nanoseconds = value.astype("timedelta64[ns]").astype(np.int64)
             return _duration_text(int(nanoseconds), _TICKS["ns"])
         case _:
-            raise TypeError(f"JSON has no form for values of type {type(value).__name__}")
+            raise TypeError(f"JSON does not support values of type {type(value).__name__}")
 
 
 def _timestamp_text(value: datetime.datetime) -> str:

@@ -116,7 +116,7 @@ def _sentence(details: ErrorDetails, keys: Collection[str], hidden: Collection[s
         return details["msg"]
     if kind == "extra_forbidden":
         # The value stays out: behind a mistyped `hub_token` it would be the token.
-        return f"unknown key{did_you_mean(place[-1], keys)} (known here: {', '.join(keys)})"
+        return f"unknown key{did_you_mean(place[-1], keys)} (known: {', '.join(keys)})"
     if kind == "missing":
         return "required, but missing"
     rule = _RULES.get(kind) or re.sub(r"^\w+ should", "must", details["msg"])
@@ -367,7 +367,7 @@ def _secret(value: object, _handler: object, info: ValidationInfo) -> SecretValu
         raise problem(f"got a value of type {type(value).__name__} (not shown): {_HOW}")
     secret = value if isinstance(value, SecretStr) else SecretStr(value)
     if secret.get_secret_value() == REDACTED:
-        raise problem(f"got {REDACTED!r}, the mark of a secret that was removed on saving: {_HOW}")
+        raise problem(f"got {REDACTED!r}, the placeholder of a secret that was removed on saving: {_HOW}")
     if isinstance(value, str) and LITERALS_REFUSED in (info.context or {}):
         raise problem(f"got a literal secret (not shown), which files and overrides must not contain: {_HOW}")
     return secret

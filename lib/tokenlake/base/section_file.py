@@ -36,7 +36,7 @@ def apply_overrides(
         overrides: Texts ``key=value``.
 
     Raises:
-        ConfigError: An override is not ``key=value``, or its path leads into a value that has no keys. Its detail
+        ConfigError: An override is not ``key=value``, or its path leads into a value without keys. Its detail
             `override` names the override.
     """
     changed: Any = dict(data)
@@ -83,7 +83,7 @@ def _with(node: Any, parts: list[str], value: Any, key: str) -> tuple[Any, tuple
         copy = dict(cast("Mapping[str, Any]", node or {}))
         child = copy.get(index)
     else:
-        raise ConfigError(f"override of {key}: {'.'.join(parts)!r} leads into a value that has no keys")
+        raise ConfigError(f"override of {key}: {'.'.join(parts)!r} leads into a value without keys")
     if len(parts) > 1 and isinstance(child, str) and index in _TEXT_MEANS:
         child = {_TEXT_MEANS[index]: child}
     copy[index], place = _with(child, parts[1:], value, key)

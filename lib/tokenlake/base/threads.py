@@ -223,7 +223,7 @@ class _Queue(Generic[Drawn, Made]):
             try:
                 promise.set_result(self._make(item))
             except StopIteration as error:  # would look like the end of the items
-                promise.set_exception(RuntimeError(f"making a batch raised {error!r}"))
+                promise.set_exception(RuntimeError(f"producing a batch raised {error!r}"))
             except BaseException as error:
                 promise.set_exception(error)
             del item, promise

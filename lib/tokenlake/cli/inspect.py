@@ -143,7 +143,7 @@ def _configuration(inspection: Inspection, store: str) -> str:
     source = " ".join(inspection.source)
     if not inspection.runnable:
         raise SourceError(
-            f"no dataset can be built from {source}; `tokenlake inspect {source}` says what was found there"
+            f"no dataset can be built from {source}; `tokenlake inspect {source}` prints the findings"
         )
     name = yaml.safe_load(inspection.proposal)["datasets"][0]["name"]
     options = {"name": name, "save": {"output_dir": store}}

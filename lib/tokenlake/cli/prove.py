@@ -193,7 +193,7 @@ def _state_file(folder: Path) -> Path:
             if file.is_file():
                 return file
     raise ConfigError(
-        f"state {folder}: this folder holds no checkpoint with the state of a loader; expected one of "
+        f"state {folder}: this folder contains no checkpoint with the state of a loader; expected one of "
         f"{', '.join(_STATES)} in it or in a folder of it, or the file itself"
     )
 

@@ -90,7 +90,7 @@ _OF_TEXTS: Final = (
 def _sentinels(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(names) not in (3, 4) or len(set(names)) < len(names):
         raise problem(
-            f"got {', '.join(names) or 'none'}, must be three different tokens (of prefix, suffix and middle), or four "
+            f"got {', '.join(names) or 'none'}, must be three different tokens (prefix, suffix and middle), or four "
             "(the last one ends the middle)"
         )
     return names
@@ -131,7 +131,7 @@ def _no_slice(name: str) -> str:
         remedy = "num_rows reads the first rows, and splits divides documents at random by fractions"
         if parts is not None and parts["stop"] and not int(parts["start"] or "0"):
             remedy = f"write split: {split} and num_rows: {parts['stop']}"
-        raise problem(f"got {shown(name)}, a slice, must be the name of a split alone; {remedy}")
+        raise problem(f"got {shown(name)}, a slice, must be only the name of a split; {remedy}")
     return name
 
 
@@ -390,8 +390,8 @@ class DatasetConfig(Section):
                 others.append(name)
         if others:
             raise problem(
-                f"got {', '.join(sorted(others))} beside dataset {self.dataset!r}, whose tokens are made already; "
-                "must be given where that dataset is built"
+                f"got {', '.join(sorted(others))} beside dataset {self.dataset!r}, which contains tokens already; "
+                "set it in the build of that dataset"
             )
         return self
 
@@ -424,7 +424,8 @@ class DatasetConfig(Section):
             )
         if self.subset is not None:
             raise problem(
-                f"got subset {self.subset!r} and data_files by split ({splits}): these have no subsets; leave it out"
+                f"got subset {self.subset!r} and data_files by split ({splits}): files by split have no subsets; "
+                "leave it out"
             )
 
 

@@ -77,9 +77,7 @@ def _schedule(points: tuple[WeightSchedulePoint, ...]) -> tuple[WeightSchedulePo
         raise problem("got an empty list, must hold at least one point")
     for before, after in itertools.pairwise(points):
         if after.step <= before.step:
-            raise problem(
-                f"got step {after.step} after step {before.step}, steps must grow from point to point"
-            )
+            raise problem(f"got step {after.step} after step {before.step}, steps must increase")
         if set(after.weights) != set(before.weights):
             raise problem(
                 f"step {before.step} weighs {sorted(before.weights)}, "
@@ -175,8 +173,8 @@ class MixStageConfig(Section):
             set_options = [name for name in options if getattr(self, name) != fields[name].default]
             if set_options:
                 raise problem(
-                    f"got epochs of each dataset and {' and '.join(set_options)}: epochs decide the weights and the "
-                    "end; expected one or the other"
+                    f"got epochs of each dataset and {' and '.join(set_options)}: epochs determine the weights and "
+                    "the end; expected one or the other"
                 )
         # A budget of an experiment stands for that of a longer run.
         if (self.target_budget is None) != (self.experiment_budget is None):

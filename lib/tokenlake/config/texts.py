@@ -199,7 +199,7 @@ class CombineArguments(Section):
             has_name = getattr(self, name) is not None
             has_other_name = getattr(self, other_name) is not None
             if has_name and has_other_name:
-                raise problem(f"got both {name} and {other_name}, which name the same thing")
+                raise problem(f"got both {name} and {other_name}, two names of the same option")
             if not has_name and not has_other_name:
                 raise problem(f"{name} is missing")
         return self

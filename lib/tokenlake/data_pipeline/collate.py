@@ -138,7 +138,7 @@ def create_collate_fn(tokenizer: Any, **options: Any) -> Collate:
         files = files_of(tokenizer)
         if files.fill_id is None:
             raise ConfigError(
-                f"tokenizer {files.name!r}: names neither a padding nor an EOS token; give the id to pad with"
+                f"tokenizer {files.name!r}: has neither a padding nor an EOS token; give the id of the padding"
             )
         tokenizer = files.fill_id
     return Collate(pad_token_id=tokenizer, **options)

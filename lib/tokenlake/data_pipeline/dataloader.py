@@ -435,8 +435,8 @@ class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
         if owed:
             rank, world = self._place
             raise BadRecordError(
-                f"process {rank} of {world}: none of its {owed} rows can be used, so it has no batches, and the other "
-                "processes would wait for it; expected rows that fit into max_length"
+                f"process {rank} of {world}: none of its {owed} rows can be used, so it has no batches, and the "
+                "other processes would wait for it; expected rows that fit into max_length"
             )
         self._engine.cut.judge(is_end=True)
 

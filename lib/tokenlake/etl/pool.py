@@ -364,7 +364,7 @@ class WorkerPool(Pool):
         step = worker.step()
         self._replace(worker)
         return WorkerError(
-            f"worker process {worker.pid} was stuck and was killed: nothing was heard of it for {self._seconds:g} "
+            f"worker process {worker.pid} was stuck and was killed: it gave no sign of life for {self._seconds:g} "
             f"seconds. It was {activity}. A function of the configuration may not return, or a pattern of the "
             "tokenizer may not end on one of the texts there; leave that record out, or fix the function. Where the "
             f"work is only slow, set {VARIABLE} to more",

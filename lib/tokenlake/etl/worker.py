@@ -136,8 +136,8 @@ def _answer(workbench: Workbench, line: bytes, sender: _Sender) -> None:
         if str(exception):
             reason = f" ({exception})"
         memory_error = WorkerError(
-            f"a worker process got no more memory{reason}; it was {last_told()}. Use fewer workers or smaller "
-            "records, or raise the limit of memory that this runs under"
+            f"a worker process could not allocate memory{reason}; it was {last_told()}. Use fewer workers or smaller "
+            "records, or raise the memory limit"
         )
         error = _without_secrets(to_json(memory_error))
     except BaseException:

@@ -101,8 +101,8 @@ def _sample_note(sample: RowSample) -> Html:
         return tag("p", f"Of all {rows}.", class_="dim")
     groups = f"{numbers.count(sample.groups)} of {numbers.plural(sample.of, 'row group')}"
     note = (
-        f"Of {rows} in {groups}, at even distances. "
-        "A document that continues beyond them counts up to its last piece in the sample."
+        f"Of {rows} in {groups}, at equal distances. A document that continues beyond them counts up to its last "
+        "piece in the sample."
     )
     return tag("p", note, class_="dim")
 

@@ -257,7 +257,7 @@ def _result(connection: Any, statement: str, memory: int) -> pa.Table:
             result_bytes += batch.nbytes
             if result_bytes > memory:
                 raise ConfigError(
-                    f"the result takes more than {memory} bytes of memory; select less, or set {MEMORY_VARIABLE}"
+                    f"the result takes more than {memory} bytes of memory; select less data, or set {MEMORY_VARIABLE}"
                 )
             batches.append(batch)
         return pa.Table.from_batches(batches, schema=reader.schema)
@@ -356,7 +356,5 @@ def _explained(error: duckdb.Error, statement: str, relation_of: dict[str, Relat
         suggestion = "."
         if similar:
             suggestion = f"; did you mean {' or '.join(similar)}?"
-        message = (
-            f"the store has nothing called {missing[1]!r}{suggestion} `tokenlake sql` alone lists all names."
-        )
+        message = f"there is no table or view {missing[1]!r}{suggestion} `tokenlake sql` without a statement lists all of them."
     return ConfigError(message)

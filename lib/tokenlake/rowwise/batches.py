@@ -377,9 +377,9 @@ class RowLoader:
         delivery = None if self._latest is None else self._latest()
         if delivery is not None:
             delivery.supersede(
-                f"this iterator was replaced behind row {self._now.rows} of epoch {self._now.epoch}: a loader has one "
-                f"iterator at a time, and {caller} took its place. Go on with that one; for two streams, make two "
-                "loaders"
+                f"this iterator was replaced after row {self._now.rows} of epoch {self._now.epoch}: a loader has one "
+                f"iterator at a time, and {caller} took its place. Continue with that one; for two streams, create "
+                "two loaders"
             )
 
     def delivered(self, delivery: RowDelivery, after: RowProgress | None) -> None:

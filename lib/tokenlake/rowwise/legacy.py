@@ -428,7 +428,7 @@ class TextDatasetInform(BaseDatasetInform):
         if isinstance(fields, str) or not all(isinstance(field, str) for field in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("additional_fields", fields, "a list of names, such as ['id']")
         if target in fields and target != content:
-            why = f"must not be {target!r}, the field that gets the text of {content!r}"
+            why = f"must not be {target!r}, the field for the text of {content!r}"
             raise ConfigError(f"additional_fields: {why}; rename it, or choose another text_target_field")
 
         def to_target(row: Row) -> Row:

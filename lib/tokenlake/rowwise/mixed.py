@@ -153,8 +153,8 @@ class MixedShardedSource(NumberedSource):
                     break
                 if SOURCE_FIELD in source_row:
                     raise BadRecordError(
-                        f"source {name!r}: a row has a field {SOURCE_FIELD!r} already, where a mixture writes the name "
-                        "of its source; rename it with rename_fields, or use drop_fields",
+                        f"source {name!r}: a row has a field {SOURCE_FIELD!r} already, in which a mixture writes the "
+                        "name of its source; rename it with rename_fields, or use drop_fields",
                         source=name,
                         field=SOURCE_FIELD,
                     )
@@ -244,8 +244,8 @@ class MixedShardedSource(NumberedSource):
         """
         if rows == 0 and self._stop != "all_exhausted":
             raise ConfigError(
-                f"source {name!r} has no rows, so that stop_strategy={self._stop!r} has nothing to go on with; leave "
-                "it out, or use 'all_exhausted'",
+                f"source {name!r} has no rows, so that stop_strategy={self._stop!r} cannot continue; leave it out, "
+                "or use 'all_exhausted'",
                 source=name,
             )
         if self._stop == "restart":
@@ -361,7 +361,7 @@ class _SourceFeed:
             return
         when = "" if epoch == 0 else f" in epoch {epoch}, though it had some before"
         raise SourceError(
-            f"source {self._name!r} gives no rows{when}: it cannot be started again; leave it out",
+            f"source {self._name!r} has no rows{when}: it cannot be started again; leave it out",
             source=self._name,
             epoch=epoch,
         )

@@ -123,7 +123,7 @@ class ShardedDataSource(ABC):
         for name in self.shard_names:
             rows = self.get_shard_info(name).rows
             if rows is None:
-                raise shards.unknown_length(self, f"shard {name!r} does not say how many rows it has")
+                raise shards.unknown_length(self, f"shard {name!r} does not report its number of rows")
             total += rows
         return total
 

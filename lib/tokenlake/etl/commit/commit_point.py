@@ -43,9 +43,9 @@ def require_held(store: Store, layout: Layout, fingerprint: str) -> tuple[Claim,
 
 def _lost(layout: Layout) -> VersionConflictError:
     return VersionConflictError(
-        f"{layout.claim} no longer exists or belongs to another build: nothing under {layout.prefix} changed during "
-        "the grace period of gc, or it was removed. Nothing was committed; run the build again: it starts a new "
-        "version.",
+        f"{layout.claim} no longer exists or belongs to another build: gc removed it, because nothing under "
+        f"{layout.prefix} changed during the grace period, or somebody else did. Nothing was committed; run the build "
+        "again: it starts a new version.",
         key=layout.claim,
     )
 

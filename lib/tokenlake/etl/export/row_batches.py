@@ -301,7 +301,7 @@ def refuse_non_finite(rows: Iterable[Row], first: int) -> None:
 def _non_finite(row: int, field: object) -> BadRecordError:
     name = str(field)
     message = (
-        f"row {row}, field {name!r}: NaN and infinities are no JSON; write None in their place, or format "
+        f"row {row}, field {name!r}: NaN and infinities are not valid JSON; write None instead, or use format "
         "'parquet' or 'arrow'"
     )
     return BadRecordError(message, row=row, field=name)
@@ -315,7 +315,7 @@ def _line(row: Any, number: int) -> bytes:
         line = dump_json(row, text_form, _JSON_OPTIONS)
     except TypeError as error:
         reason = error.__cause__ or error
-        raise BadRecordError(f"row {number}: JSON cannot hold it: {reason}", row=number) from error
+        raise BadRecordError(f"row {number}: JSON cannot store it: {reason}", row=number) from error
     # orjson writes null for NaN and infinities.
     if b"null" in line:
         for name, value in row.items():

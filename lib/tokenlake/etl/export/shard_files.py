@@ -35,7 +35,7 @@ def check_naming(naming: str, splits: Sequence[str], form: FileFormat) -> None:
             names.add(_shard_name(split, index, 2, form, naming))
     are_file_names = all(name[0] not in "._" and "/" not in name and "\x00" not in name for name in names)
     if not are_file_names or len(names) < 2 * len(splits):
-        raise _bad_naming(naming, f"it makes {sorted(names)}, which are no different names of data files")
+        raise _bad_naming(naming, f"it makes {sorted(names)}, which are not distinct names of data files")
 
 
 def _shard_name(split: str, index: int, count: int, form: FileFormat, naming: str) -> str:
@@ -193,5 +193,5 @@ class ShardFiles:
 
 def _miscounted(expected_rows: int, got: str) -> SourceError:
     return SourceError(
-        f"the source said it has {expected_rows} rows, but {got} came; nothing was written. Correct its length"
+        f"the source reported {expected_rows} rows, but {got} came; nothing was written. Correct its length"
     )

@@ -16,15 +16,14 @@ What is wrong with a file as such, whatever is in it; a good copy in its place r
 
 What is wrong though all bytes are those that the manifest's hashes are of; no copy repairs it:
 
-``footer``, ``decode``, ``columns``, ``type of NAME``: a shard is no Parquet file of the right columns.
-``rows``, ``row groups``, ``tokens``, ``documents``, ``logical hash of NAME``: counted or hashed otherwise.
-``nulls``, ``provenance``, ``segment lengths``, ``ids``, names of columns: rows that cannot be.
-``account``, ``account of SOURCE``, ``rows of the mixture``: do not close, or are not the sum of the ledger's.
-``copy``: ``runs/manifest-copy.json`` is sealed and another manifest; one of the two was edited.
-``parts``, ``inputs``, ``fingerprint``: manifest, ledger and claim contradict each other.
-``config``, ``tokenizer``, ``tokenizer of SOURCE``: not what ``config.yaml`` and ``tokenizer/`` say, or do.
-``parent NAME``, ``mixture source NAME``: a version that this one was made from is another one by now.
-``tag``: a tag was set when the version was another one, or it is of a version that is gone.
+``footer``, ``decode``, ``columns``, ``type of NAME``: a shard is no Parquet file of the right columns. ``rows``, ``row
+groups``, ``tokens``, ``documents``, ``logical hash of NAME``: counted or hashed otherwise. ``nulls``, ``provenance``,
+``segment lengths``, ``ids``, names of columns: rows that cannot be. ``account``, ``account of SOURCE``, ``rows of the
+mixture``: do not close, or are not the sum of the ledger's. ``copy``: ``runs/manifest-copy.json`` is sealed and another
+manifest; one of the two was edited. ``parts``, ``inputs``, ``fingerprint``: manifest, ledger and claim contradict each
+other. ``config``, ``tokenizer``, ``tokenizer of SOURCE``: not what ``config.yaml`` and ``tokenizer/`` say, or do.
+``parent NAME``, ``mixture source NAME``: a version that this one was made from is another one by now. ``tag``: a tag
+was set when the version was another one, or it is of a version that is gone.
 """
 
 from __future__ import annotations

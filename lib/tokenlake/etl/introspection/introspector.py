@@ -463,7 +463,7 @@ class DatasetIntrospector:
                 remarks,
                 tokenizer=self._tokenizer,
                 seq_length=self._seq_length,
-                looked=f"Looked into {opened_files} of {file_count}, {numbers.size(bytes_read)} read.",
+                looked=f"Sampled {opened_files} of {file_count}, {numbers.size(bytes_read)} read.",
             ),
         )
 

@@ -26,9 +26,7 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
     for name, planned_rows in spec.lengths.items():
         rows = int(group_rows[name].sum())
         if rows != planned_rows:
-            raise IntegrityError(
-                f"source {name!r} has {rows} rows; expected {planned_rows}, with which it was planned"
-            )
+            raise IntegrityError(f"source {name!r} has {rows} rows; expected {planned_rows}, as planned")
 
     mixture = open_mixture(spec)
     order = spec.order

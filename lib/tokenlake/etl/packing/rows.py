@@ -197,7 +197,7 @@ class PackedRows:
     ) -> BadRecordError:
         return BadRecordError(
             f"document {number}: got the columns {_listed(columns)} beside {self.field!r}, expected "
-            f"{_listed(expected)} as in the documents before; give all documents the same columns",
+            f"{_listed(expected)} as in the previous documents; give all documents the same columns",
             row=number,
         )
 

@@ -91,7 +91,7 @@ class Exclusion:
             raise _matches_nothing(self.path, "no record has these positions")
         return [
             f"exclude {self.path!r}: {wanted - left_out} of {wanted} entries left out no document: no record begins "
-            "there, or it had been left out or found bad before"
+            "there, or it was already left out or bad"
         ]
 
 
@@ -213,9 +213,9 @@ def _find_files(
                 file_ids[name] = file_id
         position = _whole_number(written_position)
         if position is None:
-            unmatched[row] = f"row {row}: position {written_position!r} is no whole number"
+            unmatched[row] = f"row {row}: position {written_position!r} is not a whole number"
         elif not file_ids:
-            unmatched[row] = f"row {row}: file {file!r} is no input file"
+            unmatched[row] = f"row {row}: file {file!r} is not an input file"
         else:
             for name, file_id in file_ids.items():
                 entries[name][file_id].setdefault(position, row)
@@ -383,7 +383,7 @@ class _NamedFiles:
         if len(matches) > 1:
             names = ", ".join(file.url for file in matches[:_MOST_SHOWN])
             raise ConfigError(
-                f"exclude {path!r}: file {value!r} means {names}; write more of the path", file=path
+                f"exclude {path!r}: file {value!r} means {names}; write a longer part of the path", file=path
             )
         if not matches:
             return None

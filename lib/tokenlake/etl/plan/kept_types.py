@@ -72,7 +72,7 @@ def _declared_types(sources: Sequence[ResolvedSource]) -> dict[str, ColumnType]:
 def notes_on_kept(build: ResolvedBuild) -> list[str]:
     """Return a note on every kept field that becomes JSON text."""
     return [
-        f"the kept field {name!r} is stored as JSON text: the first records have no one type for it"
+        f"the kept field {name!r} is stored as JSON text, because the first records have values of several types"
         for name, kind in build.kept
         if kind == JSON
     ]

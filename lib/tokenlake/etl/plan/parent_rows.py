@@ -46,8 +46,8 @@ def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level
         tokens = first_of_kind["tokens"].reference
         packed = first_of_kind["packed"].reference
         raise ConfigError(
-            f"datasets: {tokens} contains documents, {packed} holds packed rows; expected one kind. Name the dataset "
-            f"of tokens that {packed} was packed from, or build it again with pack.enabled: false"
+            f"datasets: {tokens} contains documents, {packed} contains packed rows; expected one kind. Name the "
+            f"dataset of tokens that {packed} was packed from, or build it again with pack.enabled: false"
         )
     if "tokens" in first_of_kind:
         for parent in parents:
@@ -63,8 +63,8 @@ def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level
     if len({parent.width for parent in parents}) > 1:
         lengths = ", ".join(f"{parent.reference} {parent.width}" for parent in parents)
         raise ConfigError(
-            f"datasets: rows of one dataset have one length ({lengths} ids); expected one length. Pack the tokens of "
-            "each with one length"
+            f"datasets: rows of different lengths cannot be in one dataset ({lengths} ids); expected one length. "
+            "Pack the tokens of each with one length"
         )
     return "sequences"
 
@@ -77,7 +77,7 @@ def _require_unpadded(parent: FoundParent) -> None:
         if "padding" in source.get("tokenizer", {}):
             raise parent.wrong(
                 f"the rows of {parent.reference} are padded (source {name!r}), and padding would become part of the "
-                "new rows; expected rows as they are. Build it again without padding"
+                "new rows; expected rows without padding. Build it again without padding"
             )
 
 
@@ -167,8 +167,8 @@ def _affixes_of(parent: FoundParent) -> _Affixes:
     if len(source_of_affixes) > 1:
         first, second = list(source_of_affixes.values())[:2]
         raise parent.wrong(
-            f"the sources {first!r} and {second!r} of {parent.reference} differ in add_special_tokens, so that nobody "
-            "could say what begins and ends a document; build them with one setting"
+            f"the sources {first!r} and {second!r} of {parent.reference} differ in add_special_tokens, so the "
+            "beginning and end of a document would be ambiguous; build them with the same setting"
         )
     prefix, suffix = next(iter(source_of_affixes))
     has_rendered_texts = False

@@ -63,8 +63,8 @@ def plan_tokenizers(build: ResolvedBuild) -> dict[str, PlannedTokenizer]:
             raise ConfigError(
                 f"datasets.{source.name}.tokenizer: {source.tokenizer.name_or_path!r} differs from the tokenizer "
                 f"{first.tokenizer.name_or_path!r} of datasets.{first.name}; packed rows of one dataset need one "
-                "tokenizer. Use one tokenizer, build a dataset for each, or write pack.enabled: false, for which "
-                "`file` identifies the source of a row",
+                "tokenizer. Use the same tokenizer, build a dataset for each, or write pack.enabled: false, for "
+                "which `file` identifies the source of a row",
                 source=source.name,
             )
     return planned

@@ -275,8 +275,8 @@ def _require_training_splits(parents: Sequence[FoundParent]) -> None:
         require_split(parent)
         if parent.split in parent.manifest.held_out.values():
             raise parent.wrong(
-                f"the documents of {parent.split!r} were held out of training when {parent.reference} was built, and "
-                "the rows of a mixture are trained on; expected another split. Evaluate on them where they are: "
+                f"the documents of {parent.split!r} were held out of training when {parent.reference} was built, but "
+                "the rows of a mixture are trained on; expected another split. Evaluate on them directly: "
                 f"{parent.reference}, split {parent.split}",
                 ".split",
                 got=parent.split,

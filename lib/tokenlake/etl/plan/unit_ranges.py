@@ -195,8 +195,9 @@ def cut_into_files(
     if most_files * len(source.split_names) > _MOST_OPEN_FILES:
         raise ConfigError(
             f"source {source.name!r}: num_shards makes one reader write {most_files} files for each of "
-            f"{len(source.split_names)} splits at a time, because its input cannot be cut; at most {_MOST_OPEN_FILES} "
-            "can be. Lower num_shards, or give the input as JSON Lines, Parquet with more row groups, or more files",
+            f"{len(source.split_names)} splits at a time, because its input cannot be divided; at most "
+            f"{_MOST_OPEN_FILES} can be. Lower num_shards, or give the input as JSON Lines, Parquet with more row "
+            "groups, or more files",
             source=source.name,
             files=most_files,
         )

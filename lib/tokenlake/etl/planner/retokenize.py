@@ -100,9 +100,8 @@ def plan_again(
 
 def _text_changed(parent: FoundParent, changes: str) -> ConfigError:
     return parent.wrong(
-        f"the text of {parent.reference} is not what it was: {changes}. Restore it; or build "
-        f"{parent.manifest.dataset} again, whose next version is of what there is now; or write data_files in place of "
-        "dataset",
+        f"the text of {parent.reference} has changed: {changes}. Restore it; or build {parent.manifest.dataset} "
+        "again, whose next version has the present text; or write data_files instead of dataset",
         ".retokenize",
     )
 

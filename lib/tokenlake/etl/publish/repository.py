@@ -74,8 +74,8 @@ class HubRepository:
             )
         if not _BRANCH.fullmatch(branch) or ".." in branch:
             raise ConfigError(
-                f"the branch {branch!r} is refused; expected a name such as main, and none that reads as the tag of a "
-                "version (v3) or as a commit"
+                f"the branch {branch!r} is refused; expected a name such as main, and not like the tag of a version "
+                "(v3) or a commit"
             )
         try:
             from huggingface_hub import HfApi, constants, get_token

@@ -75,8 +75,8 @@ def _copy_verified(store: ReadStore, key: str, shard: PublishedFile, path: Path)
         copied = store.download(key, path)
     except OSError as error:
         raise StoreError(
-            f"cannot keep a copy of {key}, {shard.bytes} bytes, in {tempfile.gettempdir()}: "
-            f"{error.strerror}; set TMPDIR to a folder with more room"
+            f"cannot store a copy of {key}, {shard.bytes} bytes, in {tempfile.gettempdir()}: {error.strerror}; set "
+            "TMPDIR to a folder with more space"
         ) from error
     require_same(key, shard.sha256, copied.sha256)
 

@@ -55,7 +55,7 @@ def take_failure(
     try:
         return errors.from_json(json.loads(data))
     except (ValueError, KeyError, TypeError):
-        return errors.WorkerError(f"unit {unit} failed, and the note of its error is damaged", unit=unit)
+        return errors.WorkerError(f"unit {unit} failed, and the record of its error is damaged", unit=unit)
 
 
 def _failure_key(layout: Layout, unit: int) -> str:

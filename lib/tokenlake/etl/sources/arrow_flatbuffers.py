@@ -68,8 +68,8 @@ class FlatTable:
     def _number(self, layout: str, offset: int) -> int:
         """Return the number at byte `offset`."""
         if offset < 0:
-            raise ValueError(f"an offset of {offset} bytes lies outside the metadata")
+            raise ValueError(f"an offset of {offset} bytes is outside the metadata")
         try:
             return struct.unpack_from(layout, self._data, offset)[0]
         except struct.error as error:
-            raise ValueError(f"an offset of {offset} bytes lies outside the metadata") from error
+            raise ValueError(f"an offset of {offset} bytes is outside the metadata") from error

@@ -133,7 +133,9 @@ def parse_message(metadata: bytes) -> Message:
         variadic = [count for (count,) in batch.structs(_BATCH_VARIADIC_COUNTS, "<q")]
     is_outside = any(offset < 0 or size < 0 or offset + size > body for offset, size in buffers)
     if body < 0 or rows < 0 or is_outside:
-        raise ValueError(f"a message counts {rows} rows and {body} bytes, its buffers lie outside of them")
+        raise ValueError(
+            f"a message records {rows} rows and {body} bytes, but its buffers are outside of them"
+        )
     return Message(
         kind=kind,
         rows=rows,
@@ -179,7 +181,7 @@ def file_blocks(pread: Pread, size: int) -> FileBlocks:
     footer_size = int(struct.unpack_from("<i", tail)[0])
     footer_stop = size - _TAIL_BYTES
     if not 0 < footer_size <= footer_stop - FILE_START:
-        raise ValueError(f"it claims to have {footer_size} bytes")
+        raise ValueError(f"its stated size is {footer_size} bytes")
     footer_start = footer_stop - footer_size
 
     # 2. The blocks in it.
@@ -190,7 +192,7 @@ def file_blocks(pread: Pread, size: int) -> FileBlocks:
     for block in blocks:
         is_inside = block.offset >= FILE_START and block.offset + block.size <= footer_stop
         if not is_inside or min(block.metadata, block.body) < 0:
-            raise ValueError(f"it lists a block at byte {block.offset} that lies outside the file")
+            raise ValueError(f"it lists a block at byte {block.offset} that is outside the file")
     _check_complete(pread, blocks, footer_start)
     return FileBlocks(dictionaries=dictionaries, batches=batches)
 
@@ -229,7 +231,7 @@ def read_message(pread: Pread, block: Block, kind: int) -> Message:
     data = pread(block.metadata, block.offset)
     length_size, size = metadata_size(data[:8].ljust(8, b"\0"))
     if length_size + size > len(data):
-        raise ValueError(f"the message at byte {block.offset} is longer than the footer says")
+        raise ValueError(f"the message at byte {block.offset} is longer than the footer records")
     message = parse_message(data[length_size : length_size + size])
     if message.kind != kind or message.body > block.body:
         noun = "batch" if kind == BATCH else "dictionary"

@@ -119,7 +119,9 @@ class ByteStream:
         if file.facts.textual:
             kind = kind_of(head)
             if kind is not None:
-                problem = f"what its {file.compression} stream holds is {kind}, its name says {file.format}"
+                problem = (
+                    f"its {file.compression} stream contains {kind}, but its name indicates {file.format}"
+                )
                 raise unsuitable(file, problem, "decompress it")
             check_records(file, head)
         return head

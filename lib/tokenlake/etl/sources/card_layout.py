@@ -130,7 +130,7 @@ def _patterns_of_splits(data_files: object, repo: str, pattern: str | None) -> d
         if not isinstance(split, str) or not SPLIT_NAME.fullmatch(split) or patterns is None:
             raise _bad_card(repo, f"an entry of data_files is not {{split, path}}: {item!r:.200}", pattern)
         if split in patterns_of_split:
-            raise _bad_card(repo, f"split {split!r} stands twice in data_files of a subset", pattern)
+            raise _bad_card(repo, f"split {split!r} occurs twice in data_files of a subset", pattern)
         for path in patterns:
             if "://" in path or ".." in PurePosixPath(path).parts:
                 problem = f"it points outside the repository: {path!r}; name those files in data_files"
@@ -153,7 +153,6 @@ def _bad_card(repo: str, problem: str, pattern: str | None) -> ConfigError:
     if not pattern:
         pattern = f"hf://datasets/{repo}/PATTERN"
     return ConfigError(
-        f"dataset {repo!r}: the card (README.md) cannot be used: {problem}. Name the files themselves: "
-        f"data_files: {pattern}",
+        f"dataset {repo!r}: the card (README.md) cannot be used: {problem}. List the files: data_files: {pattern}",
         repo=repo,
     )

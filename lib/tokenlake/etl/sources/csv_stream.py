@@ -31,10 +31,8 @@ _STEP_BYTES: Final = 1 << 20  # read at a time of a record over the limit
 _FRAME_BYTES: Final = 2  # carriage return and newline are not part of a record
 _TAB: Final = ord("\t")
 _QUOTED_CONTENT: Final = re.compile(rb'(?:[^"]++|"")*+')
-_BARE_RETURN: Final = Fault("bare_return", "there is a carriage return without a newline outside of quotes")
-_STRAY_QUOTE: Final = Fault(
-    "stray_quote", 'there is a quote inside a cell; expected a quoted cell with "" in it'
-)
+_BARE_RETURN: Final = Fault("bare_return", "a carriage return without a newline outside of quotes")
+_STRAY_QUOTE: Final = Fault("stray_quote", 'a quote inside a cell; expected a quoted cell with "" in it')
 _TO_THE_END: Final = -1
 
 # Groups of a match of a cell: the content of a cell in quotes (None for another cell), what follows the closing quote,
@@ -340,7 +338,7 @@ class CsvStream:
         line = lines_before + data.count(b"\n", 0, offset) + 1
         return damaged(
             self._file,
-            f"the quote that opens a cell on line {line} {reason}, so that it is unknown where records end; "
+            f"the quote that opens a cell on line {line} {reason}, so the ends of records are unknown; "
             'expected a quote before the next delimiter or end of line, and "" for a quote in a cell '
             "(`source.max_record_bytes` is the longest cell)",
             line=line,

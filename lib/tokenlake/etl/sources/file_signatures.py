@@ -53,7 +53,7 @@ def check_compressed(file: InputFile, head: bytes) -> None:
     if not head:
         raise damaged(file, f"it is empty, not even an empty {named} stream")
     if kind is None:
-        problem = f"it is no {named} stream, though its name says so"
+        problem = f"it is no {named} stream, although its name indicates it"
         raise unsuitable(file, problem, "remove that extension if it is not compressed")
     if kind != named:
         raise _misnamed(file, kind, named)

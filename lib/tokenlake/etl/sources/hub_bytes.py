@@ -51,8 +51,8 @@ class HubBytes(ReadAheadBytes):
             if error.code in _CODES_OF_GONE:
                 raise changed(
                     file,
-                    f"commit {dataset.revision} or the file in it is gone from the Hub (the dataset was deleted, "
-                    "or its history rewritten)",
+                    f"commit {dataset.revision} or its file no longer exists on the Hub (the dataset was deleted, or "
+                    "its history rewritten)",
                 ) from None
             raise refusal(error, dataset, with_token=self._client.with_token) from None
 

@@ -406,8 +406,8 @@ def refusal(
         whose = "the token may have no access to it" if with_token else "no token was given"
         return SourceNotFoundError(
             f"the Hub has no {dataset}, or it is private and {whose}. Check the spelling at {page}; for a private "
-            "dataset log in with `hf auth login` or set HF_TOKEN. (Files of this machine are read without "
-            "`type: huggingface`.)",
+            "dataset log in with `hf auth login` or set HF_TOKEN. (Local files are read without `type: "
+            "huggingface`.)",
             repo=dataset.repo,
         )
     else:

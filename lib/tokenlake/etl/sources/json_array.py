@@ -282,7 +282,7 @@ class ElementReader:
             rest = data.lstrip(_SPACE)
             if rest:
                 place = offset + len(data) - len(rest)
-                message = f"it goes on at byte {place}, after the end of the array"
+                message = f"it continues at byte {place}, after the end of the array"
                 raise damaged(self._file, message, offset=place)
             offset += len(data)
             data = self._stream.read(_CHUNK_BYTES)

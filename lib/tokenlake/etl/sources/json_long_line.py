@@ -66,7 +66,7 @@ def parse_long(line: LongLine, want: Want) -> Parsed:
     placeholder_size = len(want.text or "") + 1
     lifted = _lift_long_strings(data, start, stop, placeholder_size)
     if lifted is None:
-        detail = f"the record has more than {_MAX_SKELETON} bytes beside long strings"
+        detail = f"the record has more than {_MAX_SKELETON} bytes in addition to long strings"
         return parsed_rows(record, [Fault("too_complex", detail)], want)
     if not lifted.skeleton.strip(b" \t\r"):
         return parsed_rows(record.blank(), [], want)

@@ -86,7 +86,7 @@ def list_inputs(
     select = choosing_with_companions(select, source.type)
     if not source.data_files:
         raise SourceNotFoundError(
-            f"Source {source.name!r} names no data_files; give at least one file, glob or directory.",
+            f"Source {source.name!r} has no data_files; give at least one file, glob or directory.",
             source=source.name,
         )
     if source.type == "hub":
@@ -159,7 +159,7 @@ def _list_local(
     if source.storage_options:
         options = ", ".join(map(repr, source.storage_options))  # only names: the values may be secrets
         raise ConfigError(
-            f"source {source.name!r}: storage_options: {options} given, but the files are local and take none; leave "
+            f"source {source.name!r}: storage_options: {options} given, but local files have no such options; leave "
             "them out",
             source=source.name,
         )

@@ -167,5 +167,5 @@ def _fault_of(text: pa.LargeStringArray, noun: str, *, has_nul: bool) -> Fault |
     if not is_utf8(text):
         return Fault("invalid_utf8", f"the {noun} is not valid UTF-8")
     if has_nul:
-        return Fault("nul_byte", f"the {noun} holds a NUL byte, which is in no text")
+        return Fault("nul_byte", f"the {noun} contains a NUL byte, which text never does")
     return None

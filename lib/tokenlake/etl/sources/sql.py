@@ -217,7 +217,7 @@ def parse(sql: str) -> Expression:
     for name in columns:
         other = name_of_folded.setdefault(name.lower(), name)
         if other != name:
-            raise _refused(sql, f"SQL cannot tell the fields {other!r} and {name!r} apart")
+            raise _refused(sql, f"SQL cannot distinguish the fields {other!r} and {name!r}")
     return Expression(sql, tree, tuple(columns), tuple(paths))
 
 

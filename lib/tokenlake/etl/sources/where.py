@@ -146,7 +146,7 @@ class Predicate:
             return np.zeros(len(rows), np.bool_)
         if not pa.types.is_boolean(values.type):
             raise _UnfitError(
-                f"it is of type {values.type}, expected a condition that is true or false; compare it with something"
+                f"it is of type {values.type}, expected a condition that is true or false; compare it with a value"
             )
         return _as_bools(values.fill_null(False))
 

@@ -323,7 +323,7 @@ def _no_text(self: Any) -> NoReturn:
     kind = getattr(self, "kind", type(self).__name__)
     raise template_error(
         BadRecordError,
-        f" makes text of a {kind}, which is no data: a call may lack its parentheses, or a field the "
+        f" converts a {kind} to text, which is not data: a call may lack its parentheses, or a field may have the "
         "name of a method",
         reason=ERROR,
     )

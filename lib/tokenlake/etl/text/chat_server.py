@@ -102,9 +102,9 @@ class ServedTemplate:
             raise BadRecordError("the conversation is nested too deeply", reason=ERROR) from error
         except _SearchEndedError as error:
             raise BadRecordError(
-                f"it took more than {_SEARCH_SECONDS} seconds of a processor to find the turns of the conversation in "
-                "its rendering, which is rendered again for each of them; expected fewer turns, or {% generation %} in "
-                "the template",
+                f"it took more than {_SEARCH_SECONDS} seconds of a processor to find the turns of the conversation "
+                "in its rendering, which is rendered again for each of them; expected fewer turns, or {% "
+                "generation %} in the template",
                 reason=LIMIT,
             ) from error
 

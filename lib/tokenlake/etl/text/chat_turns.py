@@ -269,8 +269,8 @@ class _Conversation:
         for item in marked.items:
             if item.is_in(marked_text) and item.words not in turn_text:
                 raise BadRecordError(
-                    f"the rendered text does not hold {item.title} in turn {index + 1} as it is, so the tokens that "
-                    f"count toward the loss cannot be found: {_REMEDY}",
+                    f"the rendered text does not contain {item.title} in turn {index + 1} unchanged, so the tokens "
+                    f"that count toward the loss cannot be found: {_REMEDY}",
                     reason=UNFOUND,
                 )
         return start, stop
@@ -347,8 +347,8 @@ class _Conversation:
             return self._render(messages, prompt=self.finder.is_prompted)
         except BadRecordError as error:
             raise BadRecordError(
-                f"the chat template fails when turn {index + 1} has other words, so the turn cannot be found in the "
-                f"text: {error}; {_REMEDY}",
+                f"the chat template fails if turn {index + 1} has other text, so the turn cannot be located: "
+                f"{error}; {_REMEDY}",
                 reason=UNFOUND,
             ) from error
 

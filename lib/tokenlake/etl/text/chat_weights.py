@@ -41,8 +41,8 @@ def is_learned(turn: Mapping[str, Any]) -> bool | None:
             continue
         if not isinstance(value, bool | int | float) or value not in (0, 1):
             raise BadRecordError(
-                f"its {name} is {value!r}, expected 0 or 1 (or true, false): a loss mask holds yes or no; leave other "
-                "weights out, or round them",
+                f"its {name} is {value!r}, expected 0 or 1 (or true, false): a loss mask is binary; leave out other "
+                "weights, or round them",
                 reason=BAD_WEIGHT,
             )
         # ``masked`` has the opposite meaning of the others.
@@ -64,7 +64,7 @@ def check_weight(turn: Mapping[str, Any]) -> None:
         return
     if turn.get(_DETAIL_FIELD):
         raise BadRecordError(
-            f"its {_DETAIL_FIELD} gives parts of the turn weights of their own, which is not supported; expected "
+            f"its {_DETAIL_FIELD} gives separate weights to parts of the turn, which is not supported; expected "
             "train: true or false for the whole turn",
             reason=BAD_WEIGHT,
         )
@@ -72,7 +72,7 @@ def check_weight(turn: Mapping[str, Any]) -> None:
     if is_learned(turn) and turn.get("role") != ASSISTANT:
         fields = ", ".join(f"{name}: {turn[name]!r}" for name in sorted(FIELDS) if turn.get(name) is not None)
         raise BadRecordError(
-            f"it is a turn of {turn.get('role')} with {fields}, but only an assistant's turns can be learned one by "
-            "one; take the field out, or set chat.loss: all to learn whole conversations",
+            f"it is a turn of {turn.get('role')} with {fields}, but only turns of the assistant can be selected; "
+            "remove the field, or set chat.loss: all to include whole conversations",
             reason=BAD_WEIGHT,
         )

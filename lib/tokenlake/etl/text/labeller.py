@@ -225,8 +225,8 @@ class Labeller:
             raise bad_row(
                 index,
                 column,
-                f"no token to learn is left of {whole_length}, max_length is {self.max_length}: raise it, shorten the "
-                "prompt, or leave such rows out",
+                f"no token that counts toward the loss is left of {whole_length}, max_length is {self.max_length}: "
+                "raise it, shorten the prompt, or leave these rows out",
                 "at least one token to learn",
                 0,
                 reason="too_long" if whole_length > self.max_length else "nothing_to_learn",

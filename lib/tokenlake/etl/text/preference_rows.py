@@ -111,7 +111,7 @@ class PreferenceRows(ExpandTransform):
 
 _REFUSED_ARGUMENTS: Final = {
     "add_special_tokens": "the tokenizer and the method determine how a row begins and ends; leave it out",
-    "label_pad_token_id": f"labels are {IGNORED} where nothing is learned; leave it out",
+    "label_pad_token_id": f"labels are {IGNORED} for tokens outside the loss; leave it out",
     "embedding_tokenizer": "use a second PreferenceRows for a second tokenizer",
     "truncation": "set long_documents='truncate' or 'drop'",
 }

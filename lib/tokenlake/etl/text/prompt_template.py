@@ -242,8 +242,8 @@ class PromptColumns:
             values[name] = texts
             spelled = Fault(
                 "special_token_in_text",
-                f"the column {name!r} spells out a special token, which would become a control token; take it out, "
-                "or set special_tokens_in_text: encode to allow it",
+                f"the column {name!r} contains a special token, which would become a control token; remove it, or "
+                "set special_tokens_in_text: encode to allow it",
                 column=name,
             )
             spelling_rows = scan.count(texts)[0].tolist()
@@ -251,7 +251,7 @@ class PromptColumns:
             faults = text_faults | dict.fromkeys(spelling_rows, spelled) | faults
         if self.label is not None:
             empty_rows = np.flatnonzero(byte_sizes(values[self.label]) == 0).tolist()
-            detail = f"the column {self.label!r} is empty: there is no answer to learn"
+            detail = f"the column {self.label!r} is empty, so there is no answer"
             faults = dict.fromkeys(empty_rows, Fault("empty_label", detail, self.label)) | faults
         return values, faults
 
@@ -326,7 +326,7 @@ def null_fault(column: str, rows: Rows, row: int) -> Fault:
     """Return the fault of a row in which a column is null or missing."""
     names = list(rows.objects[row]) if rows.has_objects else rows.columns.schema.names
     if column in names or column.partition(".")[0] in names:
-        detail = f"the column {column!r} is missing or null; name it in optional_columns if its place may stay empty"
+        detail = f"the column {column!r} is missing or null; list it in optional_columns if it may be empty"
     else:
         listed = ", ".join(map(repr, names)) or "none"
         detail = f"there is no column {column!r}; there are {listed}{did_you_mean(column, names)}"

@@ -75,7 +75,7 @@ class SpecialTokenGuard:
         for number in places.tolist():
             token = self.scan.first(texts[number])
             detail = (
-                f"a text of the conversation spells out the special token {token!r}, which would become a control "
+                f"a text of the conversation contains the special token {token!r}, which would become a control "
                 "token; take it out, or set special_tokens_in_text: encode to allow it"
             )
             faults.setdefault(owners[number], Fault(FORGED, detail))

@@ -111,8 +111,9 @@ def open_callable(name: str, texts: ResolvedTexts) -> Function:
     planned_hash = dict(texts.callables).get(name)
     if planned_hash is not None and planned_hash != loaded_hash:
         raise ConfigError(
-            f"the code of {name!r} is not what was planned: the file of its module has sha256 {loaded_hash} in this "
-            f"process, and had {planned_hash} in the plan. Build again in fresh processes that all see the same file",
+            f"the code of {name!r} differs from the planned code: the file of its module has sha256 {loaded_hash} in "
+            f"this process, and had {planned_hash} in the plan. Build again in fresh processes that all see the same "
+            "file",
             callable=name,
             expected=planned_hash,
             got=loaded_hash,

@@ -100,9 +100,9 @@ def no_template(tokenizer: str, names: list[str]) -> str:
     if names:
         other_templates = f"; its templates are named {', '.join(names)}, of which chat.template can name one"
     return (
-        f"tokenizer {tokenizer!r} has no chat template (chat_template in tokenizer_config.json, or {JINJA_FILE}), and "
-        "rows that hold conversations need one: set chat.template to a Jinja template or to the path of one, or use "
-        f"the tokenizer of a chat model{other_templates}"
+        f"tokenizer {tokenizer!r} has no chat template (chat_template in tokenizer_config.json, or {JINJA_FILE}), "
+        "and conversations need one: set chat.template to a Jinja template or to the path of one, or use the "
+        f"tokenizer of a chat model{other_templates}"
     )
 
 

@@ -124,7 +124,7 @@ class Aligner:
         """Return the stretch of text that a run of ids spells, and where the added token after it lies."""
         unknown = [token_id for token_id in run if token_id not in self._spelled]
         if unknown:
-            raise self._error(f"the id {unknown[0]} is not that of a text")
+            raise self._error(f"the id {unknown[0]} does not belong to a text")
         spelled = b"".join(self._spelled[token_id] for token_id in run)
         for begin, end in self._occurrences(text, place, added_id):
             stretch = self._stretch(text[place:begin], is_first=place == 0)
@@ -175,7 +175,7 @@ class Aligner:
             if normalized != block:
                 composed, origins = compose(block)
                 if composed != normalized:
-                    raise self._error(f"NFC changes {block[:_SHOWN]!r} in a way that is not known here")
+                    raise self._error(f"NFC changes {block[:_SHOWN]!r} in an unknown way")
             stretch = _bytes_of(normalized, [first + origin for origin in origins])
             spelled += stretch.spelled
             begins += stretch.begins
@@ -204,9 +204,9 @@ class Aligner:
 
     def _error(self, reason: str) -> TokenizerError:
         return TokenizerError(
-            f"tokenizer {self._files.name!r}: where its tokens lie in a text cannot be found from their ids, because "
-            f"{reason}, and the installed tokenizers gives no places of tokens. Loss masks and places of this "
-            f"tokenizer need the generation before 1.0: {OLDER}",
+            f"tokenizer {self._files.name!r}: the offsets of its tokens cannot be derived from their ids, because "
+            f"{reason}, and the installed version of tokenizers reports no token offsets. Loss masks and provenance "
+            f"need the generation before 1.0: {OLDER}",
             tokenizer=self._files.name,
             reason=reason,
         )

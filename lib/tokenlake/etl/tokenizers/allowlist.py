@@ -138,7 +138,10 @@ def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[s
             yield from _byte_level_objections(spec)
     yield from _added_token_objections(files, literal)
     if not only_wraps(spec.get("post_processor")):
-        yield f"the post_processor is {kind_of(spec.get('post_processor'))} and does more than wrap a document"
+        yield (
+            f"the post_processor is {kind_of(spec.get('post_processor'))} and does more than add tokens around a "
+            "document"
+        )
 
 
 def _word_piece_objections(spec: dict[str, Any]) -> Iterator[str]:
@@ -154,7 +157,7 @@ def _unigram_objections(spec: dict[str, Any], added: list[str]) -> Iterator[str]
     for part in flat(spec.get("normalizer"), "normalizers"):
         is_harmless_replace = part["type"] == "Replace" and _keeps_spaces(part)
         if part["type"] not in _IN_WORDS and not is_harmless_replace:
-            yield f"the normalizer holds {kind_of(part)}, not a form known to keep words apart"
+            yield f"the normalizer holds {kind_of(part)}, not a known form that separates words"
     stages = flat(spec.get("pre_tokenizer"), "pretokenizers")
     *before, metaspace = stages or [{}]
     if before not in ([], [{"type": "WhitespaceSplit"}]) or not _is_splitting(metaspace):

@@ -122,7 +122,7 @@ def checked(text: pa.LargeStringArray, name: str) -> bool:
     offsets, data = string_buffers(text)
     if offsets[0] < 0 or offsets[-1] > data.size or np.any(offsets[1:] < offsets[:-1]):
         raise TokenizerError(
-            f"tokenizer {name!r}: the text's offsets are broken; expected them to ascend inside the data"
+            f"tokenizer {name!r}: the text's offsets are broken; expected ascending offsets inside the data"
         )
     if is_ascii(text):
         return True

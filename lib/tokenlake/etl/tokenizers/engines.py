@@ -134,8 +134,8 @@ class ReferenceEngine:
         dropout = files.spec["model"].get("dropout")
         if dropout:
             raise TokenizerError(
-                f"tokenizer {files.name!r}: model.dropout is {dropout}, so equal texts get different ids; "
-                "expected null. Set it to null in tokenizer.json",
+                f"tokenizer {files.name!r}: model.dropout is {dropout}, so equal texts get different ids; expected "
+                "null. Set it to null in tokenizer.json",
                 tokenizer=files.name,
             )
 

@@ -61,9 +61,9 @@ def converted(folder: Path, name: str) -> dict[str, bytes]:
     except ImportError as error:
         if find_spec("transformers") is not None and not exports_parts():
             raise MissingExtraError(
-                f"tokenizer {name!r} has no tokenizer.json, and transformers, which converts its files, does not work "
-                f"with tokenizers {tokenizers_version()}: {OLDER}. A folder that was converted once needs it no more: "
-                "save it with save_pretrained"
+                f"tokenizer {name!r} has no tokenizer.json, and transformers, which converts its files, does not "
+                f"work with tokenizers {tokenizers_version()}: {OLDER}. A converted folder no longer needs it: save "
+                "it with save_pretrained"
             ) from error
         raise MissingExtraError(
             f"tokenizer {name!r} has no tokenizer.json, and to convert its files needs transformers: "

@@ -84,7 +84,8 @@ def _objection_to_bytes(files: TokenizerFiles) -> str | None:
             return f"its model.{key} is {model[key]!r}"
     if not only_wraps(spec.get("post_processor")):
         return (
-            f"the post_processor is {kind_of(spec.get('post_processor'))} and does more than wrap a document"
+            f"the post_processor is {kind_of(spec.get('post_processor'))} and does more than add tokens around a "
+            "document"
         )
     if flat(spec.get("normalizer"), "normalizers") not in ([], [{"type": "NFC"}]):
         return f"the normalizer is {kind_of(spec.get('normalizer'))}, expected none or NFC"

@@ -6,11 +6,10 @@ The trainer writes tokenizer.json itself, because `tokenizers` has no trainers f
 Byte-pair encoding is learned in four steps:
 
 1. Text is split into words as GPT-2 splits it: a word takes the one space before it, and letters, digits and other
-   characters are words apart. Equal words are counted once with their number.
-2. Each word becomes a list of symbols, at first its UTF-8 bytes.
-3. The pair of neighbouring symbols with the highest count becomes a new symbol, which replaces the pair in all words.
-   Among pairs of the same count, the one with the lower ids goes first.
-4. Step 3 is repeated until the vocabulary has the wanted size or every word is one symbol.
+   characters are words apart. Equal words are counted once with their number. 2. Each word becomes a list of symbols,
+   at first its UTF-8 bytes. 3. The pair of neighbouring symbols with the highest count becomes a new symbol, which
+   replaces the pair in all words. Among pairs of the same count, the one with the lower ids goes first. 4. Step 3 is
+   repeated until the vocabulary has the wanted size or every word is one symbol.
 
 For example, in the words ``low`` (5 times) and ``lower`` (2 times) the pairs ``l o`` and ``o w`` both occur 7 times.
 ``l o`` has the lower ids, so ``lo`` is the first new token and ``low`` the second.

@@ -219,8 +219,9 @@ class Infilling:
         # 3. Remove the ids of the lead.
         if not parts.begins_with(lead_ids)[has_lead].all():
             raise TokenizerError(
-                f"tokenizer {self._encoder.files.name!r}: the ids of a text after {lead.decode()!r} do not begin with "
-                "the ids of that character, so that the ids of a part of a document cannot be told; leave `fim` out"
+                f"tokenizer {self._encoder.files.name!r}: the ids of a text after {lead.decode()!r} do not begin "
+                "with the ids of that character, so the ids of a part of a document cannot be determined; leave "
+                "`fim` out"
             )
         return Ragged.taken(parts.ids, parts.offsets[:-1] + has_lead * len(lead_ids), parts.offsets[1:])
 
@@ -274,8 +275,8 @@ def lead_of(encoder: Encoder) -> tuple[bytes, tuple[int, ...]]:
         if not _joins_next(files, lead):
             return lead.encode(), tuple(lead_ids)
     raise TokenizerError(
-        f"tokenizer {files.name!r}: it puts something before each text, and each of {', '.join(_LEADS[:-1])} "
-        "joins the text after it, so that the ids of a part of a document cannot be told; leave `fim` out"
+        f"tokenizer {files.name!r}: it puts something before each text, and each of {', '.join(_LEADS[:-1])} joins "
+        "the text after it, so the ids of a part of a document cannot be determined; leave `fim` out"
     )
 
 

@@ -57,8 +57,8 @@ class OpenedParents:
             reference = f"{parent.dataset}@v{parent.version}"
             raise IntegrityError(
                 f"source {parent.name!r}: the manifest of {reference} has sha256 {manifest.sha256}; expected "
-                f"{parent.sha256}, with which this build was planned. Another version is in its place: run "
-                f"`tokenlake verify {reference}`, restore the planned version, or start the build anew",
+                f"{parent.sha256}, as planned. It was replaced by another version: run `tokenlake verify "
+                f"{reference}`, restore the planned version, or start a new build",
                 expected=parent.sha256,
                 got=manifest.sha256,
             )

@@ -154,7 +154,8 @@ class HostBatches(Iterator[Batch]):
         if stored_turn.of != turn.of:
             raise ConfigError(
                 f"the state is of worker {stored_turn.first} of {stored_turn.of}, this is {turn.first} of {turn.of}; "
-                "expected as many workers (PyTorch, for another number: dataset.set_state(dataset.state_after(step)))"
+                "expected the same number of workers (PyTorch, for another number: "
+                "dataset.set_state(dataset.state_after(step)))"
             )
         return cls(reader, position, stored_turn)
 

@@ -399,7 +399,7 @@ class DataLoader:
             running.supersede(
                 f"this iterator was replaced after step {self.step}: a DataLoader has one iterator at a time, and "
                 f"{caller} began another one. Continue with that one. To look at the next batch without taking it, "
-                "use loader.peek(); for two streams, make two loaders"
+                "use loader.peek(); for two streams, create two loaders"
             )
 
     def _delivered(self, batches: HostBatches, rows: int | None, seconds: float) -> None:

@@ -81,7 +81,7 @@ class LoaderHandler(ocp.AsyncCheckpointHandler):
             state = dict(self._json.restore(directory))
         except FileNotFoundError as error:
             raise NotFoundError(
-                f"there is no state of a loader in {directory}; expected what LoaderSave(loader) saved"
+                f"there is no state of a loader in {directory}; expected the result of LoaderSave(loader)"
             ) from error
         if args is None or args.loader is None:
             return state

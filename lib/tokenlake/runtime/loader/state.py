@@ -190,8 +190,8 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
     theirs = _sizes_of(state)
     if theirs.before(step) != plan.sizes.before(step):
         problems.append(
-            f"batch sizes up to step {step} are {theirs.to_json()} there and {plan.sizes.to_json()} here "
-            f"(another size from now on is written {{0: {theirs.at(0)}, {step}: {plan.sizes.at(step)}}})"
+            f"batch sizes up to step {step} are {theirs.to_json()} there and {plan.sizes.to_json()} here (to change "
+            f"the size from now on, write {{0: {theirs.at(0)}, {step}: {plan.sizes.at(step)}}})"
         )
     problems.extend(_length_problems(plan, state.get("lengths"), step))
     problems.extend(_mixture_problems(plan, state.get("mixture"), passes, rows))
@@ -277,8 +277,8 @@ def _length_problems(plan: BatchPlan, stored_lengths: Any, step: int) -> list[st
         if not was_cut or theirs.keep_shape == ours.keep_shape:
             return []
     return [
-        f"lengths up to step {step} are {_short(theirs.to_json())} there and {_short(ours.to_json())} here "
-        f"(another length from now on is written {{0: {theirs.at(0)}, {step}: {ours.at(step)}}})"
+        f"lengths up to step {step} are {_short(theirs.to_json())} there and {_short(ours.to_json())} here (to "
+        f"change the length from now on, write {{0: {theirs.at(0)}, {step}: {ours.at(step)}}})"
     ]
 
 
@@ -320,8 +320,8 @@ def _mixture_problems(plan: BatchPlan, theirs: Any, passes: int, rows: int) -> l
     first_step = stream.mixture.step_after(rows)
     if extended_at < first_step:
         return [
-            f"the schedule was extended at step {extended_at}, which is already over; expected step {first_step} or "
-            "later"
+            f"the schedule was extended at step {extended_at}, which has already passed; expected step {first_step} "
+            "or later"
         ]
     return []
 
@@ -331,7 +331,7 @@ def _other_weights(ours: WeightScheduler, theirs: WeightScheduler) -> str:
     if ours.names != theirs.names and sorted(ours.names) == sorted(theirs.names):
         return (
             f"the order of the sources is {', '.join(theirs.names)} there and {', '.join(ours.names)} here, and it "
-            "decides the order of the rows; expected the datasets in the order of the state"
+            "determines the order of the rows; expected the datasets in the order of the state"
         )
     their_weights = _short([point["weights"] for point in theirs.to_json()["points"]])
     our_weights = _short([point["weights"] for point in ours.to_json()["points"]])

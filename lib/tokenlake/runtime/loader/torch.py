@@ -387,8 +387,8 @@ class TorchRowIterator(Iterator[dict[str, Any]]):
         """Continue from the state of a reader of the same share; ConfigError if it is of another share."""
         if list(state.get("share", ())) != list(self._share):
             raise ConfigError(
-                f"the state is of reader {state.get('share')} (index, number of readers), this is {list(self._share)}; "
-                "resume with as many processes and workers"
+                f"the state is of reader {state.get('share')} (index, number of readers), this is "
+                f"{list(self._share)}; resume with the same number of processes and workers"
             )
         if state["behind"] is not None:
             self._behind = tuple(state["behind"])

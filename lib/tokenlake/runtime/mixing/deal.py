@@ -218,7 +218,7 @@ class Deal(SlotDeal):
         sources = len(span.names)
         if span.cells * self._lanes * sources > _MOST_NUMBERS:
             raise ConfigError(
-                f"block_size {block_size}: {self._lanes} lanes and {sources} sources are dealt in groups of "
-                f"{span.cells * span.cell} slots, which are too many; expected a smaller block_size, fewer lanes, or "
+                f"block_size {block_size}: {self._lanes} lanes and {sources} sources need blocks of "
+                f"{span.cells * span.cell} rows, which are too large; expected a smaller block_size, fewer lanes, or "
                 "weights of which one is larger"
             )

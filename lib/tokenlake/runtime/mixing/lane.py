@@ -49,7 +49,7 @@ def rows_by_lane(names: Sequence[str], lengths: Sequence[int | None], lanes: int
     """
     if lanes > 1 and None in lengths:
         raise ConfigError(
-            f"source {names[lengths.index(None)]!r} has an unknown number of rows and cannot be cut into {lanes} "
+            f"source {names[lengths.index(None)]!r} has an unknown number of rows and cannot be divided into {lanes} "
             "lanes; expected lanes=1, or the length of every source"
         )
     rows = np.full((lanes, len(lengths)), -1, np.int64)

@@ -68,7 +68,7 @@ class LaneLayout:
     def __post_init__(self) -> None:
         if self.lanes < 1 or self.batch_size < 1 or self.batch_size % self.lanes:
             raise ConfigError(
-                f"a batch of {self.batch_size} rows cannot take as many of each of {self.lanes} lanes; "
+                f"a batch of {self.batch_size} rows cannot take equally many from each of {self.lanes} lanes; "
                 "expected a batch size that the number of lanes divides"
             )
         if self.lengths is not None and (len(self.lengths) != self.lanes or (self.lengths < 0).any()):

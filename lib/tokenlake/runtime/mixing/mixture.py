@@ -319,9 +319,9 @@ class SourceMixture:
             if self._stop != "all_exhausted":
                 if rows < self._lane_count:
                     raise ConfigError(
-                        f"source {name!r} has {rows} rows for {self._lane_count} lanes, so that a lane has none; "
-                        f"expected at least a row for each lane with stop {self._stop!r} (fewer lanes, or no such "
-                        "source)"
+                        f"source {name!r} has {rows} rows for {self._lane_count} lanes, so a lane has none; expected "
+                        f"at least one row for each lane with stop {self._stop!r} (use fewer lanes, or leave the "
+                        "source out)"
                     )
                 continue
             ceiling = self._deal.ceiling(index)
@@ -329,13 +329,13 @@ class SourceMixture:
                 raise ConfigError(
                     f"source {name!r} can never be exhausted: of its {rows} rows in {self._lane_count} lanes the "
                     f"schedule takes {ceiling} of each lane before its weight stays 0; expected a weight above 0 at "
-                    "the end of the schedule, another stop strategy, or no such source"
+                    "the end of the schedule, another stop strategy, or leave the source out"
                 )
 
     def _check_cut(self, rows: int) -> None:
         """Raise ConfigError unless the stream can be cut after some rows."""
         if rows < 0:
-            raise ConfigError(f"a mixture cut at {rows} rows; expected 0 or more")
+            raise ConfigError(f"a mixture of {rows} rows; expected 0 or more")
         end = self.layout.rows
         if end is not None and end < rows:
             raise ConfigError(

@@ -249,8 +249,8 @@ class WeightScheduler:
         if extension.get("effect") != EFFECT:
             raise ConfigError(
                 f"the weights were changed at step {at} by another release of tokenlake, in which a change took "
-                "effect later: the order of rows behind it cannot be repeated. Expected a state from before the "
-                "change, or one of this release; or begin a new loader with the present weights"
+                "effect later: the order of rows after it cannot be reproduced. Expected a state from before the "
+                "change, or one of this release; or start a new loader with the present weights"
             )
         _, points = _points_of(extension["points"], self.names)
         if points[0].step < at:
@@ -387,7 +387,7 @@ def _points_of(
             )
         if points and step <= points[-1].step:
             raise ConfigError(
-                f"step {step} of the schedule comes after step {points[-1].step}; steps must grow from point to point"
+                f"step {step} of the schedule comes after step {points[-1].step}; steps must increase"
             )
         written = tuple(floats[name] for name in names)
         points.append(Point(step, written, normalized(written)))

@@ -192,8 +192,8 @@ def _require_countable(plan: BatchPlan) -> None:
     for name, order, stored in zip(plan.datasets, orders, plan.sources, strict=True):
         if order.rows != stored.rows:
             raise ConfigError(
-                f"the mixture uses {order.rows:,} of the {stored.rows:,} rows of {name} (max_fraction, budgets), and a "
-                "statement counts whole sources; expected a mixture that shortens none"
+                f"the mixture uses {order.rows:,} of the {stored.rows:,} rows of {name} (max_fraction, budgets), but "
+                "a statement counts whole sources; expected a mixture with whole sources"
             )
 
 

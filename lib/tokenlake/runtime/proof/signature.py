@@ -140,8 +140,8 @@ def _require_usable(key: bytes, given: str) -> bytes:
     point = _decode_point(key)
     if point is None or not _is_multiple_of_base(point):
         raise ConfigError(
-            f"public key {given!r}: no private key belongs to it (it is not a point of the curve, or one of small "
-            "order, for which anybody can make signatures); expected the public key of the signer"
+            f"public key {given!r}: it has no private key (it is not a point of the curve, or one of small order, "
+            "for which anybody can create signatures); expected the public key of the signer"
         )
     return key
 

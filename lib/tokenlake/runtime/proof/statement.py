@@ -172,8 +172,8 @@ def read_statement(statement: bytes, public_key: bytes) -> Statement:
         raise IntegrityError(f"not a statement: {error!r}") from error
     if not is_canonical or set(stated) != _MEMBERS or stated["format"] != FORMAT:
         raise IntegrityError(
-            f"not a statement of format {FORMAT}, or rewritten in another form; expected exactly the bytes that "
-            "`tokenlake prove` wrote"
+            f"not a statement of format {FORMAT}, or changed in form; expected exactly the bytes that `tokenlake "
+            "prove` wrote"
         )
     if stated_key != public_key.hex():
         raise IntegrityError(f"the statement is signed by the key {stated_key}; expected {public_key.hex()}")

@@ -33,4 +33,4 @@ def refuse_id(number: int, limit: int) -> NoReturn:
     """Raise the ValueError for a number that is no id, given as unsigned."""
     if number >= MOST_IDS:
         number -= 1 << 32
-    raise ValueError(f"the id {number} is none of its tokenizer; expected 0 to {limit - 1}")
+    raise ValueError(f"the id {number} does not belong to its tokenizer; expected 0 to {limit - 1}")

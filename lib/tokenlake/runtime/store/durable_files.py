@@ -41,8 +41,8 @@ class os_errors:  # noqa: N801 - it stands where contextlib's functions stand, a
     ) -> None:
         if isinstance(error, FileNotFoundError) and self._action == PUBLISH:
             raise StoreError(
-                f"cannot publish {self._key}: the file was removed while it was written ({error.filename}). "
-                "`gc` with a short grace period does that to a build that is running; run the build again",
+                f"cannot publish {self._key}: the file was removed while it was written ({error.filename}). `gc` "
+                "with a short grace period removes files of a running build; run the build again",
                 key=self._key,
             ) from error
         if isinstance(error, FileNotFoundError):

@@ -96,7 +96,7 @@ class GcsClient(BucketClient):
             if checksum is not None:
                 crc = base64.b64encode(checksum.digest()).decode()
                 if crc != expected_crc:
-                    raise objects.DamagedBodyError(f"its CRC32C is {crc}, the storage says {expected_crc}")
+                    raise objects.DamagedBodyError(f"its CRC32C is {crc}, the storage reports {expected_crc}")
 
     async def put(self, url: Url, payload: Payload, over: str | None) -> None:
         mark = secrets.token_hex(16)  # bytes that end the body early would have to hold it

@@ -57,7 +57,9 @@ class LocalStore(Store):
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root).expanduser().resolve()
         if self._root.exists() and not self._root.is_dir():
-            raise StoreError(f"the store {self._root} is a file; expected a folder (it is made when missing)")
+            raise StoreError(
+                f"the store {self._root} is a file; expected a folder (a missing one is created)"
+            )
         self._above = str(self._root).rstrip(os.sep)
         self._durable: set[str] = set()
 
@@ -73,7 +75,7 @@ class LocalStore(Store):
             if _is_symlink(path):
                 real = os.path.realpath(self._root / key)
                 raise StoreError(
-                    f"the key {key!r} is refused: a symlink leads it to {real}. Put the files there.", key=key
+                    f"the key {key!r} is refused: a symlink points to {real}. Put the files there.", key=key
                 )
         return Path(path)
 

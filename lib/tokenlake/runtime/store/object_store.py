@@ -122,8 +122,8 @@ class ObjectStore(RemoteStore, Store):
             return compare_and_swap(link.put(), look, send, objects.OtherObjectError, look_first=False)
         except objects.SourceChangedError as error:
             raise IntegrityError(
-                f"cannot reuse {link.source} as {link.target}: it was replaced while it was copied ({error}); nothing "
-                "was made. Verify the version it belongs to.",
+                f"cannot reuse {link.source} as {link.target}: it was replaced while it was copied ({error}); "
+                "nothing was written. Verify the version it belongs to.",
                 file=link.source,
             ) from None
 

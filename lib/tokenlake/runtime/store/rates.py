@@ -40,7 +40,7 @@ class SlowServerError(ConnectionError):
     def __init__(self, rate: float, floor: float, seconds: float) -> None:
         super().__init__(
             f"it sent {rate:.3g} bytes a second for {seconds:.3g} seconds, expected at least {floor:.12g} "
-            f"({VARIABLE} sets how few are allowed)"
+            f"({VARIABLE} sets the minimum)"
         )
         self.rate = rate
         self.floor = floor
@@ -50,7 +50,7 @@ class NoAnswerError(ConnectionError):
     """A server has not answered a small request within :data:`ANSWER_SECONDS`, though it may have sent something."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"it did not answer within {seconds:.3g} seconds, though it sends something")
+        super().__init__(f"it did not answer within {seconds:.3g} seconds, although it sends data")
 
 
 def least_rate() -> float:

@@ -116,7 +116,7 @@ def require_allowed_addresses(source: Iterable[str], target: Iterable[str], orig
             raise RedirectRefusedError(f"the server redirects to {origin}, {kind}")
     if any(private_kind(text) is not None for text in source):
         raise RedirectRefusedError(
-            f"the server redirects to {origin}, and a server of a private network only to itself"
+            f"the server redirects to {origin}, but a server of a private network may only redirect to itself"
         )
 
 

@@ -269,7 +269,7 @@ class SealedDocument:
         for key, expected in sorted(expected_texts.items()):
             if got_texts[key] != expected:
                 got_excerpt, expected_excerpt = _excerpts(got_texts[key], expected)
-                problem = f"is {got_excerpt}; expected {expected_excerpt}, the canonical form of what all members say"
+                problem = f"is {got_excerpt}; expected {expected_excerpt}, the canonical form of all members"
                 self._fail(key, f"{problem}. {_DAMAGED}")
         raise IntegrityError(
             f"{self._where}: the bytes are not the canonical form of their content; the file was edited. "

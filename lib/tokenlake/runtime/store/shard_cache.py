@@ -108,7 +108,7 @@ def take_room(folder: Path, part_fd: int, size: int, max_bytes: int) -> str | No
                 return None
     if fits:
         return "the disk is full"
-    return f"the {max_bytes} bytes of cache_bytes are taken by shards that are open"
+    return f"the {max_bytes} bytes of cache_bytes are used by open shards"
 
 
 def _cache_files(folder: Path) -> list[tuple[int, int, Path]]:

@@ -123,8 +123,8 @@ def tagged_manifest(tag: Tag, read: Callable[[str, int], Manifest]) -> Manifest:
         return manifest
     raise IntegrityError(
         f"the tag {tag.reference} was set when the manifest of v{tag.version} had the sha256 {tag.manifest_sha256}; "
-        f"now it has {manifest.sha256}: the version was replaced. Restore it, or look at what it is now and set the "
-        f"tag again (`tokenlake tag {tag.dataset}@v{tag.version} {tag.tag}`).",
+        f"now it has {manifest.sha256}: the version was replaced. Restore it, or inspect the present version and set "
+        f"the tag again (`tokenlake tag {tag.dataset}@v{tag.version} {tag.tag}`).",
         file=tag_key(tag.dataset, tag.tag),
         expected=tag.manifest_sha256,
         got=manifest.sha256,

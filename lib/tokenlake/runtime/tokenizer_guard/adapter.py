@@ -158,7 +158,7 @@ class _IdsOnly:
 
     def encode_with_places(self, texts: Sequence[str], *, literal: bool) -> list[tuple[Int32, Int64]]:
         raise TokenizerError(
-            f"tokenizer {self._name!r}: the installed tokenizers gives no places of tokens; {OLDER}",
+            f"tokenizer {self._name!r}: the installed tokenizers reports no token offsets; {OLDER}",
             tokenizer=self._name,
         )
 

@@ -50,8 +50,8 @@ def _require_supported(name: str, spec: Mapping[str, Any]) -> None:
     reason = why_not_fast(spec)
     if reason is not None:
         raise TokenizerError(
-            f"tokenizer {name!r}: tokenizers {tokenizers_version()} may give other ids than earlier versions do, "
-            f"because {reason}. Install the generation that runs it: {OLDER}",
+            f"tokenizer {name!r}: tokenizers {tokenizers_version()} may return ids that differ from those of earlier "
+            f"versions, because {reason}. Install the generation that runs it: {OLDER}",
             tokenizer=name,
             reason=reason,
         )

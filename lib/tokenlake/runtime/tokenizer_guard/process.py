@@ -261,8 +261,8 @@ class BoundedTokenizer:
 
     def _limit_error(self, text: str) -> TokenizerError:
         return TokenizerError(
-            f"tokenizer {self._name!r}: tokenizer.json: {text}. It runs in a bounded process, because {self._reason}. "
-            "Expected a tokenizer of the usual form; save it again from the model that it belongs to",
+            f"tokenizer {self._name!r}: tokenizer.json: {text}. It runs in a bounded process, because "
+            f"{self._reason}. Expected a tokenizer of the usual form; save it again from its model",
             tokenizer=self._name,
             reason=self._reason,
         )

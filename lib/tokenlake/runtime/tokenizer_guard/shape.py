@@ -92,7 +92,7 @@ def _parsed_by_python(name: str, file: str, data: bytes) -> Any:
         return json.loads(data)
     except RecursionError as error:
         raise TokenizerError(
-            f"tokenizer {name!r}: {file} is nested too deep to be a tokenizer's, expected at most {MAX_DEPTH} levels",
+            f"tokenizer {name!r}: {file} is nested too deeply, expected at most {MAX_DEPTH} levels",
             tokenizer=name,
             file=file,
         ) from error

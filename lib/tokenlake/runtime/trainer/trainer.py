@@ -305,8 +305,8 @@ class Trainer:
             is_empty = self.step == step_before
             if is_empty and was_empty:
                 raise ConfigError(
-                    f"the loader has no batch from step {self.step} on; expected batches that a pass has rows for, or "
-                    "drop_last=False"
+                    f"the loader has no batch from step {self.step} on; expected enough rows in a pass for a batch, "
+                    "or drop_last=False"
                 )
             was_empty = is_empty
 
@@ -422,9 +422,9 @@ class Trainer:
         if self._checkpoints is not None and self._checkpoints.latest is not None:
             newest_checkpoint = f"; the checkpoint of step {self._checkpoints.latest} is the newest"
         return DivergedError(
-            f"step {step}: {problem}{newest_checkpoint}. Ids beyond the model's vocabulary do that, a learning rate "
-            "that is too high, and a division by 0 or a square root at 0 in the model: look at the ids and the model, "
-            "lower schedule.peak, set optimizer.clip",
+            f"step {step}: {problem}{newest_checkpoint}. Possible causes are ids beyond the model's vocabulary, a "
+            "learning rate that is too high, and a division by 0 or a square root of 0 in the model: check the ids "
+            "and the model, lower schedule.peak, set optimizer.clip",
             step=step,
         )
 

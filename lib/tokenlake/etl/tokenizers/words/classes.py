@@ -101,7 +101,7 @@ def _ask(sources: Sequence[str]) -> tuple[Int64, UInt8, UInt8]:
         members[:, number] = [character not in remaining for character in text]
     distinct, symbols = np.unique(members, axis=0, return_inverse=True)
     if len(distinct) > _MOST_SYMBOLS:
-        raise UnsupportedError(f"its classes tell {len(distinct)} kinds of characters apart")
+        raise UnsupportedError(f"its classes distinguish {len(distinct)} kinds of characters")
     return starts, symbols.reshape(-1).astype(np.uint8), np.ascontiguousarray(distinct)
 
 

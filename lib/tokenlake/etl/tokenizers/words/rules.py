@@ -144,7 +144,9 @@ def _read(files: TokenizerFiles) -> SplitRules:
         raise UnsupportedError(f"model.dropout is {spec['model']['dropout']}")
     if not only_wraps(spec.get("post_processor")):
         kind = kind_of(spec.get("post_processor"))
-        raise UnsupportedError(f"the post_processor is {kind} and does more than wrap a document")
+        raise UnsupportedError(
+            f"the post_processor is {kind} and does more than add tokens around a document"
+        )
     if spec["model"].get("byte_fallback"):
         return _read_sentencepiece(files)
     return _read_splits(files)
