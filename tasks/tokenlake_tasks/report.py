@@ -13,18 +13,22 @@ from tokenlake.base.secrets import scrub
 from tokenlake.errors import TokenlakeError
 from tokenlake.etl.events import UnitFinished
 from tokenlake.etl.observability import time_tables
-from tokenlake.etl.reports import facts, to_markdown
+from tokenlake.etl.reports import Table, facts, to_markdown
 from tokenlake.etl.reports.dataset import (
     about_sources,
     account_table,
     headline,
+    mixed_text_table,
     remarks,
     splits_table,
 )
 from tokenlake.etl.runner import BuildResult
+from tokenlake.query.loss_tokens import loss_share
 from tokenlake.query.report import store_report
+from tokenlake.query.texts_of_sources import text_accounts
 from tokenlake.runs.engine import LocalEngine
 from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.catalog import Catalog
 from tokenlake_tasks.assets import artifact_key
 from tokenlake_tasks.retries import tried_once
 
@@ -34,11 +38,32 @@ def report(engine: LocalEngine) -> None:
     """Write the report of the version into the store, and publish the result as an artifact of the run."""
     result = engine.result()
     tokens = numbers.short(result.manifest.account.tokens)
+    catalog = Catalog(open_store(engine.session().plan.store))
+    loss = _loss_in_words(catalog, result)
+    page = _page(result, loss, _text_tables(catalog, result), _report_link(engine, result), engine.built())
     create_markdown_artifact(
-        _page(result, _report_link(engine, result), engine.built()),
+        page,
         key=artifact_key("tokens", result.dataset),
         description=f"{result.dataset} v{result.version}: {tokens} tokens",
     )
+
+
+def _text_tables(catalog: Catalog, result: BuildResult) -> list[Table]:
+    """Return the table of the text behind a mixture's tokens; none for other versions, or where it is not known."""
+    record = result.manifest.mixture
+    if record is None:
+        return []
+    table = mixed_text_table(record, text_accounts(catalog, result.manifest))
+    return [table] if table.rows else []
+
+
+def _loss_in_words(catalog: Catalog, result: BuildResult) -> str:
+    """Return the share of the tokens that counts toward the loss; "" where no loss mask is stored, or it is damaged."""
+    try:
+        share = loss_share(catalog.store, result.manifest)
+    except TokenlakeError:
+        return ""
+    return "" if share is None else share.in_words()
 
 
 def _report_link(engine: LocalEngine, result: BuildResult) -> str:
@@ -54,16 +79,27 @@ def _report_link(engine: LocalEngine, result: BuildResult) -> str:
     return f"[report.html]({address})"
 
 
-def _page(result: BuildResult, report_link: str, built_units: Sequence[UnitFinished]) -> str:
+def _page(
+    result: BuildResult,
+    loss: str,
+    text_tables: Sequence[Table],
+    report_link: str,
+    built_units: Sequence[UnitFinished],
+) -> str:
     """Return the result of a build as Markdown.
 
     Args:
         result: Result of a committed build.
+        loss: Share of the tokens that counts toward the loss, in words; "" for nothing to say.
+        text_tables: Tables of the text that the tokens are from.
         report_link: Link to its report; "" if there is none.
         built_units: Units that this run built itself.
     """
     manifest = result.manifest
-    tables = [headline(manifest), account_table(manifest), *about_sources(manifest)]
+    main_figures = [(str(name), str(value)) for name, value in headline(manifest).rows]
+    if loss:
+        main_figures.append(("loss", loss))
+    tables = [facts(main_figures), account_table(manifest), *about_sources(manifest), *text_tables]
     if len(manifest.splits) > 1:
         tables.append(splits_table(manifest))
     tables.append(facts(_facts_of_run(result, report_link, built_units), "This run"))
