@@ -72,8 +72,14 @@ def test_the_margin_is_the_documented_formula() -> None:
     rates = np.array([[0.02], [0.02], [0.03], [0.03]])
     [documents], [margin] = totals_of_places(rates, 4000)
     assert documents == pytest.approx(100)
-    assert margin == pytest.approx(2 * 4000 * np.std(rates, ddof=1) / 2)
+    assert margin == pytest.approx(2 * 4000 * np.sqrt(0.0001 / 24))
     assert np.isnan(totals_of_places(rates[:1], 4000)[1]).all()
+
+
+def test_the_margin_is_the_usual_one_of_places_in_random_order() -> None:
+    rates = np.random.default_rng(1).normal(5.0, 1.0, (4000, 1))
+    _, [margin] = totals_of_places(rates, 1.0)
+    assert margin == pytest.approx(2 * np.std(rates) / np.sqrt(4000), rel=0.05)
 
 
 def test_margins_of_sources_add_as_independent_errors() -> None:

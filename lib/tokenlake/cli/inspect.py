@@ -266,7 +266,7 @@ def _print_group(group: Group, console: Console) -> None:
     console.print(Text(group.name, style="bold"), Text(NAMES[group.kind], style="cyan"))
     formats = ", ".join(f"{name} {numbers.count(count)}" for name, count in group.formats.items())
     files = numbers.plural(group.files, "file")
-    console.print(Text(f"{files} ({formats}), {numbers.size(group.bytes)}, {_record_count(group)}"))
+    console.print(Text(f"{files} ({formats}), {numbers.size(group.bytes)}, {group.records_in_words}"))
     if group.text is not None:
         column = f" in {group.text.column}" if group.has_columns else ""
         characters = numbers.count(round(group.text.mean_characters))
@@ -287,15 +287,6 @@ def _print_group(group: Group, console: Console) -> None:
     for table in tables:
         console.print()
         print_table(table, console)
-
-
-def _record_count(group: Group) -> str:
-    """Return the number of records of a group as text, counted or estimated."""
-    if group.rows is None:
-        return "unknown number of records"
-    if group.rows_exact:
-        return numbers.plural(group.rows, "record")
-    return f"about {numbers.short(group.rows)} records (estimated)"
 
 
 def _columns(group: Group) -> Table:

@@ -52,12 +52,14 @@ _SAMPLE_BYTES: Final = 1 << 20
 """Bytes of text that are built in all, by the reference."""
 _FAST_SAMPLE_BYTES: Final = 16 << 20
 """The same by a faster tokenizer backend."""
+_UNCOMPILED_BYTES: Final = 4 << 20
+"""Bytes of text for which no backend is compiled first, which takes seconds."""
 _LEAST_BYTES: Final = 16 << 10
 """Bytes of text of one batch that are built, at least."""
 
 _TOKENS_ERROR: Final = 0.01
 """Smallest margin of tokens, as a share of them: documents are cut and packed otherwise than in the sample."""
-_STORED_ERROR: Final = 0.05
+_STORED_ERROR: Final = 0.08
 """The same of bytes on disk: files of the build are larger than the sample, and so compress otherwise."""
 
 # Columns of the quantities that are estimated.
@@ -186,7 +188,7 @@ def _likely_encoder(source: ResolvedSource, recipe: Recipe, plan: Plan) -> Encod
             plan.tokenizers[source.name].files,
             source.tokenizer.engine,
             recipe.special_tokens_in_text,
-            size=_FAST_SAMPLE_BYTES,
+            size=_UNCOMPILED_BYTES,
             add_special_tokens=source.tokenizer.add_special_tokens,
         )
     except (MissingExtraError, TokenizerError):
@@ -244,7 +246,8 @@ def _of_stratum(
     rates = quantities / np.array([[place.bytes_read] for place in places], np.float64)
     windows = np.array([[place.window_bytes] for place in places], np.float64)
     counts = [_DOCUMENTS, _ROWS, _LONG]
-    rates[:, counts] = quantities[:, counts] / windows
+    ends = np.array([[place.ends_per_row] for place in places], np.float64)
+    rates[:, counts] = quantities[:, counts] * ends / windows
     totals, margins = totals_of_places(rates, stratum.weight)
     if stratum.records is not None and totals[_DOCUMENTS] > 0:
         # The files state their records: only the share of them that become documents is unknown.
