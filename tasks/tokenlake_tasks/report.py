@@ -37,6 +37,7 @@ from tokenlake_tasks.retries import tried_once
 def report(engine: LocalEngine) -> None:
     """Write the report of the version into the store, and publish the result as an artifact of the run."""
     result = engine.result()
+    engine.begin("writing the report")
     tokens = numbers.short(result.manifest.account.tokens)
     catalog = Catalog(open_store(engine.session().plan.store))
     loss = _loss_in_words(catalog, result)

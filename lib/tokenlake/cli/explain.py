@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tokenlake.base.markup import printable
 from tokenlake.base.numbers import count, plural
-from tokenlake.cli.console import AsJson, StoreUrl, print_json
+from tokenlake.cli.console import AsJson, StoreUrl, print_json, working
 from tokenlake.errors import ConfigError
 from tokenlake.etl.reports.terminal import stdout
 from tokenlake.runtime.loader.dataset import Dataset
@@ -283,8 +283,9 @@ def _file_and_position(option: str, text: str) -> tuple[str, int]:
 
 def _print_batch(plan: BatchPlan, step: int, row: int | None, json: bool) -> int:
     """Print the documents of a batch, or of one of its rows."""
-    rows = explain_step(plan, step, row)
-    batch = plan.batch(step)
+    with working(f"looking for the documents of step {count(step)}"):
+        rows = explain_step(plan, step, row)
+        batch = plan.batch(step)
     if json:
         print_json(
             {
@@ -316,9 +317,11 @@ def _print_documents(
         passes: Number of passes to search.
         json: True to print JSON.
     """
-    rows_by_document = [
-        (document, steps_of_document(plan, document, until=until, passes=passes)) for document in documents
-    ]
+    with working("looking for the steps of the documents"):
+        rows_by_document = [
+            (document, steps_of_document(plan, document, until=until, passes=passes))
+            for document in documents
+        ]
     if json:
         records: list[dict[str, Any]] = []
         for document, rows in rows_by_document:

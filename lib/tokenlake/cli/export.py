@@ -16,7 +16,17 @@ from rich.text import Text
 from tokenlake.base import numbers
 from tokenlake.base.markup import printable
 from tokenlake.base.numbers import count
-from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, counting, emit, note, print_json
+from tokenlake.cli.console import (
+    AsJson,
+    Name,
+    StoreUrl,
+    catalog_of,
+    counting,
+    emit,
+    note,
+    print_json,
+    working,
+)
 from tokenlake.cli.streams import can_show
 from tokenlake.errors import ConfigError
 from tokenlake.etl.export.version import export_version
@@ -166,20 +176,21 @@ def export(
         shard_column: A kept field; each of its values, at most 256, has files of its own.
         overwrite: Replace the data files of a folder that is not empty.
     """
-    stats = export_version(
-        store or default_store(),
-        target,
-        format,
-        compression,
-        num_shards,
-        max_shard_size,
-        name=name,
-        split=split,
-        source=source,
-        overwrite=overwrite,
-        provenance=provenance,
-        shard_column=shard_column,
-    )
+    with working(f"exporting {printable(name)}"):
+        stats = export_version(
+            store or default_store(),
+            target,
+            format,
+            compression,
+            num_shards,
+            max_shard_size,
+            name=name,
+            split=split,
+            source=source,
+            overwrite=overwrite,
+            provenance=provenance,
+            shard_column=shard_column,
+        )
     rows = numbers.plural(stats.num_examples, "row")
     files = numbers.plural(stats.num_shards, "file")
     sentence = f"{rows} in {near(target)}: {files}, {numbers.size(stats.total_bytes)}"
@@ -314,7 +325,8 @@ def report(
     Args:
         output: The file; one that is there is replaced. Default: NAME-vN.html in this folder.
     """
-    path = write(store or default_store(), output, name=name)
+    with working(f"writing the report of {printable(name)}"):
+        path = write(store or default_store(), output, name=name)
     size = path.stat().st_size
     record = {"path": str(path), "bytes": size}
     emit(record, json, lambda: stdout().print(f"{path}: {numbers.size(size)}", soft_wrap=True))

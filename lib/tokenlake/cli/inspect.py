@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tokenlake.base import numbers
 from tokenlake.base.markup import printable
-from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json
+from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json, working
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import json_schema
 from tokenlake.config.refusals import raise_problems, store_not_yet, store_problems
@@ -76,7 +76,9 @@ def init(
         store = _ask("Where do the versions go?", default_store()) if may_ask else default_store()
 
     introspector = DatasetIntrospector(data, type=type, tokenizer=tokenizer, seq_length=seq_length)
-    text = _configuration(introspector.inspect(), store)
+    with working("looking into the data"):
+        inspection = introspector.inspect()
+    text = _configuration(inspection, store)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
@@ -194,9 +196,10 @@ def inspect(
         yaml: Print only the proposed configuration. Default: yes, unless stdout is a terminal.
     """
     overrides = () if storage_options is None else (f"storage_options={storage_options}",)
-    inspection = inspect_source(
-        source, type=type, subset=subset, split=split, overrides=overrides, rows=rows, tokenizer=tokenizer
-    )
+    with working("looking into the data"):
+        inspection = inspect_source(
+            source, type=type, subset=subset, split=split, overrides=overrides, rows=rows, tokenizer=tokenizer
+        )
     prints_proposal = not sys.stdout.isatty() if yaml is None else yaml
     if json:
         print_json(inspection.to_json())
