@@ -108,6 +108,17 @@ def test_a_file_that_begins_with_short_lines_is_estimated_by_all_of_it(tmp_path:
     assert "±" in group.records_in_words
 
 
+def test_a_list_of_files_is_never_cut(tmp_path: Path) -> None:
+    whole = write_parquet(tmp_path / "part-0001.parquet", {"text": ["a"]}).read_bytes()
+    for number in range(2, 1_100):
+        (tmp_path / f"part-{number:04}.parquet").write_bytes(whole)
+    # One file of the family cannot be read, so that no pattern names exactly the others.
+    (tmp_path / "part-0000.parquet").write_bytes(whole[:20])
+    [dataset] = yaml.safe_load(inspect(tmp_path, tokenizer="gpt2").proposal)["datasets"]
+    names = [Path(name).name for name in dataset["data_files"]]
+    assert names == [f"part-{number:04}.parquet" for number in range(1, 1_100)]
+
+
 def test_files_that_were_not_looked_into_count_like_those_of_their_size(tmp_path: Path) -> None:
     for number in range(30):
         write_lines(tmp_path / f"a-{number:02}.jsonl", [{"text": text} for text in prose(100 + number)])

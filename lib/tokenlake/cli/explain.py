@@ -16,6 +16,7 @@ from tokenlake.base.markup import printable
 from tokenlake.base.numbers import count, plural
 from tokenlake.cli.console import AsJson, StoreUrl, print_json, working
 from tokenlake.errors import ConfigError
+from tokenlake.etl.reports import position_kinds
 from tokenlake.etl.reports.terminal import stdout
 from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.loader.dataset import open as open_dataset
@@ -355,6 +356,11 @@ def _print_rows(
     """
     console = stdout()
     console.print(Text.assemble((printable(heading), "bold"), (f"  {summary}", "dim")))
+    kinds: dict[tuple[str, str], str] = {}  # (source, path) -> meaning of positions
+    for dataset in plan.datasets.values():
+        kind_by_file = position_kinds(dataset.manifest)
+        for entry in dataset.manifest.inputs:
+            kinds[entry.source, entry.path] = kind_by_file[entry.file_id]
     sources = list(dict.fromkeys(entry.source for entry in _inputs(plan)))
     colours = {source: _COLOURS[index % len(_COLOURS)] for index, source in enumerate(sources)}
     is_mixture = len(plan.datasets) > 1
@@ -369,9 +375,11 @@ def _print_rows(
         # A line for each segment: its ids in the row, its document, and its tokens in the document.
         for segment in row.segments:
             document = printable(f"{segment.source}  {segment.path}:{segment.position}")
+            kind = kinds.get((segment.source, segment.path), "")
+            place = f" ({kind})" if kind else ""
             ids = f"   ids {segment.begin}-{segment.end - 1}  "
             tokens = f"  tokens {segment.start}-{segment.stop - 1} of the document"
-            line = Text.assemble((ids, "dim"), (document, colours[segment.source]), (tokens, "dim"))
+            line = Text.assemble((ids, "dim"), (document, colours[segment.source]), (place + tokens, "dim"))
             console.print(line)
 
 

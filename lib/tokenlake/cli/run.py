@@ -61,7 +61,9 @@ def run(
 
             def watch(event: Any) -> None:
                 if engine == "store" and type(event).__name__ == "BuildPlanned" and event.pending:
-                    note(f"waiting for workers: tokenlake work STORE {event.dataset}@v{event.version}")
+                    note(
+                        f"waiting for workers: tokenlake work {event.dataset}@v{event.version} --store STORE"
+                    )
                 progress(event)
 
             if prefect:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from tokenlake.base.columns import id_weights
 from tokenlake.base.threads import in_order
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
+from tokenlake.etl.reports import position_kinds
 from tokenlake.runtime.reading.file_hashes import REMEDY, require_same
 from tokenlake.runtime.reading.stored_columns import stored_schema
 from tokenlake.runtime.store.account import Account
@@ -190,8 +191,8 @@ _NO_DOCUMENTS: Final = pa.schema(
     [
         *(("dataset", pa.string()), ("version", pa.int32())),
         *(("split", pa.string()), ("shard", pa.string()), ("row", pa.int64()), ("segment", pa.int64())),
-        *(("source", pa.string()), ("path", pa.string()), ("file", pa.int64()), ("position", pa.int64())),
-        *(("start", pa.int32()), ("length", pa.int64())),
+        *(("source", pa.string()), ("path", pa.string()), ("position", pa.int64())),
+        *(("position_is", pa.string()), ("start", pa.int32()), ("length", pa.int64()), ("file", pa.int64())),
     ]
 ).empty_table()
 OnVerified = Callable[[int], None]
@@ -380,10 +381,24 @@ class _Maker:
     def _documents(self, name: str, manifest: Manifest) -> None:
         rows = name.removesuffix("/documents")
         self._rows(rows, manifest)
+        kinds = position_kinds(manifest)
         inputs = [
-            {"file": each.file_id, "source": each.source, "path": each.path} for each in manifest.inputs
+            {
+                "file": each.file_id,
+                "source": each.source,
+                "path": each.path,
+                "position_is": kinds[each.file_id] or None,
+            }
+            for each in manifest.inputs
         ]
-        schema = pa.schema([("file", pa.int64()), ("source", pa.string()), ("path", pa.string())])
+        schema = pa.schema(
+            [
+                ("file", pa.int64()),
+                ("source", pa.string()),
+                ("path", pa.string()),
+                ("position_is", pa.string()),
+            ]
+        )
         self.table(f"{rows}/inputs", pa.Table.from_pylist(inputs, schema=schema))
         if manifest.kind == "packed":
             pieces = (
@@ -399,7 +414,7 @@ class _Maker:
             )
         self.view(
             name,
-            "select split, shard, row, segment, i.source, i.path, d.file, d.position, d.start, length "
+            "select split, shard, row, segment, i.source, i.path, d.position, i.position_is, d.start, length, d.file "
             f"from ({pieces} from {quoted(rows)}) left join {quoted(f'{rows}/inputs')} i on i.file = d.file",
         )
 

@@ -99,7 +99,7 @@ def repair(
         dry_run: True to report what would be done, and change nothing.
         workers: Number of processes that build; default: the processors this process may use, or as the engine has it.
         engine: Place where units are built again, one of :data:`tokenlake.etl.engines.ENGINES`; default: this machine.
-            With ``store``, the workers of ``tokenlake work STORE/NAME/v3/runs/repair NAME@v3`` build.
+            With ``store``, the workers of ``tokenlake work NAME@v3 --store STORE/NAME/v3/runs/repair`` build.
         on_progress: Function that receives progress, called from several threads, one call at a time.
 
     Returns:
@@ -400,7 +400,7 @@ class _Repair:
         self._say("rebuilding", 0, total)
         if self.engine == "store":
             name = f"{self.layout.dataset}@v{self.layout.version}"
-            self._say(f"waiting for workers: tokenlake work {workshop.store.url} {name}")
+            self._say(f"waiting for workers: tokenlake work {name} --store {workshop.store.url}")
         return workshop.build(units, self._workers(), on_bytes)
 
     def _workers(self) -> Pool:
