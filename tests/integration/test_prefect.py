@@ -374,6 +374,9 @@ def test_a_mistake_is_logged_in_a_sentence(here: dict[str, str], tokenizer_dir: 
     told = [line["message"] for line in post(here, "logs/filter", logs=asked_for)]
     assert [message for message in told if "absent.jsonl" in message]
     assert [message for message in told if "Traceback" in message or len(message.splitlines()) > 3] == []
+    # The artifacts of the run name the reason.
+    page = artifact(here, "failure-mistake", recorded["id"])
+    assert page.startswith("# mistake failed") and "absent.jsonl" in page
 
 
 def test_a_schedule_makes_runs(worker: dict[str, str]) -> None:

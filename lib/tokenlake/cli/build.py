@@ -21,6 +21,7 @@ from tokenlake.cli.console import (
     note,
     print_json,
     with_store,
+    working,
 )
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
@@ -127,7 +128,8 @@ def clean(
                 counter.add(int(fields.get("bytes", 0)))
 
             cleaning.sign(pool, on_progress=count_bytes)
-    result = cleaning.settle()
+    with working("comparing the documents"):
+        result = cleaning.settle()
     emit(result.to_json(), json, lambda: _print_result(result))
     if not json:
         _note_use_of_list(cleaning.config, result.output, config)
