@@ -16,8 +16,8 @@ from tokenlake.base.markup import printable
 from tokenlake.base.numbers import count, plural
 from tokenlake.cli.console import AsJson, StoreUrl, print_json, working
 from tokenlake.errors import ConfigError
-from tokenlake.etl.reports import position_kinds
 from tokenlake.etl.reports.terminal import stdout
+from tokenlake.etl.sources.position_kinds import position_kinds_of
 from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.loader.dataset import open as open_dataset
 from tokenlake.runtime.loader.explain import (
@@ -358,7 +358,7 @@ def _print_rows(
     console.print(Text.assemble((printable(heading), "bold"), (f"  {summary}", "dim")))
     kinds: dict[tuple[str, str], str] = {}  # (source, path) -> meaning of positions
     for dataset in plan.datasets.values():
-        kind_by_file = position_kinds(dataset.manifest)
+        kind_by_file = position_kinds_of(dataset.manifest)
         for entry in dataset.manifest.inputs:
             kinds[entry.source, entry.path] = kind_by_file[entry.file_id]
     sources = list(dict.fromkeys(entry.source for entry in _inputs(plan)))

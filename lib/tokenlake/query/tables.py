@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tokenlake.base.columns import id_weights
 from tokenlake.base.threads import in_order
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.etl.reports import position_kinds
+from tokenlake.etl.sources.position_kinds import position_kinds_of
 from tokenlake.runtime.reading.file_hashes import REMEDY, require_same
 from tokenlake.runtime.reading.stored_columns import stored_schema
 from tokenlake.runtime.store.account import Account
@@ -381,7 +381,7 @@ class _Maker:
     def _documents(self, name: str, manifest: Manifest) -> None:
         rows = name.removesuffix("/documents")
         self._rows(rows, manifest)
-        kinds = position_kinds(manifest)
+        kinds = position_kinds_of(manifest)
         inputs = [
             {
                 "file": each.file_id,

@@ -13,8 +13,6 @@ from tokenlake.etl.reports.dataset import mixture_table as mixture_table
 from tokenlake.etl.reports.dataset import order_table as order_table
 from tokenlake.etl.reports.dataset import remarks as remarks
 from tokenlake.etl.reports.dataset import sources_table as sources_table
-from tokenlake.etl.reports.positions import position_kind as position_kind
-from tokenlake.etl.reports.positions import position_kinds as position_kinds
 from tokenlake.etl.reports.tables import Column as Column
 from tokenlake.etl.reports.tables import Table as Table
 from tokenlake.etl.reports.tables import facts as facts

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tokenlake.etl.reports import position_kind
+from tokenlake.etl.sources import position_kind
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def position_kind(path: str, source: Mapping[str, Any]) -> str:
     return ROW
 
 
-def position_kinds(manifest: Manifest) -> dict[int, str]:
+def position_kinds_of(manifest: Manifest) -> dict[int, str]:
     """Return the meaning of positions in each input file of a version, by file id."""
     sources: Mapping[str, Any] = manifest.config.get("sources", {})
     kinds: dict[int, str] = {}
