@@ -29,8 +29,8 @@ def position_kind(path: str, source: Mapping[str, Any]) -> str:
         path: Path of the input file in the manifest.
         source: Configuration of the file's source in the manifest.
     """
-    wanted = source.get("type")
-    file_format = wanted if wanted in FORMATS else format_of(path)
+    source_type = source.get("type")
+    file_format = source_type if source_type in FORMATS else format_of(path)
     if file_format is None or file_format == "json":
         return ""
     is_document = file_format == "text" and source.get("text_mode") != "lines"
