@@ -11,7 +11,7 @@ from prefect.logging import get_run_logger
 
 from tokenlake.base import termination
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.errors import CancelledError, ConfigError, TokenlakeError
 from tokenlake.etl.executors import ExecutorName
 from tokenlake.etl.store_engine import StorePool
 from tokenlake.runs.engine import LocalEngine
@@ -20,7 +20,7 @@ from tokenlake.runs.request import require_flow
 from tokenlake_flows.cancellation import cancellable
 from tokenlake_flows.prepared import take_engine
 from tokenlake_flows.progress import progress_shown
-from tokenlake_flows.states import final_state
+from tokenlake_flows.states import final_state, show_failure
 from tokenlake_flows.work_runs import WorkRuns
 from tokenlake_tasks.assets import artifact_key
 from tokenlake_tasks.bounds import bounds_of_run
@@ -49,6 +49,7 @@ def run_build(
         executor: Where units run. Empty or None: on this machine.
         work_runs: Number of runs of `work/units` to start. 0 or None: none.
     """
+    build_name = flow
     try:
         with termination.handled_again():
             engine = take_engine()
@@ -62,11 +63,15 @@ def run_build(
                 own_workers = None if waits_for_others else workers
                 name = cast("ExecutorName | None", executor or None)
                 engine = LocalEngine(config, workers=own_workers, executor=name)
-            progress = progress_shown(engine, artifact_key("progress", engine.config.name or "build"))
+            build_name = engine.config.name or "build"
+            progress = progress_shown(engine, artifact_key("progress", build_name))
             helped = _helped(engine, work_runs or 0, workers or 0)
             with engine, cancellable(engine), progress, helped:
                 return graph(engine)
     except (KeyboardInterrupt, TokenlakeError) as error:
+        is_cancelled = isinstance(error, KeyboardInterrupt | CancelledError)
+        if not is_cancelled:
+            show_failure(build_name, error)
         return final_state(error)
 
 

@@ -16,7 +16,7 @@ from prefect.settings import PREFECT_API_URL
 from pydantic import SecretStr
 
 from tokenlake.errors import TokenlakeError
-from tokenlake.etl.events import BuildRequested, Watcher, ignore
+from tokenlake.etl.events import BuildRequested, Phase, Watcher, ignore
 from tokenlake.etl.executors import ExecutorName
 from tokenlake.etl.runner import BuildResult
 from tokenlake.runs.engine import LocalEngine
@@ -45,16 +45,16 @@ def run_flow(
     """
     request = resolve_request(config, overrides=overrides)
     run = tokenize if request.is_text_build else mix
-    if on_event is not None:
-        on_event(BuildRequested(request.observability))
+    watch = on_event or ignore
+    watch(BuildRequested(request.observability))
     with ExitStack() as stack:
-        engine = stack.enter_context(
-            LocalEngine(request, workers=workers, executor=executor, on_event=on_event or ignore)
-        )
+        engine = stack.enter_context(LocalEngine(request, workers=workers, executor=executor, on_event=watch))
         if on_engine is not None:
             on_engine(engine)
         if served is not None:
+            watch(Phase("starting Prefect", "flow"))
             stack.enter_context(_connected_to(served()))
+            watch(Phase("starting the flow run", "flow"))
         stack.enter_context(prepared(engine))
         stored = dict(config) if isinstance(config, Mapping) else config
         try:
@@ -66,6 +66,7 @@ def run_flow(
             ) from cause
         if served is not None:
             # What was built is there, whatever becomes of the records.
+            watch(Phase("saving the records of the run, ending Prefect", "flow"))
             with suppress(httpx.HTTPError, ObjectNotFound), get_client(sync_client=True) as client:
                 drain(state, client)
                 forget_old_runs(client)

@@ -16,6 +16,8 @@ from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.exceptions import ObjectNotFound
 
 from tokenlake.base import numbers
+from tokenlake.base.secrets import scrub
+from tokenlake.errors import TokenlakeError
 from tokenlake.etl.observability.tally import RunTallies, step_name
 from tokenlake.runs.engine import LocalEngine
 
@@ -48,14 +50,18 @@ def progress_shown(engine: LocalEngine, key: str) -> Generator[None]:
     updates = threading.Thread(target=update, name="progress", daemon=True)
     updates.start()
     prefix = "stopped at "
+    reason = ""
     try:
         yield
         prefix = ""
+    except TokenlakeError as error:
+        reason = f"; {type(error).__name__}: {scrub(str(error))}"
+        raise
     finally:
         ended.set()
         updates.join()
         with get_client(sync_client=True) as client:
-            _update_artifact(client, artifact, tallies, prefix)
+            _update_artifact(client, artifact, tallies, prefix, reason)
 
 
 def progress_line(tallies: RunTallies, prefix: str = "") -> str:
@@ -82,11 +88,10 @@ def progress_line(tallies: RunTallies, prefix: str = "") -> str:
 
 
 def _update_artifact(
-    client: SyncPrefectClient, artifact: UUID, tallies: RunTallies, prefix: str = ""
+    client: SyncPrefectClient, artifact: UUID, tallies: RunTallies, prefix: str = "", reason: str = ""
 ) -> None:
     # The server may be unreachable for a moment, and nothing depends on an update.
     with suppress(httpx.HTTPError, ObjectNotFound):
-        update = ArtifactUpdate(
-            data=round(100 * tallies.share, 1), description=progress_line(tallies, prefix)
-        )
+        description = f"{progress_line(tallies, prefix)}{reason}"
+        update = ArtifactUpdate(data=round(100 * tallies.share, 1), description=description)
         client.update_artifact(artifact, update)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any, Final
 
+import httpx
+from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.exceptions import ParameterTypeError
 from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Failed
 
+from tokenlake.base.markup import markdown_text
+from tokenlake.base.secrets import scrub
 from tokenlake.errors import CancelledError, TokenlakeError
+from tokenlake_tasks.assets import artifact_key
 
 
 def result_of_flow(state: State[Any]) -> Any:
@@ -23,6 +29,28 @@ def result_of_flow(state: State[Any]) -> Any:
     if state.is_cancelled():
         raise CancelledError(state.message or "cancelled")
     return state.result()
+
+
+def show_failure(name: str, error: TokenlakeError) -> None:
+    """Publish why a run failed as an artifact of it: the page of a run shows its artifacts, not its logs, first.
+
+    Args:
+        name: Name of the build, for the key of the artifact.
+        error: Error that the run ends with.
+    """
+    message, _, remedy = str(error).partition("\n\n")
+    lines = [
+        f"# {name} failed\n",
+        f"**{type(error).__name__}**: {markdown_text(scrub(message))}\n",
+    ]
+    if remedy:
+        lines.append(f"```text\n{scrub(remedy)}\n```\n")
+    lines.append("Finished units are kept: a run with the same parameters resumes the build.")
+    # The server may be what failed; the state of the run says the same.
+    with suppress(httpx.HTTPError):
+        create_markdown_artifact(
+            "\n".join(lines), key=artifact_key("failure", name), description=f"{name} failed"
+        )
 
 
 def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:

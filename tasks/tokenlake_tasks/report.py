@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import suppress
 
 from prefect.artifacts import create_markdown_artifact
 from prefect.logging import get_run_logger
@@ -13,18 +14,25 @@ from tokenlake.base.secrets import scrub
 from tokenlake.errors import TokenlakeError
 from tokenlake.etl.events import UnitFinished
 from tokenlake.etl.observability import time_tables
-from tokenlake.etl.reports import facts, to_markdown
+from tokenlake.etl.reports import Table, facts, to_markdown
 from tokenlake.etl.reports.dataset import (
     about_sources,
     account_table,
     headline,
+    mixed_text_table,
     remarks,
     splits_table,
 )
 from tokenlake.etl.runner import BuildResult
+from tokenlake.query.length_table import length_table
+from tokenlake.query.loss_tokens import loss_share
 from tokenlake.query.report import store_report
+from tokenlake.query.texts_of_sources import text_accounts
 from tokenlake.runs.engine import LocalEngine
 from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.base import Store
+from tokenlake.runtime.store.catalog import Catalog
+from tokenlake.runtime.store.manifest import Manifest
 from tokenlake_tasks.assets import artifact_key
 from tokenlake_tasks.retries import tried_once
 
@@ -33,50 +41,75 @@ from tokenlake_tasks.retries import tried_once
 def report(engine: LocalEngine) -> None:
     """Write the report of the version into the store, and publish the result as an artifact of the run."""
     result = engine.result()
+    engine.begin("writing the report")
+    store = open_store(engine.session().plan.store)
     tokens = numbers.short(result.manifest.account.tokens)
     create_markdown_artifact(
-        _page(result, _report_link(engine, result), engine.built()),
+        _page(store, result, engine.built()),
         key=artifact_key("tokens", result.dataset),
         description=f"{result.dataset} v{result.version}: {tokens} tokens",
     )
 
 
-def _report_link(engine: LocalEngine, result: BuildResult) -> str:
-    """Write the HTML report and return a Markdown link to it. A version is complete without one: "" if it fails."""
-    store = open_store(engine.session().plan.store)
-    try:
-        address = f"{store.url}/{store_report(store, result.manifest)}"
-    except TokenlakeError as error:
-        get_run_logger().warning("no report of this version was written: %s", scrub(str(error)))
-        return ""
-    if "://" not in address:
-        address = Path(address).absolute().as_uri()
-    return f"[report.html]({address})"
-
-
-def _page(result: BuildResult, report_link: str, built_units: Sequence[UnitFinished]) -> str:
+def _page(store: Store, result: BuildResult, built_units: Sequence[UnitFinished]) -> str:
     """Return the result of a build as Markdown.
 
+    The page of a run shows it, and a browser opens no file from there: it holds the main tables of the report itself.
+
     Args:
+        store: Store that holds the version.
         result: Result of a committed build.
-        report_link: Link to its report; "" if there is none.
         built_units: Units that this run built itself.
     """
     manifest = result.manifest
-    tables = [headline(manifest), account_table(manifest), *about_sources(manifest)]
+    report_key = _written_report(store, manifest)
+    main_figures, data_tables = _from_data(Catalog(store), manifest)
+    tables = [facts(main_figures), account_table(manifest), *about_sources(manifest), *data_tables]
     if len(manifest.splits) > 1:
         tables.append(splits_table(manifest))
-    tables.append(facts(_facts_of_run(result, report_link, built_units), "This run"))
+    tables.append(facts(_facts_of_run(store, result, report_key, built_units), "This run"))
     tables += time_tables(built_units)
 
     notes = "".join(f"- {note}\n" for note in [*remarks(manifest.account), *result.notes])
     return "\n".join([f"# {result.dataset} v{result.version}\n", *map(to_markdown, tables), notes])
 
 
+def _written_report(store: Store, manifest: Manifest) -> str:
+    """Write the HTML report and return its key. A version is complete without one: "" if it fails."""
+    try:
+        return store_report(store, manifest)
+    except TokenlakeError as error:
+        get_run_logger().warning("no report of this version was written: %s", scrub(str(error)))
+        return ""
+
+
+def _from_data(catalog: Catalog, manifest: Manifest) -> tuple[list[tuple[str, str]], list[Table]]:
+    """Return the main figures, and the tables that take a look into the data or into other versions."""
+    main_figures = [(str(name), str(value)) for name, value in headline(manifest).rows]
+    tables: list[Table] = []
+    if manifest.mixture is not None:
+        tables.append(mixed_text_table(manifest.mixture, text_accounts(catalog, manifest)))
+    # A run does not fail because its page has a table less.
+    with suppress(TokenlakeError):
+        share = loss_share(catalog.store, manifest)
+        if share is not None:
+            main_figures.append(("loss", share.in_words()))
+        if manifest.files:
+            tables.append(length_table(catalog, manifest))
+    return main_figures, [table for table in tables if table.rows]
+
+
 def _facts_of_run(
-    result: BuildResult, report_link: str, built_units: Sequence[UnitFinished]
+    store: Store, result: BuildResult, report_key: str, built_units: Sequence[UnitFinished]
 ) -> list[tuple[str, str]]:
-    """Return the rows of the table "This run"; arguments as of `_page`."""
+    """Return the rows of the table "This run".
+
+    Args:
+        store: Store that holds the version.
+        result: Result of a committed build.
+        report_key: Key of its report in the store; "" if there is none.
+        built_units: Units that this run built itself.
+    """
     counts = {"built": result.units_built, "resumed": result.units_resumed, "reused": result.units_reused}
     units = ", ".join(f"{numbers.count(count)} {state}" for state, count in counts.items() if count)
     rows = [("units", units or "none: the same version already exists")]
@@ -84,8 +117,11 @@ def _facts_of_run(
         text_bytes = sum(unit.record.account.text_bytes for unit in built_units)
         speed = numbers.rate(text_bytes, result.seconds)
         rows.append(("time", f"{numbers.duration(result.seconds)}, {speed} of text"))
-    rows.append(("stored at", f"`{result.path}`"))
-    rows.append(("fingerprint", f"`{result.manifest.fingerprint}`"))
-    if report_link:
-        rows.append(("report", report_link))
+    rows.append(("stored at", result.path))
+    rows.append(("fingerprint", result.manifest.fingerprint))
+    if report_key:
+        rows.append(("report", f"{store.url}/{report_key}"))
+        name = f"{result.dataset}@v{result.version}"
+        command = f"tokenlake report {name} --serve --store {shlex.quote(store.url)}"
+        rows.append(("in a browser", command))
     return rows

@@ -98,7 +98,7 @@ def test_a_batch_is_listed_a_line_for_each_segment(capsys: Output, ds: tl.Datase
     row, segment = rows[0], rows[0].segments[0]
     assert out[1] == f"row 0  epoch 0, plain@v1/train row {row.stored_row}, {row.shard} row {row.shard_row}"
     assert out[2] == (
-        f"   ids 0-{segment.end - 1}  s  notes.jsonl:{segment.position}"
+        f"   ids 0-{segment.end - 1}  s  notes.jsonl:{segment.position} (byte offset)"
         f"  tokens {segment.start}-{segment.stop - 1} of the document"
     )
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,6 +76,20 @@ def test_before_tokens_are_there_the_plan_says_what_comes_first(
         "web": (60, pytest.approx(2 / 3)),
     }
     assert not (tmp_path / "store").exists()
+
+
+def test_the_plan_of_a_mixture_compares_all_that_it_writes_with_the_disk(
+    capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["plan", str(config)]) == 0
+    captured = capsys.readouterr()
+    [output] = [line for line in captured.out.splitlines() if line.startswith("output")]
+    assert re.search(r"~[\d.]+ KiB of tokens, ~[\d.]+ KiB of the mixture", output)
+    assert "free disk" in captured.out
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    assert main(["plan", str(config)]) == 0
+    errors = capsys.readouterr().err
+    assert errors.count("is on a disk with 10 B free") == 1, "one note for all builds of the mixture"
 
 
 def test_before_tokens_are_there_the_plan_says_which_splits_are_not_mixed(

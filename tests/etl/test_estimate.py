@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.builds import config_of
-from tokenlake import load_config
+from tokenlake import build_dataset, load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.etl import make_plan
-from tokenlake.etl.plan import Estimate, estimate, sampling, total, totals_of_places
+from tokenlake.etl.plan import PART_BYTES, Estimate, estimate, sample_of, sampling, total, totals_of_places
+from tokenlake.etl.unit import TextDocuments
+from tokenlake.query import loss_share
+from tokenlake.runtime.store import open_store
 
 
 def estimate_of(config: dict[str, Any]) -> Estimate:
@@ -66,8 +72,14 @@ def test_the_margin_is_the_documented_formula() -> None:
     rates = np.array([[0.02], [0.02], [0.03], [0.03]])
     [documents], [margin] = totals_of_places(rates, 4000)
     assert documents == pytest.approx(100)
-    assert margin == pytest.approx(2 * 4000 * np.std(rates, ddof=1) / 2)
+    assert margin == pytest.approx(2 * 4000 * np.sqrt(0.0001 / 24))
     assert np.isnan(totals_of_places(rates[:1], 4000)[1]).all()
+
+
+def test_the_margin_is_the_usual_one_of_places_in_random_order() -> None:
+    rates = np.random.default_rng(1).normal(5.0, 1.0, (4000, 1))
+    _, [margin] = totals_of_places(rates, 1.0)
+    assert margin == pytest.approx(2 * np.std(rates) / np.sqrt(4000), rel=0.05)
 
 
 def test_margins_of_sources_add_as_independent_errors() -> None:
@@ -77,3 +89,74 @@ def test_margins_of_sources_add_as_independent_errors() -> None:
     assert (both.documents, both.documents_margin) == (3, 0)
     assert (both.tokens, both.tokens_margin) == (30, 5)
     assert (both.output_bytes, both.output_bytes_margin) == (11, None)
+
+
+def test_long_documents_are_sampled_beyond_their_beginnings(tmp_path: Path, tokenizer_dir: Path) -> None:
+    # A document of 3 MB begins with words of many tokens, and goes on with words of one.
+    begin = " ".join(str(number) for number in range(100_000, 130_000))
+    text = begin + " the" * 700_000
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    config = config_of(tmp_path, tmp_path / "a.jsonl", tokenizer_dir)
+    expected = estimate_of({**config, "tokenize": {"engine": "tokenizers"}})
+    built = build_dataset(config).manifest
+    assert expected.documents == 1
+    assert expected.tokens == pytest.approx(built.totals.tokens, rel=0.1)
+
+
+def test_a_build_with_a_loss_mask_says_how_many_tokens_count(tmp_path: Path, tokenizer_dir: Path) -> None:
+    records = [{"question": "two words " * 30, "answer": f"answer {number} " * 10} for number in range(50)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    config = config_of(tmp_path, tmp_path / "a.jsonl", tokenizer_dir)
+    config["datasets"][0]["prompt"] = {
+        "template": "Q: {question}\nA: {answer}",
+        "input_columns": ["question"],
+        "label_column": "answer",
+    }
+    expected = estimate_of(config)
+    manifest = build_dataset(config).manifest
+    assert expected.tokens == manifest.totals.tokens
+    share = loss_share(open_store(config["save"]["output_dir"]), manifest)
+    assert share is not None
+    assert expected.loss_tokens == share.loss_tokens
+    assert 0 < share.loss_tokens < share.tokens == manifest.totals.tokens
+
+
+def test_a_build_of_plain_text_has_no_share_of_the_loss(tmp_path: Path, tokenizer_dir: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [5, 6])
+    config = config_of(tmp_path, tmp_path / "a.jsonl", tokenizer_dir)
+    assert estimate_of(config).loss_tokens is None
+    manifest = build_dataset(config).manifest
+    assert loss_share(open_store(config["save"]["output_dir"]), manifest) is None
+
+
+@given(
+    texts=st.lists(st.text(alphabet="aé日 \n", max_size=60), min_size=1, max_size=40),
+    most=st.integers(1, 400),
+    part_bytes=st.integers(1, 64),
+)
+def test_a_sample_of_texts_is_parts_of_them_in_order(texts: list[str], most: int, part_bytes: int) -> None:
+    documents = TextDocuments(
+        text=pa.array(texts, pa.large_string()),
+        file=np.zeros(len(texts), np.int64),
+        position=np.arange(len(texts)),
+    )
+    sample = sample_of(documents, most, part_bytes)
+    if documents.text_bytes <= most:
+        assert sample is documents
+        return
+    assert sample.text_bytes <= most
+    assert np.all(np.diff(sample.position) >= 0)
+    for text, position in zip(sample.text.to_pylist(), sample.position.tolist(), strict=True):
+        assert text in texts[position]
+
+
+def test_a_sample_of_one_long_text_is_spread_over_it() -> None:
+    text = "".join(f"{number:07} " for number in range(1 << 14))  # 128 KiB
+    documents = TextDocuments(
+        text=pa.array([text], pa.large_string()), file=np.zeros(1, np.int64), position=np.zeros(1, np.int64)
+    )
+    sample = sample_of(documents, 2 * PART_BYTES)
+    first, second = (str(part) for part in sample.text.to_pylist())
+    assert text.index(first) == len(text) // 4
+    assert text.index(second) == 3 * len(text) // 4
+    assert sample.position.tolist() == [0, 0]

@@ -218,7 +218,7 @@ def test_a_mixture_and_its_repair_are_built_by_whoever_joins(
             report = end()
         assert report.ok, report.files
         assert {file.how for file in report.files} == {"rebuilt"}
-        assert f"waiting for workers: tokenlake work {place}/{name}/v1/runs/repair {name}@v1" in told
+        assert f"waiting for workers: tokenlake work {name}@v1 --store {place}/{name}/v1/runs/repair" in told
         assert not list((tmp_path / f"shared/{name}/v1/runs/repair").rglob("*.json"))
     assert stored(Path(place)) == whole
 

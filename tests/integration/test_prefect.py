@@ -109,7 +109,9 @@ def test_deployments_run_to_committed_versions_side_by_side(
     assert f"{manifest.account.tokens:,}" in page
     for told in ("### Time by stage", "| source | units | all | load | tokenize | pack | save |"):
         assert told in page
-    assert f"[report.html]({report.as_uri()})" in page and report.read_bytes().startswith(b"<!doctype html>")
+    # A browser opens no file from the page of a run: the main tables are in the page, and a command serves the rest.
+    assert "### Tokens per document" in page and "tokenlake report llama2-2048@v1 --serve" in page
+    assert "file://" not in page and report.read_bytes().startswith(b"<!doctype html>")
 
     before = {task["name"]: parents(task) for task in tasks_of(worker, nightly)}
     ids = {task["name"]: task["id"] for task in tasks_of(worker, nightly)}
@@ -372,6 +374,9 @@ def test_a_mistake_is_logged_in_a_sentence(here: dict[str, str], tokenizer_dir: 
     told = [line["message"] for line in post(here, "logs/filter", logs=asked_for)]
     assert [message for message in told if "absent.jsonl" in message]
     assert [message for message in told if "Traceback" in message or len(message.splitlines()) > 3] == []
+    # The artifacts of the run name the reason.
+    page = artifact(here, "failure-mistake", recorded["id"])
+    assert page.startswith("# mistake failed") and "absent.jsonl" in page
 
 
 def test_a_schedule_makes_runs(worker: dict[str, str]) -> None:

@@ -82,16 +82,51 @@ def test_parquet_says_everything_by_its_footer(tmp_path: Path) -> None:
     assert found.findings == ()
 
 
-def test_json_lines_are_estimated_from_their_beginning(tmp_path: Path) -> None:
-    records = [{"text": text, "n": i} for i, text in enumerate(prose(20_000))]
+def test_json_lines_are_estimated_without_reading_all_of_them(tmp_path: Path) -> None:
+    records = [{"text": text, "n": i} for i, text in enumerate(prose(30_000))]
     write_lines(tmp_path / "a.jsonl", records)
     found = inspect(tmp_path)
     (group,) = found.groups
     assert found.bytes > 2 * found.bytes_read
     assert not group.rows_exact
-    assert group.rows == pytest.approx(20_000, rel=0.02)
+    assert group.rows == pytest.approx(30_000, rel=0.02)
     assert {f.name: f.type for f in group.features} == {"text": "string", "n": "int64"}
     assert not any(feature.nullable for feature in group.features)
+
+
+def test_a_file_that_begins_with_short_lines_is_estimated_by_all_of_it(tmp_path: Path) -> None:
+    short = [{"text": "a short one"}] * 60_000
+    long = [{"text": text * 60} for text in prose(600)]
+    write_lines(tmp_path / "big.jsonl", short + long)
+    for number in range(20):
+        write_lines(tmp_path / f"small-{number}.jsonl", [{"text": text * 5} for text in prose(40)])
+    (group,) = inspect(tmp_path).groups
+    assert group.rows is not None
+    assert group.rows_margin is not None
+    assert abs(group.rows - (60_600 + 800)) <= group.rows_margin
+    assert group.rows == pytest.approx(61_400, rel=0.1)
+    assert "±" in group.records_in_words
+
+
+def test_a_list_of_files_is_never_cut(tmp_path: Path) -> None:
+    whole = write_parquet(tmp_path / "part-0001.parquet", {"text": ["a"]}).read_bytes()
+    for number in range(2, 1_100):
+        (tmp_path / f"part-{number:04}.parquet").write_bytes(whole)
+    # One file of the family cannot be read, so that no pattern names exactly the others.
+    (tmp_path / "part-0000.parquet").write_bytes(whole[:20])
+    [dataset] = yaml.safe_load(inspect(tmp_path, tokenizer="gpt2").proposal)["datasets"]
+    names = [Path(name).name for name in dataset["data_files"]]
+    assert names == [f"part-{number:04}.parquet" for number in range(1, 1_100)]
+
+
+def test_files_that_were_not_looked_into_count_like_those_of_their_size(tmp_path: Path) -> None:
+    for number in range(30):
+        write_lines(tmp_path / f"a-{number:02}.jsonl", [{"text": text} for text in prose(100 + number)])
+    (group,) = inspect(tmp_path).groups
+    all_records = sum(100 + number for number in range(30))
+    assert not group.rows_exact
+    assert group.rows is not None and group.rows_margin is not None
+    assert abs(group.rows - all_records) <= max(group.rows_margin, 0.02 * all_records)
 
 
 def test_a_compressed_file_is_estimated_whatever_the_decompressor_reads_ahead(tmp_path: Path) -> None:

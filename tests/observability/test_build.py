@@ -16,8 +16,9 @@ from tests.seeds import promise
 from tokenlake.cli.console import Counter
 from tokenlake.config import ObservabilityConfig
 from tokenlake.etl import BuildPlanned, BuildStep, Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
-from tokenlake.etl.events import BuildRequested, EngineChosen, EngineCondemned, Planning
+from tokenlake.etl.events import BuildRequested, EngineChosen, EngineCondemned, Phase, Planning
 from tokenlake.etl.observability import RunProgress, RunTally
+from tokenlake.etl.observability import build as build_display
 from tokenlake.runtime.store import Account, UnitRecord
 
 MB = 1_000_000
@@ -110,6 +111,52 @@ def test_a_plan_that_takes_a_while_says_so_without_a_terminal(monkeypatch: pytes
         "planning: web: hashing, 9,000 of 10,000 files, 8.79 MiB of 9.77 MiB",
         "planning: web: counting records, 3 files, 512 B",
     ]
+
+
+class Heard(io.StringIO):
+    """Text that says when it holds some words."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self._words = words
+        self.has_words = threading.Event()
+
+    def write(self, text: str, /) -> int:
+        count = super().write(text)
+        if self._words in self.getvalue():
+            self.has_words.set()
+        return count
+
+
+def test_a_phase_that_takes_long_gets_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_display, "_LONG_SECONDS", 0.0)
+    out = Heard("starting 2 workers; starting Prefect")
+    with RunProgress("planning", Console(file=out, width=200)) as progress:
+        progress(Phase("starting 2 workers"))
+        progress(Phase("starting Prefect", "flow"))
+        assert out.has_words.wait(120)
+
+
+def test_a_short_phase_gets_no_line() -> None:
+    out = io.StringIO()
+    with RunProgress("planning", Console(file=out, width=200)) as progress:
+        progress(Phase("starting 2 workers"))
+        progress(Phase(""))
+    assert out.getvalue().splitlines() == ["planning"]
+
+
+def test_the_phase_after_the_last_unit_is_below_the_bars() -> None:
+    out = io.StringIO()
+    progress = RunProgress("planning", Console(file=io.StringIO()))
+    for event in _run():
+        progress(event)
+    progress(Phase("committing 4 units"))
+    progress(Phase("writing the report", "flow"))
+    Console(file=out, width=100).print(progress.render(100))
+    assert out.getvalue().splitlines()[-1] == "committing 4 units; writing the report"
+    progress(Phase(""))
+    Console(file=out, width=100).print(progress.render(100))
+    assert out.getvalue().splitlines()[-1] == "writing the report"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

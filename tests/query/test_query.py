@@ -291,3 +291,12 @@ def test_a_dataset_that_is_not_packed(tmp_path: Path, tokenizer_dir: Path) -> No
     manifest = Catalog(opened).manifest("small", 1)
     [sequence] = read_sequences(opened, manifest, first["split"], first["row"], 1)
     assert [segment.ids for segment in sequence.segments] == [tuple(ids["input_ids"])]
+
+
+def test_documents_have_the_path_and_the_kind_of_their_position_before_the_hash(store: Path) -> None:
+    table = query(store, 'select * from "small/documents" limit 1')
+    assert table.column_names[4:] == ["source", "path", "position", "position_is", "start", "length", "file"]
+    kinds = _rows(store, 'select distinct position_is from "small/documents"')
+    assert kinds == [{"position_is": "byte offset"}]
+    everything = query(store, "select * from documents limit 1")
+    assert everything.column_names[2:] == table.column_names

@@ -19,7 +19,16 @@ from tokenlake import Catalog, verify
 from tokenlake import sql as query
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl import build_dataset
-from tokenlake.query import render_report, sample_rows, spread, store_report
+from tokenlake.etl.reports import mixed_text_table
+from tokenlake.query import (
+    LossShare,
+    group_choice,
+    render_report,
+    sample_rows,
+    spread,
+    store_report,
+    text_accounts,
+)
 from tokenlake.runtime.loader.host_load import host_load
 from tokenlake.runtime.store import open_store
 
@@ -251,3 +260,42 @@ def test_only_the_first_steps_of_a_long_pass_are_looked_at(store: Path) -> None:
         sum(shard.bytes for shard in plan.sources[0].manifest.files if shard.split == "train"), abs=9
     )
     assert np.sum(plan.sources[0].group_rows) == everything.decoded
+
+
+def test_the_figures_of_a_sample_say_so_at_the_figure(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = "".join(_report(store, "small").words)
+    assert "estimated from" not in exact
+    assert "Counted in all" in exact
+
+    monkeypatch.setattr(group_choice, "EXACT_GROUPS", 1)
+    monkeypatch.setattr(group_choice, "SAMPLED_GROUPS", 2)
+    words = _report(store, "small").words
+    medians = [sentence for sentence in words if "median" in sentence]
+    assert medians
+    assert all("estimated from" in sentence for sentence in medians)
+    assert any("Longest documents of" in sentence and "sampled row" in sentence for sentence in words)
+
+
+def test_a_share_of_the_loss_is_marked_as_an_estimate_unless_all_rows_are_read() -> None:
+    exact = LossShare(loss_tokens=30, tokens=40, rows=7, all_rows=7)
+    assert exact.in_words() == "75.00% of the tokens count toward the loss"
+    sampled = LossShare(loss_tokens=30, tokens=40, rows=7, all_rows=7000)
+    assert sampled.in_words() == (
+        "~75.00% of the tokens count toward the loss, estimated from 7 of 7,000 rows"
+    )
+
+
+def test_a_mixture_has_the_text_behind_its_tokens(mixtures: Path) -> None:
+    catalog = Catalog(open_store(mixtures))
+    manifest = catalog.manifest_of("loose")
+    assert manifest.mixture is not None
+    texts = text_accounts(catalog, manifest)
+    table = mixed_text_table(manifest.mixture, texts)
+    for name, drawn_tokens, text_bytes, bytes_per_token, _ in table.rows:
+        assert drawn_tokens == manifest.mixture.sources[name].drawn_tokens
+        assert bytes_per_token == texts[name].text_bytes / texts[name].tokens
+        assert text_bytes == round(drawn_tokens * bytes_per_token)
+    assert [row[0] for row in table.rows] == list(manifest.mixture.sources)
+    words = _report(mixtures, "loose").words
+    assert "text of them, about" in words
+    assert "text bytes" not in words, "a mixture reads tokens, of which nobody counts bytes of text"

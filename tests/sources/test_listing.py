@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -384,3 +385,13 @@ def test_a_url_beside_a_local_entry_is_refused_and_its_credentials_are_not_repea
     with pytest.raises(ConfigError, match=r"data_files mix URLs \(s3://\.\.\.\) and local files") as caught:
         inputs("s3://key:hunter22@lake/in/*.jsonl", tree / "a.jsonl")
     assert "hunter22" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "entry", ["/no-such-folder-here/a.jsonl", "/no-such-file-here.jsonl", "/*.no-such-ending"]
+)
+def test_an_error_lists_nothing_of_the_root_of_the_file_system(entry: str) -> None:
+    with pytest.raises(SourceNotFoundError) as caught:
+        inputs(entry)
+    words = set(re.findall(r"[\w.-]+", str(caught.value).replace(entry, "")))
+    assert not words & set(os.listdir("/"))  # noqa: PTH208

@@ -21,6 +21,7 @@ from tokenlake.cli.console import (
     note,
     print_json,
     with_store,
+    working,
 )
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
@@ -32,17 +33,20 @@ from tokenlake.etl.reports.terminal import near, print_tables, stdout
 from tokenlake.etl.store_engine import join_build, named_build, parse_share
 from tokenlake.runtime.store.address import StoreAddress
 from tokenlake.runtime.store.ledger import UnitRecord
+from tokenlake.runtime.store.schemes import default_store
 
 
 def work(
-    store: str,
-    /,
     *names: Annotated[
-        str, Parameter(help="Builds to join: NAME or NAME@v3. Several are built one after the other.")
+        str,
+        Parameter(
+            name="NAME", help="Builds to join: NAME or NAME@v3. Several are built one after the other."
+        ),
     ],
     share: str = "0/1",
     workers: Workers = None,
     wait: str = "0",
+    store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
     """Build units of a build that `tokenlake run --executor store` has planned, until none is left.
@@ -50,14 +54,20 @@ def work(
     Any number of these may run, on any machines that reach the store and the inputs, and each may be killed: finished
     units are kept, and another worker builds the rest. A machine that would produce other bytes is refused.
 
+    The store may also stand before the names, as in earlier releases: `tokenlake work s3://lake/artifacts books@v1`.
+
     Args:
-        store: The store: a path, s3:// or gs://.
         share: I/N: build every Nth unit first, from unit I on (counted from 0), then any unit that nobody builds.
         wait: Longest wait for each plan, such as 10m. Default: no wait.
     """
-    if not names:
-        raise ConfigError("no build is named; expected NAME or NAME@v3 after the store")
-    address = StoreAddress.of(store)
+    builds = list(names)
+    if store is None and builds and _is_store(builds[0]):
+        store = builds.pop(0)
+    if not builds:
+        raise ConfigError(
+            "no build is named; expected NAME or NAME@v3, as in `tokenlake work books@v3 --store STORE`"
+        )
+    address = StoreAddress.of(store or default_store())
     first_units = parse_share(share)
     patience = parse_duration(wait)
     # One pool builds units of all named builds, one build after the other.
@@ -65,7 +75,7 @@ def work(
     built_by_others = 0
     try:
         with local_pool(workers, started=1) as pool:
-            for name in names:
+            for name in builds:
                 layout = named_build(address, name, patience)
                 done = join_build(
                     address, layout, pool, share=first_units, patience=patience, on_unit=_print_unit
@@ -80,6 +90,11 @@ def work(
     if json:
         print_json({"built": built_here, "found": built_by_others})
     return 0
+
+
+def _is_store(argument: str) -> bool:
+    """Say whether the first argument is a store and no name: a URL, a path, or a folder here."""
+    return "/" in argument or Path(argument).is_dir()
 
 
 def _print_unit(record: UnitRecord, seconds: float) -> None:
@@ -115,7 +130,8 @@ def clean(
                 counter.add(int(fields.get("bytes", 0)))
 
             cleaning.sign(pool, on_progress=count_bytes)
-    result = cleaning.settle()
+    with working("comparing the documents"):
+        result = cleaning.settle()
     emit(result.to_json(), json, lambda: _print_result(result))
     if not json:
         _note_use_of_list(cleaning.config, result.output, config)

@@ -12,7 +12,17 @@ from cyclopts import Parameter
 
 from tokenlake.base import numbers
 from tokenlake.base.markup import printable
-from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, emit, note, note_unreadable, print_json
+from tokenlake.cli.console import (
+    AsJson,
+    Name,
+    StoreUrl,
+    catalog_of,
+    emit,
+    note,
+    note_unreadable,
+    print_json,
+    working,
+)
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl.reports import Table, label, number
 from tokenlake.etl.reports.difference import difference_tables, headings, sentence_of
@@ -308,7 +318,8 @@ def gc(
         grace: Minimum time since the last change of a file: 7d, 12h, 30m, 0. Default: 7d.
         dry_run: Remove nothing; print what would be removed.
     """
-    report = collect(store or default_store(), names, grace=grace, dry_run=dry_run)
+    with working("looking for files that nothing needs"):
+        report = collect(store or default_store(), names, grace=grace, dry_run=dry_run)
     emit(report.to_json(), json, lambda: _print_removed(report))
     has_failed = any(file.failed for file in report.kept)
     return 1 if has_failed else 0
@@ -360,7 +371,8 @@ def rm(
         name: A version by its number: NAME@v3.
         dry_run: Remove nothing; list what would be removed.
     """
-    report = remove_version(store or default_store(), name, dry_run=dry_run)
+    with working(f"removing {printable(name)}"):
+        report = remove_version(store or default_store(), name, dry_run=dry_run)
     files = numbers.plural(len(report.removed), "file")
     verb = "would be removed" if dry_run else "removed"
     lines = [removed.name for removed in report.removed] if dry_run else []

@@ -216,6 +216,38 @@ def counting(work: str) -> Generator[Counter]:
         yield counter
 
 
+_LONG: Final = 1.0  # seconds after which work gets a line where there is no terminal
+
+
+@contextmanager
+def working(work: str) -> Generator[None]:
+    """Show that work goes on whose amount is not known: its seconds on a terminal, elsewhere a line after a second.
+
+    Args:
+        work: Name of the work, such as ``writing the report``.
+    """
+    console = stderr()
+    began = time.monotonic()
+    if not console.is_terminal:
+        line = threading.Timer(_LONG, console.print, [Text(work)])
+        line.daemon = True
+        line.start()
+        try:
+            yield
+        finally:
+            line.cancel()
+        return
+
+    def seconds_so_far() -> Text:
+        seconds = time.monotonic() - began
+        if seconds < _QUIET:
+            return Text("")
+        return Text(f"{work}, {seconds:.0f} s", style="dim")
+
+    with Live(console=console, get_renderable=seconds_so_far, transient=True):
+        yield
+
+
 @final
 class PlainColumns:
     """A cyclopts help formatter; cyclopts calls it once for each group of commands or parameters."""

@@ -14,9 +14,10 @@ from rich.text import Text
 
 from tokenlake.base.markup import printable
 from tokenlake.base.numbers import count, plural
-from tokenlake.cli.console import AsJson, StoreUrl, print_json
+from tokenlake.cli.console import AsJson, StoreUrl, print_json, working
 from tokenlake.errors import ConfigError
 from tokenlake.etl.reports.terminal import stdout
+from tokenlake.etl.sources.position_kinds import position_kinds_of
 from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.loader.dataset import open as open_dataset
 from tokenlake.runtime.loader.explain import (
@@ -288,8 +289,9 @@ def _file_and_position(option: str, text: str) -> tuple[str, int]:
 
 def _print_batch(plan: BatchPlan, step: int, row: int | None, json: bool) -> int:
     """Print the documents of a batch, or of one of its rows."""
-    rows = explain_step(plan, step, row)
-    batch = plan.batch(step)
+    with working(f"looking for the documents of step {count(step)}"):
+        rows = explain_step(plan, step, row)
+        batch = plan.batch(step)
     if json:
         print_json(
             {
@@ -321,9 +323,11 @@ def _print_documents(
         passes: Number of passes to search.
         json: True to print JSON.
     """
-    rows_by_document = [
-        (document, steps_of_document(plan, document, until=until, passes=passes)) for document in documents
-    ]
+    with working("looking for the steps of the documents"):
+        rows_by_document = [
+            (document, steps_of_document(plan, document, until=until, passes=passes))
+            for document in documents
+        ]
     if json:
         records: list[dict[str, Any]] = []
         for document, rows in rows_by_document:
@@ -357,6 +361,11 @@ def _print_rows(
     """
     console = stdout()
     console.print(Text.assemble((printable(heading), "bold"), (f"  {summary}", "dim")))
+    kinds: dict[tuple[str, str], str] = {}  # (source, path) -> meaning of positions
+    for dataset in plan.datasets.values():
+        kind_by_file = position_kinds_of(dataset.manifest)
+        for entry in dataset.manifest.inputs:
+            kinds[entry.source, entry.path] = kind_by_file[entry.file_id]
     sources = list(dict.fromkeys(entry.source for entry in _inputs(plan)))
     colours = {source: _COLOURS[index % len(_COLOURS)] for index, source in enumerate(sources)}
     is_mixture = len(plan.datasets) > 1
@@ -371,9 +380,11 @@ def _print_rows(
         # A line for each segment: its ids in the row, its document, and its tokens in the document.
         for segment in row.segments:
             document = printable(f"{segment.source}  {segment.path}:{segment.position}")
+            kind = kinds.get((segment.source, segment.path), "")
+            place = f" ({kind})" if kind else ""
             ids = f"   ids {segment.begin}-{segment.end - 1}  "
             tokens = f"  tokens {segment.start}-{segment.stop - 1} of the document"
-            line = Text.assemble((ids, "dim"), (document, colours[segment.source]), (tokens, "dim"))
+            line = Text.assemble((ids, "dim"), (document, colours[segment.source]), (place + tokens, "dim"))
             console.print(line)
 
 

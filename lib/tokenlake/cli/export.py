@@ -17,7 +17,17 @@ from rich.text import Text
 from tokenlake.base import numbers
 from tokenlake.base.markup import printable
 from tokenlake.base.numbers import count
-from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, counting, emit, note, print_json
+from tokenlake.cli.console import (
+    AsJson,
+    Name,
+    StoreUrl,
+    catalog_of,
+    counting,
+    emit,
+    note,
+    print_json,
+    working,
+)
 from tokenlake.cli.serving import DEFAULT_PORT, Port, serve_until_interrupt
 from tokenlake.cli.store_pages import write_store_pages
 from tokenlake.cli.streams import can_show
@@ -184,23 +194,24 @@ def export(
         append_eos: End each document with EOS in a format of a trainer, unless it does already. Packed rows have EOS.
         overwrite: Replace the data files of a folder that is not empty.
     """
-    stats = export_version(
-        store or default_store(),
-        target,
-        format,
-        compression,
-        num_shards,
-        max_shard_size,
-        name=name,
-        split=split,
-        source=source,
-        overwrite=overwrite,
-        provenance=provenance,
-        shard_column=shard_column,
-        dtype=dtype,
-        drop_loss_mask=drop_loss_mask,
-        append_eos=append_eos,
-    )
+    with working(f"exporting {printable(name)}"):
+        stats = export_version(
+            store or default_store(),
+            target,
+            format,
+            compression,
+            num_shards,
+            max_shard_size,
+            name=name,
+            split=split,
+            source=source,
+            overwrite=overwrite,
+            provenance=provenance,
+            shard_column=shard_column,
+            dtype=dtype,
+            drop_loss_mask=drop_loss_mask,
+            append_eos=append_eos,
+        )
     rows = numbers.plural(stats.num_examples, "row")
     files = numbers.plural(stats.num_shards, "file")
     sentence = f"{rows} in {near(target)}: {files}, {numbers.size(stats.total_bytes)}"
@@ -360,7 +371,8 @@ def report(
         )
     if serve and output is None:
         return _serve_report(place, name, port)
-    path = write(place, output, name=name)
+    with working(f"writing the report of {printable(name)}"):
+        path = write(place, output, name=name)
     size = path.stat().st_size
     record = {"path": str(path), "bytes": size}
     emit(record, json, lambda: stdout().print(f"{path}: {numbers.size(size)}", soft_wrap=True))

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tokenlake.base import numbers
 from tokenlake.base.markup import printable
-from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json
+from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json, working
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import json_schema
 from tokenlake.config.refusals import raise_problems, store_not_yet, store_problems
@@ -76,7 +76,9 @@ def init(
         store = _ask("Store for the versions?", default_store()) if may_ask else default_store()
 
     introspector = DatasetIntrospector(data, type=type, tokenizer=tokenizer, seq_length=seq_length)
-    text = _configuration(introspector.inspect(), store)
+    with working("looking into the data"):
+        inspection = introspector.inspect()
+    text = _configuration(inspection, store)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
@@ -195,9 +197,10 @@ def inspect(
         yaml: Print only the proposed configuration. Default: yes, unless stdout is a terminal.
     """
     overrides = () if storage_options is None else (f"storage_options={storage_options}",)
-    inspection = inspect_source(
-        source, type=type, subset=subset, split=split, overrides=overrides, rows=rows, tokenizer=tokenizer
-    )
+    with working("looking into the data"):
+        inspection = inspect_source(
+            source, type=type, subset=subset, split=split, overrides=overrides, rows=rows, tokenizer=tokenizer
+        )
     prints_proposal = not sys.stdout.isatty() if yaml is None else yaml
     if json:
         print_json(inspection.to_json())
@@ -267,7 +270,7 @@ def _print_group(group: Group, console: Console) -> None:
     console.print(Text(group.name, style="bold"), Text(NAMES[group.kind], style="cyan"))
     formats = ", ".join(f"{name} {numbers.count(count)}" for name, count in group.formats.items())
     files = numbers.plural(group.files, "file")
-    console.print(Text(f"{files} ({formats}), {numbers.size(group.bytes)}, {_record_count(group)}"))
+    console.print(Text(f"{files} ({formats}), {numbers.size(group.bytes)}, {group.records_in_words}"))
     if group.text is not None:
         column = f" in {group.text.column}" if group.has_columns else ""
         characters = numbers.count(round(group.text.mean_characters))
@@ -288,15 +291,6 @@ def _print_group(group: Group, console: Console) -> None:
     for table in tables:
         console.print()
         print_table(table, console)
-
-
-def _record_count(group: Group) -> str:
-    """Return the number of records of a group as text, counted or estimated."""
-    if group.rows is None:
-        return "unknown number of records"
-    if group.rows_exact:
-        return numbers.plural(group.rows, "record")
-    return f"about {numbers.short(group.rows)} records (estimated)"
 
 
 def _columns(group: Group) -> Table:

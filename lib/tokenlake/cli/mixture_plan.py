@@ -18,13 +18,22 @@ from fractions import Fraction
 from typing import Any, final
 
 from tokenlake.base import numbers
-from tokenlake.cli.text_plan import SOURCE_COLUMNS, TextPlan, approximately, committed_version, plan_text
+from tokenlake.cli.text_plan import (
+    SOURCE_COLUMNS,
+    TextPlan,
+    approximately,
+    committed_version,
+    free_disk,
+    notes_on_disk,
+    plan_text,
+)
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.observability.build import RunProgress
+from tokenlake.etl.plan.estimates import total
 from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.plan.stored import foresee, how_to_read_others
@@ -103,6 +112,7 @@ class MixturePlan:
         lines: list[str] = []
         for text_plan in self.text_plans:
             lines += text_plan.notes()
+        lines += [f"note: {note}" for note in notes_on_disk(self.build.store, sum(self._expected_bytes()))]
         if self.last_plan is not None:
             return lines + [f"note: {note}" for note in self.last_plan.notes]
         lines += [f"note: {note}" for note in self.build.notes]
@@ -139,6 +149,7 @@ class MixturePlan:
         rows = [("weights", _weights_in_words(mixture)), ("end", _end_in_words(mixture))]
         if self.build.pack:
             rows.append(("packed", _packing(self.build)))
+        rows += self._output()
         tables.append(facts(rows, "Expected"))
         return tables
 
@@ -172,6 +183,7 @@ class MixturePlan:
             ("weights", _weights_in_words(mixture)),
             ("end", end),
             ("order", f"{lanes}, batches of {numbers.count(forecast.batch_size)}"),
+            *self._output(),
         ]
         records: list[dict[str, Any]] = []
         for source, draw in forecast.to_json()["sources"].items():
@@ -179,6 +191,41 @@ class MixturePlan:
             records.append(draw | {"source": source, "asked": weight})
         draws = _draws_table(records, mixture.weights_by)
         return [draws, facts([*outcome, *about_units], "Expected")]
+
+    def _output(self) -> list[tuple[str, str]]:
+        """Return the rows of a table about the bytes that a run writes, and the space for them."""
+        token_bytes, mixture_bytes = self._expected_bytes()
+        parts: list[str] = []
+        if token_bytes:
+            parts.append(f"~{numbers.size(token_bytes)} of tokens")
+        if mixture_bytes:
+            parts.append(f"~{numbers.size(mixture_bytes)} of the mixture")
+        if not parts:
+            return []
+        return [("output", ", ".join(parts)), *free_disk(self.build.store)]
+
+    def _expected_bytes(self) -> tuple[int, int]:
+        """Return about how many bytes a run writes: of tokens, and of the mixture (0 where nothing can be said).
+
+        A row of the mixture takes as many bytes per token as the source that it is drawn from.
+        """
+        token_bytes = 0
+        bytes_per_token: dict[str, float] = {}
+        for text_plan in self.text_plans:
+            expected = total(text_plan.estimates)
+            bytes_per_token[text_plan.source] = expected.output_bytes / max(1, expected.tokens)
+            if text_plan.version is None:
+                token_bytes += expected.output_bytes
+        drawn_tokens = {record["source"]: record["drawn_tokens"] for record in self._guess()}
+        plan = self.last_plan
+        if plan is not None:
+            if plan.forecast is None or committed_version(plan) is not None:
+                return token_bytes, 0
+            drawn_tokens = {name: source.drawn_tokens for name, source in plan.forecast.sources.items()}
+            for parent in plan.parents:
+                bytes_per_token[parent.name] = parent.totals.bytes / max(1, parent.totals.tokens)
+        mixture_bytes = sum(tokens * bytes_per_token.get(name, 0.0) for name, tokens in drawn_tokens.items())
+        return token_bytes, round(mixture_bytes)
 
     def _notes_on_splits(self) -> list[str]:
         """Return notes on splits of the token datasets that the mixture does not read."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 
 from tokenlake.base.numbers import count, plural
-from tokenlake.cli.console import AsJson, Data, StoreUrl, emit, note
+from tokenlake.cli.console import AsJson, Data, StoreUrl, emit, note, working
 from tokenlake.errors import ConfigError
 from tokenlake.etl.reports import Table, facts, label, number
 from tokenlake.etl.reports.terminal import print_tables
@@ -100,15 +100,16 @@ def prove(
             require_outside_stores(output, "--output")
         signing_key = _signing_key(key, key_env)
         sets = _evaluation_sets(evaluation, loader_state, open_version)
-        signed = prove_state(
-            loader_state,
-            open_version,
-            signing_key,
-            first_step=first_step,
-            takedown=listed,
-            evaluation=sets,
-            ngram=ngram,
-        )
+        with working("reading the provenance of all rows that were delivered"):
+            signed = prove_state(
+                loader_state,
+                open_version,
+                signing_key,
+                first_step=first_step,
+                takedown=listed,
+                evaluation=sets,
+                ngram=ngram,
+            )
         if output is None:
             Data().write(signed.decode())
             return 0

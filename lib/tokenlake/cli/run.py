@@ -32,7 +32,9 @@ from tokenlake.cli.training import training_lines
 from tokenlake.errors import CancelledError, MissingExtraError
 from tokenlake.etl.reports import Table, dataset, facts, label, listed, number
 from tokenlake.etl.reports.terminal import near, print_tables, stdout
-from tokenlake.runtime.store.schemes import default_store
+from tokenlake.query.loss_tokens import LossShare, loss_share
+from tokenlake.runtime.store.address import open_store
+from tokenlake.runtime.store.schemes import default_store, is_local
 
 if TYPE_CHECKING:
     from tokenlake.etl.observability.tally import RunTally
@@ -99,7 +101,9 @@ def run_build(
 
             def watch(event: Any) -> None:
                 if executor == "store" and type(event).__name__ == "BuildPlanned" and event.pending:
-                    note(f"waiting for workers: tokenlake work STORE {event.dataset}@v{event.version}")
+                    note(
+                        f"waiting for workers: tokenlake work {event.dataset}@v{event.version} --store STORE"
+                    )
                 progress(event)
 
             if prefect:
@@ -163,11 +167,27 @@ def print_summary(result: BuildResult, tallies: Sequence[RunTally], json: bool) 
     # Keys that only some runs have.
     if result.exports:
         record["exports"] = list(result.exports)
+    share = _loss_share(result)
+    if share is not None:
+        record["loss"] = asdict(share)
     if manifest.mixture is not None:
         record["mixture"] = dataset.mixture_table(manifest.mixture).records()
     if len(tallies) > 1:
         record["steps"] = _steps(tallies).records()
-    emit(record, json, lambda: _print(result, tallies))
+    emit(record, json, lambda: _print(result, tallies, share))
+
+
+def _loss_share(result: BuildResult) -> LossShare | None:
+    """Return the share of the tokens that counts toward the loss; None where no loss mask is stored on this machine."""
+    root = _store_of(result)
+    if not is_local(root):
+        return None
+    return loss_share(open_store(root), result.manifest)
+
+
+def _store_of(result: BuildResult) -> str:
+    """Return the store of a version, a path or a URL."""
+    return result.path.removesuffix(f"/{result.dataset}/v{result.version}")
 
 
 def _steps(tallies: Sequence[RunTally]) -> Table:
@@ -198,13 +218,15 @@ def _step_record(tally: RunTally) -> dict[str, Any]:
     }
 
 
-def _print(result: BuildResult, tallies: Sequence[RunTally]) -> None:
+def _print(result: BuildResult, tallies: Sequence[RunTally], share: LossShare | None) -> None:
     """Print a finished run for people: the version, the work, and the next commands."""
     manifest = result.manifest
     console = stdout()
     heading = (f"{result.dataset} v{result.version}", "bold")
     console.print(Text.assemble(heading, f" {_OUTCOMES.get(result.status, 'committed')}\n"))
     headline: list[Any] = [*dataset.headline(manifest).rows]
+    if share is not None:
+        headline.append(("loss", share.in_words()))
     headline.append(("work", _work(result, tallies[-1])))
     headline.append(("path", near(result.path)))
     headline += [("export", near(place)) for place in result.exports]
@@ -220,7 +242,7 @@ def _print(result: BuildResult, tallies: Sequence[RunTally]) -> None:
     print_tables(tables)
 
     # Commands that work as printed, from this folder; and lines of Python that train, anywhere on this machine.
-    root = result.path.removesuffix(f"/{result.dataset}/v{result.version}")
+    root = _store_of(result)
     is_default_store = Path(default_store()).expanduser().resolve() == Path(root)
     store_option = "" if is_default_store else f" --store {shlex.quote(near(root))}"
     # A name without a number is the newest version. A build that was resumed, or existed already, may be older.

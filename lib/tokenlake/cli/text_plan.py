@@ -61,11 +61,20 @@ def approximately(value: float, margin: float | None = None) -> str:
         value: Estimate.
         margin: Half of the range that probably holds the true number; None where it is not known.
     """
-    text = f"~{numbers.short(value)}"
+    return f"~{numbers.short(value)}{margin_in_percent(value, margin)}"
+
+
+def margin_in_percent(value: float, margin: float | None) -> str:
+    """Return the text `` ±8%`` of a margin; an empty text where it is not known.
+
+    Args:
+        value: Estimate.
+        margin: Half of the range around it.
+    """
     if not margin or value <= 0:
-        return text
+        return ""
     percent = max(1, round(100 * margin / value))
-    return f"{text} ±{percent}%"
+    return f" ±{percent}%"
 
 
 @final
@@ -141,9 +150,13 @@ class TextPlan:
         return records
 
     def notes(self) -> list[str]:
-        """Return the notes of the plan, and a warning if the disk is too small, a line each."""
+        """Return the notes of the plan, and a warning if the disk is too small, a line each.
+
+        A mixture warns of the disk once, for all of its builds.
+        """
         lines = list(self.plan.notes)
-        lines += _notes_on_disk(self.build.store, total(self.estimates).output_bytes)
+        if self.version is None and not self.source:
+            lines += notes_on_disk(self.build.store, total(self.estimates).output_bytes)
         prefix = f"{self.source}: " if self.source else ""
         return [f"note: {prefix}{line}" for line in lines]
 
@@ -186,14 +199,23 @@ class TextPlan:
         build = self.build
         expected = total(self.estimates)
         units = numbers.plural(len(self.plan.units), "unit")
-        return [
-            ("tokens", approximately(expected.tokens, expected.tokens_margin)),
+        written = f"~{numbers.size(expected.output_bytes)}"
+        written += margin_in_percent(expected.output_bytes, expected.output_bytes_margin)
+        rows = [("tokens", approximately(expected.tokens, expected.tokens_margin))]
+        if expected.loss_tokens is not None:
+            share = numbers.percent(expected.loss_tokens, expected.tokens, 0)
+            rows.append(("loss", f"~{share} of the tokens count toward the loss"))
+        rows += [
             ("sequences" if build.pack else "rows", self._expected_rows(expected)),
             ("splits", ", ".join(self._splits())),
-            ("output", f"~{numbers.size(expected.output_bytes)} in {self._expected_files(expected)}"),
+            ("output", f"{written} in {self._expected_files(expected)}"),
+        ]
+        rows += free_disk(build.store)
+        rows += [
             ("units", f"{units} of {numbers.size(build.unit_size or 0)} or less"),
             ("fingerprint", self.plan.fingerprint),
         ]
+        return rows
 
     def _expected_rows(self, expected: Estimate) -> str:
         """Return the number and the form of the rows, such as ``~12.3 k of 2,048 tokens``."""
@@ -231,8 +253,20 @@ def _approximate_documents(expected: Estimate) -> str:
     return approximately(expected.documents, expected.documents_margin)
 
 
-def _notes_on_disk(store: str, output_bytes: int) -> list[str]:
-    """Return a note where the disk of a local store has less room than a build is expected to write."""
+def free_disk(store: str) -> list[tuple[str, str]]:
+    """Return the row of a table that says how much the disk of a local store has free; none for other stores."""
+    if not is_local(store):
+        return []
+    return [("free disk", f"{numbers.size(free_bytes(Path(store)))} at {near(store)}")]
+
+
+def notes_on_disk(store: str, output_bytes: int) -> list[str]:
+    """Return a note where the disk of a local store has less room than a build is expected to write.
+
+    Args:
+        store: Path or URL of the store.
+        output_bytes: Expected bytes of all that is written.
+    """
     if not is_local(store):
         return []
     free = free_bytes(Path(store))

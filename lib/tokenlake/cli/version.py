@@ -35,6 +35,7 @@ from tokenlake.etl.reports import Table, facts, label, listed
 from tokenlake.etl.reports import dataset as tables
 from tokenlake.etl.reports.croissant import RowFiles, metadata
 from tokenlake.etl.reports.terminal import print_tables, stdout
+from tokenlake.query.texts_of_sources import text_accounts
 from tokenlake.runtime.reading.stored_columns import stored_schema
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.catalog import Catalog
@@ -76,7 +77,7 @@ def show(
         state += f", tagged {', '.join(tags)}"
     heading = (f"{manifest.dataset} v{manifest.version}", "bold")
     stdout().print(Text.assemble(heading, f"  {manifest.kind}, {state}\n"))
-    print_tables(_tables_of(manifest, files))
+    print_tables(_tables_of(catalog, manifest, files))
     run = committing_run(catalog.store, Layout(manifest.dataset, manifest.version))
     if run:
         print_tables([facts(list(run.items()), "Flow run")])
@@ -85,14 +86,18 @@ def show(
     return 0
 
 
-def _tables_of(manifest: Manifest, with_files: bool) -> list[Table]:
+def _tables_of(catalog: Catalog, manifest: Manifest, with_files: bool) -> list[Table]:
     """Return the tables about a version, with one of all shards if it is asked for."""
     shown = [
         tables.headline(manifest),
         tables.splits_table(manifest),
         *tables.about_sources(manifest),
-        tables.account_table(manifest),
     ]
+    if manifest.mixture is not None:
+        text_table = tables.mixed_text_table(manifest.mixture, text_accounts(catalog, manifest))
+        if text_table.rows:
+            shown.append(text_table)
+    shown.append(tables.account_table(manifest))
     notes = tables.remarks(manifest.account)
     if notes:
         shown.append(listed(notes, "Notes"))

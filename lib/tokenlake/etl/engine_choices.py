@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from typing import final
 
-from tokenlake.etl.events.of_builds import EngineChosen
+from tokenlake.base import numbers
+from tokenlake.etl.events.of_builds import EngineChosen, Phase
 from tokenlake.etl.events.watcher import Watcher
 from tokenlake.etl.job.messages import NO_ENGINE, REFERENCE
 from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
@@ -40,11 +41,24 @@ class Engines:
             return NO_ENGINE
         with self._lock:
             if unit.source not in self._chosen:
-                verdict = pool.run(self._plan.engine_job(unit, self._layout))
-                tokenizer = self._plan.tokenizers[unit.source].files.name
-                self._emit(EngineChosen(tokenizer, verdict["engine"], verdict["reason"]))
-                self._chosen[unit.source] = verdict["engine"]
+                self._chosen[unit.source] = self._probe(unit, pool)
             engine = self._chosen[unit.source]
             if engine in self.condemned:
                 return REFERENCE
             return engine
+
+    def _probe(self, unit: TextUnit, pool: Pool) -> str:
+        """Return the engine that the gate chooses in a worker; both take up to two seconds."""
+        worker_count = min(pool.workers, len(self._plan.units))
+        if not self._chosen:
+            self._emit(Phase(f"starting {numbers.plural(worker_count, 'worker')}"))
+
+        def on_progress(_: dict[str, int]) -> None:
+            # The worker has started.
+            self._emit(Phase(f"probing the tokenizer of {unit.source}"))
+
+        verdict = pool.run(self._plan.engine_job(unit, self._layout), on_progress)
+        tokenizer = self._plan.tokenizers[unit.source].files.name
+        self._emit(EngineChosen(tokenizer, verdict["engine"], verdict["reason"]))
+        self._emit(Phase(""))
+        return verdict["engine"]

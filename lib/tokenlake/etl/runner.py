@@ -17,7 +17,7 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.etl import planner
 from tokenlake.etl.after_commit import check_hooks, run_hooks
-from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
+from tokenlake.etl.events import BuildStep, Event, Phase, UnitRetried, Watcher, ignore
 from tokenlake.etl.executors import ExecutorName, open_pool
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool, run_threads, worth_a_retry
@@ -127,6 +127,8 @@ def build_dataset(
     steps.check()
     with nullcontext(pool) if pool else open_pool(executor, workers, pipeline.ray) as open_workers:
         result = steps.run(lambda step: _build(step, open_workers, on_event, retries))
+    if pipeline.has_exports:
+        on_event(Phase("writing the exports"))
     return replace(result, exports=run_hooks(pipeline, result.manifest))
 
 

@@ -19,6 +19,7 @@ from typing import Final, Literal, Self, TypeAlias, final
 import msgspec
 
 from tokenlake import errors
+from tokenlake.base import numbers
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.etl import planner
@@ -33,7 +34,7 @@ from tokenlake.etl.commit import (
     require_held,
 )
 from tokenlake.etl.engine_choices import Engines
-from tokenlake.etl.events.of_builds import BuildPlanned, Committed, EngineCondemned
+from tokenlake.etl.events.of_builds import BuildPlanned, Committed, EngineCondemned, Phase
 from tokenlake.etl.events.of_units import Done, UnitFailed, UnitFinished, UnitProgress, UnitStarted
 from tokenlake.etl.events.watcher import Watcher, ignore
 from tokenlake.etl.head_start import HeadStart
@@ -328,6 +329,7 @@ class BuildSession:
                 f"are not built (first: {missing[0]}); run the build again to resume it"
             )
         records = [self._records[unit.index] for unit in self.plan.units]
+        self._emit(Phase(f"committing {numbers.plural(len(records), 'unit')}"))
         self._budget.check()
         if self.engines.condemned:
             self._require_parts(records)
@@ -336,6 +338,7 @@ class BuildSession:
         self._log.finish(self.how, hub_commits(input_files), run or {})
         self.status = "committed"
         self._manifest = manifest
+        self._emit(Phase(""))
         self._emit(Committed(self.dataset, self.version))
         return manifest
 

@@ -78,6 +78,7 @@ class Workbench:
             progress: Function that receives the progress of the job.
         """
         if isinstance(job, EngineJob):
+            progress({"begun": 1})
             return self._choose_engine(job)
         if isinstance(job, PreflightJob):
             self._check_machine(job)

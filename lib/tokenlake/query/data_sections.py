@@ -22,7 +22,8 @@ from tokenlake.errors import NotFoundError
 from tokenlake.etl.reports import Table, label, number, to_html
 from tokenlake.etl.reports.html import COLOURS, Sections, bars, doubling, folded
 from tokenlake.etl.tokenizers.manager import Decoder
-from tokenlake.query.row_sample import DocumentLength, RowSample, sample_rows, spread
+from tokenlake.query.group_choice import spread
+from tokenlake.query.row_sample import DocumentLength, RowSample, sample_rows
 from tokenlake.query.sequences import (
     Place,
     Segment,
@@ -96,15 +97,19 @@ def data_sections(catalog: Catalog, manifest: Manifest, *, with_texts: bool = Tr
 
 def _sample_note(sample: RowSample) -> Html:
     """Return the sentence that says which rows were measured."""
-    rows = numbers.plural(sample.rows, "row")
-    if sample.groups == sample.of:
-        return tag("p", f"Of all {rows}.", class_="dim")
+    if sample.is_exact:
+        return tag("p", f"Counted in all {numbers.plural(sample.rows, 'row')}.", class_="dim")
     groups = f"{numbers.count(sample.groups)} of {numbers.plural(sample.of, 'row group')}"
     note = (
-        f"Of {rows} in {groups}, at equal distances. A document that continues beyond them counts up to its last "
-        "piece in the sample."
+        f"{_basis(sample).capitalize()}, in {groups} at equal distances. "
+        "A document that continues beyond them counts up to its last piece in the sample."
     )
     return tag("p", note, class_="dim")
+
+
+def _basis(sample: RowSample) -> str:
+    """Return the rows that an estimate is from, such as ``estimated from 7,881 of 29,085 rows``."""
+    return f"estimated from {numbers.count(sample.rows)} of {numbers.plural(sample.all_rows, 'row')}"
 
 
 def _lengths(sample: RowSample) -> Html:
@@ -113,12 +118,17 @@ def _lengths(sample: RowSample) -> Html:
     for name, ids in sample.lengths.items():
         low, median, high = (numbers.count(int(length)) for length in np.quantile(ids, [0.05, 0.5, 0.95]))
         documents = numbers.plural(len(ids), "document")
-        summary = tag("p", f"{documents}: median {median}; 90% between {low} and {high}", class_="dim")
-        histograms.append(tag("div", tag("h3", name), summary, bars(doubling(_counts(ids)))))
+        summary = f"{documents}: median {median}; 90% between {low} and {high}"
+        if not sample.is_exact:
+            summary += f"; {_basis(sample)}"
+        bars_of_source = bars(doubling(_counts(ids)))
+        histograms.append(tag("div", tag("h3", name), tag("p", summary, class_="dim"), bars_of_source))
 
+    # A sample has its own longest documents, which are not those of the version.
+    which = "" if sample.is_exact else f" of {numbers.plural(sample.rows, 'sampled row')}"
     lists = [
-        tag("div", _document_table("Longest documents", sample.longest)),
-        tag("div", _document_table("Shortest documents", sample.shortest)),
+        tag("div", _document_table(f"Longest documents{which}", sample.longest)),
+        tag("div", _document_table(f"Shortest documents{which}", sample.shortest)),
     ]
     introduction = tag("p", "Tokens per document, including special tokens, by source.")
     grids = [tag("div", *histograms, class_="grid"), tag("div", *lists, class_="grid")]

@@ -19,13 +19,14 @@ from typing import Any, Final
 
 from tokenlake.base import numbers
 from tokenlake.base.markup import Html, tag, together
-from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, VersionConflictError
+from tokenlake.errors import ConfigError, IntegrityError, VersionConflictError
 from tokenlake.etl.reports import Table, label, number, to_html
 from tokenlake.etl.reports.difference import difference_tables, sentence_of
 from tokenlake.etl.reports.html import folded, lineage, manifest_sections, page, tiles
 from tokenlake.query.data_sections import data_sections
+from tokenlake.query.loss_tokens import loss_share
+from tokenlake.query.texts_of_sources import parent_manifest, text_accounts
 from tokenlake.runtime.loader.dataset import Dataset
-from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore, Store
 from tokenlake.runtime.store.catalog import Catalog, parted
@@ -125,41 +126,9 @@ def render_report(manifest: Manifest, store: ReadStore | None = None) -> str:
             sections.append(("Versions", _versions(catalog, manifest)))
     sections.append(("Lineage", lineage(manifest, ancestors_table(catalog, manifest))))
     title = f"{manifest.dataset} v{manifest.version}"
-    return page(title, f"of kind {manifest.kind}", tiles(manifest), sections)
-
-
-def text_accounts(catalog: Catalog | None, manifest: Manifest) -> dict[str, Account]:
-    """Return the account of each source's text; a mixture has the accounts of its readable parents."""
-    if manifest.mixture is None:
-        return dict(manifest.accounts)
-    accounts: dict[str, Account] = {}
-    for name, source in manifest.mixture.sources.items():
-        parent = _parent(catalog, source.dataset, source.version)
-        if parent is not None:
-            accounts[name] = _text_account(catalog, parent)
-    return accounts
-
-
-def _text_account(catalog: Catalog | None, manifest: Manifest) -> Account:
-    """Return the account of a version that read text, or the sum of its nearest ancestors that did."""
-    if manifest.account.text_bytes:
-        return manifest.account
-    accounts: list[Account] = []
-    for reference in manifest.parents:
-        parent = _parent(catalog, reference.dataset, reference.version)
-        if parent is not None:
-            accounts.append(_text_account(catalog, parent))
-    return Account.total(accounts)
-
-
-def _parent(catalog: Catalog | None, dataset: str, version: int) -> Manifest | None:
-    """Return the manifest of a parent; None if it was removed, not copied with its child, or damaged."""
-    if catalog is None:
-        return None
-    try:
-        return catalog.manifest(dataset, version)
-    except (NotFoundError, IntegrityError):
-        return None
+    share = None if store is None else loss_share(store, manifest)
+    loss = "" if share is None else share.in_words()
+    return page(title, f"of kind {manifest.kind}", tiles(manifest, loss), sections)
 
 
 def ancestors_table(catalog: Catalog | None, manifest: Manifest) -> Table:
@@ -173,11 +142,11 @@ def ancestors_table(catalog: Catalog | None, manifest: Manifest) -> Table:
             "of": f"{child.dataset}@v{child.version}",
             "sha256": parent.sha256[:12],
         }
-        parent_manifest = _parent(catalog, parent.dataset, parent.version)
-        if parent_manifest is not None:
-            row["rows"] = parent_manifest.totals.rows
-            row["tokens"] = parent_manifest.totals.tokens
-            pending += [(parent_manifest, grandparent) for grandparent in parent_manifest.parents]
+        ancestor = parent_manifest(catalog, parent.dataset, parent.version)
+        if ancestor is not None:
+            row["rows"] = ancestor.totals.rows
+            row["tokens"] = ancestor.totals.tokens
+            pending += [(ancestor, grandparent) for grandparent in ancestor.parents]
         rows.append(row)
     columns = (label("name", "version"), label("of", "parent of"), number("rows"), number("tokens"))
     return Table.of((*columns, label("sha256", "manifest")), rows, "Made from")

@@ -1,7 +1,8 @@
-"""Lengths of documents and fullness of rows, measured in evenly spaced row groups of a version.
+"""Lengths of documents and fullness of rows, measured in all row groups of a version, or in evenly spaced ones.
 
-The same row groups are read each time, however large the version is. Of packed rows only the columns that say where
-ids come from are read, less than a hundredth of a file.
+All are read as long as that takes a few seconds (:mod:`tokenlake.query.group_choice`); of a larger version the same
+row groups each time. Of packed rows only the columns that say where ids come from are read, less than a hundredth of a
+file: 0.4 milliseconds for 256 k tokens.
 
 1. Read (file, position, start, length) of every piece of a document in the chosen row groups.
 2. Sort the pieces by file and position, so that the pieces of one document are neighbours.
@@ -19,14 +20,12 @@ import numpy as np
 
 from tokenlake.base.arrays import Int64, offsets_of, values
 from tokenlake.base.columns import id_weights
+from tokenlake.query.group_choice import most_groups_of, spread
 from tokenlake.query.sequences import Place
 from tokenlake.runtime.loader.provenance import Provenance
 from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.manifest import Manifest
-
-MOST_GROUPS: Final = 64
-"""Default limit of row groups that are read."""
 
 _LISTED_DOCUMENTS: Final = 5  # the longest documents, and as many of the shortest
 _EMPTY: Final = np.zeros(0, np.int64)
@@ -57,6 +56,7 @@ class RowSample:
         groups: Number of row groups that were read.
         of: Number of row groups of the version.
         rows: Number of rows in the row groups that were read.
+        all_rows: Number of rows of the version.
         filled: Number of ids of each row without padding, int64[rows].
         segments: Number of pieces of documents in each row, int64[rows].
         lengths: Source -> number of ids of each of its documents within the sample, int64[n].
@@ -67,11 +67,17 @@ class RowSample:
     groups: int
     of: int
     rows: int
+    all_rows: int
     filled: Int64
     segments: Int64
     lengths: Mapping[str, Int64]
     longest: tuple[DocumentLength, ...]
     shortest: tuple[DocumentLength, ...]
+
+    @property
+    def is_exact(self) -> bool:
+        """True if all row groups of the version were read."""
+        return self.groups == self.of
 
 
 @final
@@ -90,37 +96,30 @@ class _Documents:
     ids: Int64
 
 
-def spread(number: int, most: int) -> list[int]:
-    """Return at most `most` of the numbers 0 to ``number - 1``, evenly spaced.
-
-    >>> spread(3, 5), spread(100, 3)
-    ([0, 1, 2], [0, 50, 99])
-    """
-    return np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(np.int64)).tolist()
-
-
 def sample_rows(
-    store: ReadStore, manifest: Manifest, names: Mapping[Place, str], *, most_groups: int = MOST_GROUPS
+    store: ReadStore, manifest: Manifest, names: Mapping[Place, str], *, most_groups: int | None = None
 ) -> RowSample:
-    """Measure some row groups of every split.
+    """Measure row groups of every split.
 
     Args:
         store: Store that holds the version.
         manifest: Manifest of the version.
         names: Mixture's source name of each input file; a file that is missing has its own source's name.
-        most_groups: Largest number of row groups to read; at least one of each split is read.
+        most_groups: Largest number of row groups to read; at least one of each split is read. None: all, as long as
+            that takes a few seconds.
 
     Raises:
         IntegrityError: A file is missing or damaged.
     """
     # 1. Read the pieces of the chosen row groups.
+    limit = most_groups or most_groups_of(store, manifest)
     all_groups = 0
     group_pieces: list[Provenance] = []
     for split in manifest.splits:
         with StoredRows(store, manifest, split) as rows:
             split_groups = len(rows.group_rows)
             all_groups += split_groups
-            chosen_groups = spread(split_groups, max(1, most_groups // len(manifest.splits)))
+            chosen_groups = spread(split_groups, max(1, limit // len(manifest.splits)))
             group_pieces += [_read_pieces(rows, group) for group in chosen_groups]
     pieces = _joined(group_pieces)
 
@@ -142,6 +141,7 @@ def sample_rows(
         groups=len(group_pieces),
         of=all_groups,
         rows=len(pieces.offsets) - 1,
+        all_rows=manifest.totals.rows,
         filled=np.diff(offsets_of(pieces.length)[pieces.offsets]),
         segments=np.diff(pieces.offsets),
         lengths=lengths,

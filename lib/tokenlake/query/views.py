@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.base.columns import id_weights
 from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.etl.sources.position_kinds import position_kinds_of
 from tokenlake.query.relation_names import Relation
 from tokenlake.query.store_tables import build_table
 from tokenlake.query.verified_files import VerifiedFiles
@@ -34,14 +35,22 @@ _NO_DOCUMENTS: Final = pa.schema(
         ("segment", pa.int64()),
         ("source", pa.string()),
         ("path", pa.string()),
-        ("file", pa.int64()),
         ("position", pa.int64()),
+        ("position_is", pa.string()),
         ("start", pa.int32()),
         ("length", pa.int64()),
+        ("file", pa.int64()),
     ]
 ).empty_table()
 """The table `documents` of a store without committed versions."""
-_INPUTS: Final = pa.schema([("file", pa.int64()), ("source", pa.string()), ("path", pa.string())])
+_INPUTS: Final = pa.schema(
+    [
+        ("file", pa.int64()),
+        ("source", pa.string()),
+        ("path", pa.string()),
+        ("position_is", pa.string()),
+    ]
+)
 
 Manifests: TypeAlias = Callable[[str, int], Manifest]
 """Function that reads the manifest of a version."""
@@ -216,14 +225,22 @@ class _Views:
         """Create the view of a version's provenance: one row for each piece of a document."""
         rows_name = name.removesuffix("/documents")
         self._add_rows(rows_name, manifest)
+        position_kinds = position_kinds_of(manifest)
         inputs: list[dict[str, Any]] = []
         for entry in manifest.inputs:
-            inputs.append({"file": entry.file_id, "source": entry.source, "path": entry.path})
+            inputs.append(
+                {
+                    "file": entry.file_id,
+                    "source": entry.source,
+                    "path": entry.path,
+                    "position_is": position_kinds[entry.file_id] or None,
+                }
+            )
         inputs_name = f"{rows_name}/inputs"
         self.add_table(inputs_name, pa.Table.from_pylist(inputs, schema=_INPUTS))
         self.add_view(
             name,
-            "select split, shard, row, segment, i.source, i.path, d.file, d.position, d.start, length "
+            "select split, shard, row, segment, i.source, i.path, d.position, i.position_is, d.start, length, d.file "
             f"from ({_pieces_select(manifest)} from {quoted(rows_name)}) "
             f"left join {quoted(inputs_name)} i on i.file = d.file",
         )

@@ -24,6 +24,7 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.errors import CancelledError, TokenlakeError
 from tokenlake.etl.events import (
     Event,
+    Phase,
     Planning,
     UnitFailed,
     UnitFinished,
@@ -220,6 +221,7 @@ class LocalEngine:
             CancelledError: :meth:`cancel` was called.
             TokenlakeError: The error of a unit.
         """
+        self.begin("")
         began = time.monotonic()
         planned = self.session().plan.units
         size = sum(planned[unit].bytes for unit in units)
@@ -248,6 +250,7 @@ class LocalEngine:
         Args:
             run: Facts about the run, which are kept beside the version.
         """
+        self.begin("")
         manifest = self.session().commit(run or {})
         result = result_of(self.session(), manifest, time.monotonic() - self._began)
         self._result = self._steps.done(result)
@@ -255,8 +258,17 @@ class LocalEngine:
 
     def export(self) -> BuildResult:
         """Make the exports of the configuration, unless they exist already."""
+        self.begin("writing the exports")
         self._result = replace(self.result(), exports=make_exports(self.config, self.result().manifest))
         return self._result
+
+    def begin(self, phase: str) -> None:
+        """Report a phase of the flow run, for the display of the run.
+
+        Args:
+            phase: Work that begins, ``writing the report``; empty where the build is at work again.
+        """
+        self._on_event(Phase(phase, "flow"))
 
     def result(self) -> BuildResult:
         """Return the result of :meth:`commit`, or of :meth:`export` after it."""

@@ -7,6 +7,7 @@ from tokenlake.etl.events.of_builds import Committed as Committed
 from tokenlake.etl.events.of_builds import EngineChosen as EngineChosen
 from tokenlake.etl.events.of_builds import EngineCondemned as EngineCondemned
 from tokenlake.etl.events.of_builds import Listed as Listed
+from tokenlake.etl.events.of_builds import Phase as Phase
 from tokenlake.etl.events.of_builds import Planning as Planning
 from tokenlake.etl.events.of_units import Done as Done
 from tokenlake.etl.events.of_units import UnitFailed as UnitFailed

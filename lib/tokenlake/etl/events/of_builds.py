@@ -98,6 +98,21 @@ class BuildPlanned:
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """Work began that has no progress of its own, such as the start of workers.
+
+    A build and the flow around it work at the same time. Each of them has one phase, which the next one replaces.
+
+    Attributes:
+        what: Work for people, ``starting 2 workers``; empty where the work is done.
+        of: ``build``, or ``flow`` for the flow run around it.
+    """
+
+    what: str
+    of: Literal["build", "flow"] = "build"
+
+
+@dataclass(frozen=True, slots=True)
 class EngineChosen:
     """The gate chose a backend for a tokenizer.
 

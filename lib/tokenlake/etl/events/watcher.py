@@ -13,6 +13,7 @@ from tokenlake.etl.events.of_builds import (
     EngineChosen,
     EngineCondemned,
     Listed,
+    Phase,
     Planning,
 )
 from tokenlake.etl.events.of_units import UnitFailed, UnitFinished, UnitProgress, UnitRetried, UnitStarted
@@ -23,6 +24,7 @@ Event: TypeAlias = (
     | Planning
     | Listed
     | BuildPlanned
+    | Phase
     | EngineChosen
     | UnitStarted
     | UnitProgress

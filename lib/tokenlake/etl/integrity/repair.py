@@ -97,7 +97,7 @@ def repair(
         workers: Number of processes that build; default: the processors this process may use, or as many as the
             executor has.
         executor: Place where units are built again: ``local``, ``store``, ``ray`` or ``dask``; default: this machine.
-            With ``store``, the workers of ``tokenlake work STORE/NAME/v3/runs/repair NAME@v3`` build.
+            With ``store``, the workers of ``tokenlake work NAME@v3 --store STORE/NAME/v3/runs/repair`` build.
         on_progress: Function that receives progress, called from several threads, one call at a time.
         engine: Former name of `executor`, for one release.
 
@@ -409,7 +409,7 @@ class _Repair:
         self._say("rebuilding", 0, total)
         if self.executor == "store":
             name = f"{self.layout.dataset}@v{self.layout.version}"
-            self._say(f"waiting for workers: tokenlake work {workshop.store.url} {name}")
+            self._say(f"waiting for workers: tokenlake work {name} --store {workshop.store.url}")
         return workshop.build(units, self._workers(), on_bytes)
 
     def _workers(self) -> Pool:

@@ -16,7 +16,6 @@ LOOKED_INTO: Final = 8
 """Number of files that are opened, however many there are."""
 
 _NUMBERS: Final = re.compile(r"\d+")
-_MOST_ENTRIES: Final = 1000  # files that a configuration names one by one
 
 
 def _top_folder(path: str) -> str:
@@ -72,7 +71,7 @@ def chosen(groups: list[list[InputFile]]) -> list[list[InputFile]]:
 def data_files(
     files: Sequence[InputFile], listing: Sequence[InputFile], entries: tuple[str, ...]
 ) -> str | list[str]:
-    """Return entries of a configuration that list exactly these files, or `entries` if they would be too many.
+    """Return entries of a configuration that list exactly these files: those of the user, a glob, or all names.
 
     Args:
         files: Some files of the listing, or all.
@@ -96,7 +95,7 @@ def data_files(
         pattern = _pattern(names)
         if set(expand(pattern, None)[1]) == {file.url for file in files}:
             return pattern
-    return names if len(names) <= _MOST_ENTRIES else all_entries
+    return names
 
 
 def _pattern(names: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final, final
 from tokenlake.config.formats import FORMATS, Format
 from tokenlake.etl.introspection.inspection import Feature, Kind, Remark, TextStatistics, kind_of, mapped
 from tokenlake.etl.introspection.mapping import ColumnMapper, ColumnMapping
+from tokenlake.etl.introspection.row_estimate import RowEstimate, estimate_rows
 from tokenlake.etl.introspection.sample import FileSample
 from tokenlake.etl.introspection.shapes import Shape, merged_columns
 from tokenlake.etl.sources.formats import COMPRESSION_ENDINGS
@@ -122,33 +123,20 @@ class FileGroup:
             for name, shape in self.columns.items()
         )
 
-    def row_count(self) -> tuple[int | None, bool]:
-        """Return the number of records, and True if it was counted rather than estimated; None if it is unknown."""
+    def row_count(self) -> RowEstimate | None:
+        """Return the number of records, counted or estimated; None if it is unknown."""
         readable = self.good
         if not readable:
-            return None, False
+            return None
         if self.format == "text" and self.text_mode is None:
-            return len(self.files), True
+            return RowEstimate(len(self.files), 0)
 
         # Counted: every file has a known number of records, or cannot be read.
         totals = {look.file.path: look.total for look in readable if look.total is not None}
         damaged_paths = {look.file.path for look in self.looks if look.damage is not None}
         if all(file.path in totals or file.path in damaged_paths for file in self.files):
-            return sum(totals[file.path] for file in self.files if file.path in totals), True
-
-        # Estimated: records per stored byte in the sample, times the stored bytes of all files.
-        sampled_records = 0
-        sampled_bytes = 0
-        for look in readable:
-            if look.total is not None:
-                sampled_records += look.total
-                sampled_bytes += look.file.size
-            else:
-                sampled_records += look.seen
-                sampled_bytes += look.stored
-        if not sampled_records or not sampled_bytes:
-            return None, False
-        return round(sampled_records / sampled_bytes * self.bytes), False
+            return RowEstimate(sum(totals[file.path] for file in self.files if file.path in totals), 0)
+        return estimate_rows(self.files, self.looks)
 
     def statistics(self) -> TextStatistics | None:
         """Return the length and the alphabet of the sampled texts; None without texts."""

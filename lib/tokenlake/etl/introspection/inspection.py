@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, final
 
+from tokenlake.base import numbers
 from tokenlake.etl.introspection.column_names import ROLES, rank_of, role_of
 from tokenlake.etl.introspection.mapping import (
     ColumnMapper,
@@ -100,6 +101,7 @@ class Group:
         formats: such as ``jsonl.gz`` to number of files.
         rows: records, None where nothing is known.
         rows_exact: whether `rows` is counted (footers, whole files) or estimated from the sample.
+        rows_margin: half of the range that holds the true number of records about 19 times of 20; None: unknown.
         features: their columns, in order.
         kind: what they are good for.
         mapping: which column is what.
@@ -116,6 +118,7 @@ class Group:
     formats: Mapping[str, int]
     rows: int | None
     rows_exact: bool
+    rows_margin: int | None
     features: tuple[Feature, ...]
     kind: Kind
     mapping: ColumnMapping
@@ -124,6 +127,18 @@ class Group:
     bad: Mapping[str, int]
     sample: tuple[Mapping[str, Any], ...]
     entry: Mapping[str, Any] | None
+
+    @property
+    def records_in_words(self) -> str:
+        """The number of records, as ``500 records`` or ``about 66.1 k records ±20%``."""
+        if self.rows is None:
+            return "unknown number of records"
+        if self.rows_exact:
+            return numbers.plural(self.rows, "record")
+        words = f"about {numbers.short(self.rows)} records"
+        if self.rows_margin is None or not self.rows:
+            return f"{words}, judged by the beginning of files"
+        return f"{words} ±{max(1, round(100 * self.rows_margin / self.rows))}%"
 
     @property
     def has_columns(self) -> bool:

@@ -522,14 +522,15 @@ class DatasetIntrospector:
         return names
 
     def _group(self, part: FileGroup, name: str, damaged: set[str]) -> Group:
-        rows, exact = part.row_count()
+        estimate = part.row_count()
         return Group(
             name=name,
             files=len(part.files),
             bytes=sum(file.size for file in part.files),
             formats=part.formats(),
-            rows=rows,
-            rows_exact=exact,
+            rows=None if estimate is None else estimate.rows,
+            rows_exact=estimate is not None and estimate.margin == 0,
+            rows_margin=None if estimate is None else estimate.margin,
             features=part.features(),
             kind=part.kind,
             mapping=part.mapping,

@@ -59,6 +59,15 @@ _PACKED: Final = (
     "Documents end to end in rows of {:,} tokens, none lost. Without packing a row is a document, cut at "
     "tokenize.max_length."
 )
+_SPLITS: Final = {"train": 0.99, "validation": 0.01}
+_MANY_DOCUMENTS: Final = 1000  # from which on a hundredth of them is worth being a split
+_SPLIT: Final = (
+    "One document of a hundred is for validation, the same ones in every build: "
+    'tl.open("STORE/NAME", split="validation"). Without these lines all are for training.'
+)
+_SPLIT_OF_FEW: Final = (
+    "All documents are for training. These lines would set some of them apart, by their share:"
+)
 _TEXT_MODES: Final = {
     "document": "A file is one document; with `text_mode: lines`, each line is one.",
     "lines": "Each line is a document; with `text_mode: document`, a whole file is one.",
@@ -124,9 +133,22 @@ def proposal(
         lines += _comment("Missing: the tokenizer, as a Hub id, a directory or a tokenizer.json file:")
         lines.append("# default_tokenizer: openai-community/gpt2")
     if "preference" in kinds:
-        return _text([*lines, "", *_comment(_PAIRS)])
-    pack = _yaml({"pack": {"enabled": True, "seq_length": seq_length}})
-    return _text([*lines, "", *_comment(_PACKED.format(seq_length)), *pack])
+        lines += ["", *_comment(_PAIRS)]
+    else:
+        pack = _yaml({"pack": {"enabled": True, "seq_length": seq_length}})
+        lines += ["", *_comment(_PACKED.format(seq_length)), *pack]
+    if not any("split" in (group.entry or {}) for group in runnable):
+        lines += ["", *_splits(runnable)]
+    return _text(lines)
+
+
+def _splits(groups: Iterable[Group]) -> list[str]:
+    """Return the lines that divide documents into splits; a comment, if they are few or nobody knows their number."""
+    splits = _yaml({"source": {"splits": _SPLITS}})
+    documents = sum(group.rows or 0 for group in groups)
+    if documents >= _MANY_DOCUMENTS:
+        return [*_comment(_SPLIT), *splits]
+    return [*_comment(_SPLIT_OF_FEW), *(f"# {line}" for line in splits)]
 
 
 def _sort(group: Group) -> str:
@@ -191,10 +213,7 @@ def _dataset(group: Group) -> list[str]:
 
 def _what(group: Group) -> str:
     kinds = ", ".join(f"{name} {numbers.count(count)}" for name, count in group.formats.items())
-    rows = ""
-    if group.rows is not None:
-        about = f", about {numbers.short(group.rows)} records"
-        rows = f", {numbers.plural(group.rows, 'record')}" if group.rows_exact else about
+    rows = "" if group.rows is None else f", {group.records_in_words}"
     size = numbers.size(group.bytes)
     return f"{group.name}: {NAMES[group.kind]}, {numbers.plural(group.files, 'file')} ({kinds}), {size}{rows}"
 

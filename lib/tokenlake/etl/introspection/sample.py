@@ -35,6 +35,14 @@ _BUFFER_BYTES: Final = 64 << 10
 _BLOCK_BYTES: Final = 1 << 20
 """Decompressed bytes that are read at a time of a format that has no blocks."""
 _BLOCKS: Final = 2
+_COUNTED_BYTES: Final = 1 << 20
+"""Most bytes of a file of lines in which line ends are counted, at places spread over it."""
+_COUNTED_SHARE: Final = 16
+"""A small file has this part of its bytes counted."""
+_PLACES: Final = 64
+"""Number of these places in a local file."""
+_REMOTE_PLACES: Final = 8
+"""Number of places in a remote file, of which each takes a request."""
 
 SAMPLE_ROWS: Final = 64
 """Number of records that are kept of a file."""
@@ -91,6 +99,7 @@ class FileSample:
         bad: Number of bad records in that part, by reason.
         stored: Stored bytes of that part.
         total: Number of records of the whole file if it is known exactly, else None.
+        densities: Records per byte at places spread over the file; empty if it can be read from its beginning only.
         delimiter: Delimiter of CSV cells if it differs from the extension's, else None.
         lines: Numbers of non-empty lines and of blank lines at the beginning of a text file.
         damage: Reason that the file cannot be read; None for a readable file.
@@ -106,6 +115,7 @@ class FileSample:
     bad: Mapping[str, int] = field(default_factory=dict[str, int])
     stored: int = 0
     total: int | None = None
+    densities: tuple[float, ...] = ()
     delimiter: str | None = None
     lines: tuple[int, int] = (0, 0)
     damage: str | None = None
@@ -272,6 +282,8 @@ def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | Non
             return FileSample(file=file, columns={}, remark=f"no record ends in its first {_MIB} MiB")
 
     sample = _sample_of_blocks(file, blocks, delimiter, is_whole=is_whole)
+    if not is_whole and file.is_lines and not file.compression:
+        sample = replace(sample, densities=_line_densities(file, data))
     if not is_document:
         return sample
 
@@ -281,6 +293,25 @@ def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | Non
         return replace(sample, rows=(), seen=1, total=1)
     length = len(text) * file.size / max(stream.consumed(), 1)
     return replace(sample, rows=({"text": text},), lengths=length, seen=1, total=1)
+
+
+def _line_densities(file: InputFile, data: BoundedBytes) -> tuple[float, ...]:
+    """Return the line ends per byte at even distances in a file of lines, as far as the limit of bytes goes.
+
+    Long lines have no end at most places, and one at a few: the mean is right.
+    """
+    places = _PLACES if file.is_local else _REMOTE_PLACES
+    window = bytearray(max(1, min(_COUNTED_BYTES, file.size // _COUNTED_SHARE) // places))
+    densities: list[float] = []
+    for place in range(places):
+        begin = int((place + 0.5) * (file.size - len(window)) / places)
+        try:
+            count = data.read_into(memoryview(window), begin)
+        except BoundReached:
+            break
+        densities.append(window[:count].count(b"\n") / max(count, 1))
+    # Without a line end at any place the blocks at the beginning say more.
+    return tuple(densities) if any(densities) else ()
 
 
 def _detected_delimiter(file: InputFile, head: bytes) -> str | None:

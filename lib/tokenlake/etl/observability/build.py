@@ -10,9 +10,11 @@ from dataclasses import astuple
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, final
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
 from tokenlake.base import numbers
+from tokenlake.base.markup import printable
 from tokenlake.etl.events.of_builds import (
     BuildPlanned,
     BuildRequested,
@@ -21,6 +23,7 @@ from tokenlake.etl.events.of_builds import (
     EngineChosen,
     EngineCondemned,
     Listed,
+    Phase,
     Planning,
 )
 from tokenlake.etl.events.of_units import UnitFinished, UnitProgress, UnitRetried
@@ -39,6 +42,9 @@ _SECONDS_BETWEEN_PLAN_LINES: Final = 5.0
 
 _QUIET_SECONDS: Final = 0.5
 """Number of seconds before the first line of a plan."""
+
+_LONG_SECONDS: Final = 1.0
+"""Number of seconds after which a phase gets a line, where nothing can be wiped away again."""
 
 
 @final
@@ -63,6 +69,9 @@ class RunProgress:
         self._has_options = options is not None
         self._tallies = RunTallies()
         self._display: Display | None = None
+        # What the build and the flow around it are doing, and the line about it that waits.
+        self._phases: dict[str, str] = {}
+        self._long_phase: threading.Timer | None = None
         # The lock guards the display: events come from several threads.
         self._lock = threading.RLock()
         self._next_plan_line = time.monotonic() + _QUIET_SECONDS
@@ -79,6 +88,7 @@ class RunProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._forget_phase_line()
         if self._display is not None:
             self._display.end()
 
@@ -115,10 +125,14 @@ class RunProgress:
             self._display.doing(what)
 
     def render(self, width: int) -> RenderableType | None:
-        """Return the bars in `width` columns; None before a unit started."""
+        """Return the bars in `width` columns, and the current phase below; None before a unit started."""
         if self.tally.began is None:
             return None
-        return self._tallies.render(width)
+        bars = self._tallies.render(width)
+        phase = self._phase
+        if not phase:
+            return bars
+        return Group(bars, Text(phase, style="dim"))
 
     def _set_options(self, options: DisplayOptions) -> None:
         """Show progress in the form of some options from now on."""
@@ -154,6 +168,8 @@ class RunProgress:
                 self._say(step_name(event))
             case Planning():
                 self._show_planning(event)
+            case Phase():
+                self._show_phase(event)
             case Listed():
                 files = numbers.plural(event.files, "file")
                 self.doing(f"planning: {event.source}, {files}, {numbers.size(event.bytes)}")
@@ -174,6 +190,33 @@ class RunProgress:
             case _:
                 pass
 
+    @property
+    def _phase(self) -> str:
+        """What the build and the flow are doing, as ``starting 2 workers; starting Prefect``."""
+        return "; ".join(phase for phase in self._phases.values() if phase)
+
+    def _show_phase(self, event: Phase) -> None:
+        """Show a phase: at once where it can be wiped away, else in a line once it has taken a second."""
+        self._phases[event.of] = printable(event.what)
+        phase = self._phase
+        self.doing(phase or "starting")
+        self._forget_phase_line()
+        if not phase or self._has_bars or self._options.form == "none":
+            return
+        self._long_phase = threading.Timer(_LONG_SECONDS, self._say_phase, [phase])
+        self._long_phase.daemon = True
+        self._long_phase.start()
+
+    def _say_phase(self, phase: str) -> None:
+        with self._lock:
+            if phase == self._phase:
+                self._say(phase)
+
+    def _forget_phase_line(self) -> None:
+        if self._long_phase is not None:
+            self._long_phase.cancel()
+            self._long_phase = None
+
     def _show_planning(self, event: Planning) -> None:
         """Show the plan's progress: at once where it can be wiped away, else in a line every few seconds."""
         line = f"planning: {planning_line(*astuple(event))}"
@@ -186,7 +229,7 @@ class RunProgress:
             self._say(line)
 
     def _show_plan(self, event: BuildPlanned) -> None:
-        self.doing("starting")
+        self.doing(self._phase or "starting")
         units = numbers.plural(event.units, "unit")
         line = f"{event.dataset} v{event.version}: {units}, {numbers.size(event.input_bytes)}"
         if event.pending < event.units:

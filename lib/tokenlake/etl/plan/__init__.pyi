@@ -11,6 +11,8 @@ from tokenlake.etl.plan.plan import MixUnit as MixUnit
 from tokenlake.etl.plan.plan import Plan as Plan
 from tokenlake.etl.plan.plan import RepackUnit as RepackUnit
 from tokenlake.etl.plan.plan import TextUnit as TextUnit
+from tokenlake.etl.plan.sample_texts import PART_BYTES as PART_BYTES
+from tokenlake.etl.plan.sample_texts import sample_of as sample_of
 from tokenlake.etl.plan.sampling import totals_of_places as totals_of_places
 from tokenlake.etl.plan.unit_ranges import cut_into_files as cut_into_files
 from tokenlake.etl.plan.unit_ranges import files_of_sources as files_of_sources

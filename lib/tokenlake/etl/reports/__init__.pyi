@@ -8,6 +8,7 @@ from tokenlake.etl.reports.dataset import account_table as account_table
 from tokenlake.etl.reports.dataset import equations as equations
 from tokenlake.etl.reports.dataset import expected_lengths as expected_lengths
 from tokenlake.etl.reports.dataset import length_policy as length_policy
+from tokenlake.etl.reports.dataset import mixed_text_table as mixed_text_table
 from tokenlake.etl.reports.dataset import mixture_table as mixture_table
 from tokenlake.etl.reports.dataset import order_table as order_table
 from tokenlake.etl.reports.dataset import remarks as remarks

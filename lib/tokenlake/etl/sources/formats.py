@@ -134,34 +134,37 @@ def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
 
 
 def nothing_known(
-    where: str, names: Iterable[str], wanted: SourceType | None, entry: str
+    where: str, names: Iterable[str] | None, wanted: SourceType | None, entry: str
 ) -> SourceNotFoundError:
     """Return the error for a folder that holds files, and none that is read.
 
     Args:
         where: Folder, for the message.
-        names: Names of its files.
+        names: Names of its files; None where they are not to be shown.
         wanted: Type that the source sets, None for none.
         entry: Entry of `data_files`.
     """
-    endings: set[str] = set()
-    for name in names:
-        path = PurePath(name)
-        endings.add(path.suffix or path.name)
-    shown = ", ".join(sorted(endings)[:_SHOWN_NAMES]) or "nothing"
+    extensions = "Known"
+    if names is not None:
+        endings: set[str] = set()
+        for name in names:
+            path = PurePath(name)
+            endings.add(path.suffix or path.name)
+        shown = ", ".join(sorted(endings)[:_SHOWN_NAMES]) or "nothing"
+        extensions = f"It holds {shown}; known"
     kind = f"of type {wanted}" if wanted else "with a known extension"
     known_extensions: Iterable[str] = KNOWN_EXTENSIONS
     if wanted in FORMATS and FORMATS[wanted].tokens:
         known_extensions = FORMATS[wanted].prose
     return SourceNotFoundError(
-        f"data_files: no file {kind} in {where}. It holds {shown}; known extensions are "
+        f"data_files: no file {kind} in {where}. {extensions} extensions are "
         f"{', '.join(known_extensions)}. List files with other names one by one, or by a glob, and set `type`.",
         got=entry,
     )
 
 
 def not_found(
-    entry: str, folder: str, name: str, names: Iterable[str], more: str = ""
+    entry: str, folder: str, name: str, names: Iterable[str] | None, more: str = ""
 ) -> SourceNotFoundError:
     """Return the error for an entry that nothing matches.
 
@@ -169,15 +172,17 @@ def not_found(
         entry: Entry of `data_files`.
         folder: Folder in which nothing matches.
         name: Name that the folder lacks.
-        names: Names that it has.
+        names: Names that it has; None where they are not to be shown.
         more: Last sentence of the message.
     """
-    known_names = sorted(names)
+    known_names = sorted(names or ())
     similar = nearest(name, known_names)
     near: list[str] = []
     if similar is not None:
         near.append(f"{folder.rstrip('/')}/{similar}")
         hint = f"Did you mean {near[0]!r}?"
+    elif names is None:
+        hint = f"{folder!r} has no {name!r}."
     else:
         shown = ", ".join(known_names[:_SHOWN_NAMES])
         if len(known_names) > _SHOWN_NAMES:

@@ -46,7 +46,7 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
     if os.path.isdir(path):  # noqa: PTH112
         return path, _or_raise(
             _walk(path, wanted),
-            lambda: formats.nothing_known(f"the directory {entry!r}", os.listdir(path), wanted, entry),  # noqa: PTH208
+            lambda: formats.nothing_known(f"the directory {entry!r}", _names_in(path), wanted, entry),
         )
     if os.path.exists(path):  # noqa: PTH110
         return os.path.dirname(path), iter([path])  # noqa: PTH120
@@ -98,11 +98,31 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return list(entries)
     except OSError as error:
-        raise SourceError(
-            f"data_files: the folder {folder!r} cannot be read ({error.strerror}). Files in it would be skipped "
-            "silently: make it readable, or list the other files one by one.",
-            got=folder,
-        ) from error
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(folder: str, error: OSError) -> SourceError:
+    """Return the error for a folder that cannot be read."""
+    return SourceError(
+        f"data_files: the folder {folder!r} cannot be read ({error.strerror}). Files in it would be skipped "
+        "silently: make it readable, or list the other files one by one.",
+        got=folder,
+    )
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Say whether an entry is a folder, or a link to one; SourceError if the link leads where nobody may look."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        raise _unreadable(entry.path, error) from error
+
+
+def _names_in(folder: str) -> list[str] | None:
+    """Return the names in a folder, for a message; None for the root: a server's messages go to many people."""
+    if os.path.dirname(folder) == folder:  # noqa: PTH120
+        return None
+    return os.listdir(folder)  # noqa: PTH208
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
@@ -129,7 +149,7 @@ def _walk(directory: str, wanted: SourceType | None) -> Iterator[str]:
         entries = [entry for entry in _entries(folder) if not entry.name.startswith(_HIDDEN)]
         row_files = _rows_of_saved(folder, entries)
         for entry in entries:
-            if entry.is_dir():
+            if _is_folder(entry):
                 folders.append(entry.path)
             elif row_files is not None and entry.name not in row_files:
                 continue  # a file that `datasets` keeps beside the rows that it saved
@@ -210,4 +230,5 @@ def _missing(entry: str, path: Path) -> SourceNotFoundError:
     while not path.parent.is_dir():
         path = path.parent
     hint = " (Set `type: hf` for a dataset of the Hub; an entry that is not a URL is a local file, glob or directory.)"
-    return formats.not_found(entry, str(path.parent), path.name, os.listdir(path.parent), hint)  # noqa: PTH208
+    folder = str(path.parent)
+    return formats.not_found(entry, folder, path.name, _names_in(folder), hint)

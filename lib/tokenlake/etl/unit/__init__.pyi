@@ -19,3 +19,4 @@ from tokenlake.etl.unit.source_shares import check_written as check_written
 from tokenlake.etl.unit.splits import held_out_draws as held_out_draws
 from tokenlake.etl.unit.splits import split_indices as split_indices
 from tokenlake.etl.unit.text import TextBuild as TextBuild
+from tokenlake.etl.unit.text_documents import TextDocuments as TextDocuments

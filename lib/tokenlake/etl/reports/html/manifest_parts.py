@@ -9,7 +9,7 @@ from typing import Any, Final
 from tokenlake.base import numbers
 from tokenlake.base.markup import Html, Part, tag, together
 from tokenlake.etl.reports import Table, dataset, label, number, to_html
-from tokenlake.etl.reports.dataset import asked, mixture_table, order_table, share
+from tokenlake.etl.reports.dataset import asked, mixed_text_table, mixture_table, order_table, share
 from tokenlake.etl.reports.html.account_flow import flow
 from tokenlake.etl.reports.html.document import folded
 from tokenlake.etl.reports.html.figures import areas, coloured, legend, stack
@@ -24,9 +24,17 @@ Sections = list[tuple[str, Html]]
 _SCHEDULE_INTERVALS: Final = 64  # of a weight schedule that are drawn
 
 
-def tiles(manifest: Manifest) -> Html:
-    """Return the main figures of a version, large and side by side."""
-    facts = [*dataset.headline(manifest).rows, ("build", manifest.fingerprint[:12])]
+def tiles(manifest: Manifest, loss: str = "") -> Html:
+    """Return the main figures of a version, large and side by side.
+
+    Args:
+        manifest: Manifest of the version.
+        loss: Share of the tokens that counts toward the loss, in words; empty where no loss mask is stored.
+    """
+    facts: list[tuple[Any, ...]] = [*dataset.headline(manifest).rows]
+    if loss:
+        facts.append(("loss", loss))
+    facts.append(("build", manifest.fingerprint[:12]))
     boxes = [tag("div", tag("b", value), tag("span", name, class_="dim")) for name, value in facts]
     return tag("div", *boxes, class_="tiles")
 
@@ -43,7 +51,11 @@ def manifest_sections(manifest: Manifest, texts: Mapping[str, Account]) -> Secti
     sections = [("Audit", together(account_parts)), ("Sources", _sources(manifest, texts))]
     record = manifest.mixture
     if record is not None:
-        tables = [to_html(mixture_table(record, None)), to_html(order_table(record))]
+        tables = [to_html(mixture_table(record, None))]
+        text_table = mixed_text_table(record, texts)
+        if text_table.rows:
+            tables.append(to_html(text_table))
+        tables.append(to_html(order_table(record)))
         sections.append(("Mixture", together([*_shares(record), *tables, _weights(record)])))
     return sections
 
