@@ -356,5 +356,8 @@ def _explained(error: duckdb.Error, statement: str, relation_of: dict[str, Relat
         suggestion = "."
         if similar:
             suggestion = f"; did you mean {' or '.join(similar)}?"
-        message = f"there is no table or view {missing[1]!r}{suggestion} `tokenlake sql` without a statement lists all of them."
+        message = (
+            f"there is no table or view {missing[1]!r}{suggestion} `tokenlake sql` without a statement lists all of "
+            "them."
+        )
     return ConfigError(message)
