@@ -232,5 +232,5 @@ class TestSwapping:
     def test_an_object_is_no_leftover(self, place: Place) -> None:
         store = place.ready()
         with pytest.raises(StoreError, match="nothing was removed"):
-            store.remove_leftover(Leftover("ready", 0, 0.0, dead=True))
+            store.remove_leftover(Leftover("ready", 0, 0.0, dead=True, key="ready"))
         assert store.exists("ready")

@@ -31,7 +31,15 @@ from tests.store.object_store_support import (
     written,
 )
 from tokenlake.errors import IntegrityError, StoreError, VersionConflictError
-from tokenlake.runtime.store import Leftover, Link, Store, StoreAddress, close_filesystems, open_store
+from tokenlake.runtime.store import (
+    Leftover,
+    Link,
+    Store,
+    StoreAddress,
+    close_filesystems,
+    collect,
+    open_store,
+)
 
 LIB = Path(__file__).resolve().parents[2] / "lib"
 
@@ -158,6 +166,22 @@ class TestLeftovers:
         assert not store.remove_leftover(left)
         assert not ours.exists()
 
+    def test_gc_removes_old_uploads_of_versions_and_none_of_others(self, bucket: Bucket) -> None:
+        if bucket.scheme != "s3":
+            pytest.skip("an upload to Google Cloud Storage is one request")
+        store = bucket.ready()
+        client = bucket.server.client()
+        for key in ("corpus/v1/data/train-00000-00.parquet", "theirs/notes.bin"):
+            root = store.url.partition("lake/")[2]
+            client.create_multipart_upload(Bucket="lake", Key=f"{root}/{key}")
+        names = [leftover.key for leftover in store.leftovers("")]
+        assert sorted(names) == ["corpus/v1/data/train-00000-00.parquet", "theirs/notes.bin"]
+        report = collect(store, grace=3600.0)
+        assert [file.name.rpartition(":")[2] for file in report.removed] == [names[0]]
+        [other] = store.leftovers("")
+        assert other.key == "theirs/notes.bin"
+        assert store.remove_leftover(other)
+
     def test_a_trial_whose_process_died(self, bucket: Bucket) -> None:
         store = bucket.ready()
         bucket.put(store, "_probe-0123", b"first")
@@ -173,7 +197,7 @@ class TestLeftovers:
     def test_nothing_else_is_removed(self, bucket: Bucket, name: str) -> None:
         store = bucket.ready()
         with pytest.raises(StoreError):
-            store.remove_leftover(Leftover(name, 0, 0.0, dead=True))
+            store.remove_leftover(Leftover(name, 0, 0.0, dead=True, key=name))
         assert set(bucket.inside(store)) == {"ready"}
 
 

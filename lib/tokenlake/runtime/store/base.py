@@ -47,16 +47,20 @@ class Leftover:
     """Something unpublished in a store: a temporary file, or an upload in parts. No listing shows it.
 
     Attributes:
-        name: Name for people, by which :meth:`Store.remove_leftover` finds it.
+        name: Name for people, by which :meth:`Store.remove_leftover` finds it. In a bucket it begins with its kind:
+            ``upload:ID:code/v1/data/train-00000-00.parquet``.
         bytes: Size, as far as it is known.
-        modified: Time of the last change by the storage's clock, in seconds since the epoch.
+        modified: Time of the last change by the storage's clock, in seconds since the epoch. A change of an unpublished
+            thing is a change of its build.
         dead: The process that made it ran on this machine and is gone.
+        key: Key below which it lies, without its kind: ``code/v1/data/train-00000-00.parquet``.
     """
 
     name: str
     bytes: int
     modified: float
     dead: bool
+    key: str
 
 
 class ReadStore(ABC):

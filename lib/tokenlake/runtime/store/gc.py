@@ -135,7 +135,7 @@ def judge(
     Returns:
         Files to remove, or the reason why they are kept; None if there is nothing to remove.
     """
-    own_leftovers = [leftover for leftover in leftovers if leftover.name.startswith(f"{layout.prefix}/")]
+    own_leftovers = [leftover for leftover in leftovers if leftover.key.startswith(f"{layout.prefix}/")]
     objects = {layout.path(info.key): info for info in store.list(layout.prefix)}
     if MANIFEST in objects:
         return _judge_committed(store, layout, objects, clock)
@@ -182,10 +182,10 @@ def _judge_claim(
     store: Store,
     layout: Layout,
     objects: dict[str, ObjectInfo],
-    leftovers: Sequence[Leftover],
+    own_leftovers: Sequence[Leftover],
     clock: Clock,
 ) -> remove.Finding | remove.Kept | None:
-    """Judge a version that has a claim and no manifest."""
+    """Judge a version that has a claim and no manifest. A change of an unpublished thing of it keeps it, too."""
     data = remove.claim_bytes(store, layout)
     if data is None:  # removed since it was listed
         return None
@@ -197,7 +197,7 @@ def _judge_claim(
 
     # The build is abandoned if nothing of it changed for the grace period.
     changes = [info.modified for info in objects.values()]
-    changes += [leftover.modified for leftover in leftovers]
+    changes += [leftover.modified for leftover in own_leftovers]
     known_changes = [change for change in changes if change is not None]
     if len(known_changes) < len(changes):
         return remove.Kept(
@@ -293,7 +293,7 @@ def collect(
     # Judge everything before anything is removed.
     leftovers: list[Leftover] = []
     for prefix in names or ("",):
-        leftovers += [leftover for leftover in store.leftovers(prefix) if _is_ours(leftover.name)]
+        leftovers += [leftover for leftover in store.leftovers(prefix) if _is_ours(leftover.key)]
     findings: list[remove.Finding] = []
     remover = remove.Remover(store, dry_run=dry_run, workers=workers)
     for layout in _version_folders(store, datasets):
@@ -340,9 +340,9 @@ def _version_folders(store: Store, datasets: Iterable[str]) -> Iterator[Layout]:
             yield Layout(dataset, version)
 
 
-def _is_ours(name: str) -> bool:
+def _is_ours(key: str) -> bool:
     """Return whether an unpublished thing lies where builds and tags put theirs, not in a foreign folder."""
-    dataset, slash, rest = name.partition("/")
+    dataset, slash, rest = key.partition("/")
     if not slash:
         return True  # in the root of the store
     if DATASET_NAME.fullmatch(dataset) is None:

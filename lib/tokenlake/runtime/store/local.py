@@ -279,7 +279,7 @@ class LocalStore(Store):
                 with contextlib.suppress(FileNotFoundError):  # published or swept meanwhile
                     status = entry.stat(follow_symlinks=False)
                     is_dead = is_abandoned(entry.name)
-                    leftovers.append(Leftover(name, status.st_size, status.st_mtime, is_dead))
+                    leftovers.append(Leftover(name, status.st_size, status.st_mtime, is_dead, name))
         return leftovers
 
     def remove_leftover(self, leftover: Leftover) -> bool:

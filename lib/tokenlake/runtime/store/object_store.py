@@ -148,16 +148,18 @@ class ObjectStore(RemoteStore, Store):
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
         leftovers: builtins.list[Leftover] = []
         for remote, upload in on_loop(self._storage().uploads(folder_of(self._root, prefix))):
-            name = f"{_UPLOAD}:{upload}:{self._key(remote.path)}"
-            leftovers.append(Leftover(name, 0, remote.modified or 0.0, dead=False))
+            key = self._key(remote.path)
+            name = f"{_UPLOAD}:{upload}:{key}"
+            leftovers.append(Leftover(name, 0, remote.modified or 0.0, dead=False, key=key))
         if not prefix:
             # Objects of preflights whose process died.
             for remote in on_loop(self._client().list(self._at(PROBE), flat=True)):
                 if not remote.path.endswith("/"):
-                    name = f"{_TRIAL}:{self._key(remote.path)}"
-                    leftovers.append(Leftover(name, remote.size, remote.modified or 0.0, dead=False))
+                    key = self._key(remote.path)
+                    name = f"{_TRIAL}:{key}"
+                    leftovers.append(Leftover(name, remote.size, remote.modified or 0.0, dead=False, key=key))
         leftovers += [
-            Leftover(f"{_SCRATCH}:{local.name}", local.bytes, local.modified, local.dead)
+            Leftover(f"{_SCRATCH}:{local.name}", local.bytes, local.modified, local.dead, local.key)
             for local in scratch_of(self.url).leftovers(prefix)
         ]
         return sorted(leftovers, key=lambda leftover: leftover.name)
@@ -165,7 +167,7 @@ class ObjectStore(RemoteStore, Store):
     def remove_leftover(self, leftover: Leftover) -> bool:
         kind, _, name = leftover.name.partition(":")
         if kind == _SCRATCH:
-            return scratch_of(self.url).remove_leftover(Leftover(name, 0, 0.0, leftover.dead))
+            return scratch_of(self.url).remove_leftover(Leftover(name, 0, 0.0, leftover.dead, leftover.key))
         if kind == _UPLOAD:
             upload, _, key = name.partition(":")
             return on_loop(self._storage().abort(self._at(key), upload))
