@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 from urllib.parse import quote
@@ -35,11 +36,9 @@ def serve_until_interrupt(folder: Path, port: int, page: str = "") -> int:
     Returns:
         Exit code: 0, because Ctrl-C is the usual end.
     """
-    with serve_folder(folder, port) as url:
+    # A browser may be faster than this thread: Ctrl-C is the usual end from the first moment on.
+    with suppress(KeyboardInterrupt), serve_folder(folder, port) as url:
         stdout().print(f"{url}{quote(page)}", soft_wrap=True)
         note("Ctrl-C ends the server")
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            return 0
+        threading.Event().wait()
     return 0
