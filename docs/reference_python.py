@@ -79,7 +79,15 @@ GROUPS: Final = {
         "Build",
         "Plan and build versions of datasets. The guide is [building.md](../building.md).",
         (
-            *("build_dataset", "BuildResult", "plan", "load_config", "inspect", "DatasetIntrospector"),
+            *(
+                "build_dataset",
+                "import_tokens",
+                "BuildResult",
+                "plan",
+                "load_config",
+                "inspect",
+                "DatasetIntrospector",
+            ),
             *("clean_dataset", "tokenize_and_save", "pretokenize", "WriteStats"),
         ),
     ),
@@ -96,7 +104,8 @@ GROUPS: Final = {
         "Functions about a whole store take the store first.",
         (
             *("Catalog", "Manifest", "tag", "diff", "verify", "VerifyReport", "repair", "RepairReport", "gc"),
-            *("remove_version", "export_version", "push_to_hub", "PushReport", "report", "sql"),
+            *("remove_version", "export_version", "push_to_hub", "PushReport", "report"),
+            *("report_store", "StoreReport", "sql"),
         ),
     ),
     "training": Group(

@@ -94,7 +94,7 @@ def import_tokens(
     Example:
         >>> from pathlib import Path
         >>> import tokenlake as tl
-        >>> lines = Path("ids.jsonl").write_text('{"input_ids": [464, 2068, 7586]}\\n' * 3)
+        >>> lines = Path("ids.jsonl").write_text('{"input_ids": [10, 11, 12]}\\n' * 3)
         >>> gpt2 = "openai-community/gpt2"
         >>> result = tl.import_tokens("ids.jsonl", tokenizer=gpt2, format="jsonl", store="new", workers=1)
         >>> result.dataset, result.manifest.totals.tokens

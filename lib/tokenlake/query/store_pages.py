@@ -90,6 +90,12 @@ class StoreReport:
         removed: Number of versions whose pages were removed, because they are not in the store any more.
         unfinished: Number of builds that are not committed.
         damaged: Number of versions with damage that the pages name.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> report = tl.report_store("artifacts", "pages")
+        >>> report.written == report.versions, report.damaged
+        (True, 0)
     """
 
     index: Path
@@ -111,10 +117,6 @@ def report_store(
 ) -> StoreReport:
     """Write the pages of a store: an index, the lineage as a graph, and a report and a browser of rows per version.
 
-    ::
-
-        tl.report_store("artifacts").index  # store-report/index.html
-
     A folder that holds pages already is brought up to date: only pages of versions that changed are written.
 
     Args:
@@ -126,12 +128,21 @@ def report_store(
         storage_options: Options of the store, as for :func:`tokenlake.open`.
         on_progress: Function of (phase, finished parts, all parts). Default: none is called.
 
+    Returns:
+        Path of the first page, and numbers of versions.
+
     Raises:
         ConfigError: The folder lies in a store, holds other files, or cannot be written; or a place of `include` is
             neither an export nor a statement.
         NotFoundError: The store has no datasets.
         IntegrityError: An export or a statement of `include` is damaged. Damage of versions is shown on the pages.
         StoreError: The store cannot be read.
+
+    Example:
+        >>> import tokenlake as tl
+        >>> report = tl.report_store("artifacts", "pages", sample_rows=8)
+        >>> report.index.as_posix()
+        'pages/index.html'
     """
     if sample_rows < 0:
         raise ConfigError(f"sample_rows: got {sample_rows}; expected a number of rows, 0 or more")
