@@ -322,7 +322,7 @@ def test_files_by_value_are_few_and_of_values_that_are_names(tmp_path: Path, con
         ({"shard_column": "id"}, "more than 256 values"),
         ({"shard_column": "n"}, "a column of list"),
         ({"shard_column": "lang"}, "must be one of input_ids"),
-        ({"shard_column": "id", "num_shards": 3}, "together with num_shards 3"),
+        ({"shard_column": "id", "num_shards": 3}, "set beside num_shards 3"),
         ({"shard_column": "id", "naming": "{index}"}, "naming: "),
     ):
         with pytest.raises(ConfigError, match=message):

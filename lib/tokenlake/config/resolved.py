@@ -274,7 +274,7 @@ class ResolvedHeldOut:
     Attributes:
         split: Name of their split.
         count: Number of records to hold out.
-        below: Bound of the draws (:func:`tokenlake.etl.unit.text.held_out_draws`): a document with a smaller one is
+        below: Bound of the draws (:func:`tokenlake.etl.unit.splits.held_out_draws`): a document with a smaller one is
             held out. None until the plan chose it, once for all versions.
     """
 

@@ -171,7 +171,7 @@ def _account_rows(catalog: Catalog, manifest: Manifest) -> Iterator[dict[str, An
     """Yield the audit of each unit by source.
 
     The audits of a unit's sources add up to that of the whole unit. The rows of a mixed unit belong to several sources
-    at once, and have an audit of their own.
+    at once: their counts (`sequences`, `slots`, `pad`) are under the source ``*``, which has no tokens.
     """
     ledger = catalog.ledger(manifest.dataset, manifest.version, manifest=manifest)
     for unit, record in ledger.items():

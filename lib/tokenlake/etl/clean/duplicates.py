@@ -121,8 +121,9 @@ class Documents:
             signatures: Signatures of the unit.
             kept: Places of the documents for which others are left out.
         """
-        unit = self.of_unit(index)
-        fate = self.fate[unit]
+        numbers = self.of_unit(index)
+        fate = self.fate[numbers]
+        # Rows count from the first document of the unit; parents are numbers of documents of all units.
         rows = np.flatnonzero((fate != Fate.KEPT) & (fate != Fate.KEPT_BEFORE))
 
         # A fate has its reason; a document that is left out by itself has the reason of its signature.
@@ -133,7 +134,7 @@ class Documents:
 
         # A duplicate names the place of the document that is kept.
         is_duplicate = np.isin(fate[rows], (Fate.DUPLICATE, Fate.NEAR_DUPLICATE))
-        parents = self.parents[unit][rows[is_duplicate]]
+        parents = self.parents[numbers][rows[is_duplicate]]
         places = np.searchsorted(kept.numbers, parents)
         return LeftOut(
             signatures.column("file")[rows],

@@ -94,7 +94,7 @@ class ShardFiles:
         self._finished: list[FlatFile] = []
         self._open: OpenFile | None = None
         self._edge_index = 0  # of the edge that the open file ends at
-        self._rows = 0
+        self._rows = 0  # rows added to all files, also those that wait
         # Rows of the next row group.
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
@@ -149,7 +149,7 @@ class ShardFiles:
         return rows
 
     def _room(self) -> int:
-        """Return the number of rows that the open file may still take; files that may take none are ended before."""
+        """Return the number of rows up to the next edge. Files that have reached their edge are ended first."""
         if self._edges is None:
             return _NO_LIMIT
         while self._edge_index < len(self._edges) and self._edges[self._edge_index] <= self._rows:
@@ -160,7 +160,7 @@ class ShardFiles:
         return self._edges[self._edge_index] - self._rows
 
     def _flush(self) -> None:
-        """Write the rows that wait as one row group; a full file is ended before."""
+        """Write the rows that wait as one row group. A file that they would make larger than `max_bytes` ends first."""
         if not self._waiting:
             return
         batch = self._waiting[0]

@@ -59,7 +59,9 @@ def present_workers(infos: Iterable[ObjectInfo]) -> dict[str, Mark]:
 def last_changes(
     marks: Mapping[Any, Mark], sightings: Mapping[Any, Sighting], now: float
 ) -> dict[Any, Sighting]:
-    """Return each mark of a listing with the time at which it was first seen.
+    """Return, for each object of a listing, its mark and the time since which it has had this mark.
+
+    The time of an object whose mark changed begins anew.
 
     Args:
         marks: Mark of each object of the new listing.
@@ -129,7 +131,7 @@ class Leases:
             self._leases_of_others = last_changes(others, self._leases_of_others, now)
 
     def is_free(self, unit: int) -> bool:
-        """Return whether no worker builds a unit, according to the last listing."""
+        """Return whether a unit may be taken: it had no lease in the last listing, or one that has expired."""
         with self._lock:
             if unit in self._own_leases:
                 return False

@@ -31,7 +31,7 @@ _CHUNK_BYTES: Final = 1 << 17  # searched at a time: fresh memory costs more tha
 _ARROW: Final[Any] = pa
 
 
-def split_if_strict(data: bytearray, size: int, delimiter: int, *, is_final: bool) -> CsvSplit | None:
+def counts_if_strict(data: bytearray, size: int, delimiter: int, *, is_final: bool) -> CsvSplit | None:
     """Return the counts of the whole records in a block; None unless every quote and carriage return is right.
 
     Args:
@@ -69,7 +69,7 @@ def split_if_strict(data: bytearray, size: int, delimiter: int, *, is_final: boo
     if not (view[np.minimum(returns + 1, last)] == NEWLINE).all():
         return None
 
-    # A blank line is a newline right behind another one (or at the beginning), or a carriage return and newline there.
+    # A blank line is an end of line ("\n" or "\r\n") at the beginning of the block, or right behind a newline.
     double_newlines = _outside_quotes(_places_of_pair(view[:-1], view[1:], NEWLINE), quotes)
     blank = len(double_newlines) + int(data.startswith(b"\n"))
     blank += int(np.count_nonzero((view[returns - 1] == NEWLINE) | (returns == 0)))

@@ -4,7 +4,8 @@ Lines are counted by newlines, those in quotes included. `lines_before` of a blo
 before it, so that the line of its first byte is ``lines_before + 1``: messages count lines from 1, fields from 0.
 
 Blank lines belong to the block that they are counted in (`CsvSplit.blank`): those before the header to the header's
-block, those behind the header to the next block, and those between two other blocks to the earlier one.
+block, those behind the header to the next block, and those right behind the records of a block to that block, unless
+its buffer ends before them.
 """
 
 from __future__ import annotations

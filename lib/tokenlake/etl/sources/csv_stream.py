@@ -21,7 +21,7 @@ from tokenlake.errors import DamagedFileError
 from tokenlake.etl.sources.bad_records import RAW_LIMIT, Fault
 from tokenlake.etl.sources.byte_stream import ByteStream
 from tokenlake.etl.sources.contents import HEAD_BYTES, check_records
-from tokenlake.etl.sources.csv_quotes import split_if_strict
+from tokenlake.etl.sources.csv_quotes import counts_if_strict
 from tokenlake.etl.sources.csv_records import RETURN, CsvBlock, CsvRecord, CsvSplit
 from tokenlake.etl.sources.input_errors import damaged
 from tokenlake.etl.sources.inputs import InputFile
@@ -124,7 +124,7 @@ class CsvStream:
 
             split = None
             if not is_header and 0 < self._size <= min(self._block_bytes, self.limit):
-                split = split_if_strict(self._data, self._size, self.delimiter, is_final=self._is_final)
+                split = counts_if_strict(self._data, self._size, self.delimiter, is_final=self._is_final)
             if split is None:
                 most = 1 if is_header else _TO_THE_END
                 split = self._split_cells(

@@ -53,8 +53,8 @@ class StepClock:
             return
         now = time.perf_counter_ns()
         # Files that were written meanwhile count as saving alone.
-        saved = self._busy["save"] - self._saved_before
-        self._busy[self._current] += now - self._since - saved
+        saved_meanwhile = self._busy["save"] - self._saved_before
+        self._busy[self._current] += now - self._since - saved_meanwhile
         self._ended[self._current] = now
         self._current = None
 

@@ -184,7 +184,7 @@ def _in_top_ngram(words: Sequence[str], n: int) -> int:
 
 
 def _in_repeated_ngrams(words: Sequence[str], n: int) -> int:
-    """Return the number of characters in n-grams that repeat an earlier one; n-grams that overlap count once."""
+    """Return the number of characters in n-grams that repeat an earlier one. Behind such a one the search goes on."""
     earlier_ngrams = set[str]()
     index = 0
     characters = 0

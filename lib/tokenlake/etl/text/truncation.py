@@ -3,6 +3,7 @@
 A text is encoded whole, and its tokens are cut: the result is a prefix of its ids (a suffix, where the left side is cut
 away). Encoding the shortened text again would give other ids near the cut, maybe more than the budget, so that every
 strategy would be a search; and a trainer would see tokens at the end of documents that the text does not have there.
+In a build the number of tokens comes from :mod:`tokenlake.etl.unit.length_policy`.
 
 A cut between two tokens is *clean* if no character lies on both sides of it: a character of several bytes may be
 several tokens. Of the clean cuts

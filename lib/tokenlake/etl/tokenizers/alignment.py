@@ -241,13 +241,14 @@ def _placed(stretch: _Stretch, first: int, tokens: list[bytes]) -> list[tuple[in
 def compose(text: str) -> tuple[str, list[int]]:
     """Return the NFC form of a text, and the character that each of its characters comes from.
 
-    1. Every character is decomposed; its first part is one character of the text, the other parts are none.
-    2. Marks are sorted by their class, with these counts.
+    1. Every character is decomposed; its first part has the count 1, the other parts have 0.
+    2. Marks are sorted by their combining class. Each keeps its count.
     3. Where characters join, their counts are added.
     4. The characters of the result take their counts from the text, from left to right. A character with the count 0
        comes from the character before it.
 
-    Example: "q\u0301\u0323" becomes "q\u0323\u0301", of which each comes from the character at its own place.
+    Example: "q\u0301\u0323" becomes "q\u0323\u0301", with the origins 0, 1, 2: places are counted, although
+    the marks changed theirs.
     """
     # 1. and 2.: [character, class, count]
     parts: list[tuple[str, int, int]] = []
@@ -267,15 +268,15 @@ def compose(text: str) -> tuple[str, list[int]]:
     # 3.
     joined: list[tuple[str, int, int]] = []
     starter = -1
-    for character, kind, count in ordered:
-        is_blocked = bool(joined) and starter != len(joined) - 1 and joined[-1][1] >= kind
+    for character, combining_class, count in ordered:
+        is_blocked = bool(joined) and starter != len(joined) - 1 and joined[-1][1] >= combining_class
         if starter >= 0 and not is_blocked:
             pair = unicodedata.normalize("NFC", joined[starter][0] + character)
             if len(pair) == 1:
                 joined[starter] = (pair, 0, joined[starter][2] + count)
                 continue
-        joined.append((character, kind, count))
-        if kind == 0:
+        joined.append((character, combining_class, count))
+        if combining_class == 0:
             starter = len(joined) - 1
     # 4.
     origins: list[int] = []

@@ -1,6 +1,7 @@
 """The length policy of a build: a document of more than ``max_length`` ids is cut, split, or dropped.
 
-1. The room of each document is ``max_length`` less the special tokens that will be put around it.
+1. The room of each document is ``max_length`` less the special tokens that will be put around it. A document that is
+   cut also needs room for the special token on the side of the cut, which it may have spelled itself.
 2. Documents that are longer than their room are treated by the policy; each becomes no, one or several parts.
 3. Parts without ids, or that lost all ids that count toward the loss, are left out.
 
@@ -68,8 +69,8 @@ class Lengths:
         self._settings = settings
         self._encoder = encoder
         self._finish = finish
-        self._prefix = len((finish or encoder).prefix)
-        self._suffix = len((finish or encoder).suffix)
+        self._prefix_size = len((finish or encoder).prefix)
+        self._suffix_size = len((finish or encoder).suffix)
         self._has_loss_marks = masked
 
     @property
@@ -109,13 +110,13 @@ class Lengths:
         """Return how many special tokens will be put before, and how many after each document: int64[n] each."""
         if self._finish is None:
             count = len(offsets) - 1
-            return np.full(count, self._prefix), np.full(count, self._suffix)
+            return np.full(count, self._prefix_size), np.full(count, self._suffix_size)
         lacks_prefix, lacks_suffix = self._finish.lacks(ids, offsets)
-        return np.where(lacks_prefix, self._prefix, 0), np.where(lacks_suffix, self._suffix, 0)
+        return np.where(lacks_prefix, self._prefix_size, 0), np.where(lacks_suffix, self._suffix_size, 0)
 
     def _split(self, ids: Int32, whole: _Parts, rows: Int64) -> _Parts:
         """Cut the documents `rows` into parts that leave room for a prefix and a suffix each."""
-        most = max(1, self._settings.max_length - self._prefix - self._suffix)
+        most = max(1, self._settings.max_length - self._prefix_size - self._suffix_size)
         continues_character = self._continues_character(ids)
         begins_of_rows = [
             pieces(continues_character, int(whole.begin[row]), int(whole.end[row]), most) for row in rows
@@ -153,9 +154,10 @@ class Lengths:
             prefixes, suffixes: Numbers of special tokens that will be put before and after each document, int64[n].
             text: Texts of the documents, where the strategy looks at them.
         """
-        # At the side that is cut, a special token that the document spells itself is cut away, and must be put there.
+        # On the side that is cut, the document loses a special token of its own. One is added there in any case, and
+        # needs room.
         right = self._settings.truncation_side == "right"
-        special_tokens = prefixes[rows] + self._suffix if right else self._prefix + suffixes[rows]
+        special_tokens = prefixes[rows] + self._suffix_size if right else self._prefix_size + suffixes[rows]
         room = np.maximum(0, self._settings.max_length - special_tokens)
         begin = whole.begin.copy()
         end = whole.end.copy()

@@ -5,8 +5,8 @@ documents are taken down.
 
 1. ``draw = splitmix64(splitmix64(position) ^ file)``, a number below 2^64.
 2. The split is the stretch of the cumulative shares that ``draw / 2^64`` falls into.
-3. A document is held out if ``splitmix64(draw) >> 11`` is below a bound. This second hash is independent of the first
-   one, so that the remaining documents are divided as if nothing had been held out.
+3. A document is held out if ``splitmix64(draw) >> 11`` is below a threshold. This second hash is independent of the
+   first one, so that the remaining documents are divided as if nothing had been held out.
 
 Example: shares 0.8 and 0.2. A draw of 0.5 * 2^64 is in split 0, and one of 0.9 * 2^64 in split 1.
 """

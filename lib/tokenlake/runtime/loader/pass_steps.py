@@ -47,7 +47,7 @@ class BucketStretch:
         first: First step.
         sizes: Rows of a full batch of each bucket.
         rows_before: Rows of each bucket that the pass delivers before the stretch.
-        rows_left: Rows of each bucket that are still to come; None: the pass never ends.
+        rows_left: Rows of each bucket that are left where the stretch begins; None: the pass never ends.
         batches: Number of batches that these make; None: the pass never ends.
         seed: Random seed of the order of the batches.
         buckets: All buckets.
@@ -98,12 +98,12 @@ class BucketStretch:
         """Return the rows of each bucket that the pass delivers before a step of the stretch, or before its end."""
         if step == self.first:  # a stretch without batches has no deal
             return self.rows_before
-        batches = [step - self.first]
+        batches_dealt = [step - self.first]
         if len(self.sizes) > 1:
-            batches = self.deal.drawn(0, step - self.first).tolist()
+            batches_dealt = self.deal.drawn(0, step - self.first).tolist()
         delivered: list[int] = []
         for bucket, size in enumerate(self.sizes):
-            rows = batches[bucket] * size
+            rows = batches_dealt[bucket] * size
             if self.rows_left is not None:
                 rows = min(rows, self.rows_left[bucket])  # the last batch may not be full
             delivered.append(self.rows_before[bucket] + rows)

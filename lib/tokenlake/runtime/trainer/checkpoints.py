@@ -175,10 +175,10 @@ class Checkpoints:
         facts = dict(self._read(step, "facts", ocp.args.JsonRestore()))
         recorded = facts.pop(_DIGEST, None)
         if recorded is None and _ARRAYS in facts:
-            raise _damaged(step, "facts", "its SHA-256 is missing")
+            raise _damage_error(step, "facts", "its SHA-256 is missing")
         # Checkpoints of earlier releases have neither a digest nor facts of arrays.
         if recorded is not None and recorded != _digest(facts):
-            raise _damaged(step, "facts", "its SHA-256 is not the recorded one")
+            raise _damage_error(step, "facts", "its SHA-256 is not the recorded one")
         return facts
 
     def _read_state(self, step: int, facts: Mapping[str, Any], like: TrainState) -> TrainState:
@@ -199,11 +199,11 @@ class Checkpoints:
             if array.fingerprint != fingerprint:
                 damaged_arrays.append(name)
         if damaged_arrays:
-            raise _damaged(
+            raise _damage_error(
                 step, "state", f"the fingerprint of {_listed(damaged_arrays)} is not the recorded one"
             )
         if int(arrays["step"]) != step:
-            raise _damaged(step, "state", f"it is the state of step {int(arrays['step'])}")
+            raise _damage_error(step, "state", f"it is the state of step {int(arrays['step'])}")
         return like._replace(**arrays)
 
     def _read_unchecked_state(self, step: int, like: TrainState, shapes: Any) -> TrainState:
@@ -255,7 +255,7 @@ class Checkpoints:
         state = self._read(step, "data", LoaderRestore())
         recorded = facts.get(_LOADER)
         if recorded is not None and recorded != _digest(state):
-            raise _damaged(step, "data", "its SHA-256 is not the recorded one")
+            raise _damage_error(step, "data", "its SHA-256 is not the recorded one")
         return state
 
     def _read(self, step: int, part: str, arguments: Any) -> Any:
@@ -267,7 +267,7 @@ class Checkpoints:
         # Orbax raises many kinds of errors for a file that is missing, cut off or altered, Exception itself among them.
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-            raise _damaged(step, part, reason[:_REASON]) from error
+            raise _damage_error(step, part, reason[:_REASON]) from error
 
 
 def saved_part(state: TrainState) -> dict[str, Any]:
@@ -307,5 +307,5 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
-def _damaged(step: int, part: str, reason: str) -> IntegrityError:
+def _damage_error(step: int, part: str, reason: str) -> IntegrityError:
     return IntegrityError(f"step {step} is damaged: {part}: {reason}", step=step, part=part)

@@ -114,7 +114,12 @@ def make_schedule(config: ScheduleConfig, steps: int) -> optax.Schedule:
 
 
 def _after_warmup(config: ScheduleConfig, steps: int) -> optax.Schedule:
-    """Return the schedule after the warm-up, which has a number of steps."""
+    """Return the part of the schedule after the warm-up.
+
+    Args:
+        config: Section `schedule`.
+        steps: Number of steps from the end of the warm-up to the end of the schedule.
+    """
     peak = config.peak
     floor = config.floor
     match config.name:
@@ -127,9 +132,9 @@ def _after_warmup(config: ScheduleConfig, steps: int) -> optax.Schedule:
         case "cosine_restarts":
             return _cosine_restarts(config, steps)
         case "wsd":  # warm-up, stable, decay: the peak, then a line to the floor (Hu et al. 2024, section 4)
-            decay = max(1, round(steps * config.decay))
-            fall = optax.linear_schedule(peak, peak * floor, decay)
-            return optax.join_schedules([optax.constant_schedule(peak), fall], [steps - decay])
+            decay_steps = max(1, round(steps * config.decay))
+            fall = optax.linear_schedule(peak, peak * floor, decay_steps)
+            return optax.join_schedules([optax.constant_schedule(peak), fall], [steps - decay_steps])
 
 
 def _cosine_restarts(config: ScheduleConfig, steps: int) -> optax.Schedule:
