@@ -1,4 +1,4 @@
-"""From the roles a pipeline wants, such as `text`, to the columns of a dataset: by name, synonym, likeness and type."""
+"""Mapping from the roles of a pipeline, such as `text`, to the columns of a dataset: by name, synonym and type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ _TEXT_ROLES: Final = frozenset({"text", "instruction", "output"})
 @final
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A column that a wanted name might mean, and how alike the names are (0 to 1)."""
+    """A column that may belong to a role.
+
+    Attributes:
+        column: Name of the column.
+        score: Similarity of the names, 0 to 1.
+    """
 
     column: str
     score: float
@@ -31,14 +36,14 @@ class Candidate:
 @final
 @dataclass(frozen=True, slots=True)
 class MappedColumn:
-    """A wanted name and the column found for it.
+    """A role and its column.
 
     Attributes:
-        role: the wanted name.
-        column: the dataset's column.
-        how: ``explicit`` (the caller said so), ``exact`` (the same name, however it is spelled), ``synonym``,
-            ``fuzzy``, or ``type`` (by what it holds, whatever its name).
-        score: how alike the names are, 0 to 1; 1.0 for explicit, exact and synonym.
+        role: Name of the role.
+        column: Name of the column.
+        how: Step that found it: ``explicit`` (named by the caller), ``exact`` (the same name, however it is spelled),
+            ``synonym``, ``fuzzy`` (a similar name), or ``type`` (whatever its name).
+        score: Similarity of the names, 0 to 1; 1.0 for explicit, exact and synonym.
     """
 
     role: str
@@ -50,7 +55,12 @@ class MappedColumn:
 @final
 @dataclass(frozen=True, slots=True)
 class UnmappedRole:
-    """A wanted name without a column, and the columns left over that come nearest, best first."""
+    """A role without a column.
+
+    Attributes:
+        role: Name of the role.
+        candidates: Unused columns with the most similar names, the best first.
+    """
 
     role: str
     candidates: tuple[Candidate, ...]
@@ -59,18 +69,23 @@ class UnmappedRole:
 @final
 @dataclass(frozen=True, slots=True)
 class ColumnMapping:
-    """Which column every wanted name means; both parts are in the order of the wanted names."""
+    """The columns of roles.
+
+    Attributes:
+        mapped: Roles with a column, in the order of the request.
+        unmapped: Roles without a column, in the order of the request.
+    """
 
     mapped: tuple[MappedColumn, ...]
     unmapped: tuple[UnmappedRole, ...]
 
     @property
     def columns(self) -> dict[str, str]:
-        """Return wanted name to column, for those that have one."""
+        """Role -> column, for roles that have one."""
         return {entry.role: entry.column for entry in self.mapped}
 
     def get(self, role: str) -> MappedColumn | None:
-        """Return what was found for a wanted name, None if nothing was."""
+        """Return the column of a role; None if it has none."""
         return next((entry for entry in self.mapped if entry.role == role), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -153,19 +168,23 @@ class ColumnMapper:
         return attempt(lambda: self._all_mapped(source_columns, target_schema))
 
     def _all_mapped(self, columns: Iterable[str], wanted: Iterable[str]) -> dict[str, str]:
-        columns = columns if isinstance(columns, Mapping) else tuple(columns)
-        found = self.map(wanted, columns)
-        if not found.unmapped:
-            return found.columns
-        missing = found.unmapped[0]
-        near = ", ".join(f"{each.column!r} ({each.score:.2f})" for each in missing.candidates)
-        has = ", ".join(map(repr, columns)) or "none"
+        """Return role -> column for all roles; ConfigError if one has no column."""
+        if not isinstance(columns, Mapping):
+            columns = tuple(columns)
+        mapping = self.map(wanted, columns)
+        if not mapping.unmapped:
+            return mapping.columns
+        missing = mapping.unmapped[0]
+        candidates = ", ".join(
+            f"{candidate.column!r} ({candidate.score:.2f})" for candidate in missing.candidates
+        )
+        names = ", ".join(map(repr, columns)) or "none"
         raise ConfigError(
-            f"column mapping: no column for {missing.role!r} among {has}; the nearest unused one: {near or 'none'}. "
-            "Rename one, or lower min_fuzzy_score",
+            f"column mapping: no column for {missing.role!r} among {names}; the nearest unused one: "
+            f"{candidates or 'none'}. Rename one, or lower min_fuzzy_score",
             field_path=missing.role,
             expected=f"a column for {missing.role!r}",
-            got=has,
+            got=names,
         )
 
 
@@ -192,33 +211,40 @@ def fuzzy_match_columns(
 
 @final
 class _Search:
-    """One mapping in the making."""
+    """A mapping while it is made, step by step.
 
-    def __init__(self, wanted: tuple[str, ...], columns: Iterable[str] | Mapping[str, Shape]) -> None:
-        self._wanted = wanted
-        self._shapes: Mapping[str, Shape] = columns if isinstance(columns, Mapping) else {}
+    Args:
+        roles: Names of the roles, each once.
+        columns: Names of the columns, or mapping from name to type.
+    """
+
+    def __init__(self, roles: tuple[str, ...], columns: Iterable[str] | Mapping[str, Shape]) -> None:
+        self._roles = roles
+        self._shapes: Mapping[str, Shape] = {}
+        if isinstance(columns, Mapping):
+            self._shapes = columns
         self._free = set(columns)
         self._all = frozenset(self._free)
-        self._found: dict[str, MappedColumn] = {}
+        self._mapped: dict[str, MappedColumn] = {}
 
     @property
     def compares_letters(self) -> bool:
-        """Whether there are few enough columns to compare each name with all that are wanted."""
+        """True if there are few enough columns to compare the letters of all names."""
         return len(self._all) <= _MOST_COMPARED
 
     def take_explicit(self, explicit: Mapping[str, str]) -> None:
-        """Take what the caller said."""
+        """Take the columns that the caller named."""
         for role, column in explicit.items():
-            if role not in self._wanted:
+            if role not in self._roles:
                 raise ConfigError(
                     f"column mapping: {role!r} -> {column!r}, but {role!r} is not one of the names to map; expected "
-                    f"one of {', '.join(map(repr, self._wanted)) or 'nothing'}"
+                    f"one of {', '.join(map(repr, self._roles)) or 'nothing'}"
                 )
             if column not in self._all:
-                known = sorted(self._all)
+                names = sorted(self._all)
                 raise ConfigError(
                     f"column mapping: {role!r} -> {column!r}, but there is no column {column!r}"
-                    f"{did_you_mean(column, known)} The columns are {', '.join(known) or 'none'}.",
+                    f"{did_you_mean(column, names)} The columns are {', '.join(names) or 'none'}.",
                     got=column,
                 )
             if column not in self._free:
@@ -227,46 +253,58 @@ class _Search:
 
     def take(self, how: How, score: Callable[[str, str], float]) -> None:
         """Take the pairs for which `score` (role, column) is above 0, the highest first."""
-        pairs = [
-            (-found, column != role, self._wanted.index(role), rank_of(column), column, role)
-            for role in self._wanted
-            for column in self._free
-            if role not in self._found
-            and self._fits(role, column)
-            and (found := float(score(role, column))) > 0
-        ]
-        for negative, _, _, _, column, role in sorted(pairs):
-            if role not in self._found and column in self._free:
-                self._put(role, column, how, -negative)
+        pairs: list[tuple[float, bool, int, int, str, str]] = []
+        for index, role in enumerate(self._roles):
+            if role in self._mapped:
+                continue
+            for column in self._free:
+                pair_score = float(score(role, column)) if self._fits(role, column) else 0.0
+                if pair_score > 0:
+                    # Ties: exact spelling, order of the roles, commonness of the synonym, name of the column.
+                    pairs.append((-pair_score, column != role, index, rank_of(column), column, role))
+        for negative_score, _, _, _, column, role in sorted(pairs):
+            if role not in self._mapped and column in self._free:
+                self._put(role, column, how, -negative_score)
 
     def take_by_type(self, lengths: Mapping[str, float]) -> None:
         """Take the column that can only be `messages`, and the one that can only be `text`."""
-        for role in self._wanted:
-            if role in self._found or role not in {"messages", "text"}:
+        for role in self._roles:
+            if role in self._mapped:
                 continue
+            column: str | None = None
             if role == "messages":
-                chats = [name for name in self._free if name in self._shapes and self._shapes[name].is_chat]
-                column = chats[0] if len(chats) == 1 else None
-            else:
+                column = self._only_chat()
+            elif role == "text":
                 column = self._only_text(lengths)
             if column is not None:
                 self._put(role, column, "type", _best(role, column))
 
     def result(self) -> ColumnMapping:
-        """Return what was found and what was not."""
+        """Return the mapping, and candidates for the roles that have no column."""
+        mapped: list[MappedColumn] = []
         unmapped: list[UnmappedRole] = []
-        for role in (role for role in self._wanted if role not in self._found):
-            compared = self._free if self.compares_letters else ()
-            nearest = sorted((-_best(role, column), column) for column in compared)[:_CANDIDATES]
-            unmapped.append(UnmappedRole(role, tuple(Candidate(name, -score) for score, name in nearest)))
-        mapped = tuple(self._found[role] for role in self._wanted if role in self._found)
-        return ColumnMapping(mapped, tuple(unmapped))
+        for role in self._roles:
+            if role in self._mapped:
+                mapped.append(self._mapped[role])
+            else:
+                unmapped.append(UnmappedRole(role, self._candidates_of(role)))
+        return ColumnMapping(tuple(mapped), tuple(unmapped))
+
+    def _candidates_of(self, role: str) -> tuple[Candidate, ...]:
+        """Return the unused columns with the names most similar to a role."""
+        if not self.compares_letters:
+            return ()
+        candidates = [Candidate(column, _best(role, column)) for column in self._free]
+        candidates.sort(key=lambda candidate: (-candidate.score, candidate.column))
+        return tuple(candidates[:_CANDIDATES])
 
     def _put(self, role: str, column: str, how: How, score: float) -> None:
-        self._found[role] = MappedColumn(role, column, how, score)
+        """Map a role to a column, which is not free any more."""
+        self._mapped[role] = MappedColumn(role, column, how, score)
         self._free.remove(column)
 
     def _fits(self, role: str, column: str) -> bool:
+        """Return whether a column has a type that a role can have; an unknown type fits."""
         shape = self._shapes.get(column)
         if shape is None or shape.kind == "null":
             return True
@@ -276,27 +314,48 @@ class _Search:
         return shape.is_text or (kind not in _TEXT_ROLES and not shape.is_chat)
 
     def _only_text(self, lengths: Mapping[str, float]) -> str | None:
-        """The free string column; among several one whose texts are four times as long, and 100 characters."""
-        strings = [name for name in self._free if name in self._shapes and self._shapes[name].is_text]
-        # A name that says something else than this is not taken for a text.
-        texts = [name for name in strings if (role := role_of(name)) is None or not self._fits(role, name)]
+        """Return the free string column; of several, one whose texts have 100 characters and are four times as long."""
+        texts: list[str] = []
+        for name in self._free:
+            if name in self._shapes and self._shapes[name].is_text:
+                # A column whose name says that it is something else is not taken for a text.
+                role = role_of(name)
+                if role is None or not self._fits(role, name):
+                    texts.append(name)
         if len(texts) == 1 and len(self._shapes) == 1:
             return texts[0]
         ordered = sorted(texts, key=lambda name: (-lengths.get(name, 0.0), name))
         if not ordered or lengths.get(ordered[0], 0.0) < 100:
             return None
-        second = lengths.get(ordered[1], 0.0) if len(ordered) > 1 else 0.0
-        return ordered[0] if lengths[ordered[0]] >= 4 * second else None
+        second_length = 0.0
+        if len(ordered) > 1:
+            second_length = lengths.get(ordered[1], 0.0)
+        if lengths[ordered[0]] >= 4 * second_length:
+            return ordered[0]
+        return None
+
+    def _only_chat(self) -> str | None:
+        """Return the only free column of lists of turns; None if there is none, or several."""
+        chats = [name for name in self._free if name in self._shapes and self._shapes[name].is_chat]
+        if len(chats) == 1:
+            return chats[0]
+        return None
 
 
 def _fuzzy(role: str, column: str, least: float) -> float:
-    """The best similarity to any name of the role; a column that plainly is something else has none."""
-    kind = role_of(column)
-    if kind is not None and kind != role_of(role):
+    """Return the best similarity of a column to any name of a role; 0 if it is below `least`.
+
+    A column that belongs to another role by its name has the similarity 0.
+    """
+    other_role = role_of(column)
+    if other_role is not None and other_role != role_of(role):
         return 0.0
     score = _best(role, column)
-    return score if score >= least else 0.0
+    if score < least:
+        return 0.0
+    return score
 
 
 def _best(role: str, column: str) -> float:
+    """Return the best similarity of a column to any name of a role."""
     return max(similarity(name, column) for name in names_of(role))

@@ -21,18 +21,28 @@ def text_options(kind: Kind, mapping: ColumnMapping) -> dict[str, Any] | None:
     columns = mapping.columns
     if kind == "chat":
         field = columns["messages"]
-        usual = field in ("messages", "conversations", "conversation")
-        return {"content_field": field} if usual else {"chat": {"messages_field": field}}
+        if field in ("messages", "conversations", "conversation"):
+            return {"content_field": field}
+        return {"chat": {"messages_field": field}}
     if kind == "instruction":
-        roles = [role for role in _HEADS if role in columns]
-        template = "\n\n".join(f"### {_HEADS[role]}:\n{{{columns[role]}}}" for role in roles)
-        inputs = [columns[role] for role in roles if role != "output"]
+        # A heading for each column, then a place for its value.
+        parts: list[str] = []
+        inputs: list[str] = []
+        for role, heading in _HEADS.items():
+            if role in columns:
+                parts.append(f"### {heading}:\n{{{columns[role]}}}")
+                if role != "output":
+                    inputs.append(columns[role])
+        template = "\n\n".join(parts)
         return {"prompt": {"template": template, "input_columns": inputs, "label_column": columns["output"]}}
     if kind == "preference":
-        usual = {"prompt": "instruction", "chosen": "chosen", "rejected": "rejected"}
-        named = {name: columns[role] for name, role in usual.items() if role in columns}
-        fields = {f"{name}_field": column for name, column in named.items() if column != name}
-        return {"preference": {"method": "dpo", **fields}}
+        # Columns with the usual names need no option.
+        options: dict[str, Any] = {"method": "dpo"}
+        for name, role in (("prompt", "instruction"), ("chosen", "chosen"), ("rejected", "rejected")):
+            column = columns.get(role)
+            if column is not None and column != name:
+                options[f"{name}_field"] = column
+        return {"preference": options}
     return None
 
 
@@ -90,56 +100,114 @@ def proposal(
     seq_length: int,
     looked: str,
 ) -> str:
-    """Return YAML that :func:`tokenlake.load_config` takes, or comments alone where nothing can be built.
+    """Return YAML that :func:`tokenlake.load_config` reads, or only comments if nothing can be built.
 
     Args:
-        source: as it was given.
-        tokenizer: for `default_tokenizer`; None leaves a line to fill in.
-        seq_length: tokens of a packed row.
-        looked: what was looked at, as a sentence.
+        source: Source, as the user named it.
+        groups: Groups of the source's files.
+        findings: Remarks on the files.
+        tokenizer: Value of `default_tokenizer`; None leaves a line to fill in.
+        seq_length: Number of tokens of a packed row.
+        looked: Sentence about the files that were read.
     """
-    groups = list(groups)
-    # What does not belong into one dataset with the first is left out: raw text, what is learned in parts, pairs.
-    first = next((_sort(group) for group in groups if group.entry is not None), None)
-    groups = [group if _sort(group) == first else replace(group, entry=None) for group in groups]
-    runnable = [group for group in groups if group.entry is not None]
+    groups = _of_one_dataset(list(groups))
     lines = _comment(f"Proposed by `tokenlake inspect {' '.join(source)}`. {looked}")
-    if told := [f"{each.file}: {each.what}" if each.file else each.what for each in findings]:
-        more = len(told) - 2 * _SHOWN
-        lines += ["#", *(line for each in told[: 2 * _SHOWN] for line in _comment(f"- {each}", hanging="  "))]
-        lines += [f"# - and {more:,} more"] if more > 0 else []
+    lines += _findings_list(findings)
     lines.append("")
-    for group in (group for group in groups if group.entry is None):
-        if group.kind == "damaged":
-            why = "None of the sampled files can be read."
+
+    runnable: list[Group] = []
+    for group in groups:
+        if group.entry is None:
+            lines += _left_out(group)
         else:
-            why = _NOT_YET.get(group.kind, "") if group.features else "The sampled files contain no record."
-        lines += _comment(f"Left out: {_what(group)}. {why}")
-        lines += _comment(f"Columns: {_columns(group)}.") if group.features else []
-        texts = ", ".join([each.name for each in group.features if each.type == "string"][:_SHOWN])
-        if group.kind == "unknown" and texts:
-            lines += _comment(f"Columns of strings: {texts}; name the text in `content_field`.")
-        lines.append("")
+            runnable.append(group)
     if not runnable:
-        return _text([*lines, "# No configuration is proposed: a build could not run."])
-    lines += ["datasets:", *(line for group in runnable for line in _dataset(group)), ""]
+        lines.append("# No configuration is proposed: a build could not run.")
+        return _text(lines)
+
+    lines.append("datasets:")
+    for group in runnable:
+        lines += _dataset(group)
+    lines.append("")
     kinds = {group.kind for group in runnable}
+    lines += _tokenizer_lines(tokenizer, is_chat="chat" in kinds)
+    lines.append("")
+    if "preference" in kinds:
+        lines += _comment(_PAIRS)
+    else:
+        lines += _comment(_PACKED.format(seq_length))
+        lines += _yaml({"pack": {"enabled": True, "seq_length": seq_length}})
+    has_split = any("split" in (group.entry or {}) for group in runnable)
+    if not has_split:
+        lines.append("")
+        lines += _splits(runnable)
+    return _text(lines)
+
+
+def _of_one_dataset(groups: list[Group]) -> list[Group]:
+    """Return the groups; those that cannot share a dataset with the first one have no entry.
+
+    Raw texts, texts of which only parts count toward the loss, and pairs are built separately.
+    """
+    first_sort: str | None = None
+    for group in groups:
+        if group.entry is not None:
+            first_sort = _sort(group)
+            break
+    separated: list[Group] = []
+    for group in groups:
+        if _sort(group) != first_sort:
+            group = replace(group, entry=None)
+        separated.append(group)
+    return separated
+
+
+def _findings_list(findings: Iterable[Remark]) -> list[str]:
+    """Return remarks as a list in comments, the first ones of many."""
+    remarks: list[str] = []
+    for finding in findings:
+        remarks.append(f"{finding.file}: {finding.what}" if finding.file else finding.what)
+    if not remarks:
+        return []
+    lines = ["#"]
+    for remark in remarks[: 2 * _SHOWN]:
+        lines += _comment(f"- {remark}", hanging="  ")
+    hidden_count = len(remarks) - 2 * _SHOWN
+    if hidden_count > 0:
+        lines.append(f"# - and {hidden_count:,} more")
+    return lines
+
+
+def _left_out(group: Group) -> list[str]:
+    """Return comments on a group for which no dataset is proposed."""
+    if group.kind == "damaged":
+        reason = "None of the sampled files can be read."
+    elif group.features:
+        reason = _NOT_YET.get(group.kind, "")
+    else:
+        reason = "The sampled files contain no record."
+    lines = _comment(f"Left out: {_summary(group)}. {reason}")
+    if group.features:
+        lines += _comment(f"Columns: {_columns(group)}.")
+    strings = [feature.name for feature in group.features if feature.type == "string"]
+    if group.kind == "unknown" and strings:
+        names = ", ".join(strings[:_SHOWN])
+        lines += _comment(f"Columns of strings: {names}; name the text in `content_field`.")
+    lines.append("")
+    return lines
+
+
+def _tokenizer_lines(tokenizer: str | None, *, is_chat: bool) -> list[str]:
+    """Return the line of the tokenizer, or a comment that asks for it."""
     if tokenizer is not None:
-        lines += _yaml({"default_tokenizer": tokenizer})
-    elif "chat" in kinds:
-        lines += _comment("Missing: the tokenizer of a chat model, which has a chat template:")
+        return _yaml({"default_tokenizer": tokenizer})
+    if is_chat:
+        lines = _comment("Missing: the tokenizer of a chat model, which has a chat template:")
         lines.append("# default_tokenizer: meta-llama/Llama-2-7b-chat-hf")
     else:
-        lines += _comment("Missing: the tokenizer, as a Hub id, a directory or a tokenizer.json file:")
+        lines = _comment("Missing: the tokenizer, as a Hub id, a directory or a tokenizer.json file:")
         lines.append("# default_tokenizer: openai-community/gpt2")
-    if "preference" in kinds:
-        lines += ["", *_comment(_PAIRS)]
-    else:
-        pack = _yaml({"pack": {"enabled": True, "seq_length": seq_length}})
-        lines += ["", *_comment(_PACKED.format(seq_length)), *pack]
-    if not any("split" in (group.entry or {}) for group in runnable):
-        lines += ["", *_splits(runnable)]
-    return _text(lines)
+    return lines
 
 
 def _splits(groups: Iterable[Group]) -> list[str]:
@@ -147,18 +215,27 @@ def _splits(groups: Iterable[Group]) -> list[str]:
     splits = _yaml({"source": {"splits": _SPLITS}})
     documents = sum(group.rows or 0 for group in groups)
     if documents >= _MANY_DOCUMENTS:
-        return [*_comment(_SPLIT), *splits]
-    return [*_comment(_SPLIT_OF_FEW), *(f"# {line}" for line in splits)]
+        return _comment(_SPLIT) + splits
+    lines = _comment(_SPLIT_OF_FEW)
+    for line in splits:
+        lines.append(f"# {line}")
+    return lines
 
 
 def _sort(group: Group) -> str:
+    """Return the sort of dataset that a group belongs to: ``text``, ``chat`` (with a loss mask) or ``preference``."""
     if group.kind == "chat" and group.mapping.get("text") is None:
         return "chat"
-    made = _MADE.keys() & (group.entry or {}).keys()
-    return "text" if not made else "preference" if "preference" in made else "chat"
+    composed = _MADE.keys() & (group.entry or {}).keys()
+    if not composed:
+        return "text"
+    if "preference" in composed:
+        return "preference"
+    return "chat"
 
 
 def _text(lines: Iterable[str]) -> str:
+    """Return lines as the text of a file."""
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -167,8 +244,9 @@ class _Dumper(yaml.SafeDumper):
     """YAML with texts of several lines as blocks."""
 
     def represent_text(self, data: str) -> yaml.ScalarNode:
-        """Represent a text, as a block where it reads well as one."""
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+        """Represent a text; one of several lines as a block."""
+        style = "|" if "\n" in data else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
 
 _Dumper.add_representer(str, _Dumper.represent_text)
@@ -181,52 +259,83 @@ def _yaml(value: object) -> list[str]:
 
 
 def _dataset(group: Group) -> list[str]:
-    """A group of files as an entry of `datasets`, with the reasons before it."""
+    """Return a group of files as an entry of `datasets`, after comments with the reasons."""
     entry = dict(group.entry or {})
-    told = [_what(group) + "."]
+    remarks = [f"{_summary(group)}."]
     if group.has_columns:
-        told.append(f"Columns: {_columns(group)}.")
-    if (column := entry.get("content_field")) is not None:
-        found = group.mapping.get("text")
-        reason = "" if found is None else _HOW[found.how].format(score=found.score)
-        if group.kind == "chat" and found is None:
-            reason = (
-                "conversations, rendered by the tokenizer's chat template; only the assistant's turns count toward "
-                "the loss"
-            )
-        elif group.kind != "text":
-            reason += f"; it is used unchanged, although the columns are those of {NAMES[group.kind]}"
-        told.append(f"{column}: {reason}.")
-    told += [_MADE[name] for name in entry if name in _MADE]
+        remarks.append(f"Columns: {_columns(group)}.")
+    content_field = entry.get("content_field")
+    if content_field is not None:
+        remarks.append(f"{content_field}: {_content_reason(group)}.")
+    for name in entry:
+        if name in _MADE:
+            remarks.append(_MADE[name])
     if group.formats.keys() & {"text", "text.gz", "text.zst"}:
-        told.append(_TEXT_MODES[str(entry.get("text_mode") or "document")])
+        remarks.append(_TEXT_MODES[str(entry.get("text_mode") or "document")])
+
     body = _yaml([entry])
     if group.bad:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(group.bad.items()))
-        told.append(
+        remarks.append(
             f"{sum(group.bad.values()):,} of {group.sampled:,} sampled records are bad ({reasons}); a build fails at "
             "the first one, unless on_bad_record is quarantine."
         )
         body.append("  # on_bad_record: quarantine")
-    return [*(line for each in told for line in _comment(each, "  ")), *(f"  {line}" for line in body)]
+
+    lines: list[str] = []
+    for remark in remarks:
+        lines += _comment(remark, "  ")
+    for line in body:
+        lines.append(f"  {line}")
+    return lines
 
 
-def _what(group: Group) -> str:
-    kinds = ", ".join(f"{name} {numbers.count(count)}" for name, count in group.formats.items())
-    rows = "" if group.rows is None else f", {group.records_in_words}"
-    size = numbers.size(group.bytes)
-    return f"{group.name}: {NAMES[group.kind]}, {numbers.plural(group.files, 'file')} ({kinds}), {size}{rows}"
+def _content_reason(group: Group) -> str:
+    """Return the reason why a column is proposed as the text."""
+    column = group.mapping.get("text")
+    if column is None and group.kind == "chat":
+        return (
+            "conversations, rendered by the tokenizer's chat template; only the assistant's turns count toward the "
+            "loss"
+        )
+    reason = ""
+    if column is not None:
+        reason = _HOW[column.how].format(score=column.score)
+    if group.kind != "text":
+        reason += f"; it is used unchanged, although the columns are those of {NAMES[group.kind]}"
+    return reason
+
+
+def _summary(group: Group) -> str:
+    """Return the name, kind, files and size of a group."""
+    formats = ", ".join(f"{name} {numbers.count(count)}" for name, count in group.formats.items())
+    files = numbers.plural(group.files, "file")
+    summary = f"{group.name}: {NAMES[group.kind]}, {files} ({formats}), {numbers.size(group.bytes)}"
+    if group.rows is not None:
+        summary += f", {group.records_in_words}"
+    return summary
 
 
 def _columns(group: Group) -> str:
-    shown = [f"{feature.name} ({feature.type})" for feature in group.features[:_SHOWN]]
-    more = len(group.features) - len(shown)
-    return ", ".join([*shown, *([f"{more} more"] if more else [])]) or "none"
+    """Return the first columns of a group and their types."""
+    columns = [f"{feature.name} ({feature.type})" for feature in group.features[:_SHOWN]]
+    hidden_count = len(group.features) - len(columns)
+    if hidden_count:
+        columns.append(f"{hidden_count} more")
+    return ", ".join(columns) or "none"
 
 
 def _comment(text: str, indent: str = "", hanging: str = "") -> list[str]:
-    """Return a comment; what foreign names hold cannot end it or hide in it."""
-    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    """Return a text as lines of a comment. Line ends and invisible characters of foreign names are escaped.
+
+    Args:
+        text: Text of the comment.
+        indent: Blanks before each line.
+        hanging: Blanks before the text of each line after the first.
+    """
+    plain = ""
+    for character in text:
+        plain += character if character.isprintable() else character.encode("unicode_escape").decode()
     return textwrap.wrap(
         plain,
         _WIDTH,
@@ -240,5 +349,8 @@ def _comment(text: str, indent: str = "", hanging: str = "") -> list[str]:
 def entry_of(name: str, files: str | list[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a configuration's dataset in the order in which people read them."""
     order = ("type", "subset", "split", "delimiter", "content_field", "text_mode", *_MADE, "storage_options")
-    known = {option: options[option] for option in order if options.get(option) is not None}
-    return {"name": name, "data_files": files, **known}
+    entry: dict[str, Any] = {"name": name, "data_files": files}
+    for option in order:
+        if options.get(option) is not None:
+            entry[option] = options[option]
+    return entry

@@ -18,14 +18,14 @@ _CHAT_KEYS: Final = (frozenset({"role", "content"}), frozenset({"from", "value"}
 @final
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a column holds.
+    """Type of the values of a column.
 
     Attributes:
-        kind: ``string``, ``int64``, ``list``, ``struct``, ... ; ``null`` where no value was seen, ``mixed``
-            where values of several types were.
-        fields: of a struct, in order.
-        item: of a list.
-        nullable: whether it may be (with a schema) or was (without one) null or missing.
+        kind: ``string``, ``int64``, ``list``, ``struct`` ``null`` if no value was seen, ``mixed`` if values of
+            several types were.
+        fields: Names and shapes of a struct's fields, in order.
+        item: Shape of a list's values.
+        nullable: True if a value may be null or missing by the schema; without a schema, if one was.
     """
 
     kind: str
@@ -39,19 +39,23 @@ class Shape:
             return f"{self.kind}<{self.item}>"
         if self.kind != "struct":
             return self.kind
-        shown = [f"{name}: {shape}" for name, shape in self.fields[:_SHOWN_FIELDS]]
-        more = len(self.fields) - len(shown)
-        return f"struct<{', '.join([*shown, *([f'{more} more'] if more else [])])}>"
+        fields = [f"{name}: {shape}" for name, shape in self.fields[:_SHOWN_FIELDS]]
+        hidden_count = len(self.fields) - len(fields)
+        if hidden_count:
+            fields.append(f"{hidden_count} more")
+        return f"struct<{', '.join(fields)}>"
 
     @property
     def is_text(self) -> bool:
-        """Whether the values are strings."""
+        """True if the values are strings."""
         return self.kind == "string"
 
     @property
     def is_chat(self) -> bool:
-        """Whether the values are lists of turns: objects with `role` and `content`, or `from` and `value`."""
-        names = frozenset(name for name, _ in self.item.fields) if self.item is not None else frozenset[str]()
+        """True if the values are lists of turns: objects with `role` and `content`, or `from` and `value`."""
+        if self.item is None:
+            return False
+        names = {name for name, _ in self.item.fields}
         return any(keys <= names for keys in _CHAT_KEYS)
 
 
@@ -59,7 +63,7 @@ NULL: Final = Shape("null", nullable=True)
 
 
 def shape_of_type(kind: pa.DataType, nullable: bool = True) -> Shape:
-    """Return the shape of an Arrow type; encodings and offset widths, which nobody cares about, are left out."""
+    """Return the shape of an Arrow type, without encodings and widths of offsets."""
     anything: Any = kind  # the stubs leave the types inside types open
     types: Any = pa.types
     if types.is_dictionary(kind):
@@ -92,31 +96,45 @@ def shape_of_value(value: object) -> Shape:
         return Shape("bool")
     if isinstance(value, int):
         return Shape("int64")
-    return Shape("double") if isinstance(value, float) else Shape("string")
+    if isinstance(value, float):
+        return Shape("double")
+    return Shape("string")
 
 
 def merged(shapes: Iterable[Shape]) -> Shape:
-    """Return the shape of values of all these shapes, in whatever order they come; NULL for none."""
-    every = list(shapes)
-    nullable = any(shape.nullable for shape in every)
-    some = [shape for shape in every if shape.kind != "null"]
-    kinds = {shape.kind for shape in some}
-    if not some:
+    """Return the shape of values of all these shapes, whatever their order; NULL without any."""
+    nullable = False
+    typed_shapes: list[Shape] = []
+    for shape in shapes:
+        nullable = nullable or shape.nullable
+        if shape.kind != "null":
+            typed_shapes.append(shape)
+    if not typed_shapes:
         return NULL
+    kinds = {shape.kind for shape in typed_shapes}
     if kinds == {"int64", "double"}:
         return Shape("double", nullable=nullable)
     if len(kinds) > 1:
         return Shape("mixed", nullable=nullable)
     if kinds == {"struct"}:
-        return Shape("struct", fields=_fields([dict(shape.fields) for shape in some]), nullable=nullable)
+        structs = [dict(shape.fields) for shape in typed_shapes]
+        return Shape("struct", fields=_fields(structs), nullable=nullable)
     if kinds == {"list"}:
-        return Shape("list", item=merged(s.item for s in some if s.item is not None), nullable=nullable)
-    return replace(some[0], nullable=nullable)
+        items = [shape.item for shape in typed_shapes if shape.item is not None]
+        return Shape("list", item=merged(items), nullable=nullable)
+    return replace(typed_shapes[0], nullable=nullable)
 
 
 def _fields(structs: list[dict[str, Shape]]) -> tuple[tuple[str, Shape], ...]:
-    names = dict.fromkeys(name for struct in structs for name in struct)
-    return tuple((name, merged(struct.get(name, NULL) for struct in structs)) for name in names)
+    """Return the merged fields of structs, in the order in which they first occur; a missing field is null."""
+    names: dict[str, None] = {}
+    for struct in structs:
+        names.update(dict.fromkeys(struct))
+    fields: list[tuple[str, Shape]] = []
+    for name in names:
+        shape = merged(struct.get(name, NULL) for struct in structs)
+        fields.append((name, shape))
+    return tuple(fields)
 
 
 def merged_columns(tables: Iterable[Mapping[str, Shape]]) -> dict[str, Shape]:
