@@ -40,7 +40,7 @@ WARM: Final = 3  # steps before the clock begins
 Batches = Iterator[dict[str, Any]]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print everything as Markdown; exit 1 where a batch on the devices is not the host's."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256, help="rows of a batch")
     parser.add_argument("--batches", type=int, default=400, help="batches of a measured run")
     parser.add_argument("--repeat", type=int, default=3)
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     device = jax.devices()[0]
     print(f"{len(jax.devices())} x {device.device_kind} ({device.platform}), jax {jax.__version__}")
     dataset = tl.open(asked.dataset)
@@ -102,6 +102,9 @@ def memory_map(dataset: tl.Dataset, path: Path) -> np.memmap[Any, np.dtype[np.ui
 
 
 def _ways(dataset: tl.Dataset, ids: Any, size: int, sharding: Any) -> dict[str, Callable[[], Batches]]:
+    (description,) = dataset.manifest.tokenizer.values()
+    eos = description["eos_id"]
+
     def ours(columns: Sequence[str]) -> Batches:
         return iter(tl.DataLoader(dataset, size, sharding=sharding, epochs=None, columns=columns))
 
@@ -116,6 +119,24 @@ def _ways(dataset: tl.Dataset, ids: Any, size: int, sharding: Any) -> dict[str, 
                     "input_ids": jax.device_put(ids[order[begin : begin + size]].astype(np.int32), sharding)
                 }
 
+    def mapped_columns() -> Batches:
+        # The columns that follow from the places of EOS ids, without a dataset's own segments or loss mask.
+        places = np.arange(ids.shape[1], dtype=np.int32)
+        for epoch in range(1 << 30):
+            order = np.random.default_rng(epoch).permutation(len(ids))
+            for begin in range(0, len(order) - size + 1, size):
+                rows = ids[order[begin : begin + size]].astype(np.int32)
+                is_first = np.ones(rows.shape, np.bool_)
+                is_first[:, 1:] = rows[:, :-1] == eos
+                starts = np.maximum.accumulate(np.where(is_first, places, 0), axis=1)
+                columns = {
+                    "input_ids": rows,
+                    "segment_ids": np.cumsum(is_first, axis=1, dtype=np.int32),
+                    "positions": places - starts,
+                    "loss_mask": ~is_first,
+                }
+                yield {name: jax.device_put(column, sharding) for name, column in columns.items()}
+
     def again() -> Batches:
         batch = np.array(ids[:size], np.int32)
         while True:
@@ -126,6 +147,7 @@ def _ways(dataset: tl.Dataset, ids: Any, size: int, sharding: Any) -> dict[str, 
         "tokenlake, four columns": lambda: ours(COLUMNS),
         "tokenlake, input_ids, to the host alone": host,
         "memory map of 16-bit ids": mapped,
+        "memory map of 16-bit ids, four columns from EOS ids": mapped_columns,
         "one batch again": again,
     }
 

@@ -52,6 +52,7 @@ EXTRAS = {
     "tokenlake.base.json_text": {"orjson"},
     "tokenlake.runtime.loader.grain": {"grain"},
     "tokenlake.runtime.loader.jax": {"jax"},
+    "tokenlake.runtime.loader.jax_columns": {"jax"},
     "tokenlake.runtime.loader.orbax": {"jax", "orbax"},
     "tokenlake.runtime.loader.torch": {"torch"},
     "tokenlake.runtime.store.http_session": {"aiohttp"},

@@ -14,10 +14,14 @@ from jax.sharding import PartitionSpec as P
 import tokenlake as tl
 from tests.loader.jax_checks import check_batch, reference
 from tokenlake.errors import ConfigError
+from tokenlake.runtime.loader import Placement
 
 
 def main(facts: dict[str, Any]) -> None:
     store = facts["store"]
+    if facts["computed"]:
+        # As on an accelerator: columns are computed on the devices.
+        Placement.SHARING = frozenset()
     small, learned = tl.open(store, "small"), tl.open(store, "learned")
     mixture = tl.Mixture({"a": small, "b": learned}, {"a": 0.6, "b": 0.4}, rows=150)
     for sharding in _shardings():

@@ -18,8 +18,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @promise(327, 333)
-def test_every_sharding_gives_the_batches_of_a_loader_without_one(store: Path) -> None:
-    run("tests.loader.jax_meshes", store=str(store))
+@pytest.mark.parametrize("computed", [False, True], ids=["on the host", "on the devices"])
+def test_every_sharding_gives_the_batches_of_a_loader_without_one(store: Path, computed: bool) -> None:
+    run("tests.loader.jax_meshes", store=str(store), computed=computed)
 
 
 def test_a_batch_that_is_kept_never_changes(store: Path) -> None:

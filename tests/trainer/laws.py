@@ -69,6 +69,7 @@ def mesh_of(**axes: int) -> Any:
 def main(facts: dict[str, Any]) -> None:
     check_cross_entropy()
     check_chunks()
+    check_gradients_at_once()
     check_logits_are_never_whole()
     check_targets(facts["store"])
     check_preference_formulas()
@@ -150,6 +151,53 @@ def check_chunks() -> None:
         over_logits(jnp.zeros((B, T, V)), targets, cross_entropy, 2)
 
 
+def given_hidden(params: Any, batch: Any) -> Any:
+    """A model whose parameters are its last hidden states and its head."""
+    return params["hidden"], params["head"]
+
+
+def check_gradients_at_once() -> None:
+    """The loss of hidden states and a head is that of their logits: sums, gradients, and their derivatives."""
+    random = np.random.default_rng(2)
+    params = {
+        "hidden": jnp.asarray(random.normal(size=(B, T, D)), jnp.float32),
+        "head": jnp.asarray(random.normal(size=(D, V)), jnp.float32),
+    }
+    direction = jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), jnp.float32), params)
+    _, targets = drawn(3)
+    targets[1] = IGNORED
+    batch = {"input_ids": targets, "targets": targets}
+    for gamma, z_loss in COMPILED:
+        expected = facts_of(through_logits, params, batch, direction, gamma=gamma, z_loss=z_loss)
+        for chunk in (None, 4, T):
+            found = facts_of(given_hidden, params, batch, direction, gamma=gamma, z_loss=z_loss, chunk=chunk)
+            for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    # Of equally likely ids the first counts as the likeliest, and a batch of padding has no targets.
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    sums = language_model(given_hidden)(zeros, batch, None)
+    assert float(sums.parts["accuracy"]) == np.sum(targets == 0)
+    padding = {"input_ids": targets, "targets": np.full_like(targets, IGNORED)}
+    assert all(
+        float(leaf) == 0 for leaf in jax.tree.leaves(language_model(given_hidden)(params, padding, None))
+    )
+
+
+def through_logits(params: Any, batch: Any) -> Any:
+    return params["hidden"] @ params["head"]
+
+
+def facts_of(apply: Any, params: Any, batch: Any, direction: Any, **options: Any) -> Any:
+    """The sums of an objective, the gradient of its loss, and the derivative of the gradient along a direction."""
+    objective = language_model(apply, **options)
+
+    def gradient(params: Any) -> Any:
+        # Not the sum itself, so that its cotangent is not 1.
+        return jax.grad(lambda params: 3 * objective(params, batch, None).loss)(params)
+
+    return objective(params, batch, None), *jax.jvp(gradient, (params,), (direction,))
+
+
 def check_logits_are_never_whole() -> None:
     """No value of the compiled forward and backward pass is as large as all logits; without chunks one is."""
     hidden, head, targets = jnp.zeros((B, 64, 2)), jnp.zeros((2, 32)), jnp.zeros((B, 64), jnp.int32)
@@ -158,6 +206,12 @@ def check_logits_are_never_whole() -> None:
     }
     assert largest[None] >= B * 64 * 32
     assert largest[8] <= B * 8 * 32
+    params = {"hidden": hidden, "head": head}
+    batch = {"input_ids": targets, "targets": targets}
+    for chunk, most in ((None, B * 64 * 32), (8, B * 8 * 32)):
+        objective = language_model(given_hidden, chunk=chunk)
+        gradient = jax.grad(lambda params, objective=objective: objective(params, batch, None).loss)
+        assert max(sizes(jax.make_jaxpr(gradient)(params).jaxpr)) == most
 
 
 def sizes(jaxpr: Any) -> Iterator[int]:

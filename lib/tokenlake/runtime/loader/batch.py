@@ -22,6 +22,7 @@ from tokenlake.base.arrays import Bools, Int32, Int64, Ragged, cut_runs, offsets
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader.columns import FROM_LOSS, RowSegments, labels, targets
 from tokenlake.runtime.loader.layout import FLAT_COLUMNS, BatchLayout, moved
+from tokenlake.runtime.loader.transfer import CAN_TRANSFER, TRANSFER, ids_of, marks_of, planes_of
 from tokenlake.runtime.reading.blocks import BLOCKS
 from tokenlake.runtime.reading.packed import PackedGroup, segments_of
 from tokenlake.runtime.reading.version import StoredRows
@@ -100,6 +101,7 @@ class Assembler:
         self._layout = layout or BatchLayout()
         self._layout.check_length(self.length)
         self._parts: int | None = None
+        self._is_for_transfer = False
         if self._layout.flat:
             self.names += FLAT_COLUMNS
         self.needs_segments = bool(self._columns - {"input_ids"}) or self._layout != BatchLayout()
@@ -110,6 +112,17 @@ class Assembler:
         """Return an assembler whose flat batches consist of equal parts, each with its own `cu_seqlens`."""
         assembler = copy.copy(self)
         assembler._parts = parts
+        return assembler
+
+    @property
+    def can_transfer(self) -> bool:
+        """Whether devices can compute the columns of a batch from its bytes: those of rows in their stored order."""
+        return CAN_TRANSFER and self._layout == BatchLayout()
+
+    def for_transfer(self) -> Self:
+        """Return an assembler of batches on their way to devices; see :mod:`tokenlake.runtime.loader.transfer`."""
+        assembler = copy.copy(self)
+        assembler._is_for_transfer = True
         return assembler
 
     def batch(
@@ -137,22 +150,67 @@ class Assembler:
         groups = list(map(decoded, index_of_number))
         group_index = [index_of_number[number] for number in numbers]
         group_of_row = [groups[index] for index in group_index]
-
-        # Copy the ids, some rows at a time.
-        ids = self._empty((shape.rows * shape.length // self.length, self.length), np.int32)
-        rows_at_once = max(1, _IDS_AT_ONCE // self.length)
-        for begin in range(0, len(rows), rows_at_once):
-            chunk = slice(begin, begin + rows_at_once)
-            _copy_rows(group_of_row[chunk], rows[chunk], ids[chunk])
-        ids[len(rows) :] = self._pad_id
-
-        batch: Batch = {"input_ids": ids.reshape(shape)}
+        segments: RowSegments | None = None
         if self.needs_segments:
             stored = segments_of(groups, np.array(group_index, np.int64), row)
             segments = self._segments(shape, stored, within)
+        if self._is_for_transfer:
+            return {TRANSFER: self._transfer(shape, group_of_row, rows, segments)}
+
+        ids = self._empty((shape.rows * shape.length // self.length, self.length), np.int32)
+        self._write_ids(group_of_row, rows, ids)
+        batch: Batch = {"input_ids": ids.reshape(shape)}
+        if segments is not None:
             self._add_columns(batch, segments, group_of_row, rows)
             self._lay_out(batch, segments)
         return {name: batch[name] for name in self.names}
+
+    def _write_ids(
+        self, group_of_row: Sequence[PackedGroup], rows: Sequence[int], out: npt.NDArray[Any]
+    ) -> None:
+        """Write the ids of stored rows, some rows at a time, and the padding id into the rows after them.
+
+        Args:
+            group_of_row: Row group of each row.
+            rows: Row in its row group.
+            out: Array of shape (stored rows, ids of a stored row).
+        """
+        rows_at_once = max(1, _IDS_AT_ONCE // self.length)
+        for begin in range(0, len(rows), rows_at_once):
+            chunk = slice(begin, begin + rows_at_once)
+            _copy_rows(group_of_row[chunk], rows[chunk], out[chunk])
+        out[len(rows) :] = self._pad_id
+
+    def _transfer(
+        self,
+        shape: BatchShape,
+        group_of_row: Sequence[PackedGroup],
+        rows: Sequence[int],
+        segments: RowSegments | None,
+    ) -> npt.NDArray[np.uint8]:
+        """Return the bytes of a batch, uint8[rows, planes, L]; see :mod:`tokenlake.runtime.loader.transfer`."""
+        id_type = np.dtype(np.uint16)
+        if self._pad_id >= 1 << 16 or any(group.ids.itemsize > 2 for group in set(group_of_row)):
+            id_type = np.dtype(np.int32)
+        planes = self._empty(
+            (shape.rows, planes_of(id_type, has_marks=segments is not None), shape.length), np.uint8
+        )
+
+        ids = ids_of(planes, id_type)
+        if shape.length == self.length:
+            self._write_ids(group_of_row, rows, ids)
+        else:
+            # Stored rows are cut into shorter ones, which do not lie one after the other in the planes.
+            stored_ids = self._empty((ids.size // self.length, self.length), id_type)
+            self._write_ids(group_of_row, rows, stored_ids)
+            ids[...] = stored_ids.reshape(shape)
+
+        if segments is not None:
+            learned: Bools | None = None
+            if self.needs_loss_mask:
+                learned = self._stored_loss_mask(shape, group_of_row, rows)
+            segments.marks(learned, marks_of(planes))
+        return planes
 
     def _segments(self, shape: BatchShape, stored: Ragged, within: int | None) -> RowSegments:
         """Return the segments of a batch.

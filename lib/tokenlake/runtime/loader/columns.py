@@ -39,6 +39,7 @@ import numpy.typing as npt
 
 from tokenlake.base.arrays import Bools, Int32, Int64, offsets_of, places
 from tokenlake.errors import ConfigError
+from tokenlake.runtime.loader.transfer import EXCLUDED, FIRST_OF_SEGMENT, PADDING
 
 IGNORED: Final = -100
 """Value of `labels` and `targets` at places that do not count toward the loss."""
@@ -185,6 +186,29 @@ class RowSegments:
         out.reshape(-1)[self._starts()[is_segment]] = False
         if learned is not None:
             np.logical_and(out, learned, out=out)
+        return out
+
+    def marks(self, learned: Bools | None, out: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Write the marks of each id, from which a device computes all columns; see
+        :mod:`tokenlake.runtime.loader.transfer`.
+
+        Args:
+            learned: Stored loss mask, bool[B, L]; None: the dataset has none, and all ids count.
+            out: Array of shape (B, L), whose rows may lie apart.
+        """
+        if learned is None:
+            out[...] = 0
+        else:
+            np.multiply(~learned, np.uint8(EXCLUDED), out=out)
+        # The first ids of segments, without those of the padding.
+        is_segment = np.ones(len(self.runs), np.bool_)
+        is_segment[self.row_runs[1:] - 1] = False
+        row, place = np.divmod(self._starts()[is_segment], self.length)
+        out[row, place] |= FIRST_OF_SEGMENT
+        # The padding at the end of each row.
+        padding = self.runs[self.row_runs[1:] - 1]
+        for row_with_padding in np.flatnonzero(padding).tolist():
+            out[row_with_padding, self.length - padding[row_with_padding] :] = PADDING
         return out
 
     def _starts(self) -> Int64:

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Self, Unpack, final
 
 from tokenlake.base.checks import whole_number
@@ -13,7 +14,7 @@ from tokenlake.base.markup import named_facts
 from tokenlake.base.metrics import Metric
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader.balance import BatchBalance
-from tokenlake.runtime.loader.batch import Batch
+from tokenlake.runtime.loader.batch import Assembler, Batch
 from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.loader.host_batches import HostBatches, Place
 from tokenlake.runtime.loader.host_reader import HostReader
@@ -354,7 +355,12 @@ class DataLoader:
         multiple = 1 if plan.padding is None else plan.padding.multiple
         lengths = sorted({length for _, length in plan.batch_shapes or ((0, multiple),)})
         placement = Placement(self._sharding, plan.batch_sizes, lengths, options.batch_layout)
-        return reader.cut(placement.wanted, placement.parts), placement.place
+        reader = reader.cut(placement.wanted, placement.parts)
+        assembler = reader.assembler
+        if isinstance(assembler, Assembler) and assembler.can_transfer and placement.computes_columns:
+            reader = replace(reader, assembler=assembler.for_transfer())
+            return reader, partial(placement.place_computed, names=assembler.names)
+        return reader, placement.place
 
     def _begin(self) -> Position:
         """Return the position at which the next iteration begins."""

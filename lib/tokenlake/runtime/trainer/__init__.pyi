@@ -22,5 +22,6 @@ from tokenlake.runtime.trainer.preference_losses import dpo as dpo
 from tokenlake.runtime.trainer.preference_losses import kto as kto
 from tokenlake.runtime.trainer.preference_losses import orpo as orpo
 from tokenlake.runtime.trainer.step import TrainState as TrainState
+from tokenlake.runtime.trainer.step import lowered as lowered
 from tokenlake.runtime.trainer.step import make_step as make_step
 from tokenlake.runtime.trainer.trainer import Trainer as Trainer

@@ -20,15 +20,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from tokenlake.errors import ConfigError
+from tokenlake.runtime.trainer.head_loss import IGNORED, HeadSums, cut_places, head_sums
 
-IGNORED: Final = -100
-"""Target of a place that does not count toward the loss."""
 Params: TypeAlias = Any
 """A pytree of arrays."""
 DeviceBatch: TypeAlias = Mapping[str, jax.Array]
@@ -192,20 +191,24 @@ def focal(logits: jax.Array, targets: jax.Array, *, gamma: float = 2.0, z_loss: 
     """
     log_p, log_z = log_probs(logits, targets)
     is_target = targets != IGNORED
-    losses = -log_p
-    if gamma:
-        # The power has no derivative at p = 1 for gamma < 1, so p is kept below 1. Places without a target have no loss
-        # either way.
-        one_minus_p = jnp.where(is_target, -jnp.expm1(jnp.minimum(log_p, -1e-7)), 1.0)
-        losses = losses * one_minus_p**gamma
-    if z_loss:
-        losses = losses + z_loss * log_z**2
+    losses = jnp.where(is_target, _focal_losses(log_p, log_z, gamma=gamma, z_loss=z_loss), 0.0)
     is_likeliest = jnp.where(is_target, jnp.argmax(logits, axis=-1) == targets, False)
     return Sums(
         loss=jnp.sum(losses),
         weight=jnp.sum(is_target, dtype=jnp.float32),
         parts={"nll": -jnp.sum(log_p), "accuracy": jnp.sum(is_likeliest, dtype=jnp.float32)},
     )
+
+
+def _focal_losses(log_p: jax.Array, log_z: jax.Array, *, gamma: float, z_loss: float) -> jax.Array:
+    """Return the loss of each place, as of :func:`focal`, from log p of its target and log Z."""
+    losses = -log_p
+    if gamma:
+        # The power has no derivative at p = 1 for gamma < 1, so p is kept below 1.
+        losses = losses * (-jnp.expm1(jnp.minimum(log_p, -1e-7))) ** gamma
+    if z_loss:
+        losses = losses + z_loss * log_z**2
+    return losses
 
 
 def over_logits(
@@ -244,7 +247,7 @@ def over_logits(
     hidden, head = output
     if chunk is None or chunk >= hidden.shape[1]:
         return sums(_logits(hidden, head), targets)
-    parts = (_cut(hidden, chunk, 0), _cut(targets, chunk, IGNORED))
+    parts = (cut_places(hidden, chunk, 0), cut_places(targets, chunk, IGNORED))
 
     # Values that the forward pass does not keep are computed again in the backward pass: this saves the memory.
     @partial(jax.checkpoint, prevent_cse=False)
@@ -267,14 +270,6 @@ def _logits(hidden: jax.Array, head: jax.Array) -> jax.Array:
     return jnp.einsum("btd,dv->btv", hidden, head, preferred_element_type=jnp.float32)
 
 
-def _cut(values: jax.Array, chunk: int, filler: int) -> jax.Array:
-    """Cut (B, T, ...) along T into (parts, B, chunk, ...); the last part is padded with the filler."""
-    rows, length = values.shape[:2]
-    padding = [(0, 0), (0, -length % chunk)] + [(0, 0)] * (values.ndim - 2)
-    values = jnp.pad(values, padding, constant_values=filler)
-    return jnp.moveaxis(values.reshape(rows, -1, chunk, *values.shape[2:]), 1, 0)
-
-
 def language_model(
     apply: Apply, *, gamma: float = 0.0, z_loss: float = 0.0, chunk: int | None = None
 ) -> Objective:
@@ -293,9 +288,23 @@ def language_model(
         ...     return params["embed"][batch["input_ids"]] @ params["embed"].T
         >>> objective = language_model(apply, z_loss=1e-4)  # tl.Trainer(..., objective=objective)
     """
-    sums = partial(focal, gamma=gamma, z_loss=z_loss)
+    sums_of_logits = partial(focal, gamma=gamma, z_loss=z_loss)
+    loss_of_places = partial(_focal_losses, gamma=gamma, z_loss=z_loss)
 
     def objective(params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
-        return over_logits(apply(params, batch), targets_of(batch), sums, chunk)
+        output = apply(params, batch)
+        targets = targets_of(batch)
+        if not isinstance(output, tuple):
+            return over_logits(output, targets, sums_of_logits, chunk)
+        hidden, head = output
+        common_type = jnp.promote_types(hidden.dtype, head.dtype)
+        sums: HeadSums = head_sums(
+            hidden.astype(common_type),
+            head.astype(common_type),
+            targets,
+            loss_of_places,
+            chunk or hidden.shape[1],
+        )
+        return Sums(sums.loss, sums.weight, {"nll": sums.nll, "accuracy": sums.accuracy})
 
     return objective
