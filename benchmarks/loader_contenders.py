@@ -13,6 +13,10 @@ from benchmarks.interpreters import PACKAGES, can_import, interpreter, variable
 
 Role = Literal["ours", "peer", "ceiling"]
 
+SHUFFLED: Final = "shuffled"
+GLOBAL: Final = "global shuffle"
+"""Order of a loader whose figures are those of a uniform permutation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loader:
@@ -24,7 +28,8 @@ class Loader:
         form: of the rows, one of :data:`benchmarks.systems.loader_convert.FORMATS`; empty: the store itself.
         variant: passed to the program.
         module: what must be importable.
-        order: in which rows come, in words.
+        order: in which rows come, in words. "shuffled" becomes :data:`GLOBAL` where the delivered order looks like
+            chance.
         share: of the epochs that the others deliver; slow ones deliver fewer.
         role: ceilings check, shuffle or collect nothing, and are no loaders.
     """
@@ -34,7 +39,7 @@ class Loader:
     form: str = ""
     variant: str = ""
     module: str = "tokenlake.runtime.loader"
-    order: str = "global shuffle"
+    order: str = SHUFFLED
     share: float = 1.0
     role: Role = "peer"
 
@@ -59,13 +64,15 @@ STORED: Final = "pyarrow row groups"
 PAGES: Final = "tokenlake's pages"
 LITDATA: Final = "litdata TokensLoader"
 
+BY_WEIGHTS: Final = "by weights, row groups shuffled, rows inside each"
+
 LOADERS: Final = (
     Loader(OURS, "loader_tokenlake", variant="ids", role="ours"),
     Loader(DECODED, "loader_tokenlake", variant="decoded", role="ours"),
     Loader(SEGMENTS, "loader_tokenlake", variant="segments", role="ours"),
     Loader(EVERYTHING, "loader_tokenlake", variant="all", role="ours"),
-    Loader(MIXTURE, "loader_tokenlake", variant="mixture", role="ours"),
-    Loader(MIXTURE_EVERYTHING, "loader_tokenlake", variant="mixture-all", role="ours"),
+    Loader(MIXTURE, "loader_tokenlake", variant="mixture", role="ours", order=BY_WEIGHTS),
+    Loader(MIXTURE_EVERYTHING, "loader_tokenlake", variant="mixture-all", role="ours", order=BY_WEIGHTS),
     Loader(
         "tokenlake, input_ids, jax.Array on the CPU",
         "loader_tokenlake",

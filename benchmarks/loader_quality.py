@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,10 +35,27 @@ FIGURES: Final = {
 HEAD: Final = ("order", *FIGURES.values())
 
 
-def measure_quality(
-    work: Path, loaders: Sequence[Loader], given: LoaderInput
-) -> tuple[list[list[str]], list[str]]:
-    """Return the lines of the table, under :data:`HEAD`, and notes on orders that could not be judged."""
+_SIGMAS: Final = 4.0
+"""Deviations from the mean of all permutations at which an order is still called a global shuffle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderQuality:
+    """Judgement of the orders that loaders delivered.
+
+    Attributes:
+        lines: Lines of the table, under :data:`HEAD`.
+        like_chance: Names of the loaders whose figures are those of a uniform permutation.
+        notes: Notes on orders that could not be judged.
+    """
+
+    lines: list[list[str]]
+    like_chance: frozenset[str]
+    notes: list[str]
+
+
+def measure_quality(work: Path, loaders: Sequence[Loader], given: LoaderInput) -> LoaderQuality:
+    """Judge the order of one epoch of each loader, as it was delivered."""
     sizes = open_rows(open_store(str(given.store)), CORPUS, 1, "train").group_rows
     group_of = np.repeat(np.arange(len(sizes)), sizes)
     found: dict[str, ShuffleQuality] = {}
@@ -49,8 +67,20 @@ def measure_quality(
             except (RuntimeError, OSError, ValueError) as error:
                 notes.append(f"The order of {loader.name} could not be judged: {error}")
                 print(notes[-1], file=sys.stderr, flush=True)
+    like_chance = frozenset(name for name, quality in found.items() if is_like_chance(quality))
     found |= references(given.rows, BATCH, group_of)
-    return [[name, *_cells(quality)] for name, quality in found.items()], notes
+    lines = [[name, *_cells(quality)] for name, quality in found.items()]
+    return LoaderQuality(lines=lines, like_chance=like_chance, notes=notes)
+
+
+def is_like_chance(quality: ShuffleQuality) -> bool:
+    """Return whether the figures of the table are those of a uniform permutation, within four deviations each.
+
+    One order has eight of them, of which a uniform permutation exceeds four deviations once in 2,000 orders.
+    """
+    figures = quality.figures()
+    judged = [figures[name] for name in FIGURES if name in figures]
+    return all(abs(figure.sigmas) <= _SIGMAS for figure in judged)
 
 
 def _delivered(work: Path, loader: Loader, given: LoaderInput) -> Any:

@@ -1,4 +1,4 @@
-"""Check a statement of `tokenlake prove` without Tokenlake, in 100 lines of numpy, pyarrow and RFC 8032.
+"""Check a statement of `tokenlake prove` without Tokenlake, in 125 lines of numpy, pyarrow and RFC 8032.
 
 ::
 
@@ -75,10 +75,37 @@ def permuted(value, size, key):  # a Feistel network of two digits, whose bases 
     return value.astype(np.int64)
 
 
-def order(groups, bounds, seed, window, epoch):  # the stored row at each place of all lanes, one lane after the other
-    every, many, first = np.arange(groups.sum()), len(groups), np.append(0, np.cumsum(groups))
+def cut(rows, parts):  # the begin of each of some equal parts, and the end of the last
+    return np.array([part * rows // parts for part in range(parts + 1)])
+
+
+def strands(groups, lanes, seed, count, epoch):  # lanes of some strands each, which take turns
+    rows = groups.sum()
+    bounds, begins = cut(rows, lanes), cut(rows, lanes * count)
+    laid, length, whole = order(groups, begins, seed, {"window": 1}, epoch), np.diff(begins), rows // (lanes * count)
+    lane = np.repeat(np.arange(lanes), np.diff(bounds))
+    place = np.arange(rows) - bounds[lane]
+    turn = np.minimum(place // count, whole)  # the last turn has a row of the longer strands only
+    longer = np.flatnonzero(length > whole)
+    first = np.searchsorted(longer, lane * count)
+    size = np.where(turn < whole, count, np.searchsorted(longer, lane * count + count) - first)
+    by_turn = word(word(word(word(word(0, np.array([seed], U)), [4]), [epoch]), lane), turn)
+    number = permuted(place - turn * count, size, by_turn)
+    strand = lane * count + number
+    last = turn == whole
+    strand[last] = longer[(first + number)[last]]
+    return laid[begins[strand] + np.where(strand % 2 == 0, turn, length[strand] - 1 - turn)]
+
+
+def order(groups, bounds, seed, form, epoch):  # the stored row at each place of all lanes, one lane after the other
+    every, many, first, window = np.arange(groups.sum()), len(groups), np.append(0, np.cumsum(groups)), form["window"]
     if seed is None:  # as they are stored
         return every
+    if "interleave" in form:
+        return strands(groups, len(bounds) - 1, seed, form["interleave"], epoch)
+    if window == "all":
+        by_epoch = word(word(word(0, np.array([seed], U)), [5]), [epoch])
+        return permuted(every, np.full(len(every), len(every)), np.repeat(by_epoch, len(every)))
     by_group, by_window = (word(word(word(0, np.array([seed], U)), [kind]), [epoch]) for kind in (1, 2))
     laid = permuted(np.arange(many), np.full(many, many), np.repeat(by_group, many))
     begins, lane = np.append(0, np.cumsum(groups[laid])), np.searchsorted(bounds, every, "right") - 1
@@ -90,15 +117,15 @@ def order(groups, bounds, seed, window, epoch):  # the stored row at each place 
     return first[laid[index]] + moved - begins[index]
 
 
-def read(deliveries, name, groups, window):  # how often each row was read
+def read(deliveries, name, groups, form):  # how often each row was read
     found = np.zeros(groups.sum(), np.int64)
     for each in (each for each in deliveries if each["source"] == name):
-        bounds = np.array([lane * len(found) // len(each["end"]) for lane in range(len(each["end"]) + 1)])
+        bounds = cut(len(found), len(each["end"]))
         lane, rows = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds)), np.diff(bounds)
         (begin, end), place = (np.array(each[at])[lane] for at in ("begin", "end")), np.arange(len(lane)) - bounds[lane]
         for epoch in range(int((begin // rows[lane]).min()), int((-(-end // rows[lane])).max())):
             now = place + epoch * rows[lane]
-            found[order(groups, bounds, each["seed"], window, epoch + each["epoch"])] += (begin <= now) & (now < end)
+            found[order(groups, bounds, each["seed"], form, epoch + each["epoch"])] += (begin <= now) & (now < end)
     return found
 
 
@@ -109,7 +136,7 @@ def canonical(value):
 def check(data, key, store, takedown=None):
     told, sha256 = json.loads(data), lambda data: hashlib.sha256(data).hexdigest()
     need(canonical(told) + b"\n" == data and told["public_key"] == key, "written again, or signed by another key")
-    mark, listed, window = told.pop("signature"), told["takedown"] or {"deliveries": []}, told["state"]["window"]
+    mark, listed, form = told.pop("signature"), told["takedown"] or {"deliveries": []}, told["state"]
     need(signed(bytes.fromhex(key), canonical(told), bytes.fromhex(mark)) and mark == mark.lower(), "another signature")
     need((sha256(takedown.read_bytes()) if takedown else None) == listed.get("sha256"), "another takedown list")
     gone = pq.read_table(takedown, columns=["file", "position"]).to_pylist() if takedown else []
@@ -121,7 +148,7 @@ def check(data, key, store, takedown=None):
         files = [each for each in manifest["files"] if each["split"] == split]
         need(all(sha256((folder / file["path"]).read_bytes()) == file["sha256"] for file in files), f"damaged {name}")
         groups = np.concatenate([np.diff([*each["row_groups"], each["rows"]]) for each in files])
-        rows, stated = read(told["deliveries"], name, groups, window), told["sources"][name]
+        rows, stated = read(told["deliveries"], name, groups, form), told["sources"][name]
         columns = ["segment_lengths", "documents"] if (packed := dataset["kind"] == "packed") else ["file", "position"]
         held = [row for each in files for row in pq.read_table(folder / each["path"], columns=columns).to_pylist()]
         ids = sum(n * sum(row["segment_lengths"]) for n, row in zip(rows.tolist(), held, strict=True) if packed)
@@ -130,7 +157,7 @@ def check(data, key, store, takedown=None):
         need(ids == stated["tokens"] or not packed, f"tokens of {name}")
         inputs = [(each["file_id"], name) for each in manifest["inputs"] for name in (each["file_id"], each["path"])]
         wanted = {(file, row["position"]) for row in gone for file, name in inputs if row["file"] == name}
-        late = (held[row] for row in np.flatnonzero(read(listed["deliveries"], name, groups, window)))
+        late = (held[row] for row in np.flatnonzero(read(listed["deliveries"], name, groups, form)))
         pieces = ((each["file"], each["position"]) for row in late for each in (row["documents"] if packed else [row]))
         need(wanted.isdisjoint(pieces), f"{name}: a document of the takedown list was read")
     return told

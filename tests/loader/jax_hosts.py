@@ -90,9 +90,10 @@ def _check_global(data: Any, sharding: NamedSharding) -> None:
 
 def _decoded(data: Any, sharding: NamedSharding) -> dict[str, int]:
     """Row groups that this process decodes in a pass, and (said by the first one) those that one alone would."""
-    loaders = [tl.DataLoader(data, ROWS, sharding=sharding)]
+    # A process needs the row groups of its lanes only in an order of windows or strands.
+    loaders = [tl.DataLoader(data, ROWS, sharding=sharding, window=1)]
     if jax.process_index() == 0:
-        loaders.append(tl.DataLoader(data, ROWS))
+        loaders.append(tl.DataLoader(data, ROWS, window=1))
     for loader in loaders:
         assert sum(1 for _ in loader) == len(loader)
     here, *whole = [loader.decoded.groups for loader in loaders]

@@ -314,9 +314,17 @@ def test_options_of_other_loaders_say_where_they_belong(ds: tl.Dataset, option: 
 
 @pytest.mark.parametrize(("prefetch", "workers"), [(0, 0), (0, 2), (1, 0), (4, 3)])
 def test_threads_change_nothing_and_end(ds: tl.Dataset, prefetch: int, workers: int):
-    expected = ids(tl.DataLoader(ds, 8, columns=["input_ids"]))
+    # The default order depends on cache_bytes; one that is stated does not.
+    for order in ({"window": 1}, {"window": "all"}, {"interleave": 2}):
+        _check_threads(ds, prefetch, workers, order)
+
+
+def _check_threads(ds: tl.Dataset, prefetch: int, workers: int, order: dict[str, Any]) -> None:
+    expected = ids(tl.DataLoader(ds, 8, columns=["input_ids"], **order))
     before = set(threading.enumerate())
-    loader = tl.DataLoader(ds, 8, columns=["input_ids"], prefetch=prefetch, workers=workers, cache_bytes=2000)
+    loader = tl.DataLoader(
+        ds, 8, columns=["input_ids"], prefetch=prefetch, workers=workers, cache_bytes=2000, **order
+    )
     assert same(ids(loader), expected)
     assert not set(threading.enumerate()) - before
     iterator = iter(loader)
@@ -390,7 +398,12 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"epochs": 0}, "epochs: got 0"),
     ({"lanes": 3}, "lanes: got 3, which does not divide"),
     ({"window": 0}, "window: got 0"),
-    ({"shuffle": False, "lanes": 2}, "lanes and window are of a shuffled order"),
+    ({"window": "every"}, "window: got 'every', must be a whole number from 1 on, or 'all'"),
+    ({"interleave": 0}, "interleave: got 0"),
+    ({"interleave": 20}, "interleave: got 20, but a lane has 19 rows; expected at most 19"),
+    ({"interleave": 2, "window": 1}, "window and interleave: got 1 and 2, which are two orders"),
+    ({"shuffle": False, "interleave": 2}, "lanes, window and interleave are of a shuffled order"),
+    ({"shuffle": False, "lanes": 2}, "lanes, window and interleave are of a shuffled order"),
     ({"host": (2, 2)}, r"host: got \(2, 2\)"),
     ({"host": (0, 3)}, "a number that divides 8"),
     ({"columns": ["input_id"]}, "did you mean 'input_ids'"),

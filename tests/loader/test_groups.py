@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_let_go_and_decoded_again(ds: tl.Dataset):
     one = ds.rows.packed(0, loss_mask=False).nbytes
     for workers in (0, 1, 3):
         loader = tl.DataLoader(
-            ds, 8, lanes=1, epochs=3, columns=["input_ids"], cache_bytes=4 * one, workers=workers
+            ds, 8, lanes=1, window=1, epochs=3, columns=["input_ids"], cache_bytes=4 * one, workers=workers
         )
         assert sum(map(len, ids(loader))) == 3 * len(ds)
         # Once in an epoch; the last of one may be among the first of the next, and threads may come too early:

@@ -128,7 +128,7 @@ def test_what_does_not_fit_is_refused(store: str, ds: tl.Dataset, sources: dict[
         (lambda: tl.DataLoader(tl.Mixture(found, half), 8, shuffle=False), "a mixture has no stored order"),
         (
             lambda: tl.DataLoader(tl.Mixture(found, half), 8, epochs=2),
-            "epochs and window are of single datasets",
+            "epochs, window and interleave are of single datasets",
         ),
         (
             lambda: tl.DataLoader(

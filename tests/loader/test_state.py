@@ -34,17 +34,73 @@ def test_a_state_is_pinned(ds: tl.Dataset):
         "epochs": 1,
         "drop_last": False,
         "lanes": 8,
-        "window": 1,
-        "order": 2,
+        "window": "all",
+        "order": 3,
         "mixture": None,
     }
+
+
+FORMS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"window": 1}, {"window": 1, "order": 2}),
+    ({"window": 4}, {"window": 4, "order": 2}),
+    ({"window": "all"}, {"window": "all", "order": 3}),
+    ({"interleave": 3}, {"window": 1, "interleave": 3, "order": 3}),
+    ({"cache_bytes": 6000, "lanes": 2}, {"window": 1, "interleave": 4, "order": 3}),
+    ({"shuffle": False}, {"window": 1, "order": 2}),
+]
+
+
+@pytest.mark.parametrize(("options", "facts"), FORMS, ids=str)
+def test_a_state_names_its_order_and_resumes_in_it(
+    ds: tl.Dataset, options: dict[str, Any], facts: dict[str, Any]
+):
+    """The default order may change with the release and the memory: a state goes on in its own."""
+    begun = tl.DataLoader(ds, 8, seed=3, **options)
+    state = state_at(begun, 5)
+    assert {name: state[name] for name in ("window", "interleave", "order") if name in state} == facts
+    whole = [batch["input_ids"] for batch in tl.DataLoader(ds, 8, seed=3, **options)]
+    # A loader of the default order takes the order of the state, unless other options are of another run.
+    others = {name: value for name, value in options.items() if name in ("lanes", "shuffle")}
+    resumed = tl.DataLoader(ds, 8, seed=3, **others)
+    resumed.set_state(state)
+    assert resumed.get_state() == state
+    assert same([batch["input_ids"] for batch in resumed], whole[5:])
+    # From the state alone.
+    plan, position = restored(state, lambda version, split: tl.open(ds.store.url, version, split=split))
+    assert (plan.identity, position.step) == (begun.plan.identity, 5)
+    # And afterwards that of another state.
+    if "shuffle" not in options:
+        other = state_at(tl.DataLoader(ds, 8, seed=3, window=2, **others), 2)
+        resumed.set_state(other)
+        assert resumed.get_state() == other
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, True, "all", [1], {}, 10**40, 1 << 31, 1000])
+def test_an_impossible_number_of_strands_is_refused(ds: tl.Dataset, value: Any):
+    state = state_at(tl.DataLoader(ds, 8, lanes=4, interleave=3), 1)
+    changed = {**state, "interleave": value}
+    with pytest.raises(ConfigError, match="interleave"):
+        tl.DataLoader(ds, 8, lanes=4).set_state(changed)
+    with pytest.raises(ConfigError, match="interleave"):
+        restored(changed, lambda version, split: tl.open(ds.store.url, version, split=split))
+
+
+def test_a_requested_order_is_kept(ds: tl.Dataset):
+    state = state_at(tl.DataLoader(ds, 8, interleave=3), 5)
+    for options, message in (
+        ({"window": 1}, "interleave is 3 there, and missing here"),
+        ({"window": "all"}, "window is 1 there and 'all' here"),
+        ({"interleave": 2}, "interleave is 3 there and 2 here"),
+    ):
+        with pytest.raises(ConfigError, match=f"the state is of another run: .*{message}"):
+            tl.DataLoader(ds, 8, **options).set_state(state)
 
 
 OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"seed": 1}, "seed is 0 there and 1 here"),
     ({"shuffle": False}, "shuffle is True there and False here"),
     ({"lanes": 4}, "lanes is 8 there and 4 here"),
-    ({"window": 3}, "window is 1 there and 3 here"),
+    ({"window": 3}, "window is 'all' there and 3 here; order is 3 there and 2 here"),
     ({"epochs": 2}, "epochs is 1 there and 2 here"),
     ({"drop_last": True}, "drop_last is False there"),
     ({"batch_size": 16}, r"another size from now on is written {0: 8, 5: 16}"),
@@ -85,7 +141,9 @@ def test_what_is_no_state_is_refused(ds: tl.Dataset, wrong: Any):
 _GARBAGE: list[Any] = [True, False, 1.0, 10**40, -1, "1", None, [1], {}]
 
 
-@pytest.mark.parametrize("key", ["step", "epoch", "rows", "format", "batch_size", "seed", "lanes", "shuffle"])
+@pytest.mark.parametrize(
+    "key", ["step", "epoch", "rows", "format", "batch_size", "seed", "lanes", "shuffle", "window"]
+)
 def test_a_value_of_another_type_is_refused(learned: tl.Dataset, key: str):
     """A statement is signed from a state: what is accepted there is what was delivered."""
     loader = tl.DataLoader(learned, 8, seed=1, lanes=1)

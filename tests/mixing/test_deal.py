@@ -195,13 +195,14 @@ def test_far_away_counts_are_as_exact() -> None:
     assert np.ptp(before, axis=1).max() <= len(shares)
 
 
-def test_a_block_too_small_for_so_many_sources_is_an_error_that_says_how_large() -> None:
+def test_groups_are_as_large_as_the_number_of_sources_needs() -> None:
     many = constant(named([1 / 20] * 20))
     assert deal(many, 1, block_size=1).ceiling(0) is None
+    raised = deal(many, 4, block_size=100)
+    assert raised.cells * 2 == 400
+    rows_taken = taken(raised, 4, range(300))
+    assert np.array_equal(rows_taken, taken(deal(many, 4, block_size=400), 4, range(300)))
     with pytest.raises(
-        ConfigError, match="block_size 100 is too small to deal 20 sources to 4 lanes; expected 4"
+        ConfigError, match="block_size 16777216: 64 lanes and 20 sources are dealt in groups of"
     ):
-        deal(many, 4, block_size=100)
-    assert deal(many, 4, block_size=400).cells * 2 == 400
-    with pytest.raises(ConfigError, match="block_size 16777216: too many slots of 64 lanes and 20 sources"):
         deal(many, 64, block_size=1 << 24)

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.shuffle_quality import delivered_rows, quality_of
+from benchmarks.loader_quality import is_like_chance
+from benchmarks.shuffle_quality import ShuffleQuality, delivered_rows, quality_of, shuffle_quality
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing import EpochOrder, LaneLayout
+from tokenlake.runtime.mixing import EpochOrder, LaneLayout, RowOrder, StrandOrder, UniformOrder
 
 ROWS, GROUP, LANES, BATCH = 100_000, 256, 64, 256
 GROUP_ROWS = np.array([GROUP] * (ROWS // GROUP) + [ROWS % GROUP])
@@ -62,3 +63,28 @@ def test_delivered_rows_are_those_of_the_loader(
 def test_what_is_no_permutation_is_refused(delivered: list[int]) -> None:
     with pytest.raises(ConfigError, match="expected 0 to 3, each once"):
         quality_of(np.array(delivered), 2)
+
+
+def _qualities(order: RowOrder) -> list[ShuffleQuality]:
+    """Return the figures of three epochs."""
+    return [shuffle_quality(order, BATCH, epoch) for epoch in range(3)]
+
+
+def test_a_dataset_that_fits_into_memory_is_shuffled_as_by_chance() -> None:
+    for quality in _qualities(UniformOrder(GROUP_ROWS, lanes=LANES, seed=3)):
+        assert is_like_chance(quality)
+
+
+def test_strands_mix_better_than_a_window() -> None:
+    """Goals of the default order: a batch variance of at most 1.2, and an autocorrelation of at most 0.2."""
+    group_rows = np.full(1_600, 64)
+    for quality in _qualities(StrandOrder(group_rows, lanes=LANES, seed=3, strands=12)):
+        assert quality.batch_variance.value <= 1.2
+        assert quality.autocorrelation[BATCH].value <= 0.2
+        groups = quality.batch_groups
+        assert groups is not None and groups.value > 0.95 * groups.uniform
+        # The neighbours of a row are far away, but not as far as by chance.
+        assert not is_like_chance(quality)
+    window = shuffle_quality(EpochOrder(group_rows, lanes=LANES, seed=3), BATCH)
+    assert window.autocorrelation[BATCH].value > 0.9
+    assert not is_like_chance(window)

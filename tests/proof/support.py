@@ -24,6 +24,8 @@ ORDERS: dict[str, dict[str, Any]] = {
     "epochs and windows": {"batch_size": {0: 4, 3: 8}, "epochs": 3, "window": 3},
     "the rest left out": {"batch_size": 8, "drop_last": True},
     "without end": {"batch_size": 8, "epochs": None, "lanes": 4},
+    "one window": {"batch_size": 8, "epochs": 2, "window": 1},
+    "strands": {"batch_size": {0: 4, 3: 8}, "epochs": 2, "lanes": 4, "interleave": 3},
     "as stored": {"batch_size": 8, "shuffle": False},
 }
 MIXTURES: dict[str, dict[str, Any]] = {

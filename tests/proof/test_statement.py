@@ -356,11 +356,11 @@ def test_the_command_signs_and_checks(
     assert main(["prove", "--check", str(out)]) == 2
 
 
-def test_the_verifier_stands_alone_in_100_lines() -> None:
+def test_the_verifier_stands_alone_in_125_lines() -> None:
     text = ALONE.read_text()
     tree = ast.parse(text)
     lines = text.splitlines()[(ast.get_docstring(tree) and tree.body[0].end_lineno) or 0 :]
-    assert len([line for line in lines if line.strip() and not line.startswith("#")]) <= 100
+    assert len([line for line in lines if line.strip() and not line.startswith("#")]) <= 125
     imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in imported} - sys.stdlib_module_names == {"numpy", "pyarrow"}

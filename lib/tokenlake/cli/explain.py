@@ -45,7 +45,8 @@ class Order:
         epochs: Epochs of one pass, or `none` for a loader without an end. Default: 1.
         passes: How often the program iterates over the loader. Default: 1.
         lanes: Lanes of the loader.
-        window: Shuffle window of the loader.
+        window: Row groups whose rows the loader permutes together, or `all`. Default: the loader's default order.
+        interleave: Parts of each lane that the loader reads side by side. Default: the loader's default order.
         shuffle: Whether the loader shuffles; --no-shuffle reads rows as they are stored.
         drop_last: The loader drops the last incomplete batch.
         padding: Padding of the loader, as JSON: {"buckets": 8, "multiple": 64}. Of documents and preferences.
@@ -57,7 +58,8 @@ class Order:
     epochs: int | Literal["none"] | None = None
     passes: int | None = None
     lanes: int | None = None
-    window: int | None = None
+    window: int | Literal["all"] | None = None
+    interleave: int | None = None
     shuffle: Annotated[bool, Parameter(negative="--no-shuffle")] = True
     drop_last: bool = False
     padding: Annotated[str | None, Parameter(metavar="JSON")] = None
@@ -94,7 +96,8 @@ class Order:
             drop_last=self.drop_last,
             padding=_padding(self.padding),
             lanes=self.lanes,
-            window=1 if self.window is None else self.window,
+            window=self.window,
+            interleave=self.interleave,
         )
         return BatchPlan(open_dataset(url, name, split=self.split), options)
 

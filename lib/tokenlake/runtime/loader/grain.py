@@ -11,7 +11,7 @@ from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.loader.host_batches import ALL, HostBatches, Turn
 from tokenlake.runtime.loader.host_reader import HostReader, shared_reader
 from tokenlake.runtime.loader.mixture import Mixture
-from tokenlake.runtime.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions
+from tokenlake.runtime.loader.options import LoaderKeywords, LoaderOptions
 from tokenlake.runtime.loader.per_process import PerProcess
 from tokenlake.runtime.loader.shared_rows import SharedRows
 
@@ -36,8 +36,8 @@ def grain_dataset(
         data: Dataset or mixture, as for :class:`tokenlake.DataLoader`.
         batch_size: Rows of the global batch, as for :class:`tokenlake.DataLoader`.
         options: All other options of :class:`tokenlake.DataLoader` except `sharding`. `prefetch`, `workers` and
-            `cache_bytes` (256 MiB by default) apply to each worker process. `epochs` follow one after the other;
-            Grain's ``repeat`` would repeat the same ones.
+            `cache_bytes` apply to each worker process. `epochs` follow one after the other; Grain's ``repeat`` would
+            repeat the same ones.
 
     Raises:
         MissingExtraError: Grain is not installed.
@@ -51,8 +51,7 @@ def grain_dataset(
         (8, 64)
         >>> state = iterator.get_state()
     """
-    keywords: LoaderKeywords = {"cache_bytes": WORKER_CACHE_BYTES, **options}
-    return GrainBatches(shared_reader(data, LoaderOptions.of("grain_dataset", batch_size, keywords)))
+    return GrainBatches(shared_reader(data, LoaderOptions.of("grain_dataset", batch_size, options)))
 
 
 def grain_source(data: Dataset, *, columns: Sequence[str] | None = None) -> GrainRows:

@@ -13,7 +13,7 @@ from tokenlake.runtime.loader.hf_arrow import HfColumns, import_datasets
 from tokenlake.runtime.loader.host_batches import HostBatches, Turn
 from tokenlake.runtime.loader.host_reader import HostReader, shared_reader
 from tokenlake.runtime.loader.mixture import Mixture
-from tokenlake.runtime.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions
+from tokenlake.runtime.loader.options import LoaderKeywords, LoaderOptions
 from tokenlake.runtime.loader.per_process import PerProcess
 from tokenlake.runtime.loader.plan import BatchPlan
 
@@ -32,8 +32,9 @@ def hf_dataset(
 
     Items are rows: dicts of numpy arrays (L,). Each batch of `batch_size` rows is a shard in the sense of ``datasets``.
     Its ``state_dict`` and ``load_state_dict`` therefore resume exactly, and equally fast at any step: only the rows of
-    one batch are made again, not the stream before. With N workers of a PyTorch loader that makes batches of
-    `batch_size`, batches have the same order for every N.
+    one batch are made again, not the stream before. The state counts steps and does not name the order: resume it with
+    the same options, and with `window=1` if an earlier release wrote it, whose default that was. With N workers of a
+    PyTorch loader that makes batches of `batch_size`, batches have the same order for every N.
 
     Frameworks may divide the items of an iterable dataset among processes. If yours does not, `host` gives each process
     its part of every batch.
@@ -45,7 +46,7 @@ def hf_dataset(
         options: All other options of :class:`tokenlake.DataLoader` except `sharding`. Epochs follow one after the
             other. `columns` are those of :meth:`tokenlake.Dataset.to_hf`; ``labels`` and ``targets`` are int64, as
             losses of PyTorch require. The defaults are ``input_ids``, ``attention_mask`` and ``labels`` for documents,
-            and those of the loader for preferences. The default of `cache_bytes` is 256 MiB.
+            and those of the loader for preferences.
 
     Raises:
         MissingExtraError: ``datasets`` is not installed.
@@ -61,7 +62,7 @@ def hf_dataset(
     hf = import_datasets()
     first_dataset = data if isinstance(data, Dataset) else next(iter(data.datasets.values()))
     columns = HfColumns.of_batches(first_dataset.rows, options.pop("columns", None), rename)
-    keywords: LoaderKeywords = {"cache_bytes": WORKER_CACHE_BYTES, **options, "columns": columns.ours}
+    keywords: LoaderKeywords = {**options, "columns": columns.ours}
     if keywords.get("layout") is not None:
         raise ConfigError(
             f"layout: got {keywords.get('layout')!r}, but a dataset of Hugging Face gives rows as they are; leave it "

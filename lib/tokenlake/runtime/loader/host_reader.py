@@ -21,6 +21,7 @@ from tokenlake.runtime.loader.plan import BatchPlan
 from tokenlake.runtime.loader.ragged_batch import RaggedAssembler, ragged_columns
 from tokenlake.runtime.loader.read_ahead import DecodedAhead, DecodedGroup
 from tokenlake.runtime.loader.steps import RowsOfBatch, rows_of_host
+from tokenlake.runtime.mixing.order_form import OrderForm
 from tokenlake.runtime.mixing.schedule import WeightScheduler
 from tokenlake.runtime.mixing.streams import MixtureStream
 from tokenlake.runtime.reading.version import StoredRows
@@ -33,7 +34,8 @@ _REMOTE_THREADS: Final = 16
 """Threads that decode files of a remote store, where they mostly wait."""
 
 _LEAST_REACH: Final = 8
-"""Steps that are decoded ahead, at least."""
+_MOST_REACH: Final = 32
+"""Bounds of the number of steps that are decoded ahead: a quarter of the steps in which a row group is needed."""
 
 
 @final
@@ -52,23 +54,30 @@ class HostReader:
     wanted: RowsOfBatch
 
     @classmethod
-    def open(cls, data: Dataset | Mixture, options: LoaderOptions, parts: int | None = None) -> Self:
+    def open(
+        cls,
+        data: Dataset | Mixture,
+        options: LoaderOptions,
+        parts: int | None = None,
+        form: OrderForm | None = None,
+    ) -> Self:
         """Plan the batches of a run.
 
         Args:
             data: Dataset or mixture to read.
             options: Options of the run.
             parts: Number of equal parts into which every batch is divided; None: the number of hosts.
+            form: Form of the order of a run that is resumed; None: that of the options.
 
         Raises:
             ConfigError: The options do not fit the data.
         """
         # 1. The plan, whose batches must divide into equal parts.
-        plan = BatchPlan(data, options)
+        plan = BatchPlan(data, options, form)
         if parts is None:
             parts = 1 if options.host is None else options.host[1]
         if plan.common_rows % parts and plan.bucket_shapes:
-            plan = _plan_in_parts(plan, parts)
+            plan = _plan_in_parts(plan, parts, form)
             options = plan.options
         wanted = rows_of_host(options.host, plan.common_rows)
         # 2. The assembler of packed rows.
@@ -129,16 +138,28 @@ class HostReader:
         return self._mixed_as(mixture.reweighted(stream.mixture.step_after(position.rows), weights))
 
     def replaying(self, state: Mapping[str, Any]) -> HostReader:
-        """Return a reader with the weights that a trainer had set before a state; itself if it had set none."""
+        """Return a reader that resumes from a state; itself if the plan is already that of the state.
+
+        A mixture gets the weights that a trainer had set before the state. A dataset gets the order of the state,
+        unless the options request one: the default order depends on the release and on the memory.
+        """
+        if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return self
         mixture = self.plan.data
         if not isinstance(mixture, Mixture):
-            return self
-        is_mapping = isinstance(state, Mapping)  # pyright: ignore[reportUnnecessaryIsInstance]
-        stored_mixture = state.get("mixture") if is_mapping else None
+            return self._ordered_as(state)
+        stored_mixture = state.get("mixture")
         if not isinstance(stored_mixture, Mapping) or "schedule" not in stored_mixture:
             return self
         replayed = mixture.replayed(WeightScheduler.from_json(stored_mixture["schedule"]))
         return self if replayed is mixture else self._mixed_as(replayed)
+
+    def _ordered_as(self, state: Mapping[str, Any]) -> HostReader:
+        """Return a reader of the same dataset in the order of a state."""
+        form = OrderForm.of_state(state)
+        if form is None or self.plan.form in (None, form) or self.plan.options.order_form is not None:
+            return self
+        return replace(self, plan=BatchPlan(self.plan.data, self.plan.options, form))
 
     def _mixed_as(self, mixture: Mixture) -> HostReader:
         """Return a reader of the same sources with other weights. The lanes stay, which the weights would change."""
@@ -166,12 +187,12 @@ class HostReader:
             decode,
             times=plan.epochs if isinstance(plan.data, Dataset) else None,
             max_bytes=plan.options.cache_bytes,
-            reach=max(_LEAST_REACH, plan.window_steps // 4),
+            reach=min(max(_LEAST_REACH, plan.window_steps // 4), _MOST_REACH),
             threads=threads,
         )
 
 
-def _plan_in_parts(plan: BatchPlan, parts: int) -> BatchPlan:
+def _plan_in_parts(plan: BatchPlan, parts: int, form: OrderForm | None) -> BatchPlan:
     """Return a plan with buckets whose batches all have a multiple of `parts` rows.
 
     The rows of a bucket's batch are a multiple of the lanes. With lanes that are a multiple of the parts, they divide.
@@ -179,6 +200,7 @@ def _plan_in_parts(plan: BatchPlan, parts: int) -> BatchPlan:
     Args:
         plan: Plan whose batches do not divide.
         parts: Number of equal parts: devices among which rows are divided, or hosts.
+        form: Form of the order of a run that is resumed; None: that of the options.
 
     Raises:
         ConfigError: The batch size has no such lanes, or other lanes were requested.
@@ -195,7 +217,7 @@ def _plan_in_parts(plan: BatchPlan, parts: int) -> BatchPlan:
         lanes = math.lcm(plan.lanes, parts)
         if common % lanes:
             lanes = parts
-        plan = BatchPlan(plan.data, replace(options, lanes=lanes))
+        plan = BatchPlan(plan.data, replace(options, lanes=lanes), form)
         if plan.common_rows % parts == 0:
             return plan
     possible_lanes = [lanes for lanes in range(parts, common + 1, parts) if common % lanes == 0]
@@ -208,20 +230,27 @@ def _plan_in_parts(plan: BatchPlan, parts: int) -> BatchPlan:
     )
 
 
-def shared_reader(data: Dataset | Mixture, options: LoaderOptions) -> PerProcess[HostReader]:
+def shared_reader(
+    data: Dataset | Mixture, options: LoaderOptions, form: OrderForm | None = None
+) -> PerProcess[HostReader]:
     """Return a reader that every process opens for itself. It can be pickled and forked.
+
+    Args:
+        data: Dataset or mixture to read.
+        options: Options of the run.
+        form: Form of the order of a run that is resumed; None: that of the options.
 
     Raises:
         ConfigError: The options do not fit the data.
     """
-    reader = PerProcess(partial(_open_copy, data, options))
+    reader = PerProcess(partial(_open_copy, data, options, form))
     reader.get()
     return reader
 
 
-def _open_copy(data: Dataset | Mixture, options: LoaderOptions) -> HostReader:
+def _open_copy(data: Dataset | Mixture, options: LoaderOptions, form: OrderForm | None) -> HostReader:
     """Return a reader of a copy of the data. A copied dataset has its own files and cache."""
     data_copy = copy.copy(data)
     if isinstance(data_copy, Mixture):
         data_copy.datasets = {name: copy.copy(dataset) for name, dataset in data_copy.datasets.items()}
-    return HostReader.open(data_copy, options)
+    return HostReader.open(data_copy, options, form=form)

@@ -43,8 +43,10 @@ class DataLoader:
     the first one, which then raises ConfigError. :meth:`peek` returns the next batch inside a loop. Two streams need
     two loaders. A loader cannot be pickled; its state can.
 
-    The order is a function of the data, `seed`, `lanes` and `window`, and of nothing else: batch k of the whole run is
-    the same with any number of hosts, threads and resumptions.
+    The order is a function of the data, `seed`, `lanes`, and `window` or `interleave`, and of nothing else: batch k of
+    the whole run is the same with any number of hosts, threads and resumptions. Without `window` and `interleave` it
+    also depends on `cache_bytes`: the order keeps as many row groups open as fit into three quarters of them. A dataset
+    that fits is shuffled as a whole. A state names its order, and a loader of the default order resumes in it.
 
     Args:
         data: Dataset, or :class:`Mixture` of datasets.
@@ -86,11 +88,15 @@ class DataLoader:
         lanes: Number of equal, contiguous parts of an epoch, each of which contributes rows to every batch. It is part
             of the order, and smaller if data without end has fewer rows. None: the largest number up to 64 that divides
             all batch sizes; for a mixture, the number that the flow ``mix`` uses.
-        window: Number of row groups whose rows are permuted together, part of the order.
+        window: Number of row groups whose rows are permuted together, part of the order; "all" for all of an epoch,
+            which every host then decodes and holds. None: the default order.
+        interleave: Number of parts of each lane that are read side by side, part of the order: so many row groups of
+            each lane are open at a time. None: the default order.
         prefetch: Number of batches prepared ahead; 0: none, and no thread for them.
         workers: Number of threads that decode ahead; 0: none. None: half the number of processors, up to 4; or 16 for a
             remote store, where they mostly wait.
-        cache_bytes: Memory for decoded row groups. The row groups of one batch are decoded even if they need more.
+        cache_bytes: Memory for decoded row groups, the same on all hosts. The row groups of one batch are decoded even
+            if they need more.
 
     Raises:
         ConfigError: An argument is not allowed; or rows are longer than `padding` allows, with a list of some.

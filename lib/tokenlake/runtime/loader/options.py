@@ -14,12 +14,13 @@ from tokenlake.runtime.loader.batch_sizes import BatchSizes
 from tokenlake.runtime.loader.layout import BatchLayout
 from tokenlake.runtime.loader.length_curriculum import LengthCurriculum
 from tokenlake.runtime.loader.padding import BatchPadding
+from tokenlake.runtime.mixing.order_form import ALL_ROWS, OrderForm
 
 CACHE_BYTES: Final = 512 << 20
-"""Default memory for decoded row groups."""
+"""Default memory for decoded row groups, the same for every kind of loader: the default order depends on it."""
 
 WORKER_CACHE_BYTES: Final = 256 << 20
-"""Default memory of each process, if there may be several worker processes."""
+"""Memory of each process for rows that are taken by their numbers, if there may be several worker processes."""
 
 _MOST: Final = 1 << 31
 _COUNTS: Final[dict[str, tuple[int, int]]] = {
@@ -27,10 +28,14 @@ _COUNTS: Final[dict[str, tuple[int, int]]] = {
     "cache_bytes": (0, (1 << 63) - 1),
     "workers": (0, 1 << 16),
     "window": (1, _MOST),
+    "interleave": (1, _MOST),
     "epochs": (1, _MOST),
     "lanes": (1, _MOST),
 }
 """Options that are whole numbers: name -> (smallest, largest)."""
+
+_OPTIONAL_COUNTS: Final = ("workers", "epochs", "lanes", "window", "interleave")
+"""Options of these that may be None."""
 
 _OPENED: Final = "data is opened before it is loaded: tl.open(path, split=..., storage_options=...)"
 _HOST: Final = "give host=(index, number of hosts), or sharding where batches are arrays of JAX"
@@ -44,11 +49,12 @@ _MAPPED: Final = (
     "tl.torch_dataset takes the loader of PyTorch"
 )
 _ORDERED: Final = (
-    "seed, lanes and window decide the order of the whole epoch: shuffle=False for the stored order. For "
+    "seed, lanes, window and interleave decide the order of the whole epoch: shuffle=False for the stored order. For "
     "a sampler use tl.torch_rows or tl.grain_source"
 )
 _WHOLE: Final = (
-    "every epoch is shuffled as a whole, without a buffer: shuffle=True, and window for less locality"
+    "every epoch is shuffled as a whole, without a buffer: shuffle=True. cache_bytes decides how many row groups are "
+    "read side by side"
 )
 _PADDED: Final = (
     "rows of a packed dataset have the length that it was packed with; padding sets how others are padded and cut: "
@@ -139,7 +145,8 @@ class LoaderKeywords(TypedDict, total=False):
     lengths: LengthCurriculum | Mapping[Any, Any] | int | None
     host: tuple[int, int] | None
     lanes: int | None
-    window: int
+    window: int | Literal["all"] | None
+    interleave: int | None
     prefetch: int
     workers: int | None
     cache_bytes: int
@@ -167,7 +174,8 @@ class LoaderOptions:
     lengths: LengthCurriculum | Mapping[Any, Any] | int | None = None
     host: tuple[int, int] | None = None
     lanes: int | None = None
-    window: int = 1
+    window: int | Literal["all"] | None = None
+    interleave: int | None = None
     prefetch: int = 2
     workers: int | None = None
     cache_bytes: int = CACHE_BYTES
@@ -175,7 +183,11 @@ class LoaderOptions:
     def __post_init__(self) -> None:
         for name, (least, most) in _COUNTS.items():
             value = getattr(self, name)
-            if value is not None or name not in ("workers", "epochs", "lanes"):
+            is_default = value is None and name in _OPTIONAL_COUNTS
+            is_all = name == "window" and isinstance(value, str) and value == ALL_ROWS
+            if name == "window" and isinstance(value, str) and not is_all:
+                raise expected(name, value, "a whole number from 1 on, or 'all'")
+            if not is_default and not is_all:
                 # Convert integers of NumPy: a state is JSON.
                 object.__setattr__(self, name, bounded_number(name, value, least, most))
         for name in ("shuffle", "drop_last", "pad_last"):
@@ -190,6 +202,11 @@ class LoaderOptions:
             raise ConfigError(
                 f"lanes: got {self.lanes}, which does not divide every batch size; "
                 f"expected a divisor of {self.sizes.common}"
+            )
+        if self.window is not None and self.interleave is not None:
+            raise ConfigError(
+                f"window and interleave: got {self.window!r} and {self.interleave}, which are two orders; expected one "
+                "of them, or none for the default order"
             )
         # Read the others now, for their errors.
         _ = self.batch_padding, self.batch_layout, self.curriculum
@@ -218,6 +235,15 @@ class LoaderOptions:
                 hint = near.removeprefix("; ") or f"it takes {', '.join(names)}"
             raise ConfigError(f"{caller} has no option {name!r}: {hint}", field_path=name)
         return cls(batch_size=batch_size, **options)
+
+    @property
+    def order_form(self) -> OrderForm | None:
+        """Form of the shuffled order that was requested; None: the default."""
+        if self.interleave is not None:
+            return OrderForm(interleave=self.interleave)
+        if self.window is not None:
+            return OrderForm(window=self.window)
+        return None
 
     @cached_property
     def ranks(self) -> int | None:

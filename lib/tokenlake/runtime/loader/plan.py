@@ -38,7 +38,8 @@ from tokenlake.runtime.loader.padding import BatchPadding
 from tokenlake.runtime.loader.pass_steps import PassSteps
 from tokenlake.runtime.loader.steps import BatchStep, Position, RowsOfBatch
 from tokenlake.runtime.mixing.lane_count import MOST_LANES, most_lanes
-from tokenlake.runtime.mixing.order import ORDER_VERSION, EpochOrder, StoredOrder
+from tokenlake.runtime.mixing.order import ORDER_VERSION, StoredOrder
+from tokenlake.runtime.mixing.order_form import OrderForm, RowOrder, default_form
 from tokenlake.runtime.mixing.streams import EpochStream, MixtureStream, RowStream, StreamRows
 from tokenlake.runtime.reading.version import StoredRows
 
@@ -60,6 +61,7 @@ class BatchPlan:
     Args:
         data: Dataset or mixture to read.
         options: Options of the run.
+        form: Form of the order of a dataset, of a run that is resumed; None: that of the options.
 
     Attributes:
         data: Dataset or mixture.
@@ -74,6 +76,7 @@ class BatchPlan:
         ranks: Number of ranks that the rows of each batch are dealt to; None: rows keep their places.
         curriculum: Lengths into which rows are cut; None: rows stay whole.
         lanes: Number of lanes of the order.
+        form: Form of the shuffled order of a dataset; None for the stored order, and for a mixture.
         stream: Function of the number of a pass that returns the order of its rows.
         steps: Batches of each pass.
 
@@ -82,7 +85,9 @@ class BatchPlan:
         IntegrityError: Rows have many lengths, and a file that holds some is damaged.
     """
 
-    def __init__(self, data: Dataset | Mixture, options: LoaderOptions) -> None:
+    def __init__(
+        self, data: Dataset | Mixture, options: LoaderOptions, form: OrderForm | None = None
+    ) -> None:
         if not isinstance(data, Dataset | Mixture):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Mixture")
         self.data = data
@@ -100,8 +105,10 @@ class BatchPlan:
         self._check_packed_options()
         if isinstance(data, Mixture):
             self._check_mixture_options(data)
-        elif not options.shuffle and (options.lanes or options.window != 1):
-            raise ConfigError("lanes and window are of a shuffled order; leave them out with shuffle=False")
+        elif not options.shuffle and (options.lanes or options.order_form not in (None, OrderForm())):
+            raise ConfigError(
+                "lanes, window and interleave are of a shuffled order; leave them out with shuffle=False"
+            )
 
         # The order of the rows.
         if options.lanes:
@@ -115,6 +122,7 @@ class BatchPlan:
         if isinstance(data, Dataset) and not len(data):
             raise ConfigError("there are no rows to read")
         self.index = None if self.padding is None else LengthIndex(self.sources, self.padding)
+        self.form = self._form(form)
         self.steps = self._steps()
         if self.steps.batches(0) == 0:
             if not self.steps.rows:
@@ -296,12 +304,14 @@ class BatchPlan:
             "epochs": self.options.epochs,
             "drop_last": self.options.drop_last,
             "lanes": self.lanes,
-            "window": self.options.window,
+            "window": 1,
             "order": ORDER_VERSION if mixture is None else mixture.order,
             "sources": sources,
             "mixture": None if mixture is None else mixture.to_json(),
         }
-        # Options that not every run has.
+        # Facts that not every run has.
+        if self.form is not None:
+            identity |= self.form.to_json()
         if self.padding is not None:
             identity["padding"] = self.padding.to_json()
         if self.ranks is not None:
@@ -321,21 +331,54 @@ class BatchPlan:
         return EpochStream(self._order, epochs=self.epochs, first=first_epoch, batch_size=batch_size)
 
     @cached_property
-    def _order(self) -> EpochOrder | StoredOrder:
+    def _order(self) -> RowOrder:
         """Order of the epochs of a single dataset."""
         (rows,) = self.sources
         return self._order_of(rows.group_rows, self.lanes)
 
-    def _order_of(self, group_rows: Int64, lanes: int) -> EpochOrder | StoredOrder:
+    def _order_of(self, group_rows: Int64, lanes: int) -> RowOrder:
         """Return the order of the epochs of a dataset, or of its rows in a bucket.
 
         Args:
             group_rows: Number of rows of each row group, int64[G].
             lanes: Number of lanes.
         """
-        if not self.options.shuffle:
+        if self.form is None:
             return StoredOrder(group_rows)
-        return EpochOrder(group_rows, lanes=lanes, seed=self.seed, window=self.options.window)
+        return self.form.order(group_rows, lanes=lanes, seed=self.seed)
+
+    def _form(self, resumed: OrderForm | None) -> OrderForm | None:
+        """Return the form of the order: as resumed, as requested, or chosen from the memory.
+
+        Args:
+            resumed: Form of a run that is resumed; None if there is none.
+
+        Raises:
+            ConfigError: A lane would have more strands than rows.
+        """
+        if isinstance(self.data, Mixture) or not self.options.shuffle:
+            return None
+        (rows,) = self.sources
+        form = self.options.order_form or resumed
+        if form is not None:
+            lane_rows = rows.rows // self.lanes
+            if form.interleave is not None and form.interleave > max(1, lane_rows):
+                raise ConfigError(
+                    f"interleave: got {form.interleave}, but a lane has {lane_rows} rows; expected at most "
+                    f"{max(1, lane_rows)}"
+                )
+            return form
+        buckets = 1
+        if self.padding is not None and self.padding.buckets is not None and self.index is not None:
+            buckets = len(self.padding.chosen(self.index.histogram))
+        return default_form(
+            rows=rows.rows,
+            groups=len(rows.group_rows),
+            decoded_bytes=rows.decoded_bytes,
+            lanes=self.lanes,
+            streams=buckets,
+            max_bytes=self.options.cache_bytes,
+        )
 
     def _choose_lanes(self) -> int:
         """Return the number of lanes of a run that does not give one: a divisor of every batch size."""
@@ -465,8 +508,10 @@ class BatchPlan:
                 "shuffle=False: a mixture has no stored order; mix with the flow `mix` and read the version that it "
                 "wrote"
             )
-        if self.epochs not in (1, None) or self.options.window != 1:
-            raise ConfigError("epochs and window are of single datasets; give the mixture `stop` or `rows`")
+        if self.epochs not in (1, None) or self.options.order_form not in (None, OrderForm()):
+            raise ConfigError(
+                "epochs, window and interleave are of single datasets; give the mixture `stop` or `rows`"
+            )
         are_both_changing = len(self.sizes.points) > 1 and mixture.scheduler.changes
         if are_both_changing and mixture.step_rows is None:
             raise ConfigError(

@@ -24,6 +24,7 @@ import numpy as np
 
 from tokenlake.base.arrays import Int64, offsets_of
 from tokenlake.base.threads import start_thread
+from tokenlake.runtime.mixing.order_form import open_bytes
 from tokenlake.runtime.reading.group_cache import Decoded, GroupCache
 from tokenlake.runtime.reading.packed import PackedGroup
 from tokenlake.runtime.reading.ragged_rows import RaggedGroup
@@ -236,7 +237,14 @@ class DecodedAhead:
             candidates = [number for number, rows in zip(candidates, unplanned, strict=True) if rows <= 0]
         elif self._idle_bytes:
             candidates = [*groups.kept]
-        idle = [number for number in candidates if number in groups.kept and self._next_use(number) == _NEVER]
+        # A step has hundreds of row groups, and steps are planned in their order: look at the last use only.
+        idle: list[int] = []
+        for number in candidates:
+            uses = self._uses.get(number)
+            is_needed = uses is not None and uses[-1] > self._step
+            if not is_needed and number in groups.kept:
+                self._uses.pop(number, None)
+                idle.append(number)
         for number in reversed(idle):  # the row groups that were used last are kept
             idle_bytes += groups.kept[number][1]
             if idle_bytes > self._idle_bytes:
@@ -267,10 +275,11 @@ class DecodedAhead:
 def _idle_bytes(sources: Sequence[StoredRows], max_bytes: int) -> int:
     """Return the memory to keep for row groups that no planned step needs.
 
-    All of it if all sources fit: later epochs decode nothing. A quarter if several sources are mixed, because a row
-    group of a rarely drawn source may be needed again after all planned steps. Otherwise none.
+    All of it if all sources fit into the memory for open row groups: later epochs decode nothing. A quarter if several
+    sources are mixed, because a row group of a rarely drawn source may be needed again after all planned steps.
+    Otherwise none.
     """
-    if sum(4 * rows.ids for rows in sources) <= max_bytes:
+    if sum(rows.decoded_bytes for rows in sources) <= open_bytes(max_bytes):
         return max_bytes
     if len(sources) > 1:
         return max_bytes // 4

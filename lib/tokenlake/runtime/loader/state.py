@@ -56,6 +56,7 @@ _KEYS: Final = frozenset(
         "drop_last",
         "lanes",
         "window",
+        "interleave",
         "order",
         "sources",
         "mixture",
@@ -367,7 +368,7 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
     require_whole_run(state)
     # 1. Read the state.
     names = ["seed", "shuffle", "epochs", "drop_last", "lanes", "window"]
-    names += [name for name in ("padding", "balance", "lengths") if name in state]
+    names += [name for name in ("padding", "balance", "lengths", "interleave") if name in state]
     mixture_arguments: dict[str, Any] = {}
     schedule: Any = None
     kept_rows: dict[str, Any] = {}
@@ -405,6 +406,8 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
     if not options["shuffle"]:  # the stored order has neither lanes nor windows
         del options["lanes"]
         del options["window"]
+    if "interleave" in options:
+        options.pop("window", None)
     plan = BatchPlan(data, LoaderOptions(batch_size=sizes, **options))
     return plan, position_of(plan, state)
 

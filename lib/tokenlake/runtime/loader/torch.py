@@ -15,7 +15,7 @@ from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.loader.host_batches import ALL, HostBatches, Turn
 from tokenlake.runtime.loader.host_reader import HostReader, shared_reader
 from tokenlake.runtime.loader.mixture import Mixture
-from tokenlake.runtime.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions
+from tokenlake.runtime.loader.options import LoaderKeywords, LoaderOptions
 from tokenlake.runtime.loader.per_process import PerProcess
 from tokenlake.runtime.loader.shared_rows import SharedRows
 from tokenlake.runtime.loader.state import GIVEN, NO_STATE, TURN, plain_state, position_of, state_of
@@ -70,7 +70,7 @@ def torch_dataset(
             them). "int64": for operations that index by ids (``gather``, ``one_hot``). "int32": no column is copied.
             Masks are bool.
         options: All other options of :class:`tokenlake.DataLoader` except `sharding`. `prefetch` (1 by default),
-            `workers` and `cache_bytes` (256 MiB by default) apply to each worker process. `host` is (rank, number of
+            `workers` and `cache_bytes` apply to each worker process. `host` is (rank, number of
             processes): this process gets the rank-th of equal parts of every batch. None: those of
             ``torch.distributed`` if it is initialised, otherwise (0, 1). Frameworks that divide batches among processes
             themselves need (0, 1).
@@ -88,7 +88,7 @@ def torch_dataset(
         >>> next(iter(batches))["input_ids"].shape
         torch.Size([8, 64])
     """
-    keywords: LoaderKeywords = {"prefetch": 1, "cache_bytes": WORKER_CACHE_BYTES, **options}
+    keywords: LoaderKeywords = {"prefetch": 1, **options}
     if keywords.get("host") is None:
         keywords["host"] = process_place()
     loader_options = LoaderOptions.of("torch_dataset", batch_size, keywords)
@@ -189,7 +189,7 @@ class TorchBatches(IterableDataset[Item]):
         reader = self.reader.get().replaying(state)
         self._start = position_of(reader.plan, state)
         if reader is not self.reader.get():
-            self.reader = shared_reader(reader.plan.data, reader.plan.options)
+            self.reader = shared_reader(reader.plan.data, reader.plan.options, reader.plan.form)
         self._epoch.fill_(self._start.passes)
 
     def __iter__(self) -> TorchIterator:

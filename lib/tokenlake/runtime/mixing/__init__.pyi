@@ -11,6 +11,9 @@ from tokenlake.runtime.mixing.mixture import MIXTURE_ORDER as MIXTURE_ORDER
 from tokenlake.runtime.mixing.mixture import STOPS as STOPS
 from tokenlake.runtime.mixing.mixture import SourceMixture as SourceMixture
 from tokenlake.runtime.mixing.order import EpochOrder as EpochOrder
+from tokenlake.runtime.mixing.order_form import OrderForm as OrderForm
+from tokenlake.runtime.mixing.order_form import RowOrder as RowOrder
+from tokenlake.runtime.mixing.order_form import default_form as default_form
 from tokenlake.runtime.mixing.random import Int64 as Int64
 from tokenlake.runtime.mixing.random import Permutation as Permutation
 from tokenlake.runtime.mixing.random import extended as extended
@@ -18,7 +21,9 @@ from tokenlake.runtime.mixing.random import key_of as key_of
 from tokenlake.runtime.mixing.random import shuffled as shuffled
 from tokenlake.runtime.mixing.random import splitmix64 as splitmix64
 from tokenlake.runtime.mixing.schedule import constant as constant
+from tokenlake.runtime.mixing.strand_order import StrandOrder as StrandOrder
 from tokenlake.runtime.mixing.streams import EpochStream as EpochStream
 from tokenlake.runtime.mixing.streams import MixtureStream as MixtureStream
 from tokenlake.runtime.mixing.streams import source_order as source_order
+from tokenlake.runtime.mixing.uniform_order import UniformOrder as UniformOrder
 from tokenlake.runtime.mixing.weights import row_weights as row_weights

@@ -66,7 +66,7 @@ class Deal(SlotDeal):
         counts: Counts of the whole stream.
 
     Raises:
-        ConfigError: A group is too small or too large for the number of sources.
+        ConfigError: Groups are too large to remember.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class Deal(SlotDeal):
         self.counts = counts_of(scheduler, step_rows=step_rows, batch_rows=batch_size)
         self._draws_before = lru_cache(MOST_BORDERS)(self.counts.draws_before)
         self._spans = self._spans_of(scheduler, step_rows)
+        self.cells = self._spans[0].cells
         if lanes > 1:
             for span in self._spans:
                 self._check(span, block_size)
@@ -169,12 +170,17 @@ class Deal(SlotDeal):
             while spans and spans[-1].first > first:
                 spans.pop()
             eras = tuple(eras_of(version, counts, step_rows))
-            cells = self.cells
-            if version.before is not None:
-                # Smaller groups where possible: the rows that lanes have taken are known at the end of a group, and
-                # each change has to deal the group that it comes in.
-                needed_slots = max(_LEAST_GROUP, *(era.group_slots for era in eras))
-                cells = min(cells, -(-needed_slots // self.cell))
+            # A group has so many slots that the heaviest source can take those that the others leave (Era.group_slots).
+            needed_slots = _LEAST_GROUP
+            for era in eras:
+                needed_slots = max(needed_slots, era.group_slots)
+            cells = -(-needed_slots // self.cell)
+            if self._lanes == 1:
+                cells = self.cells
+            elif version.before is None:
+                # After a change groups stay as small as possible: the rows that lanes have taken are known at the end
+                # of a group, and each change has to deal the group that it comes in.
+                cells = max(cells, self.cells)
             span = Span(
                 first=first,
                 cells=cells,
@@ -208,16 +214,11 @@ class Deal(SlotDeal):
         return self._span_with_base(number).taken_inside(group)
 
     def _check(self, span: Span, block_size: int) -> None:
-        """Raise ConfigError where groups of a span are too large to remember, or too small for the heaviest source."""
+        """Raise ConfigError where groups of a span are too large to remember."""
         sources = len(span.names)
         if span.cells * self._lanes * sources > _MOST_NUMBERS:
             raise ConfigError(
-                f"block_size {block_size}: too many slots of {self._lanes} lanes and {sources} sources to "
-                "deal together; expected a smaller block_size, or fewer lanes"
-            )
-        most_demanding = max(span.eras, key=lambda era: era.group_slots)
-        if most_demanding.group_slots > span.cells * span.cell:
-            raise ConfigError(
-                f"block_size {block_size} is too small to deal {most_demanding.sources} sources to {self._lanes} "
-                f"lanes; expected {most_demanding.group_slots} or more, or fewer lanes"
+                f"block_size {block_size}: {self._lanes} lanes and {sources} sources are dealt in groups of "
+                f"{span.cells * span.cell} slots, which are too many; expected a smaller block_size, fewer lanes, or "
+                "weights of which one is larger"
             )

@@ -44,7 +44,7 @@ from tokenlake.runtime.mixing.lanes import lane_bounds
 from tokenlake.runtime.mixing.random import WORD, Permutation, UInt64, extended, key_of, values_at
 
 ORDER_VERSION: Final = 2
-"""Version of the meaning of seed, lanes and window. It is recorded with every order, and with every position in one."""
+"""Version of :class:`EpochOrder`: of the meaning of seed, lanes and window. It is recorded with every position."""
 
 _GROUPS: Final = 1  # first word of the keys that permute row groups
 _WINDOWS: Final = 2  # first word of the keys that permute windows
@@ -207,7 +207,7 @@ class EpochOrder:
         # Keys and borders of the lanes, of each place or of all.
         epochs = np.atleast_1d(np.asarray(epoch, np.int64))
         lanes = np.atleast_1d(np.asarray(lane, np.int64))
-        self._check_places(epochs, lanes, place)
+        check_places(self._lengths, epochs, lanes, place)
         keys = extended(extended(key_of(self.seed, _WINDOWS), epochs), lanes)
         lane_begin = self._bounds[lanes]
         lane_end = self._bounds[lanes + 1]
@@ -243,7 +243,7 @@ class EpochOrder:
         Raises:
             ConfigError: A row does not exist.
         """
-        self._check_rows(group, row)
+        check_rows(self._group_rows, group, row)
         # Step 1 backwards: the row group has a place, and the row a virtual row.
         layout = self._layout_of(epoch)
         permutation = Permutation(len(self._group_rows), key_of(self.seed, _GROUPS, epoch))
@@ -267,22 +267,42 @@ class EpochOrder:
         Returns:
             Begin and end of each range, half open, int64[m] both.
         """
+        return self.taken_between(epoch, np.zeros_like(places), places)
+
+    def taken_between(self, epoch: int, first: Int64, last: Int64) -> tuple[Int64, Int64]:
+        """Return the rows at some neighbouring places of each lane, as :meth:`taken` does for the first places.
+
+        Args:
+            epoch: Epoch, from 0.
+            first: First of the places of each lane, int64[lanes].
+            last: Place after the last of them, int64[lanes].
+
+        Returns:
+            Begin and end of each range of stored rows, half open, int64[m] both.
+        """
         layout = self._layout_of(epoch)
         lane_begin = self._bounds[:-1]
-        end = lane_begin + places
+        begin = lane_begin + first
+        end = lane_begin + last
 
-        # 1. A lane that is not taken whole ends inside a window; its places in that window are single rows.
-        cut_lanes = np.flatnonzero(places < self._lengths)
-        windows = self._windows_with(
-            layout, end[cut_lanes], lane_begin[cut_lanes], self._bounds[1:][cut_lanes]
-        )
-        single = np.zeros_like(end)
-        single[cut_lanes] = end[cut_lanes] - windows.begin
-        lane_of_single = np.repeat(np.arange(self.lanes), single)
-        group, row = self.at(epoch, lane_of_single, places_of(places - single, single))
+        # 1. A lane may begin and end inside a window; its places in these windows are single rows.
+        whole_begin = begin.copy()
+        whole_end = end.copy()
+        cut_lanes = np.flatnonzero((first > 0) & (first < last))
+        windows = self._windows_of_lanes(layout, begin, cut_lanes)
+        is_inside = begin[cut_lanes] > windows.begin
+        whole_begin[cut_lanes] = np.where(is_inside, windows.begin + windows.size, begin[cut_lanes])
+        whole_begin = np.minimum(whole_begin, end)
+        cut_lanes = np.flatnonzero((last < self._lengths) & (whole_begin < end))
+        windows = self._windows_of_lanes(layout, end, cut_lanes)
+        whole_end[cut_lanes] = np.maximum(windows.begin, whole_begin[cut_lanes])
+        singles = np.concatenate([whole_begin - begin, end - whole_end])
+        lane_of_single = np.repeat(np.tile(np.arange(self.lanes), 2), singles)
+        first_single = np.concatenate([first, last - (end - whole_end)])
+        group, row = self.at(epoch, lane_of_single, places_of(first_single, singles))
 
-        # 2. All windows before are ranges of virtual rows, cut at the borders of row groups.
-        range_begin, range_end = _cut_at(lane_begin, end - single, layout.offsets)
+        # 2. All windows between are ranges of virtual rows, cut at the borders of row groups.
+        range_begin, range_end = _cut_at(whole_begin, whole_end, layout.offsets)
         group_place = layout.place_with(range_begin)
 
         # 3. Both as stored rows.
@@ -291,6 +311,16 @@ class EpochOrder:
         stored_end = stored_begin + range_end - range_begin
         stored_single = first_rows[group] + row
         return np.append(stored_begin, stored_single), np.append(stored_end, stored_single + 1)
+
+    def _windows_of_lanes(self, layout: _Layout, virtual: Int64, lanes: Int64) -> _Windows:
+        """Return the window of one virtual row of each of some lanes.
+
+        Args:
+            layout: Layout of the epoch.
+            virtual: Virtual row of each lane of the order, int64[lanes of the order].
+            lanes: Lanes whose windows are returned, int64[n].
+        """
+        return self._windows_with(layout, virtual[lanes], self._bounds[lanes], self._bounds[lanes + 1])
 
     def _windows_with(self, layout: _Layout, virtual: Int64, lane_begin: Int64, lane_end: Int64) -> _Windows:
         """Return the windows that contain virtual rows.
@@ -346,30 +376,6 @@ class EpochOrder:
             return self._layout_of(int(epochs[0]))
         return self._lay_out(epochs)
 
-    def _check_places(self, epochs: Int64, lanes: Int64, place: Int64) -> None:
-        if len(epochs) and epochs.min() < 0:
-            raise ConfigError(f"epoch {epochs.min()}; expected 0 or more")
-        if len(lanes) and not (lanes.min() >= 0 and lanes.max() < self.lanes):
-            wrong_lane = lanes[(lanes < 0) | (lanes >= self.lanes)][0]
-            raise ConfigError(f"there is no lane {wrong_lane}; expected 0 to {self.lanes - 1}")
-        is_outside = (place < 0) | (place >= self._lengths[lanes])
-        if is_outside.any():
-            first = int(np.argmax(is_outside))
-            lane = int(np.broadcast_to(lanes, place.shape)[first])
-            raise ConfigError(f"lane {lane} has no place {place[first]}: it has {self._lengths[lane]} rows")
-
-    def _check_rows(self, group: Int64, row: Int64) -> None:
-        last_group = len(self._group_rows) - 1
-        if len(group) and not (group.min() >= 0 and group.max() <= last_group):
-            raise ConfigError(
-                f"row groups {group.min()} to {group.max()}; expected those of 0 to {last_group}"
-            )
-        is_outside = (row < 0) | (row >= self._group_rows[group])
-        if is_outside.any():
-            first = int(np.argmax(is_outside))
-            rows = self._group_rows[group[first]]
-            raise ConfigError(f"row group {group[first]} has no row {row[first]}: it has {rows} rows")
-
 
 class _LayoutPart(NamedTuple):
     """Places whose epochs are laid out together.
@@ -394,6 +400,7 @@ class StoredOrder:
     """
 
     lanes = 1
+    seed = None
     window_rows = 1
 
     def __init__(self, group_rows: Int64) -> None:
@@ -415,6 +422,45 @@ class StoredOrder:
         return np.zeros_like(places), places
 
 
+def check_places(lengths: Int64, epochs: Int64, lanes: Int64, place: Int64) -> None:
+    """Raise ConfigError if a place, lane or epoch does not exist.
+
+    Args:
+        lengths: Number of rows of each lane, int64[L].
+        epochs: Epoch of each place, int64[n] or int64[1].
+        lanes: Lane of each place, int64[n] or int64[1].
+        place: Place in the lane, int64[n].
+    """
+    if len(epochs) and epochs.min() < 0:
+        raise ConfigError(f"epoch {epochs.min()}; expected 0 or more")
+    if len(lanes) and not (lanes.min() >= 0 and lanes.max() < len(lengths)):
+        wrong_lane = lanes[(lanes < 0) | (lanes >= len(lengths))][0]
+        raise ConfigError(f"there is no lane {wrong_lane}; expected 0 to {len(lengths) - 1}")
+    is_outside = (place < 0) | (place >= lengths[lanes])
+    if is_outside.any():
+        first = int(np.argmax(is_outside))
+        lane = int(np.broadcast_to(lanes, place.shape)[first])
+        raise ConfigError(f"lane {lane} has no place {place[first]}: it has {lengths[lane]} rows")
+
+
+def check_rows(group_rows: Int64, group: Int64, row: Int64) -> None:
+    """Raise ConfigError if a stored row does not exist.
+
+    Args:
+        group_rows: Number of rows of each row group, int64[G].
+        group: Row groups, int64[n].
+        row: Row in each row group, int64[n].
+    """
+    last_group = len(group_rows) - 1
+    if len(group) and not (group.min() >= 0 and group.max() <= last_group):
+        raise ConfigError(f"row groups {group.min()} to {group.max()}; expected those of 0 to {last_group}")
+    is_outside = (row < 0) | (row >= group_rows[group])
+    if is_outside.any():
+        first = int(np.argmax(is_outside))
+        rows = group_rows[group[first]]
+        raise ConfigError(f"row group {group[first]} has no row {row[first]}: it has {rows} rows")
+
+
 def _cut_at(begin: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
     """Cut ranges at the edges that lie inside them; empty ranges are left out.
 
@@ -428,5 +474,5 @@ def _cut_at(begin: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
     """
     cuts = np.unique(np.concatenate([begin, end, edges]))
     range_of_cut = np.searchsorted(begin, cuts[:-1], side="right") - 1
-    is_inside = cuts[:-1] < end[range_of_cut]
+    is_inside = (range_of_cut >= 0) & (cuts[:-1] < end[range_of_cut])
     return cuts[:-1][is_inside], cuts[1:][is_inside]

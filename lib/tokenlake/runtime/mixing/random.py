@@ -206,14 +206,24 @@ class Permutation:
 
 def _bases_of(size: Int64) -> _Bases:
     """Return the bases of both digits, whose product is the size or a little more, uint64[n] both."""
+    if len(size) == 1:
+        first_left, first_right = _bases_of_one(int(size[0]))
+        return np.array([first_left], np.uint64), np.array([first_right], np.uint64)
     order, sizes, borders = grouped(size)
     left = np.empty(len(size), np.uint64)
     right = np.empty(len(size), np.uint64)
     ranges = pairwise(borders.tolist())
     for distinct_size, (begin, end) in zip(sizes.tolist(), ranges, strict=True):
-        root = isqrt(max(distinct_size - 1, 0)) + 1
-        left[order[begin:end]] = root
-        right[order[begin:end]] = max(-(-distinct_size // root), 1)
+        base_left, base_right = _bases_of_one(distinct_size)
+        left[order[begin:end]] = base_left
+        right[order[begin:end]] = base_right
+    return left, right
+
+
+def _bases_of_one(size: int) -> tuple[int, int]:
+    """Return the bases of the left and the right digit of one size."""
+    left = isqrt(max(size - 1, 0)) + 1
+    right = max(-(-size // left), 1)
     return left, right
 
 

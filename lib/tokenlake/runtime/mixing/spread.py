@@ -15,6 +15,8 @@ takes the other slots: ``1 2 | 1 2 | 2 1``.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from tokenlake.base.arrays import Int64
@@ -53,51 +55,77 @@ def _spread_source(share: Int64, wanted: Int64, free_slots: Int64) -> Int64:
     slots = np.zeros_like(free_slots)
     # Rows and slots that are left behind the current cell, lane by lane.
     missing = share.copy()  # rows that each lane still has to take
+    missing_rows = int(share.sum())  # those of all lanes
     later_slots = free_slots.sum(axis=0)
     owed = 0
     for cell, rows in enumerate(wanted.tolist()):
         later_slots -= free_slots[cell]
         owed += rows
-        if owed == 0 and (missing <= later_slots).all():
+        # Slots that a lane has to spare later. Below 0, it must take the rows that later cells have no slots for.
+        room = later_slots - missing
+        if owed == 0 and room.min() >= 0:
             continue
-        # The limits of each lane: it must take the rows that later cells have no slots for.
-        lower = np.maximum(0, missing - later_slots)
+        lower = np.maximum(0, -room)
         upper = np.minimum(missing, free_slots[cell])
-        rows_of_lanes = _in_proportion(owed, lower, upper, missing, later_slots - missing)
+        products = missing * owed  # exact numbers of rows of lanes, times `missing_rows`
+        rows_of_lanes = np.minimum(np.maximum(products // max(1, missing_rows), lower), upper)
+        taken_rows = int(np.add.reduce(rows_of_lanes))
+        if taken_rows != owed:
+            limits = _Limits(lower, upper, room)
+            taken_rows = _round_to(owed, taken_rows, rows_of_lanes, limits, products, max(1, missing_rows))
         slots[cell] = rows_of_lanes
         missing -= rows_of_lanes
-        owed -= int(rows_of_lanes.sum())
+        missing_rows -= taken_rows
+        owed -= taken_rows
     return slots
 
 
-def _in_proportion(total: int, lower: Int64, upper: Int64, missing: Int64, room: Int64) -> Int64:
-    """Return numbers of rows, one per lane, that sum to a total or come as close to it as their limits allow, int64[L].
+class _Limits(NamedTuple):
+    """Limits of the rows that lanes take in a cell; all int64[L].
+
+    Attributes:
+        lower: Lower limit of each lane.
+        upper: Upper limit of each lane.
+        room: Slots that a lane has to spare later. Lanes with the least room get the rows that rounding leaves over.
+    """
+
+    lower: Int64
+    upper: Int64
+    room: Int64
+
+
+def _round_to(
+    total: int, taken_rows: int, rows: Int64, limits: _Limits, products: Int64, missing_rows: int
+) -> int:
+    """Change numbers of rows, one per lane, so that they sum to a total or come as close to it as their limits allow.
+
+    Rounding down, and limits, leave rows over: one more or one less for the lanes that are the furthest behind.
 
     Args:
         total: Number of rows of all lanes.
-        lower: Lower limit of each lane, int64[L].
-        upper: Upper limit of each lane, int64[L].
-        missing: Rows that each lane still has to take; the numbers are in proportion to them, int64[L].
-        room: Slots that a lane has to spare later. Lanes with the least room get the rows that rounding leaves over.
+        taken_rows: Sum of `rows`.
+        rows: Number of rows of each lane, int64[L]; they are written to.
+        limits: Limits of each lane.
+        products: Exact numbers of rows of lanes, times `missing_rows`, int64[L].
+        missing_rows: Rows that all lanes still have to take.
+
+    Returns:
+        Sum of the rows.
     """
-    missing_rows = max(1, int(missing.sum()))
-    products = missing * total  # exact numbers of rows, times `missing_rows`
-    rows = np.clip(products // missing_rows, lower, upper)
-    # Rounding down, and limits, leave rows over: one more or one less for the lanes that are the furthest behind.
-    while True:
-        lacking = total - int(rows.sum())
-        if lacking > 0:
-            lanes = np.flatnonzero(rows < upper)
+    while taken_rows != total:
+        if taken_rows < total:
+            (lanes,) = (rows < limits.upper).nonzero()
             surplus = rows[lanes] * missing_rows - products[lanes]
-            order = np.lexsort((surplus, room[lanes]))
+            order = np.lexsort((surplus, limits.room[lanes]))
             step = 1
-        elif lacking < 0:
-            lanes = np.flatnonzero(rows > lower)
-            surplus = rows[lanes] * missing_rows - products[lanes]
-            order = np.lexsort((-surplus, -room[lanes]))
-            step = -1
         else:
-            return rows
+            (lanes,) = (rows > limits.lower).nonzero()
+            surplus = rows[lanes] * missing_rows - products[lanes]
+            order = np.lexsort((-surplus, -limits.room[lanes]))
+            step = -1
         if not len(lanes):
-            return rows
-        rows[lanes[order[: abs(lacking)]]] += step
+            return taken_rows
+        changed_lanes = lanes[order[: abs(total - taken_rows)]]
+        rows[changed_lanes] += step
+        taken_rows += step * len(changed_lanes)
+    return taken_rows

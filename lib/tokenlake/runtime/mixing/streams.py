@@ -20,7 +20,8 @@ from tokenlake.base.arrays import Int64, grouped
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.mixing.lanes import LaneLayout
 from tokenlake.runtime.mixing.mixture import SourceMixture
-from tokenlake.runtime.mixing.order import EpochOrder, StoredOrder
+from tokenlake.runtime.mixing.order import EpochOrder
+from tokenlake.runtime.mixing.order_form import RowOrder
 from tokenlake.runtime.mixing.random import key_of
 
 _AT_ONCE: Final = (
@@ -55,7 +56,7 @@ class RowStream(ABC):
 
     length: int | None
     layout: LaneLayout
-    orders: tuple[EpochOrder | StoredOrder, ...]
+    orders: tuple[RowOrder, ...]
 
     def at(self, start: Int64, size: Int64, row: Int64) -> StreamRows:
         """Return the stored rows at rows of batches, in the order of the request.
@@ -119,9 +120,7 @@ class EpochStream(RowStream):
         batch_size: Number of rows of a batch in the layout.
     """
 
-    def __init__(
-        self, order: EpochOrder | StoredOrder, *, epochs: int | None, first: int = 0, batch_size: int
-    ) -> None:
+    def __init__(self, order: RowOrder, *, epochs: int | None, first: int = 0, batch_size: int) -> None:
         self._order = order
         self._first_epoch = first
         self._epoch_count = epochs

@@ -23,7 +23,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.loader.mixture import Mixture
 from tokenlake.runtime.loader.plan import BatchPlan
-from tokenlake.runtime.mixing.order import EpochOrder, StoredOrder
+from tokenlake.runtime.mixing.order_form import RowOrder
 
 _NO_BOUND = np.iinfo(np.int64).max
 
@@ -43,7 +43,7 @@ class Delivery:
     """
 
     source: int
-    order: EpochOrder | StoredOrder
+    order: RowOrder
     passes: int
     epoch: int
     begin: Int64
@@ -103,7 +103,7 @@ class Delivery:
         """
         return {
             "source": names[self.source],
-            "seed": self.order.seed if isinstance(self.order, EpochOrder) else None,
+            "seed": self.order.seed,
             "epoch": self.epoch,
             "begin": self.begin.tolist(),
             "end": self.end.tolist(),

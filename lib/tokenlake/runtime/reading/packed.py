@@ -19,7 +19,7 @@ from tokenlake.base.arrays import Bools, Int32, Int64, Ragged, cut_runs, offsets
 from tokenlake.runtime.reading.columns import fixed_bits, fixed_numbers, list_numbers
 from tokenlake.runtime.reading.levels import SeenLevels, Unfamiliar
 from tokenlake.runtime.reading.shard_file import ColumnChunk, Footer, OpenShards, ShardBytes, one_batch
-from tokenlake.runtime.reading.token_ids import MOST_IDS, Ids, check_ids
+from tokenlake.runtime.reading.token_ids import MOST_IDS, SHORT_IDS, Ids, check_ids
 from tokenlake.runtime.reading.unfolding import check_unfolded
 
 IDS: Final = "input_ids"
@@ -241,6 +241,9 @@ class PackedReader:
                 return self._read_directly(source, chunks, rows)
         group = self._read_through_arrow(source, index, rows, chunks)
         self._through_arrow.add(shard)
+        if self._limit <= SHORT_IDS:
+            # Half the memory, which the default order of a loader counts on.
+            return PackedGroup(group.ids.astype(np.uint16), group.segments, group.learned)
         return group
 
     @property

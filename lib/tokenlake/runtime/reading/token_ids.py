@@ -14,6 +14,10 @@ MOST_IDS: Final = 1 << 31
 """One more than the largest id that int32 holds."""
 
 
+SHORT_IDS: Final = 1 << 16
+"""One more than the largest id that 16 bits hold."""
+
+
 def check_ids(numbers: Ids, limit: int) -> None:
     """Raise ValueError unless all numbers are from 0 to `limit` - 1."""
     if not numbers.size:

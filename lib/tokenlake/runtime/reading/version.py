@@ -39,7 +39,7 @@ from tokenlake.runtime.reading.stored_columns import (
     runs,
     stored_schema,
 )
-from tokenlake.runtime.reading.token_ids import check_ids
+from tokenlake.runtime.reading.token_ids import SHORT_IDS, check_ids
 from tokenlake.runtime.reading.unfolding import check_unfolded
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog
@@ -49,6 +49,10 @@ from tokenlake.runtime.store.local import LocalStore
 from tokenlake.runtime.store.manifest import Manifest
 
 _REMOTE_THREADS: Final = 16  # threads that wait for a remote store
+
+# Bytes that a row and a document take in memory beside their ids, about.
+_ROW_BYTES: Final = 16
+_SEGMENT_BYTES: Final = 4
 
 _T = TypeVar("_T")
 
@@ -129,6 +133,17 @@ class StoredRows:
     def ids(self) -> int:
         """Number of ids of all rows, padding included."""
         return self.rows * self.manifest.width or self.manifest.splits[self.split].tokens
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of memory of all row groups, decoded, about."""
+        id_bytes = 4
+        if self.manifest.kind == "packed" and self._id_limit <= SHORT_IDS:
+            id_bytes = 2
+        if self.has_loss_mask:
+            id_bytes += 1
+        documents = self.manifest.splits[self.split].documents
+        return self.ids * id_bytes + _ROW_BYTES * self.rows + _SEGMENT_BYTES * documents
 
     @property
     def has_loss_mask(self) -> bool:

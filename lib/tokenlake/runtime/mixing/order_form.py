@@ -1,0 +1,181 @@
+"""Form of the order of a dataset: how far the rows of an epoch are shuffled, and how that is chosen.
+
+===============  ======================================================  =========================================
+form             rows of a batch come from                               row groups in memory
+===============  ======================================================  =========================================
+all rows         any row group, as if drawn by chance                    all (:class:`.UniformOrder`)
+strands          lanes * strands row groups                              lanes * strands (:class:`.StrandOrder`)
+windows          lanes * window row groups, those of a window together   lanes * window (:class:`.EpochOrder`)
+stored           one row group                                           1 (:class:`.StoredOrder`)
+===============  ======================================================  =========================================
+
+The default is chosen from the memory that decoded row groups may take (:func:`default_form`):
+
+1. Three quarters of the memory are for row groups that are open; the rest is for those that are read ahead.
+2. A dataset that fits into them is permuted as a whole.
+3. Otherwise each lane has ``floor(memory / (lanes * bytes of a row group))`` strands, at least 1.
+
+Example: 512 MiB, of which 384 MiB are for open row groups. A dataset of 200 million ids of 16 bits takes 381 MiB and is
+permuted as a whole. One of 20 billion ids has row groups of 512 KiB: 64 lanes have ``384 MiB / (64 * 512 KiB) = 12``
+strands each. With ids of 32 bits they have 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, Self, final
+
+from tokenlake.base.arrays import Bools, Int64
+from tokenlake.runtime.mixing.order import ORDER_VERSION, EpochOrder
+from tokenlake.runtime.mixing.strand_order import StrandOrder
+from tokenlake.runtime.mixing.uniform_order import UniformOrder
+
+ALL_ROWS: Final = "all"
+"""Window that holds all row groups of an epoch."""
+
+INTERLEAVED_VERSION: Final = 3
+"""Version of orders that read many row groups side by side. States and statements name it."""
+
+MOST_COUNTED: Final = 1 << 31
+"""Largest window, and largest number of strands."""
+
+Window = int | Literal["all"]
+
+
+class RowOrder(Protocol):
+    """Rows of a dataset in every epoch, each at a place of a lane.
+
+    Attributes:
+        rows: Number of rows of an epoch.
+        lanes: Number of lanes.
+        seed: Seed from 0 to 2^64 - 1; None for the stored order.
+    """
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def lanes(self) -> int: ...
+
+    @property
+    def seed(self) -> int | None: ...
+
+    @property
+    def lengths(self) -> Int64:
+        """Number of rows of each lane, int64[lanes]."""
+        ...
+
+    @property
+    def window_rows(self) -> int:
+        """Mean number of places of a lane from the first row of a row group to its last."""
+        ...
+
+    def has(self, group: Int64, row: Int64) -> Bools:
+        """Return which stored rows exist, bool[n]."""
+        ...
+
+    def at(self, epoch: Int64, lane: Int64, place: Int64) -> tuple[Int64, Int64]:
+        """Return the row group and the row in it at each place, int64[n] both."""
+        ...
+
+    def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
+        """Return the lane and the place of each stored row in an epoch, int64[n] both; the inverse of :meth:`at`."""
+        ...
+
+    def taken(self, epoch: int, places: Int64) -> tuple[Int64, Int64]:
+        """Return the rows at the first places of the lanes, as ranges of stored rows, int64[m] both."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OrderForm:
+    """Form of a shuffled order.
+
+    Attributes:
+        window: Number of row groups whose rows are permuted together; "all" for all of an epoch.
+        interleave: Number of strands of each lane, which are read side by side; None if a lane reads one window after
+            the other. With strands the window is 1.
+    """
+
+    window: Window = 1
+    interleave: int | None = None
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Self | None:
+        """Return the form that a state or statement names; None if it names none that is possible."""
+        window: Any = state.get("window")
+        interleave: Any = state.get("interleave")
+        if interleave is not None:
+            if _is_count(interleave):
+                return cls(interleave=interleave)
+            return None
+        if window == ALL_ROWS or _is_count(window):
+            return cls(window=window)
+        return None
+
+    @property
+    def version(self) -> int:
+        """Version of the order, which defines the meaning of its seed and numbers."""
+        if self.window == ALL_ROWS or self.interleave is not None:
+            return INTERLEAVED_VERSION
+        return ORDER_VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form as it is named in states and statements."""
+        facts: dict[str, Any] = {"window": self.window, "order": self.version}
+        if self.interleave is not None:
+            facts["interleave"] = self.interleave
+        return facts
+
+    def order(self, group_rows: Int64, *, lanes: int, seed: int) -> RowOrder:
+        """Return the order of a dataset in this form.
+
+        Args:
+            group_rows: Number of rows of each row group, int64[G].
+            lanes: Number of lanes.
+            seed: Random seed.
+        """
+        if self.interleave is not None:
+            return StrandOrder(group_rows, lanes=lanes, seed=seed, strands=self.interleave)
+        if self.window == ALL_ROWS:
+            return UniformOrder(group_rows, lanes=lanes, seed=seed)
+        return EpochOrder(group_rows, lanes=lanes, seed=seed, window=self.window)
+
+
+def _is_count(value: Any) -> bool:
+    """Return whether a value of a state is a number of row groups or strands."""
+    return type(value) is int and 1 <= value <= MOST_COUNTED
+
+
+def open_bytes(max_bytes: int) -> int:
+    """Return the part of a loader's memory for row groups that are open; the rest is for those read ahead.
+
+    Args:
+        max_bytes: Memory for decoded row groups.
+    """
+    return max_bytes * 3 // 4
+
+
+def default_form(
+    *, rows: int, groups: int, decoded_bytes: int, lanes: int, streams: int, max_bytes: int
+) -> OrderForm:
+    """Return the form of an order that keeps as many row groups open as fit into memory.
+
+    Args:
+        rows: Number of rows.
+        groups: Number of row groups.
+        decoded_bytes: Memory of all row groups, decoded.
+        lanes: Number of lanes.
+        streams: Number of orders that are read side by side: the buckets, or 1.
+        max_bytes: Memory for decoded row groups.
+    """
+    memory = open_bytes(max_bytes)
+    if decoded_bytes <= memory:
+        return OrderForm(window=ALL_ROWS)
+    group_bytes = max(1, decoded_bytes // max(1, groups))
+    fitting = memory // (streams * lanes * group_bytes)
+    # A strand has a row at least.
+    most_strands = max(1, rows // (streams * lanes))
+    return OrderForm(interleave=min(max(1, fitting), most_strands))
