@@ -343,6 +343,10 @@ def _mixture_problems(plan: BatchPlan, state: Mapping[str, Any], passes: int, ro
     kept_rows = {name: count for name, count in ours.pop("kept", {}).items() if name not in added_names}
     if kept_rows:
         ours["kept"] = kept_rows
+    # A step of the schedule has the rows of the first batch by default. The number has to be stated before batch sizes
+    # and weights can both change.
+    if theirs.get("step_rows") is None and ours["step_rows"] == plan.sizes.first:
+        ours["step_rows"] = None
     # A stream may end elsewhere, since the rows before stay the same. With buckets, each bucket would end elsewhere.
     not_compared = ("schedule",) if plan.bucket_shapes else ("schedule", "rows")
     compared = [name for name in dict.fromkeys((*ours, *theirs)) if name not in not_compared]
