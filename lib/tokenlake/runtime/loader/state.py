@@ -386,12 +386,19 @@ def _other_weights(ours: WeightScheduler, theirs: WeightScheduler) -> str:
             f"the order of the sources is {', '.join(theirs.names)} there and {', '.join(ours.names)} here, and it "
             "decides the order of the rows; expected the datasets in the order of the state"
         )
-    their_weights = _short([point["weights"] for point in theirs.to_json()["points"]])
-    our_weights = _short([point["weights"] for point in ours.to_json()["points"]])
     return (
-        f"the weights are {their_weights} there and {our_weights} here; expected the same schedule, or one that "
-        "extends it (extend(at=...))"
+        f"the weights are {_weights_by_step(theirs)} there and {_weights_by_step(ours)} here; expected the same "
+        "schedule, or one that extends it (extend(at=...))"
     )
+
+
+def _weights_by_step(schedule: WeightScheduler) -> str:
+    """Return the points of a schedule and of its changes, for a message."""
+    facts = schedule.to_json()
+    points = [*facts["points"]]
+    for extension in facts["extensions"]:
+        points.extend(extension["points"])
+    return _short({point["step"]: point["weights"] for point in points})
 
 
 def _short(value: Any) -> str:

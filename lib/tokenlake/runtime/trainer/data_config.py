@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal, Self, cast
 
-from pydantic import BeforeValidator, InstanceOf, model_validator
+from annotated_types import Ge
+from pydantic import BeforeValidator, InstanceOf, Strict, model_validator
 
 from tokenlake.base.checks import did_you_mean
 from tokenlake.base.section import (
@@ -36,6 +37,7 @@ from tokenlake.base.section import (
     Switch,
     Text,
     problem,
+    shown,
 )
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader.balance import BatchBalance
@@ -111,7 +113,24 @@ def _dataset(value: object) -> object:
     """Return the keys of a source that is written as the address of its dataset alone."""
     if isinstance(value, str):
         return {"dataset": value}
-    return value
+    if not isinstance(value, Mapping | DataSource):
+        raise problem(f"got {shown(value)}, must be STORE/NAME, or {{dataset: STORE/NAME, split: NAME}}")
+    return cast("object", value)
+
+
+def _cap(option: str) -> BeforeValidator:
+    """Return the validator of a cap of the sources, which is a number or a mapping of source to number."""
+
+    def checked(value: object) -> object:
+        caps: dict[str, Any] = {option: value}
+        SourceCaps(**caps)
+        return value
+
+    return _option(checked, option)
+
+
+Weight = Annotated[float, Strict(), Ge(0.0)]
+"""Weight of a source."""
 
 
 class DataSource(Section):
@@ -130,12 +149,8 @@ class WeightPoint(Section):
     step: Step
     """Step of the run."""
 
-    weights: dict[SourceName, float]
+    weights: dict[SourceName, Weight]
     """Source -> weight: shares, percentages, or ratios of whole numbers. A source that is not named has weight 0."""
-
-
-Each = Positive | dict[SourceName, Positive]
-"""Cap of all sources, or source -> cap."""
 
 
 class MixtureConfig(Section):
@@ -145,7 +160,7 @@ class MixtureConfig(Section):
     """Source -> STORE/NAME, or ``{dataset: STORE/NAME, split: train}``. The order of the sources affects that of the
     rows."""
 
-    weights: dict[SourceName, float] | None = None
+    weights: dict[SourceName, Weight] | None = None
     """Source -> weight: shares, percentages, or ratios of whole numbers. A source that is not named has weight 0."""
 
     weight_schedule: tuple[WeightPoint, ...] | None = None
@@ -176,10 +191,10 @@ class MixtureConfig(Section):
     order: Literal[2, 3] = MIXTURE_ORDER
     """Version of the order; 2 resumes runs that earlier releases began."""
 
-    max_repetitions: Each | None = None
+    max_repetitions: Annotated[Positive | dict[SourceName, Positive] | None, _cap("max_repetitions")] = None
     """Largest number of times that the rows of a source may come."""
 
-    max_fraction: Fraction | dict[SourceName, Fraction] | None = None
+    max_fraction: Annotated[Fraction | dict[SourceName, Fraction] | None, _cap("max_fraction")] = None
     """Largest share of a source that is used, always the same rows."""
 
     epochs: dict[SourceName, Positive] | None = None
@@ -245,12 +260,12 @@ class MixtureConfig(Section):
         self._check_ascending()
         return self
 
-    def _check_names(self, where: str, weights: Mapping[str, float]) -> None:
+    def _check_names(self, option: str, weights: Mapping[str, float]) -> None:
         """Raise an error for a weight of another source."""
         for name in weights:
             if name not in self.datasets:
                 hint = did_you_mean(name, self.datasets)
-                raise problem(f"{where}: {name!r} is not in datasets{hint} ({', '.join(self.datasets)})")
+                raise problem(f"{option}: {name!r} is not in datasets{hint} ({', '.join(self.datasets)})")
 
     def _check_ascending(self) -> None:
         """Raise an error for a change that is not after the one before it."""
