@@ -43,6 +43,7 @@ def main(facts: dict[str, Any]) -> None:
     check_early_stopping(facts["store"], folder)
     check_held_out(facts["store"], folder)
     check_a_mixture(facts["store"], folder)
+    check_layouts(facts["store"], folder)
     check_page(facts["store"], folder, facts["code"])
     check_tensorboard()
     check_rows(folder)
@@ -350,6 +351,38 @@ def check_a_mixture(store: str, folder: Path) -> None:
         steps=4,
     )
     assert list(both.evaluation) == ["web.s", "code.s"]
+
+
+def check_layouts(store: str, folder: Path) -> None:
+    """The layout of the arrays changes the losses of a run by rounding only, on devices that share rows, too."""
+    plain: dict[str, Any] = {"dataset": f"{store}/small", "batch_size": 8, "padding": None}
+    options: dict[str, Any] = {"evaluation": {}, "steps": 4}
+
+    def losses(name: str, **changes: Any) -> list[float]:
+        run = trainer(store, folder / name, **{**options, **changes})
+        run.train()
+        return [line["loss"] for line in lines(folder / name)]
+
+    expected = losses("unchanged layout", data=plain)
+    flat = plain | {"layout": {"flat": True, "max_segments": 64}}
+    assert losses("flat", data=flat) == pytest.approx(expected, rel=1e-5)
+    for split in ("head_tail", "striped", "per_document", "contiguous"):
+        cut = plain | {"layout": {"context_parallel": 2, "split": split}}
+        mesh = {"context": 2}
+        assert losses(split, data=cut, mesh=mesh) == pytest.approx(expected, rel=1e-5)
+    assert losses("chunks", data=cut, mesh=mesh, loss={"chunk": 8}, accumulate=2) == pytest.approx(
+        expected, rel=1e-5
+    )
+    for changes, message in (
+        ({"data": flat, "accumulate": 2}, "accumulate: got 2, and batches of loader are flat"),
+        ({"data": cut}, "layout.context_parallel: got 2, .*cuts rows into 1 parts"),
+        (
+            {"data": plain, "mesh": {"context": 3}},
+            "mesh: got data 1, fsdp 1, context 3, tensor 1, which are 3",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            trainer(store, folder / "none", **{**options, **changes})
 
 
 PAGE = """

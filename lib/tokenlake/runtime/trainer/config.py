@@ -220,12 +220,17 @@ class ScheduleConfig(_Choice):
 
 
 class MeshConfig(Section):
-    """Section `mesh`: numbers of devices over which rows (data, fsdp) and parameters (fsdp, tensor) are cut."""
+    """Section `mesh`: numbers of devices over which rows (data, fsdp), the ids of a row (context) and parameters (fsdp,
+    tensor) are cut."""
 
     data: Count | None = None
-    """Number of devices; null: all that `fsdp` and `tensor` leave."""
+    """Number of devices; null: all that the other axes leave."""
 
     fsdp: Count = 1
+    context: Count = 1
+    """Number of devices that share each row; the model's attention must take keys from all of them. Set
+    ``data.layout: {context_parallel: N}`` to the same number for parts of similar cost."""
+
     tensor: Count = 1
 
     rules: dict[Text, tuple[Literal["data", "fsdp", "tensor"] | None, ...]] = {}  # noqa: RUF012

@@ -5,7 +5,8 @@ The mean over several parts of a batch is the total of their sums divided by the
 A loss takes logits of shape (B, T, V) and targets int32 (B, T): the id to predict at each place, or -100 where nothing
 is predicted, as in the loader's column ``targets`` (:func:`targets_of` computes them from its other columns). A model
 may return ``(hidden, head)`` instead, of shapes (B, T, D) and (D, V); then logits exist for a few places at a time
-(:func:`over_logits`).
+(:func:`over_logits`). Arrays of flat batches (``layout: {flat: true, max_segments: N}``) have no axis B: they are one
+row with the places of all.
 
 Losses of preferences compare two answers (DPO, ORPO), or judge one (KTO). Their batches have the columns that the
 loader gives under a prefix: ``chosen_input_ids``, ``chosen_labels``, ... and ``rejected_...``; for KTO
@@ -297,6 +298,10 @@ def language_model(
         if not isinstance(output, tuple):
             return over_logits(output, targets, sums_of_logits, chunk)
         hidden, head = output
+        if targets.ndim == 1:
+            # A flat batch is one row.
+            hidden = hidden[None]
+            targets = targets[None]
         common_type = jnp.promote_types(hidden.dtype, head.dtype)
         sums: HeadSums = head_sums(
             hidden.astype(common_type),

@@ -26,7 +26,7 @@ from tokenlake.runtime.trainer.loaders import check_held_out, check_loader, from
 from tokenlake.runtime.trainer.logs import JsonlLog, ProgressCallback, TensorBoardLog
 from tokenlake.runtime.trainer.losses import Apply, DeviceBatch, Objective, Params, Sums, language_model
 from tokenlake.runtime.trainer.measurements import Meter, TrainingMetrics, named, peak_flops
-from tokenlake.runtime.trainer.mesh import batch_sharding, make_mesh, param_shardings
+from tokenlake.runtime.trainer.mesh import batch_sharding, make_mesh, param_shardings, row_sharding
 from tokenlake.runtime.trainer.optimizer import make_optimizer, make_schedule
 from tokenlake.runtime.trainer.preference_losses import dpo, kto, orpo
 from tokenlake.runtime.trainer.step import Means, TrainState, lowered, make_step, means
@@ -322,6 +322,8 @@ class Trainer:
                 f"expected a multiple of {parts} rows: give the loader drop_last=True, or a sharding of "
                 "tokenlake.trainer.batch_sharding"
             )
+        if value.ndim == 1:
+            return jax.device_put(value, row_sharding(self.mesh))
         return jax.device_put(value, self._rows)
 
     def _log(self, measured: Means) -> None:
