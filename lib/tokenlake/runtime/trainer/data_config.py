@@ -143,7 +143,7 @@ class DataSource(Section):
     """Split of the dataset."""
 
 
-class WeightPoint(Section):
+class SourceWeights(Section):
     """Weights of the sources from a step on."""
 
     step: Step
@@ -163,13 +163,13 @@ class MixtureConfig(Section):
     weights: dict[SourceName, Weight] | None = None
     """Source -> weight: shares, percentages, or ratios of whole numbers. A source that is not named has weight 0."""
 
-    weight_schedule: tuple[WeightPoint, ...] | None = None
+    weight_schedule: tuple[SourceWeights, ...] | None = None
     """Weights that change at known steps, instead of `weights`."""
 
     weight_schedule_type: Curve = "step"
     """Interpolation of the weights between two points of the schedule."""
 
-    weight_changes: tuple[WeightPoint, ...] = ()
+    weight_changes: tuple[SourceWeights, ...] = ()
     """Changes that are decided during the run, steps ascending: no row before a change moves. A run resumes with
     changes after its last checkpoint, also to sources that it did not have before."""
 
@@ -214,10 +214,10 @@ class MixtureConfig(Section):
             ]
             return WeightScheduler(points, self.weight_schedule_type)
         if self.weights is not None:
-            return constant(self.all_weights(WeightPoint(step=0, weights=self.weights)))
+            return constant(self.all_weights(SourceWeights(step=0, weights=self.weights)))
         return None
 
-    def all_weights(self, point: WeightPoint) -> dict[str, float]:
+    def all_weights(self, point: SourceWeights) -> dict[str, float]:
         """Return the weights of a point for all sources, in their order."""
         return {name: point.weights.get(name, 0.0) for name in self.datasets}
 

@@ -5,13 +5,15 @@ The mean over several parts of a batch is the total of their sums divided by the
 A loss takes logits of shape (B, T, V) and targets int32 (B, T): the id to predict at each place, or -100 where nothing
 is predicted, as in the loader's column ``targets`` (:func:`targets_of` computes them from its other columns). A model
 may return ``(hidden, head)`` instead, of shapes (B, T, D) and (D, V); then logits exist for a few places at a time
-(:func:`over_logits`). Arrays of flat batches (``layout: {flat: true, max_segments: N}``) have no axis B: they are one
-row with the places of all.
+(:func:`over_logits`).
 
 Losses of preferences compare two answers (DPO, ORPO), or judge one (KTO). Their batches have the columns that the
 loader gives under a prefix: ``chosen_input_ids``, ``chosen_labels``, ... and ``rejected_...``; for KTO
 ``completion_...`` and ``label``, which is True for good completions. Labels are -100 over the prompt. The
 log-probability of an answer is the sum over its targets. A row without a target is padding and counts nothing.
+
+Arrays of flat batches (``layout: {flat: true, max_segments: N}``) have no axis B; losses of language models take them as
+one row.
 
 The arithmetic in this file is float32, regardless of the model's precision.
 """
