@@ -366,9 +366,7 @@ def test_an_added_source_leaves_the_others_in_their_order(sources: dict[str, tl.
 def test_a_source_that_cannot_be_added_is_refused_with_the_reason(sources: dict[str, tl.Dataset]):
     state = state_at(smaller(sources), 6)
     new = sources["code"]
-    with pytest.raises(
-        ConfigError, match="extended at step 5, which is already over; expected step 6 or later"
-    ):
+    with pytest.raises(ConfigError, match=r"extended at step 5, .*; expected step 6 or later"):
         grown(5, sources, new).set_state(state)
     others: list[tuple[tl.Mixture, str]] = [
         (

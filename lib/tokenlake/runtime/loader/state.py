@@ -285,7 +285,7 @@ def _length_problems(plan: BatchPlan, stored_lengths: Any, step: int) -> list[st
     ]
 
 
-def added_sources(plan: BatchPlan, theirs: Any) -> list[str]:
+def _added_sources(plan: BatchPlan, theirs: Any) -> list[str]:
     """Return the names of the sources that a mixture has after all sources of a state.
 
     Sources can be added to a run in progress if they have weight 0 up to the state's step: the rows before it are then
@@ -312,7 +312,7 @@ def _source_problems(plan: BatchPlan, theirs: Any, ours: Mapping[str, Any]) -> l
         theirs: Sources of the state, by name.
         ours: Sources of the plan, by name.
     """
-    added_names = added_sources(plan, theirs)
+    added_names = _added_sources(plan, theirs)
     compared = {name: source for name, source in ours.items() if name not in added_names}
     if _is_equal(theirs, compared):
         return []
@@ -339,7 +339,7 @@ def _mixture_problems(plan: BatchPlan, state: Mapping[str, Any], passes: int, ro
     if not isinstance(plan.data, Mixture) or not isinstance(theirs, Mapping):
         return ["one of them reads a mixture, the other a single dataset"]
     ours = plan.data.to_json()
-    added_names = added_sources(plan, state.get("sources"))
+    added_names = _added_sources(plan, state.get("sources"))
     kept_rows = {name: count for name, count in ours.pop("kept", {}).items() if name not in added_names}
     if kept_rows:
         ours["kept"] = kept_rows

@@ -12,8 +12,8 @@ loader gives under a prefix: ``chosen_input_ids``, ``chosen_labels``, ... and ``
 ``completion_...`` and ``label``, which is True for good completions. Labels are -100 over the prompt. The
 log-probability of an answer is the sum over its targets. A row without a target is padding and counts nothing.
 
-Arrays of flat batches (``layout: {flat: true, max_segments: N}``) have no axis B; losses of language models take them as
-one row.
+Arrays of flat batches (``layout: {flat: true, max_segments: N}``) have no axis B; losses of language models take them
+as one row.
 
 The arithmetic in this file is float32, regardless of the model's precision.
 """
