@@ -390,3 +390,11 @@ def test_a_source_that_cannot_be_added_is_refused_with_the_reason(sources: dict[
     for mixture, message in others:
         with pytest.raises(ConfigError, match=message):
             tl.DataLoader(mixture, 4).set_state(state)
+
+    weights = {"code": 0.3, "web": 0.7}
+    ending = state_at(tl.DataLoader(tl.Mixture(sources, weights, stop="all_exhausted"), 4), 6)
+    longer = tl.Mixture({**sources, "new": new}, {**weights, "new": 0}, stop="all_exhausted").reweighted(
+        9, {"code": 0.2, "web": 0.5, "new": 0.3}
+    )
+    with pytest.raises(ConfigError, match="stop 'all_exhausted' takes no new sources"):
+        tl.DataLoader(longer, 4).set_state(ending)

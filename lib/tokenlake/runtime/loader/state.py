@@ -289,13 +289,16 @@ def _added_sources(plan: BatchPlan, theirs: Any) -> list[str]:
     """Return the names of the sources that a mixture has after all sources of a state.
 
     Sources can be added to a run in progress if they have weight 0 up to the state's step: the rows before it are then
-    the same. With buckets none can be, because the lengths of the buckets depend on the rows of all sources.
+    the same. There are two exceptions. The lengths of buckets depend on the rows of all sources. And a mixture that
+    ends with its sources ends lane by lane, so that later weights decide rows of earlier steps.
 
     Args:
         plan: Plan of the loader that continues.
         theirs: Sources of the state, by name.
     """
-    if not isinstance(plan.data, Mixture) or not isinstance(theirs, Mapping) or plan.bucket_shapes:
+    if not isinstance(plan.data, Mixture) or not isinstance(theirs, Mapping):
+        return []
+    if plan.bucket_shapes or plan.data.stop != "restart":
         return []
     names = plan.data.names
     stored_names = set(cast("Mapping[str, Any]", theirs))
@@ -321,6 +324,10 @@ def _source_problems(plan: BatchPlan, theirs: Any, ours: Mapping[str, Any]) -> l
         hint = "; new sources of a mixture come after those of the state"
         if plan.bucket_shapes:
             hint = "; a mixture with buckets takes no new sources during a run"
+        elif plan.data.stop != "restart":
+            hint = (
+                f"; a mixture with stop {plan.data.stop!r} takes no new sources during a run; 'restart' does"
+            )
     return [f"sources is {_short(theirs)} there and {_short(ours)} here{hint}"]
 
 
