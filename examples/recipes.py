@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from jax.sharding import Sharding
 
 Batch = dict[str, Any]
-COLUMNS = ("input_ids", "positions", "targets")
 
 
 def maxtext(data: tl.Dataset, batch_size: int, sharding: Sharding | None = None) -> Iterator[Batch]:
@@ -44,10 +43,11 @@ def levanter(data: tl.Dataset, batch_size: int, step: int = 0) -> Iterator[Batch
 
 
 def torchtitan(data: tl.Dataset, batch_size: int, rank: int = 0, ranks: int = 1) -> Any:
-    """torchtitan, through PyTorch: a loader with `state_dict`, of flat inputs and labels for one data-parallel rank."""
+    """Return a loader with `state_dict`, of flat inputs and labels, for one data-parallel rank of torchtitan."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    options = {"columns": COLUMNS, "layout": "flat", "host": (rank, ranks), "integers": "int64"}
+    columns = ("input_ids", "positions", "targets")
+    options = {"columns": columns, "layout": "flat", "host": (rank, ranks), "integers": "int64"}
     batches = tl.torch_dataset(data, batch_size, epochs=None, **options)
     return StatefulDataLoader(batches, batch_size=None, collate_fn=_inputs_and_labels)
 
@@ -56,31 +56,33 @@ def torchtitan_grain(data: tl.Dataset, batch_size: int, rank: int = 0, ranks: in
     """torchtitan, through Grain, as its `GrainDataLoader` does: a dataset whose iterator has `get_state`."""
     import torch
 
-    options = {"columns": COLUMNS, "layout": "flat", "host": (rank, ranks)}
+    columns = ("input_ids", "positions", "targets")
+    options = {"columns": columns, "layout": "flat", "host": (rank, ranks)}
     batches = tl.grain_dataset(data, batch_size, epochs=None, **options)
-    tensors = batches.map(lambda batch: {name: torch.as_tensor(each) for name, each in batch.items()})
+    tensors = batches.map(lambda batch: {name: torch.as_tensor(array) for name, array in batch.items()})
     return tensors.map(_inputs_and_labels)
 
 
 def transformers(data: tl.Dataset, model: Any, arguments: Any) -> Any:
-    """Hugging Face Trainer: memory-mapped rows; `position_ids` keep documents apart."""
+    """Return a Hugging Face Trainer over memory-mapped rows, whose `position_ids` keep documents apart."""
     from transformers import Trainer, default_data_collator
 
     return Trainer(model, arguments, train_dataset=data.to_hf(), data_collator=default_data_collator)
 
 
 def trl_sft(data: tl.Dataset, model: Any, config: Any, tokenizer: Any) -> Any:
-    """TRL's SFTTrainer: as above, with the labels that are stored; `config` skips the preparation, for it is done."""
+    """Return TRL's SFTTrainer over rows that are tokenized and packed already, with their stored labels."""
     from transformers import default_data_collator
     from trl import SFTTrainer
 
-    config.dataset_kwargs, config.remove_unused_columns = {"skip_prepare_dataset": True}, False
+    config.dataset_kwargs = {"skip_prepare_dataset": True}
+    config.remove_unused_columns = False
     options = {"processing_class": tokenizer, "data_collator": default_data_collator}
     return SFTTrainer(model, config, train_dataset=data.to_hf(), **options)
 
 
 def trl_dpo(data: tl.Dataset, model: Any, reference: Any, config: Any, tokenizer: Any) -> Any:
-    """TRL's DPOTrainer, on a version of `preference: {method: dpo, trainer: trl}`, whose ids are there already."""
+    """Return TRL's DPOTrainer over a version that is built with `preference: {method: dpo, trainer: trl}`."""
     from trl import DPOTrainer
 
     class Prepared(DPOTrainer):
@@ -91,5 +93,6 @@ def trl_dpo(data: tl.Dataset, model: Any, reference: Any, config: Any, tokenizer
     return Prepared(model, reference, config, **options)
 
 
-def _inputs_and_labels(batch: Batch) -> tuple[Batch, Any]:
+def _inputs_and_labels(batch: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Return the inputs of a model and its labels."""
     return {"input": batch["input_ids"], "positions": batch["positions"]}, batch["targets"]

@@ -42,9 +42,10 @@ from tokenlake.trainer import make_mesh
 
 
 def first_params(config: tl.TrainingConfig, sizes: DecoderConfig) -> Params:
-    """Return the parameters of a model for the ids of the configuration's dataset."""
+    """Return the parameters of a model for the ids of the configuration's data, whose sources have one tokenizer."""
     assert config.data is not None
-    vocabulary = tl.open(config.data.dataset).vocab_size
+    first_source = next(iter(config.data.sources.values()))
+    vocabulary = tl.open(first_source.dataset).vocab_size
     return init(jax.random.key(config.data.seed), sizes, vocabulary)
 
 

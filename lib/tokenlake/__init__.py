@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tokenlake._version import __version__ as __version__
 from tokenlake.base.lazy_names import load, stub_names
+from tokenlake.base.names_elsewhere import missing_name
 
 _HOMES: Final = stub_names(__file__)
 _EXTRA: Final = "etl"  # installs what the build side needs; the trainer names its own
@@ -24,7 +25,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         seeds = import_module("tokenlake.easydel")
         if name not in seeds.__all__:
-            raise AttributeError(f"module 'tokenlake' has no attribute {name!r}")
+            raise missing_name("tokenlake", name)
         home = f"{seeds.__name__}:{name}"
     value = load(home, f"tokenlake.{name}", _EXTRA)
     globals()[name] = value

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tokenlake.base.lazy_names import load, stub_names
+from tokenlake.base.names_elsewhere import missing_name
 
 _HOMES: Final = stub_names(__file__)
 
@@ -17,7 +18,7 @@ __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise missing_name(__name__, name)
     value = load(_HOMES[name], f"tokenlake.{name}", "etl")
     globals()[name] = value
     return value

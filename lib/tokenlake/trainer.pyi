@@ -3,6 +3,7 @@
 from tokenlake.runtime.trainer.callbacks import Callback as Callback
 from tokenlake.runtime.trainer.config import TrainingConfig as TrainingConfig
 from tokenlake.runtime.trainer.config import load_training_config as load_training_config
+from tokenlake.runtime.trainer.data import make_loader as make_loader
 from tokenlake.runtime.trainer.losses import Sums as Sums
 from tokenlake.runtime.trainer.losses import cross_entropy as cross_entropy
 from tokenlake.runtime.trainer.losses import focal as focal

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tokenlake as tl
 from tests.loader.support import ids, same
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.loader import restored
+from tokenlake.runtime.loader import BatchPlan, restored
 
 
 def state_at(loader: tl.DataLoader, step: int) -> dict[str, Any]:
@@ -87,12 +90,13 @@ def test_an_impossible_number_of_strands_is_refused(ds: tl.Dataset, value: Any):
 
 def test_a_requested_order_is_kept(ds: tl.Dataset):
     state = state_at(tl.DataLoader(ds, 8, interleave=3), 5)
-    for options, message in (
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"window": 1}, "interleave is 3 there, and missing here"),
         ({"window": "all"}, "window is 1 there and 'all' here"),
         ({"interleave": 2}, "interleave is 3 there and 2 here"),
-    ):
-        with pytest.raises(ConfigError, match=f"the state is of another run: .*{message}"):
+    ]
+    for options, message in cases:
+        with pytest.raises(ConfigError, match=f"the state belongs to another run: .*{message}"):
             tl.DataLoader(ds, 8, **options).set_state(state)
 
 
@@ -110,7 +114,8 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("options", "message"), OTHERS, ids=lambda value: str(value)[:30])
 def test_another_order_is_refused_with_what_differs(ds: tl.Dataset, options: dict[str, Any], message: str):
     state = state_at(tl.DataLoader(ds, 8), 5)
-    other = tl.DataLoader(ds, **{"batch_size": 8, **options})
+    all_options: dict[str, Any] = {"batch_size": 8, **options}
+    other = tl.DataLoader(ds, **all_options)
     with pytest.raises(ConfigError, match=f"the state belongs to another run: .*{message}"):
         other.set_state(state)
     assert other.step == 0
@@ -300,3 +305,96 @@ def test_a_state_of_an_older_order_goes_on_only_in_that_order(sources: dict[str,
     resumed = loader(order=2)
     resumed.set_state(state)
     assert same(ids(resumed), whole[5:])
+
+
+def grown(step: int, sources: dict[str, tl.Dataset], new: tl.Dataset, **options: Any) -> tl.DataLoader:
+    """Return a loader of the sources, and of a new one that begins at a step."""
+    mixture = tl.Mixture({**sources, "new": new}, {"code": 0.3, "web": 0.7, "new": 0}, rows=1000)
+    loader = tl.DataLoader(mixture, 4, columns=["input_ids"], workers=0, **options)
+    loader.set_weights({"code": 0.2, "web": 0.5, "new": 0.3}, at=step)
+    return loader
+
+
+def smaller(sources: dict[str, tl.Dataset], **options: Any) -> tl.DataLoader:
+    """Return the loader of the same run without the new source."""
+    mixture = tl.Mixture(sources, {"code": 0.3, "web": 0.7}, rows=1000)
+    return tl.DataLoader(mixture, 4, columns=["input_ids"], workers=0, **options)
+
+
+def drawn_rows(plan: BatchPlan, steps: range) -> tuple[Any, Any]:
+    """Return the source of each row of some batches, and its index in the source."""
+    rows = list(plan.rows([plan.batch(step) for step in steps], lambda size: np.arange(size)))
+    return np.concatenate([batch.source for batch in rows]), np.concatenate([batch.row for batch in rows])
+
+
+def test_a_source_may_be_added_to_a_run(sources: dict[str, tl.Dataset]):
+    """The batches before its first step are those of the run without it, and it comes by its weight from there on."""
+    old_batches = ids(smaller(sources))
+    state = state_at(smaller(sources), 6)
+    new = sources["code"]
+    assert grown(9, sources, new).plan.lanes == 1 and state["lanes"] == 2
+    resumed = grown(9, sources, new)
+    resumed.set_state(state)
+    assert resumed.plan.lanes == 2
+    batches = ids(itertools.islice(resumed, 60))
+    assert same(batches[:3], old_batches[6:9]) and not same(batches[3:6], old_batches[9:12])
+    source, _ = drawn_rows(resumed.plan, range(9, 109))
+    assert abs(int((source == 2).sum()) - 0.3 * len(source)) <= 1
+
+    # A state after the change resumes with the same arguments, names its order, and is refused by the smaller run.
+    later = state_at(resumed, 0)
+    again = grown(9, sources, new)
+    again.set_state(later)
+    assert same(ids(itertools.islice(again, 5)), ids(itertools.islice(resumed, 5)))
+    plan, position = restored(later, lambda name, split: tl.open(new.store.url, name, split=split))
+    assert (plan.lanes, position.step) == (2, later["step"])
+    with pytest.raises(ConfigError, match=r"sources is .*new.* there"):
+        smaller(sources).set_state(later)
+
+
+def test_an_added_source_leaves_the_others_in_their_order(sources: dict[str, tl.Dataset]):
+    """Rows of the old sources come in the same order before and after the change, over several epochs of them."""
+    steps = range(200)
+    old_source, old_row = drawn_rows(smaller(sources, lanes=1).plan, steps)
+    source, row = drawn_rows(grown(20, sources, sources["code"], lanes=1).plan, steps)
+    for number, name in enumerate(sources):
+        rows = row[source == number]
+        assert len(sources[name]) < len(rows) < np.count_nonzero(old_source == number)
+        assert np.array_equal(rows, old_row[old_source == number][: len(rows)])
+
+
+def test_a_source_that_cannot_be_added_is_refused_with_the_reason(sources: dict[str, tl.Dataset]):
+    state = state_at(smaller(sources), 6)
+    new = sources["code"]
+    with pytest.raises(ConfigError, match=r"extended at step 5, .*; expected step 6 or later"):
+        grown(5, sources, new).set_state(state)
+    others: list[tuple[tl.Mixture, str]] = [
+        (
+            tl.Mixture({**sources, "new": new}, {"code": 0.25, "web": 0.5, "new": 0.25}, rows=1000),
+            r"the weights are .* there and .* here",
+        ),
+        (
+            tl.Mixture({"new": new, **sources}, {"new": 0, "code": 0.3, "web": 0.7}, rows=1000),
+            r"sources is .* there and .*; new sources of a mixture come after those of the state",
+        ),
+        (
+            tl.Mixture(
+                {**sources, "new": new},
+                {"code": 0.3, "web": 0.7, "new": 0},
+                rows=1000,
+                max_fraction={"new": Fraction(1, 17)},
+            ),
+            "lanes is 2 there and 1 here; 2 lanes are not possible here: source 'new' has 1 rows for 2 lanes",
+        ),
+    ]
+    for mixture, message in others:
+        with pytest.raises(ConfigError, match=message):
+            tl.DataLoader(mixture, 4).set_state(state)
+
+    weights = {"code": 0.3, "web": 0.7}
+    ending = state_at(tl.DataLoader(tl.Mixture(sources, weights, stop="all_exhausted"), 4), 6)
+    longer = tl.Mixture({**sources, "new": new}, {**weights, "new": 0}, stop="all_exhausted").reweighted(
+        9, {"code": 0.2, "web": 0.5, "new": 0.3}
+    )
+    with pytest.raises(ConfigError, match="stop 'all_exhausted' takes no new sources"):
+        tl.DataLoader(longer, 4).set_state(ending)

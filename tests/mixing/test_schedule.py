@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.seeds import promise
 from tokenlake import WeightSchedulePoint, WeightScheduler
 from tokenlake.config import MixStageConfig
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing import constant, row_weights
+from tokenlake.runtime.mixing import SourceMixture, constant, row_weights
 
 INTERPOLATIONS = ["step", "linear", "cosine"]
 
@@ -239,3 +240,39 @@ class TestWeightsPerToken:
     def test_a_source_without_tokens_has_no_weight_per_token(self, means):
         with pytest.raises(ConfigError, match=r"source 'a' has .* tokens per row; expected a mean above 0"):
             row_weights({"a": 1.0}, means)
+
+
+@given(
+    shares=st.lists(st.integers(1, 20), min_size=1, max_size=4),
+    sizes=st.lists(st.integers(8, 60), min_size=4, max_size=4),
+    change=st.integers(1, 12),
+    lanes=st.sampled_from([1, 2, 4]),
+    block_size=st.integers(1, 40),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_source_of_weight_0_moves_no_row(
+    shares: list[int], sizes: list[int], change: int, lanes: int, block_size: int
+) -> None:
+    """Up to the step at which a further source begins, the order is that of the mixture without it."""
+    names = [f"source{number}" for number in range(len(shares))]
+    schedule = constant(dict(zip(names, shares, strict=True)))
+    rows = dict(zip(names, sizes, strict=False))
+    options: dict[str, Any] = {"lanes": lanes, "batch_size": 4, "step_rows": 4, "block_size": block_size}
+    mixture = SourceMixture(rows, schedule, seed=3, **options)
+    further = schedule.with_sources(["new"])
+    assert further.names == (*names, "new") and further.get_weights(change)["new"] == 0
+    grown_schedule = further.reweighted(at=change, weights={**dict.fromkeys(names, 1), "new": 1})
+    grown = SourceMixture({**rows, "new": 30}, grown_schedule, seed=3, **options)
+
+    for position in range(4 * change):
+        assert mixture.at(position) == grown.at(position)
+
+
+def test_sources_are_added_to_every_change_of_a_schedule() -> None:
+    first = constant({"code": 0.25, "web": 0.75})
+    changed = first.reweighted(at=5, weights={"code": 0.5, "web": 0.5})
+    grown = changed.with_sources(["math"])
+    assert grown == first.with_sources(["math"]).reweighted(
+        at=5, weights={"code": 0.5, "web": 0.5, "math": 0}
+    )
+    assert changed.with_sources([]) is changed

@@ -42,6 +42,8 @@ def main(facts: dict[str, Any]) -> None:
     check_refusals(facts["store"], folder)
     check_early_stopping(facts["store"], folder)
     check_held_out(facts["store"], folder)
+    check_a_mixture(facts["store"], folder)
+    check_layouts(facts["store"], folder)
     check_page(facts["store"], folder, facts["code"])
     check_tensorboard()
     check_rows(folder)
@@ -311,6 +313,76 @@ def check_held_out(store: str, folder: Path) -> None:
     assert found[2]["perplexity"] == pytest.approx(found[3]["perplexity"], rel=1e-5)
     with pytest.raises(ConfigError, match=r"evaluation\.held_out: true, but small@v1 holds no documents out"):
         trainer(store, folder / "none", evaluation={"held_out": True})
+
+
+def check_a_mixture(store: str, folder: Path) -> None:
+    """A run on a mixture resumes from its checkpoint with a source more; options of the loader reach the trainer's."""
+    datasets = {"one": f"{store}/small", "two": f"{store}/learned"}
+    mixture: dict[str, Any] = {"datasets": datasets, "weights": {"one": 0.5, "two": 0.5}, "step_rows": 8}
+    data: dict[str, Any] = {
+        "mixture": mixture,
+        "batch_size": {0: 8, 2: 16},
+        "lengths": {0: 16, 3: 32},
+        "balance": "attention",
+    }
+    options: dict[str, Any] = {"evaluation": {}, "schedule": {"name": "constant", "peak": 0.1}}
+    trainer(store, folder / "mixture", data=data, steps=4, **options).train()
+    whole = trainer(store, folder / "whole mixture", data=data, steps=6, **options)
+    whole.train()
+
+    datasets["three"] = f"{store}/large"
+    mixture["weight_changes"] = [{"step": 5, "weights": {"one": 0.25, "two": 0.25, "three": 0.5}}]
+    longer = trainer(store, folder / "mixture", data=data, steps=6, **options)
+    assert isinstance(longer.loader, tl.DataLoader)
+    assert longer.step == 4 and longer.loader.plan.ranks == 2 and longer.loader.plan.sizes.at(5) == 16
+    longer.train()
+    losses = [[line["loss"] for line in lines(folder / name)] for name in ("mixture", "whole mixture")]
+    assert losses[0][:5] == losses[1][:5] and losses[0][5] != losses[1][5]
+    assert list(longer.loader.get_state()["sources"]) == ["one", "two", "three"]
+
+    # Documents that the sources of a mixture hold out have the names of both.
+    evaluation = {"every": 1, "held_out": True, "batches": 1}
+    mixed = {"datasets": {"web": f"{store}/held", "code": f"{store}/held"}, "weights": {"web": 1, "code": 1}}
+    both = trainer(
+        store,
+        folder / "held mixture",
+        data={"mixture": mixed, "batch_size": 8},
+        evaluation=evaluation,
+        steps=4,
+    )
+    assert list(both.evaluation) == ["web.s", "code.s"]
+
+
+def check_layouts(store: str, folder: Path) -> None:
+    """The layout of the arrays changes the losses of a run by rounding only, on devices that share rows, too."""
+    plain: dict[str, Any] = {"dataset": f"{store}/small", "batch_size": 8, "padding": None}
+    options: dict[str, Any] = {"evaluation": {}, "steps": 4}
+
+    def losses(name: str, **changes: Any) -> list[float]:
+        run = trainer(store, folder / name, **{**options, **changes})
+        run.train()
+        return [line["loss"] for line in lines(folder / name)]
+
+    expected = losses("unchanged layout", data=plain)
+    flat = plain | {"layout": {"flat": True, "max_segments": 64}}
+    assert losses("flat", data=flat) == pytest.approx(expected, rel=1e-5)
+    for split in ("head_tail", "striped", "per_document", "contiguous"):
+        cut = plain | {"layout": {"context_parallel": 2, "split": split}}
+        mesh = {"context": 2}
+        assert losses(split, data=cut, mesh=mesh) == pytest.approx(expected, rel=1e-5)
+    assert losses("chunks", data=cut, mesh=mesh, loss={"chunk": 8}, accumulate=2) == pytest.approx(
+        expected, rel=1e-5
+    )
+    for changes, message in (
+        ({"data": flat, "accumulate": 2}, "accumulate: got 2, and batches of loader are flat"),
+        ({"data": cut}, "layout.context_parallel: got 2, .*cuts rows into 1 parts"),
+        (
+            {"data": plain, "mesh": {"context": 3}},
+            "mesh: got data 1, fsdp 1, context 3, tensor 1, which are 3",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            trainer(store, folder / "none", **{**options, **changes})
 
 
 PAGE = """

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
+import pytest
+
+from examples import recipes
 from tokenlake import BatchPadding
 from tokenlake.runtime.trainer import TrainingConfig, load_training_config
 
@@ -24,7 +28,15 @@ def test_its_configurations_are_valid(tmp_path: Path) -> None:
         path.write_text(shown)
         found.append(load_training_config(path))
     assert found[0].evaluation.sets["held-out"].split == "validation"
-    assert found[1].data is not None and found[1].data.padding == BatchPadding(buckets=8, multiple=64)
+    data = [config.data for config in found if config.data is not None]
+    assert [section.padding for section in data if section.padding] == [BatchPadding(buckets=8, multiple=64)]
+    mixtures = [section.mixture for section in data if section.mixture is not None]
+    assert [list(mixture.datasets) for mixture in mixtures] == [["code", "web"], ["code", "web", "math"]]
+
+
+@pytest.mark.parametrize("name", ["transformers", "trl_sft", "torchtitan", "_inputs_and_labels"])
+def test_its_functions_are_those_of_the_recipes(name: str) -> None:
+    assert inspect.getsource(getattr(recipes, name)) in "".join(blocks("python"))
 
 
 def test_the_configuration_of_the_example_is_valid() -> None:

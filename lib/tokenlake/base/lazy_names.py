@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final
 
+from tokenlake.base.names_elsewhere import missing_name
 from tokenlake.errors import MissingExtraError
 
 _OURS: Final = "tokenlake"
@@ -86,7 +87,7 @@ def lazy_names(package: str, homes: Mapping[str, str], extra: str) -> Callable[[
 
     def value_of(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise missing_name(package, name)
         return load(homes[name], f"{package}.{name}", extra)
 
     return value_of

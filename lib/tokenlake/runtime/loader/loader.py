@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Self, Unpack, final
@@ -286,12 +285,23 @@ class DataLoader:
         reader = self._reader
         place = self._place
         lanes = state.get("lanes")
-        if self._options.lanes is None and self.plan.bucket_shapes and lanes != self.plan.lanes:
-            # The number of devices or hosts decided the lanes, and the state is of a run with another number.
-            with suppress(ConfigError):
+        is_lanes_chosen = bool(self.plan.bucket_shapes) or isinstance(self.plan.data, Mixture)
+        lanes_error: ConfigError | None = None
+        if self._options.lanes is None and is_lanes_chosen and lanes != self.plan.lanes:
+            # The lanes were chosen by facts that may change during a run: the number of devices or hosts with buckets,
+            # and the sources of a mixture, to which one may be added.
+            try:
                 reader, place = self._opened(self.plan.data, replace(self._options, lanes=lanes))
+            except ConfigError as error:
+                lanes_error = error
         reader = reader.replaying(state)
-        position = position_of(reader.plan, state)
+        try:
+            position = position_of(reader.plan, state)
+        except ConfigError as error:
+            if lanes_error is None:
+                raise
+            message = f"{error}; {lanes} lanes are not possible here: {lanes_error}"
+            raise ConfigError(message, **error.details) from lanes_error
         self._supersede("set_state()")
         self._reader = reader
         self._place = place

@@ -207,6 +207,9 @@ class Mixture:
 
     def replayed(self, schedule: WeightScheduler) -> Mixture:
         """Return the mixture with the weights of a schedule, if that extends its own; otherwise the mixture itself."""
+        added_names = [name for name in self.names if name not in schedule.names]
+        if set(schedule.names) <= set(self.names):
+            schedule = schedule.with_sources(added_names)
         before = schedule.before
         while before is not None and before != self.scheduler:
             before = before.before

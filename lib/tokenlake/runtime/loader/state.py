@@ -9,7 +9,8 @@ A state consists of ``step``, ``epoch`` and ``rows`` (the position in the stream
 batch sizes, seed and other options. It is loaded in three steps (:func:`position_of`):
 
 1. The identity must equal that of the plan. Batch sizes, lengths and weights may differ after the state's position,
-   since earlier rows stay the same. All differences are listed in one error.
+   since earlier rows stay the same; a mixture may have further sources, of weight 0 up to there. All differences are
+   listed in one error.
 2. The position must be one that a run with these options reaches.
 3. The loader continues at this position.
 """
@@ -183,6 +184,8 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
     for name in ours:
         if name not in state and name not in _OPTIONAL:
             problems.append(f"{name} is missing there")
+        elif name == "sources":
+            problems.extend(_source_problems(plan, state.get(name), ours[name]))
         elif name not in _NOT_COMPARED and not _is_equal(state.get(name), ours[name]):
             problems.append(f"{name} is {_short(state.get(name))} there and {_short(ours[name])} here")
     missing_here = [name for name in state if name not in ours and name not in _OPTIONAL]
@@ -194,7 +197,7 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
             f"the size from now on, write {{0: {theirs.at(0)}, {step}: {plan.sizes.at(step)}}})"
         )
     problems.extend(_length_problems(plan, state.get("lengths"), step))
-    problems.extend(_mixture_problems(plan, state.get("mixture"), passes, rows))
+    problems.extend(_mixture_problems(plan, state, passes, rows))
     if rest or (plan.steps.rows is not None and rows > plan.steps.rows):
         problems.append(f"a pass here has {plan.epochs} epochs and {plan.steps.rows} rows")
     if problems:
@@ -282,20 +285,75 @@ def _length_problems(plan: BatchPlan, stored_lengths: Any, step: int) -> list[st
     ]
 
 
-def _mixture_problems(plan: BatchPlan, theirs: Any, passes: int, rows: int) -> list[str]:
+def _added_sources(plan: BatchPlan, theirs: Any) -> list[str]:
+    """Return the names of the sources that a mixture has after all sources of a state.
+
+    Sources can be added to a run in progress if they have weight 0 up to the state's step: the rows before it are then
+    the same. There are two exceptions. The lengths of buckets depend on the rows of all sources. And a mixture that
+    ends with its sources ends lane by lane, so that later weights decide rows of earlier steps.
+
+    Args:
+        plan: Plan of the loader that continues.
+        theirs: Sources of the state, by name.
+    """
+    if not isinstance(plan.data, Mixture) or not isinstance(theirs, Mapping):
+        return []
+    if plan.bucket_shapes or plan.data.stop != "restart":
+        return []
+    names = plan.data.names
+    stored_names = set(cast("Mapping[str, Any]", theirs))
+    if set(names[: len(stored_names)]) != stored_names:
+        return []
+    return list(names[len(stored_names) :])
+
+
+def _source_problems(plan: BatchPlan, theirs: Any, ours: Mapping[str, Any]) -> list[str]:
+    """Return the difference of the sources, if any, apart from those that a mixture added.
+
+    Args:
+        plan: Plan of the loader that continues.
+        theirs: Sources of the state, by name.
+        ours: Sources of the plan, by name.
+    """
+    added_names = _added_sources(plan, theirs)
+    compared = {name: source for name, source in ours.items() if name not in added_names}
+    if _is_equal(theirs, compared):
+        return []
+    hint = ""
+    if isinstance(plan.data, Mixture) and isinstance(theirs, Mapping) and len(theirs) < len(ours):
+        hint = "; new sources of a mixture come after those of the state"
+        if plan.bucket_shapes:
+            hint = "; a mixture with buckets takes no new sources during a run"
+        elif plan.data.stop != "restart":
+            hint = (
+                f"; a mixture with stop {plan.data.stop!r} takes no new sources during a run; 'restart' does"
+            )
+    return [f"sources is {_short(theirs)} there and {_short(ours)} here{hint}"]
+
+
+def _mixture_problems(plan: BatchPlan, state: Mapping[str, Any], passes: int, rows: int) -> list[str]:
     """Return the differences of the mixtures, if any. Our schedule may extend theirs after the rows delivered.
 
     Args:
         plan: Plan of the loader that continues.
-        theirs: Mixture of the state; None: a single dataset.
+        state: State of a loader; its mixture is None for a single dataset.
         passes: Passes before the position of the state.
         rows: Rows of the pass before it.
     """
+    theirs = state.get("mixture")
     if isinstance(plan.data, Dataset) and theirs is None:
         return []
     if not isinstance(plan.data, Mixture) or not isinstance(theirs, Mapping):
         return ["one of them reads a mixture, the other a single dataset"]
     ours = plan.data.to_json()
+    added_names = _added_sources(plan, state.get("sources"))
+    kept_rows = {name: count for name, count in ours.pop("kept", {}).items() if name not in added_names}
+    if kept_rows:
+        ours["kept"] = kept_rows
+    # A step of the schedule has the rows of the first batch by default. The number has to be stated before batch sizes
+    # and weights can both change.
+    if theirs.get("step_rows") is None and ours["step_rows"] == plan.sizes.first:
+        ours["step_rows"] = None
     # A stream may end elsewhere, since the rows before stay the same. With buckets, each bucket would end elsewhere.
     not_compared = ("schedule",) if plan.bucket_shapes else ("schedule", "rows")
     compared = [name for name in dict.fromkeys((*ours, *theirs)) if name not in not_compared]
@@ -306,15 +364,17 @@ def _mixture_problems(plan: BatchPlan, theirs: Any, passes: int, rows: int) -> l
     ]
     if problems or _is_equal(theirs.get("schedule"), ours["schedule"]):
         return problems
-    # Go back from our schedule, extension by extension, to theirs.
-    their_schedule = WeightScheduler.from_json(theirs.get("schedule") or {})
+    # Go back from our schedule, extension by extension, to theirs, in which added sources have weight 0.
+    their_schedule = WeightScheduler.from_json(theirs.get("schedule") or {}).with_sources(added_names)
     schedule: WeightScheduler | None = plan.data.scheduler
     extended_at: int | None = None
     while schedule is not None and schedule != their_schedule:
         extended_at = schedule.at
         schedule = schedule.before
-    if schedule is None or extended_at is None:
+    if schedule is None:
         return [_other_weights(plan.data.scheduler, their_schedule)]
+    if extended_at is None:  # sources were added, and have no weight yet
+        return []
     stream = plan.stream(passes)
     assert isinstance(stream, MixtureStream)
     first_step = stream.mixture.step_after(rows)
@@ -333,12 +393,19 @@ def _other_weights(ours: WeightScheduler, theirs: WeightScheduler) -> str:
             f"the order of the sources is {', '.join(theirs.names)} there and {', '.join(ours.names)} here, and it "
             "determines the order of the rows; expected the datasets in the order of the state"
         )
-    their_weights = _short([point["weights"] for point in theirs.to_json()["points"]])
-    our_weights = _short([point["weights"] for point in ours.to_json()["points"]])
     return (
-        f"the weights are {their_weights} there and {our_weights} here; expected the same schedule, or one that "
-        "extends it (extend(at=...))"
+        f"the weights are {_weights_by_step(theirs)} there and {_weights_by_step(ours)} here; expected the same "
+        "schedule, or one that extends it (extend(at=...))"
     )
+
+
+def _weights_by_step(schedule: WeightScheduler) -> str:
+    """Return the points of a schedule and of its changes, for a message."""
+    facts = schedule.to_json()
+    points = [*facts["points"]]
+    for extension in facts["extensions"]:
+        points.extend(extension["points"])
+    return _short({point["step"]: point["weights"] for point in points})
 
 
 def _short(value: Any) -> str:

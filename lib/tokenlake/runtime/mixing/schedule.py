@@ -209,6 +209,26 @@ class WeightScheduler:
         _, new_points = _points_of([{"step": step, "weights": weights}], self.names)
         return self._changed(step, new_points)
 
+    def with_sources(self, names: Sequence[str]) -> WeightScheduler:
+        """Return the same schedule with further sources after its own, which have weight 0 at all steps.
+
+        A source of weight 0 is never drawn and moves no row of the others, so both schedules give the same order.
+
+        Args:
+            names: Names of sources that the schedule does not have.
+        """
+        if not names:
+            return self
+        zeros = dict.fromkeys(names, 0.0)
+        facts = self.to_json()
+        points = [*facts["points"]]
+        for extension in facts["extensions"]:
+            points.extend(extension["points"])
+        for point in points:
+            point["weights"] |= zeros
+        facts["names"] += names
+        return WeightScheduler.from_json(facts)
+
     def versions(self) -> list[WeightScheduler]:
         """Return the first schedule and each change of it, oldest first; the last one is this schedule."""
         newest_first: list[WeightScheduler] = [self]

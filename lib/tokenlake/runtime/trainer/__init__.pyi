@@ -3,6 +3,7 @@
 from tokenlake.runtime.trainer.callbacks import Callback as Callback
 from tokenlake.runtime.trainer.config import TrainingConfig as TrainingConfig
 from tokenlake.runtime.trainer.config import load_training_config as load_training_config
+from tokenlake.runtime.trainer.data import make_loader as make_loader
 from tokenlake.runtime.trainer.fingerprint import array_facts as array_facts
 from tokenlake.runtime.trainer.losses import Objective as Objective
 from tokenlake.runtime.trainer.losses import Sums as Sums

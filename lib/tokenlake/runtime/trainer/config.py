@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
 
 from annotated_types import Ge, Gt, Lt
-from pydantic import BeforeValidator, InstanceOf, Strict, model_validator
+from pydantic import BeforeValidator, Strict, model_validator
 
 from tokenlake.base.checks import require_one_of
 from tokenlake.base.section import (
@@ -27,7 +27,6 @@ from tokenlake.base.section import (
     Fraction,
     Path,
     Section,
-    Seed,
     SourceName,
     SplitName,
     Step,
@@ -36,9 +35,7 @@ from tokenlake.base.section import (
     problem,
 )
 from tokenlake.base.section_file import load_section
-from tokenlake.errors import ConfigError
-from tokenlake.runtime.loader.batch_sizes import BatchSizes
-from tokenlake.runtime.loader.padding import BatchPadding
+from tokenlake.runtime.trainer.data_config import TrainingData
 
 
 def _exponent(value: object) -> object:
@@ -78,37 +75,6 @@ class _Choice(Section):
         return {name: facts[name] for name in ("name", *sorted(self.known[facts["name"]]))}
 
 
-def _padding(value: object) -> object:
-    """Return a padding, in any form that the loader accepts."""
-    if value is None:
-        return None
-    try:
-        return BatchPadding.of(value)
-    except ConfigError as error:
-        raise problem(str(error)) from error
-
-
-def _batch_size(value: object) -> object:
-    """Return a batch size that the loader accepts.
-
-    Args:
-        value: Number of rows, or mapping of steps to numbers of rows; steps may be texts, as they are in JSON.
-    """
-    if isinstance(value, Mapping):
-        schedule: dict[object, object] = {}
-        for step, rows in cast("Mapping[object, object]", value).items():
-            if isinstance(step, str) and step.isdecimal():
-                schedule[int(step)] = rows
-            else:
-                schedule[step] = rows
-        value = schedule
-    try:
-        BatchSizes.of(cast("Any", value))
-    except ConfigError as error:
-        raise problem(str(error).removeprefix("batch_size: ")) from error
-    return value
-
-
 class HeldOutSet(Section):
     """Rows that are evaluated and never trained on."""
 
@@ -120,30 +86,6 @@ class HeldOutSet(Section):
 
     batch_size: Count | None = None
     """Number of rows of a batch; null: that of the first training step."""
-
-
-class TrainingData(Section):
-    """Section `data`: training data, for runs that open it by themselves."""
-
-    dataset: Path
-    """STORE/NAME, or STORE/NAME@v3."""
-
-    split: SplitName = "train"
-    """Split of the dataset."""
-
-    batch_size: Annotated[Count | dict[Step, Count], BeforeValidator(_batch_size)] = 8
-    """Number of rows of a training step, over all devices and all parts of an accumulation; or {first step: rows}, from
-    step 0 on: ``{0: 64, 1000: 128}``."""
-
-    seed: Seed = 0
-    """Random seed of the shuffle order."""
-
-    epochs: Count | None = None
-    """Number of passes over the data; null: the data never ends, and `steps` is required."""
-
-    padding: Annotated[InstanceOf[BatchPadding] | None, BeforeValidator(_padding)] = None
-    """Padding of documents and preferences, as for the loader, also of held-out sets: ``{buckets: 8, multiple: 64}``.
-    The step is compiled once for each length of a batch, so there should be few lengths."""
 
 
 class EvaluationConfig(Section):
@@ -278,12 +220,17 @@ class ScheduleConfig(_Choice):
 
 
 class MeshConfig(Section):
-    """Section `mesh`: numbers of devices over which rows (data, fsdp) and parameters (fsdp, tensor) are cut."""
+    """Section `mesh`: numbers of devices over which rows (data, fsdp), the ids of a row (context) and parameters (fsdp,
+    tensor) are cut."""
 
     data: Count | None = None
-    """Number of devices; null: all that `fsdp` and `tensor` leave."""
+    """Number of devices; null: all that the other axes leave."""
 
     fsdp: Count = 1
+    context: Count = 1
+    """Number of devices that share each row; the model's attention must take keys from all of them. Set
+    ``data.layout: {context_parallel: N}`` to the same number for parts of similar cost."""
+
     tensor: Count = 1
 
     rules: dict[Text, tuple[Literal["data", "fsdp", "tensor"] | None, ...]] = {}  # noqa: RUF012

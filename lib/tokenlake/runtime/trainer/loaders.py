@@ -36,6 +36,12 @@ def check_loader(
         raise ConfigError(f"{argument}: got a {type(loader).__name__}, expected {_EXPECTED}")
     if parts == 1 and accumulate == 1:
         return
+    plan: BatchPlan | None = getattr(loader, "plan", None)
+    if plan is not None and plan.options.batch_layout.flat and accumulate > 1:
+        raise ConfigError(
+            f"accumulate: got {accumulate}, and batches of {argument} are flat, so that their rows cannot be cut into "
+            "parts; expected 1, or a loader without layout"
+        )
 
     # Full batches.
     shape = _shape_of(loader)

@@ -12,6 +12,9 @@ loader gives under a prefix: ``chosen_input_ids``, ``chosen_labels``, ... and ``
 ``completion_...`` and ``label``, which is True for good completions. Labels are -100 over the prompt. The
 log-probability of an answer is the sum over its targets. A row without a target is padding and counts nothing.
 
+Arrays of flat batches (``layout: {flat: true, max_segments: N}``) have no axis B; losses of language models take them
+as one row.
+
 The arithmetic in this file is float32, regardless of the model's precision.
 """
 
@@ -297,6 +300,10 @@ def language_model(
         if not isinstance(output, tuple):
             return over_logits(output, targets, sums_of_logits, chunk)
         hidden, head = output
+        if targets.ndim == 1:
+            # A flat batch is one row.
+            hidden = hidden[None]
+            targets = targets[None]
         common_type = jnp.promote_types(hidden.dtype, head.dtype)
         sums: HeadSums = head_sums(
             hidden.astype(common_type),

@@ -1,8 +1,9 @@
 """The mesh of devices, and the shardings of batches and parameters over it.
 
-The mesh has three axes, ``data``, ``fsdp`` and ``tensor``. Rows of a batch are cut over ``data`` and ``fsdp``.
-Parameters are cut over ``tensor`` by rules, and over ``fsdp`` along the largest remaining dimension that it divides
-(Rajbhandari et al. 2020: stage 3). XLA's partitioner adds the communication; a model is written as for one device.
+The mesh has three axes, ``data``, ``fsdp`` and ``tensor``, and with context parallelism a fourth one, ``context``. Rows
+of a batch are cut over ``data`` and ``fsdp``, and the ids of a row over ``context``. Parameters are cut over ``tensor``
+by rules, and over ``fsdp`` along the largest remaining dimension that it divides (Rajbhandari et al. 2020: stage 3).
+XLA's partitioner adds the communication; a model is written as for one device.
 
 For example, on a mesh of data 1, fsdp 2, tensor 2, with the rule ``up: [null, null, tensor]``, an array ``up`` of shape
 (3, 4, 6) has the spec (None, fsdp, tensor): each device holds a part of shape (3, 2, 3).
@@ -22,9 +23,9 @@ from tokenlake.errors import ConfigError
 from tokenlake.runtime.trainer.config import MeshConfig
 from tokenlake.runtime.trainer.fingerprint import path_name
 from tokenlake.runtime.trainer.losses import Params
-from tokenlake.runtime.trainer.step import AXES
 
-_ROWS: Final = PartitionSpec(("data", "fsdp"))
+_ROW_AXES: Final = ("data", "fsdp")
+"""Axes over which the rows of a batch are cut."""
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
@@ -48,18 +49,22 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     if devices is None:
         devices = jax.devices()
     count = len(devices)
-    devices_of_row_part = config.fsdp * config.tensor
+    devices_of_row_part = config.fsdp * config.context * config.tensor
     data = config.data or max(1, count // devices_of_row_part)
+    sizes = {"data": data, "fsdp": config.fsdp, "context": config.context, "tensor": config.tensor}
     if data * devices_of_row_part != count:
+        listed = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
         raise ConfigError(
-            f"mesh: got data {data}, fsdp {config.fsdp} and tensor {config.tensor}, which are "
-            f"{data * devices_of_row_part} devices; expected a product of {count}, as many as there are"
+            f"mesh: got {listed}, which are {data * devices_of_row_part} devices; expected a product of {count}, as "
+            "many as there are"
         )
-    return Mesh(np.array(devices, dtype=object).reshape(data, config.fsdp, config.tensor), AXES)
+    if config.context == 1:
+        del sizes["context"]
+    return Mesh(np.array(devices, dtype=object).reshape(*sizes.values()), tuple(sizes))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of the rows of a batch, for ``tl.DataLoader(sharding=...)``.
+    """Return the sharding of a batch, for ``tl.DataLoader(sharding=...)``: rows, and with an axis ``context`` ids.
 
     Args:
         mesh: Mesh of :func:`make_mesh`.
@@ -72,7 +77,14 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
         >>> next(iter(loader))["input_ids"].sharding == sharding
         True
     """
-    return NamedSharding(mesh, _ROWS)
+    if "context" in mesh.shape:
+        return NamedSharding(mesh, PartitionSpec(_ROW_AXES, "context"))
+    return row_sharding(mesh)
+
+
+def row_sharding(mesh: Mesh) -> NamedSharding:
+    """Return the sharding of a column with one value for each row."""
+    return NamedSharding(mesh, PartitionSpec(_ROW_AXES))
 
 
 def param_shardings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, final
+from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
 import jax
 import jax.numpy as jnp
@@ -245,6 +245,3 @@ def _split(batch: DeviceBatch, accumulate: int) -> dict[str, jax.Array]:
         return jnp.moveaxis(value.reshape(rows // accumulate, accumulate, *value.shape[1:]), 1, 0)
 
     return {name: split(name, value) for name, value in batch.items()}
-
-
-AXES: Final = ("data", "fsdp", "tensor")

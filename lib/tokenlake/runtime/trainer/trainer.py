@@ -16,36 +16,23 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tokenlake.errors import ConfigError, DivergedError
-from tokenlake.runtime.loader.batch_sizes import BatchSizes
-from tokenlake.runtime.loader.dataset import open as open_dataset
-from tokenlake.runtime.loader.loader import DataLoader
 from tokenlake.runtime.loader.state import BatchLoader
 from tokenlake.runtime.trainer.callbacks import Callback, CheckpointCallback, EarlyStopping
 from tokenlake.runtime.trainer.checkpoints import Checkpoints, Restored, saved_arrays
-from tokenlake.runtime.trainer.config import (
-    EvaluationConfig,
-    HeldOutSet,
-    LossConfig,
-    TrainingConfig,
-    TrainingData,
-    load_training_config,
-)
+from tokenlake.runtime.trainer.config import LossConfig, TrainingConfig, load_training_config
+from tokenlake.runtime.trainer.data import make_held_out_loaders, make_loader
 from tokenlake.runtime.trainer.fingerprint import ArrayFacts, reference_mark
 from tokenlake.runtime.trainer.loaders import check_held_out, check_loader, from_beginning
 from tokenlake.runtime.trainer.logs import JsonlLog, ProgressCallback, TensorBoardLog
 from tokenlake.runtime.trainer.losses import Apply, DeviceBatch, Objective, Params, Sums, language_model
 from tokenlake.runtime.trainer.measurements import Meter, TrainingMetrics, named, peak_flops
-from tokenlake.runtime.trainer.mesh import batch_sharding, make_mesh, param_shardings
+from tokenlake.runtime.trainer.mesh import batch_sharding, make_mesh, param_shardings, row_sharding
 from tokenlake.runtime.trainer.optimizer import make_optimizer, make_schedule
 from tokenlake.runtime.trainer.preference_losses import dpo, kto, orpo
 from tokenlake.runtime.trainer.step import Means, TrainState, lowered, make_step, means
 
-_COLUMNS: Final = ("input_ids", "segment_ids", "positions", "targets")
-"""Columns that a language model is given."""
 _WITH_REFERENCE: Final = ("dpo", "kto")
 """Losses that compare the model with reference parameters."""
-_OF_PREFERENCES: Final = ("dpo", "orpo", "kto")
-"""Losses of preference datasets, whose batches have all of their columns."""
 ConfigSource: TypeAlias = TrainingConfig | Mapping[str, Any] | str | os.PathLike[str]
 """A configuration, a mapping of its keys, or the path of a YAML file."""
 
@@ -195,28 +182,9 @@ class Trainer:
             ConfigError: Section `data` is missing; or as for :class:`Trainer`.
         """
         config = load_training_config(config)
-        data = config.data
-        if data is None:
-            raise ConfigError(
-                "data: required, but missing; expected data: {dataset: STORE/NAME, batch_size: 8}"
-            )
-        columns = _COLUMNS
-        if config.loss.name in _OF_PREFERENCES:
-            columns = None
-        loader_options: dict[str, Any] = {
-            "columns": columns,
-            "padding": data.padding,
-            "sharding": batch_sharding(make_mesh(config.mesh)),
-        }
-
-        rows = open_dataset(data.dataset, split=data.split)
-        loader = DataLoader(rows, data.batch_size, seed=data.seed, epochs=data.epochs, **loader_options)
-
-        evaluation: dict[str, DataLoader] = {}
-        for tag, held_out_set in _held_out_sets(config.evaluation, data).items():
-            rows = open_dataset(held_out_set.dataset, split=held_out_set.split)
-            batch_size = held_out_set.batch_size or BatchSizes.of(data.batch_size).first
-            evaluation[tag] = DataLoader(rows, batch_size, shuffle=False, epochs=1, **loader_options)
+        sharding = batch_sharding(make_mesh(config.mesh))
+        loader = make_loader(config, sharding)
+        evaluation = make_held_out_loaders(config, sharding)
         return cls(apply, params, loader, config, evaluation=evaluation, **options)
 
     @property
@@ -354,6 +322,8 @@ class Trainer:
                 f"expected a multiple of {parts} rows: give the loader drop_last=True, or a sharding of "
                 "tokenlake.trainer.batch_sharding"
             )
+        if value.ndim == 1:
+            return jax.device_put(value, row_sharding(self.mesh))
         return jax.device_put(value, self._rows)
 
     def _log(self, measured: Means) -> None:
@@ -604,25 +574,6 @@ def _hooks_of(callbacks: Iterable[Callback]) -> dict[str, list[Callable[..., Non
                 if getattr(type(callback), name) is not base_method
             ]
     return hooks
-
-
-def _held_out_sets(evaluation: EvaluationConfig, data: TrainingData) -> Mapping[str, HeldOutSet]:
-    """Return tag -> held-out set: those of `evaluation.sets`, and with `held_out` those of the training data."""
-    if not evaluation.held_out:
-        return evaluation.sets
-    manifest = open_dataset(data.dataset, split=data.split).manifest
-    if not manifest.held_out:
-        name = f"{manifest.dataset}@v{manifest.version}"
-        raise ConfigError(
-            f"evaluation.held_out: true, but {name} holds no documents out; expected a version that is built with "
-            "`eval` of its datasets, such as datasets: [{name: code, eval: 500, ...}]. What the parents of a mixture "
-            "hold out is packed by itself: datasets: [{name: code, dataset: NAME.code.tokens, split: eval_code}]; name "
-            "the result in evaluation.sets"
-        )
-    held_out_sets: dict[str, HeldOutSet] = {}
-    for tag, split in manifest.held_out.items():
-        held_out_sets[tag] = HeldOutSet(dataset=data.dataset, split=split)
-    return held_out_sets | evaluation.sets
 
 
 def _copied(tree: Params) -> Params:
