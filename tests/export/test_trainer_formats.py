@@ -293,7 +293,7 @@ def test_folders_of_others_are_never_replaced(tmp_path: Path, store: Path):
     out = tmp_path / "out"
     export_version(store / "packed", out, "mds")
     (out / "train" / "mine.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="holds 'train', which is no file"):
+    with pytest.raises(ConfigError, match="holds 'train', which is not a file"):
         export_version(store / "packed", out, "numpy", overwrite=True)
     assert (out / "train" / "mine.txt").read_text() == "mine"
 

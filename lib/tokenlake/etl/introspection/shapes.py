@@ -21,7 +21,7 @@ class Shape:
     """Type of the values of a column.
 
     Attributes:
-        kind: ``string``, ``int64``, ``list``, ``struct`` ``null`` if no value was seen, ``mixed`` if values of
+        kind: ``string``, ``int64``, ``struct`` and so on; ``null`` if no value was seen, ``mixed`` if values of
             several types were.
         fields: Names and shapes of a struct's fields, in order.
         item: Shape of a list's values.
