@@ -157,7 +157,7 @@ def test_bad_rows_are_an_error_or_left_out(tokenizers: dict[str, str], tmp_path:
     dataset = {"data_files": str(path), "tokenizer": tokenizers["llama"], "special_tokens_in_text": "fail"}
     drawn = tl.Pipeline.from_config({"datasets": [dataset]}).source().tokenize().build()
     assert len(next(drawn)["input_ids"])
-    told = r"shard 'rows\.jsonl', row 1: the text contains a special token"
+    told = r"shard 'rows\.jsonl', row 1: the text spells out a special token"
     with pytest.raises(BadRecordError, match=told):
         next(drawn)
     lenient = {"datasets": [dataset | {"on_bad_record": "quarantine"}]}
