@@ -160,7 +160,7 @@ def test_damage_is_shown_and_hides_nothing_else(store: Path, tmp_path: Path) -> 
     assert "state-damaged" in index and "small@v2: data/" in index
     page = (site / "datasets" / "small" / "v2.html").read_text()
     assert "Data of this version is damaged" in page and 'id="audit"' in page and 'id="lengths"' not in page
-    assert "to see all that is damaged" in (site / "datasets" / "small" / "v2-rows.html").read_text()
+    assert "to list all damage" in (site / "datasets" / "small" / "v2-rows.html").read_text()
 
     # The repaired version is read again, although its manifest is the same.
     for shard in shards:

@@ -171,15 +171,16 @@ class TestLeftovers:
             pytest.skip("an upload to Google Cloud Storage is one request")
         store = bucket.ready()
         client = bucket.server.client()
-        for key in ("corpus/v1/data/train-00000-00.parquet", "theirs/notes.bin"):
+        ours = "corpus/v1/data/train-00000-00.parquet"
+        theirs = "theirs/notes.bin"
+        for key in (ours, theirs):
             root = store.url.partition("lake/")[2]
             client.create_multipart_upload(Bucket="lake", Key=f"{root}/{key}")
-        names = [leftover.key for leftover in store.leftovers("")]
-        assert sorted(names) == ["corpus/v1/data/train-00000-00.parquet", "theirs/notes.bin"]
+        assert sorted(leftover.key for leftover in store.leftovers("")) == [ours, theirs]
         report = collect(store, grace=3600.0)
-        assert [file.name.rpartition(":")[2] for file in report.removed] == [names[0]]
+        assert [file.name.rpartition(":")[2] for file in report.removed] == [ours]
         [other] = store.leftovers("")
-        assert other.key == "theirs/notes.bin"
+        assert other.key == theirs
         assert store.remove_leftover(other)
 
     def test_a_trial_whose_process_died(self, bucket: Bucket) -> None:
