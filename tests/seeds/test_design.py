@@ -46,8 +46,8 @@ def imported() -> set[str]:
     return found
 
 
-BY_NAME = {"s3fs", "gcsfs", "adlfs"}
-"""Found by fsspec, by the scheme of a URL."""
+BY_NAME = {"s3fs", "gcsfs", "adlfs", "array_record"}
+"""Imported by a name: file systems by fsspec, from the scheme of a URL, and optional modules of formats."""
 
 
 @promise(322, 323, 326)

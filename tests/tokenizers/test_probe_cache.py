@@ -43,12 +43,12 @@ def asked(monkeypatch: pytest.MonkeyPatch, **given: Any) -> bool:
 
 
 def test_what_was_equal_is_not_compared_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    same: dict[str, Any] = {"files": samples.byte_level(), "sample_texts": TEXTS, "known": DiskCache(path)}
+    same: dict[str, Any] = {"files": samples.byte_level(), "sample_texts": TEXTS, "probes": DiskCache(path)}
     assert asked(monkeypatch, **same)
     assert asked(monkeypatch, **same)  # a difference is not remembered
     first = choose_encoder(**same)[0]
     assert not asked(monkeypatch, **same)
-    assert not asked(monkeypatch, **same | {"known": DiskCache(path)})
+    assert not asked(monkeypatch, **same | {"probes": DiskCache(path)})
     assert choose_encoder(**same)[0] == first
     others: list[dict[str, Any]] = [
         {"sample_texts": [*TEXTS, "another"]},
@@ -56,8 +56,8 @@ def test_what_was_equal_is_not_compared_again(path: Path, monkeypatch: pytest.Mo
         {"special_tokens_in_text": "encode"},
         {"places": True},
         {"files": changed(samples.byte_level(), lambda spec: spec["model"]["merges"].pop())},
-        {"known": None},
-        {"known": DiskCache(path.with_name("elsewhere"))},
+        {"probes": None},
+        {"probes": DiskCache(path.with_name("elsewhere"))},
     ]
     assert [asked(monkeypatch, **same | other) for other in others] == [True] * len(others)
 
@@ -80,7 +80,7 @@ def _folder(entry: Path) -> None:
 def test_a_damaged_cache_knows_nothing_and_is_no_error(
     damage: Callable[[Path], None], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    same: dict[str, Any] = {"files": samples.byte_level(), "sample_texts": TEXTS, "known": DiskCache(path)}
+    same: dict[str, Any] = {"files": samples.byte_level(), "sample_texts": TEXTS, "probes": DiskCache(path)}
     choose_encoder(**same)
     assert not asked(monkeypatch, **same)
     [entry] = path.iterdir()
