@@ -117,7 +117,7 @@ OPEN: Final = """
 """
 EXPORT: Final = """
     from tokenlake.runtime.store.catalog import Catalog
-    from tokenlake.etl.export.version import version_batches
+    from tokenlake.etl.export.row_export import version_batches
     for batch in version_batches(store, Catalog(store).manifest("small", 2), "train"):
         pass
 """

@@ -37,7 +37,10 @@ def test_a_cancelled_mixture_stops_at_the_source_it_is_at_and_can_be_resumed(
     }
     deployment = get(worker, "deployments/name/mix/pretrain-2048")["id"]
     path = f"deployments/{deployment}/create_flow_run"
-    run = post(worker, path, parameters={"config": config})["id"]
+    # The form of this deployment requires both.
+    files = {"web": short, "slow": str(data)}
+    parameters = {"config": config, "data_files": files, "tokenizer": str(tokenizer_dir)}
+    run = post(worker, path, parameters=parameters)["id"]
     ledger = tmp_path / "store" / "pile.slow.tokens" / "v1" / "ledger"
     until(lambda: ledger.is_dir() and len(list(ledger.iterdir())) >= 1, "a unit is finished")
     builders = build_workers()
