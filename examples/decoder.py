@@ -334,7 +334,8 @@ def splash_attention(
         key: Keys (B, T, G, K).
         value: Values (B, T, G, K).
         segment_ids: Number of each id's document in its row, int32 (B, T).
-        mesh: Mesh of ``tl.Trainer``, whose devices each attend in their own rows and heads; None: one device.
+        mesh: Mesh of ``tl.Trainer``, whose devices each attend in their own rows and heads; it needs ``jax.shard_map``,
+            which JAX 0.6.0 lacks. None: one device.
         is_interpreted: Whether the kernel runs as plain JAX, on any device; slow, for tests.
     """
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
