@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from examples import train_jax, train_lm
 from examples.decoder import (
@@ -46,7 +47,9 @@ def main(facts: dict[str, Any]) -> None:
     check_meshes()
     check_splash()
     check_sizes()
-    check_training(facts["store"], Path(facts["folder"]))
+    if hasattr(jax, "shard_map"):
+        # With JAX 0.6.0, programs of four devices of one CPU can wait for each other for ever.
+        check_training(facts["store"], Path(facts["folder"]))
 
 
 def packed_batch() -> dict[str, jax.Array]:
@@ -160,7 +163,7 @@ def check_splash() -> None:
     )
     expected = attention_of("plain", segment_ids, jnp.float32)(query, key, value)
     config = load_training_config({"mesh": {"fsdp": 2, "tensor": 2, "rules": TENSOR_RULES}}).mesh
-    meshes = [None]
+    meshes: list[Mesh | None] = [None]
     if hasattr(jax, "shard_map"):  # JAX 0.6.0 has none
         meshes.append(make_mesh(config))
     for mesh in meshes:
