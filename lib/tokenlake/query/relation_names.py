@@ -16,7 +16,7 @@ TABLES: Final = {
     "inputs": "the input files with their version tokens",
     "accounts": "the audit of each unit, by source; rows that several sources share are under source *",
     "mixture": "requested and achieved shares of a mixture, one row for each source",
-    "documents": "provenance of every piece of a document, all datasets",
+    "documents": "provenance of every piece of a document, in the newest version of every dataset",
 }
 """Tables about the store, and a line about each."""
 _PARTS: Final[dict[Kind, str]] = {"documents": "provenance of", "quarantine": "bad records of"}

@@ -65,6 +65,10 @@ _MADE: Final = {
     "preference": "Set the method to one of dpo, orpo, cpo, reward, kto, bco and grpo.",
 }
 _PAIRS: Final = "Preferences are not packed: a row of the result is a row of the input."
+_PACKED_CHATS: Final = (
+    "As few rows of {:,} tokens as possible without cutting a conversation that fits one. With `strategy: greedy` rows "
+    "are full, and many begin inside of a conversation."
+)
 _PACKED: Final = (
     "Documents end to end in rows of {:,} tokens, none lost. Without packing a row is a document, cut at "
     "tokenize.max_length."
@@ -135,8 +139,7 @@ def proposal(
     if "preference" in kinds:
         lines += _comment(_PAIRS)
     else:
-        lines += _comment(_PACKED.format(seq_length))
-        lines += _yaml({"pack": {"enabled": True, "seq_length": seq_length}})
+        lines += _packing_lines(seq_length, has_masks=any(_sort(group) == "chat" for group in runnable))
     has_split = any("split" in (group.entry or {}) for group in runnable)
     if not has_split:
         lines.append("")
@@ -195,6 +198,15 @@ def _left_out(group: Group) -> list[str]:
         lines += _comment(f"Columns of strings: {names}; name the text in `content_field`.")
     lines.append("")
     return lines
+
+
+def _packing_lines(seq_length: int, *, has_masks: bool) -> list[str]:
+    """Return the section `pack`. Texts with a loss mask stay whole: an answer needs its question."""
+    if has_masks:
+        lines = _comment(_PACKED_CHATS.format(seq_length))
+        return lines + _yaml({"pack": {"enabled": True, "seq_length": seq_length, "strategy": "best_fit"}})
+    lines = _comment(_PACKED.format(seq_length))
+    return lines + _yaml({"pack": {"enabled": True, "seq_length": seq_length}})
 
 
 def _tokenizer_lines(tokenizer: str | None, *, is_chat: bool) -> list[str]:
