@@ -484,6 +484,14 @@ def test_packing_again_has_a_unit_for_each_unit_of_each_parent(lake: Lake) -> No
     assert not {unit.fingerprint for unit in units} & {unit.fingerprint for unit in longer.units}
 
 
+def test_packing_again_says_that_a_named_split_is_not_alone(lake: Lake) -> None:
+    lake.put("a", others={"validation": 12})
+    pack = {"enabled": True, "seq_length": 8}
+    plan = lake.plan([{"name": "a", "dataset": "a", "split": "validation"}], pack=pack)
+    assert [note for note in plan.notes if "all splits of a@v1 are packed (train, validation)" in note]
+    assert not [note for note in lake.plan(["a"], pack=pack).notes if "all splits" in note]
+
+
 # Scale
 
 

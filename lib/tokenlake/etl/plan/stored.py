@@ -179,9 +179,24 @@ def _packing_work(catalog: Catalog, parents: Sequence[FoundParent], out: RowsOut
     return _Work(
         identity=rows_identity(out),
         units=repack_units(catalog, parents, out, shuffled=shuffled),
-        notes=notes_on_columns(parents, out),
+        notes=notes_on_columns(parents, out) + _notes_on_ignored_splits(parents),
         left_out=[],
     )
+
+
+def _notes_on_ignored_splits(parents: Sequence[FoundParent]) -> list[str]:
+    """Return a note for each parent whose split is named, although all splits are packed."""
+    notes: list[str] = []
+    for parent in parents:
+        # A split of held-out documents is packed by itself.
+        is_held_out = parent.split in parent.manifest.held_out.values()
+        if parent.split != SPLIT and not is_held_out:
+            splits = ", ".join(parent.manifest.splits)
+            notes.append(
+                f"{parent.name}: without `mix` all splits of {parent.reference} are packed ({splits}), not "
+                f"{parent.split} alone; open the result with split={parent.split!r}"
+            )
+    return notes
 
 
 def _mixing_work(
