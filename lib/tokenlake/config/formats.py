@@ -118,6 +118,14 @@ _CSV: Final = FormatFacts(
     least_record_bytes=1,  # one empty cell: its newline
 )
 
+_NUMBERED_RECORDS: Final = FormatFacts(
+    extensions=(),
+    reader=("numbered_records", "read_numbered"),
+    layout="records",
+    schema=True,
+    tokens=True,
+)
+
 FORMATS: Final[dict[Format, FormatFacts]] = {
     "jsonl": FormatFacts(
         extensions=(".jsonl", ".ndjson"),
@@ -149,13 +157,9 @@ FORMATS: Final[dict[Format, FormatFacts]] = {
     ),
     # Trainers share the extension .bin, and a folder of text may hold arrays beside it: these files are read where the
     # type is set, and never by their names alone.
-    "megatron": FormatFacts(
-        extensions=(),
+    "megatron": replace(
+        _NUMBERED_RECORDS,
         prose=(".bin",),
-        reader=("numbered_records", "read_numbered"),
-        layout="records",
-        schema=True,
-        tokens=True,
         companions=(".idx",),
         needs=(".idx",),
     ),
@@ -169,31 +173,16 @@ FORMATS: Final[dict[Format, FormatFacts]] = {
         tokens=True,
         companions=(".csv.gz", ".label_mask.npy", "metadata.json"),
     ),
-    "mds": FormatFacts(
-        extensions=(),
-        prose=(".mds",),
-        reader=("numbered_records", "read_numbered"),
-        layout="records",
-        schema=True,
-        tokens=True,
-    ),
-    "litdata": FormatFacts(
-        extensions=(),
+    "mds": replace(_NUMBERED_RECORDS, prose=(".mds",)),
+    "litdata": replace(
+        _NUMBERED_RECORDS,
         prose=(".bin",),
-        reader=("numbered_records", "read_numbered"),
-        layout="records",
-        schema=True,
-        tokens=True,
         companions=("index.json",),
         needs=("index.json",),
     ),
-    "array_record": FormatFacts(
-        extensions=(),
+    "array_record": replace(
+        _NUMBERED_RECORDS,
         prose=(".array_record", ".arrayrecord"),
-        reader=("numbered_records", "read_numbered"),
-        layout="records",
-        schema=True,
-        tokens=True,
         companions=("metadata.json",),
     ),
 }
