@@ -279,9 +279,11 @@ def main(arguments: Sequence[str]) -> int:
     _say(f"""
 The tour took {duration(time.monotonic() - began)}. Run again, it finds the version and rebuilds nothing. Try next:
 
-  export TOKENLAKE_STORE={shlex.quote(store)} tokenlake show demo             totals, splits, the audit, lineage
-  tokenlake verify demo --deep    every byte, checksum and count tokenlake sql                   tables and views to
-  query tokenlake plan {config} --set pack.seq_length=2048 """)
+  export TOKENLAKE_STORE={shlex.quote(store)}
+  tokenlake show demo             totals, splits, the audit, lineage
+  tokenlake verify demo --deep    every byte, checksum and count
+  tokenlake sql                   tables and views to query
+  tokenlake plan {config} --set pack.seq_length=2048""")
     return 0
 
 
